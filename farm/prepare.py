@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from farm.importers import Imported
-    from farm.quantize.calibrating import Note
+    from farm.quantize.calibration import Note
 
     Array = np.ndarray[Any, Any]
 

@@ -96,7 +96,7 @@ INSIDE_TABLES = {
         __init__
     """,
     "pipeline": """
-        confinement dependencies interleaving
+        sandboxed_tasks dependencies interleaving
         worker_tasks
         cluster_tasks operations
         run_jobs

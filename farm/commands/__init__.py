@@ -10,7 +10,7 @@
     model_options         --shape, --value, --dtype, --module, --trust
     thread_options        --threads, --cores, --pinned
     engine_option         --against
-    comparing             shared by compare, bench and report: baselines, comparisons, regressions
+    baseline_comparison   shared by compare, bench and report: baselines, comparisons, regressions
     doctor_output         shared by doctor and provision: findings as lines and JSON
     output                print to the terminal; no other command prints
     colours               the colours of the output

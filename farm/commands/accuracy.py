@@ -183,7 +183,7 @@ def _count(
 
 
 def _show(session: Session, measured: AccuracyResults) -> None:
-    from farm.views.counting import accuracy_table
+    from farm.views.accuracy import accuracy_table
 
     console, found = session.out(), measured.found
     console.print(accuracy_table(found, measured.classes, console.width))

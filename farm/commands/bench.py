@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from farm.api.resolve import resolve_deadline, resolve_plan, with_batch
-from farm.commands import comparing
+from farm.commands import baseline_comparison
 from farm.commands import engine_option as rivals
 from farm.commands.common import Session, check_writable, with_session, write_whole
 from farm.commands.model_options import ModelProperties, with_model_properties
@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     help="The rules of MLPerf SingleStream: 600 s, p90 by early stopping.",
 )
 @click.option("--baseline", metavar="NAME", help="Compare with the runs of a baseline.")
-@comparing.fail_on_option
-@comparing.interleaved_option
+@baseline_comparison.fail_on_option
+@baseline_comparison.interleaved_option
 @click.option(
     "--save-baseline", metavar="NAME", help="Name these runs, to compare later ones with them."
 )
@@ -134,7 +134,7 @@ def bench(
     from farm.pipeline.other_engines import check_rivals
 
     session.cluster = cluster
-    before = comparing.find_baseline(session, baseline, fail_on, in_turns)
+    before = baseline_comparison.find_baseline(session, baseline, fail_on, in_turns)
     fleet = session.fleet()
     named = [described.of(model) for model in fleet.models_together(models or fleet.bench.models)]
     chosen = [
@@ -149,18 +149,20 @@ def bench(
         show_jobs(session, jobs)
         return
     if in_turns:
-        comparing.check_builds(session, before, jobs)
+        baseline_comparison.check_builds(session, before, jobs)
     check_rivals(against, jobs)
     check_writable(prometheus)
     outcome = run_jobs(session, jobs)
-    comparing.save_baseline(session, save_baseline, outcome.runs)
+    baseline_comparison.save_baseline(session, save_baseline, outcome.runs)
     if prometheus:
         write_whole(prometheus, metrics.metrics_of_runs(outcome.runs))
     if not session.as_json:
         _show(session, outcome)
-    pairs = comparing.compare_with_baseline(session, before, outcome.runs, in_turns, deadline_s)
+    pairs = baseline_comparison.compare_with_baseline(
+        session, before, outcome.runs, in_turns, deadline_s
+    )
     if pairs and not session.as_json:
-        comparing.show_comparison(session, pairs, "the same farm bench with --in-turns")
+        baseline_comparison.show_comparison(session, pairs, "the same farm bench with --in-turns")
     contests = rivals.compare_engines(
         session, jobs, outcome, against
     )  # after the table, so that a failure here does not lose it
@@ -171,7 +173,7 @@ def bench(
     elif contests:
         rivals.show(session, contests)
     if outcome.good:
-        comparing.exit_on_regression(pairs, fail_on)
+        baseline_comparison.exit_on_regression(pairs, fail_on)
     raise SystemExit(exit_code(outcome))
 
 

@@ -65,7 +65,7 @@ def bisect(
     """
     from farm.commands.progress import Spinner
     from farm.pipeline.bisect import bisect as dissect
-    from farm.views.bisecting import findings, layers_table
+    from farm.views.bisection import findings, layers_table
 
     fleet = session.fleet()
     chosen, device = described.of(fleet.model(model)), fleet.device(device_name)

@@ -6,7 +6,7 @@ import shlex
 
 import click
 
-from farm.commands import comparing
+from farm.commands import baseline_comparison
 from farm.commands.common import Session, with_session
 from farm.commands.options import Number
 from farm.errors import UsageError
@@ -16,8 +16,8 @@ from farm.types import PairedStopping
 @click.command()
 @click.argument("first", metavar="A")
 @click.argument("second", metavar="B")
-@comparing.fail_on_option
-@comparing.interleaved_option
+@baseline_comparison.fail_on_option
+@baseline_comparison.interleaved_option
 @click.option(
     "--seconds",
     type=Number(1),
@@ -64,7 +64,7 @@ def compare(
         )
     if in_turns:
         until = PairedStopping() if seconds is None else PairedStopping(seconds=seconds)
-        pairs = comparing.measure_interleaved(
+        pairs = baseline_comparison.measure_interleaved(
             session, session.farm().pairs(first, second), until=until, deadline_s=deadline_s
         )
     else:
@@ -72,7 +72,7 @@ def compare(
     if session.as_json:
         session.document("comparison", {"pairs": [pair.as_json() for pair in pairs]})
     else:
-        comparing.show_comparison(
+        baseline_comparison.show_comparison(
             session, pairs, f"farm compare --in-turns {shlex.quote(first)} {shlex.quote(second)}"
         )
-    comparing.exit_on_regression(pairs, fail_on)
+    baseline_comparison.exit_on_regression(pairs, fail_on)

@@ -62,7 +62,7 @@ def compare_engines(
 
 def show(session: Session, found: Sequence[EngineComparison]) -> None:
     """Print the table, and why an engine is missing from it."""
-    from farm.views.rivals import engine_table
+    from farm.views.other_engines import engine_table
 
     console = session.out()
     console.print(engine_table(found, console.width))
@@ -73,6 +73,6 @@ def show(session: Session, found: Sequence[EngineComparison]) -> None:
 
 def body(found: Sequence[EngineComparison]) -> list[dict[str, Any]]:
     """Return the comparisons as JSON."""
-    from farm.views.rivals import engines_to_json
+    from farm.views.other_engines import engines_to_json
 
     return [engines_to_json(contest) for contest in found]

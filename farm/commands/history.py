@@ -32,7 +32,7 @@ def history(session: Session, model: str | None, device: str | None, limit: int)
     farm history --json --limit 1000 > runs.json
     """
     from farm.store import run_to_json
-    from farm.views.comparing import timeline
+    from farm.views.comparison import timeline
     from farm.views.runs import history_table
 
     runs = session.farm().history(model, device=device, limit=limit)

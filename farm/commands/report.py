@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from farm.commands import comparing
+from farm.commands import baseline_comparison
 from farm.commands.common import Session, report_no_runs, with_session, write_whole
 from farm.commands.options import complete, with_several_devices
 from farm.commands.output import echo, echo_text
@@ -69,7 +69,7 @@ def report(
     from farm.views import roofline
     from farm.views.report import gather
 
-    before = comparing.find_baseline(session, baseline, None)
+    before = baseline_comparison.find_baseline(session, baseline, None)
     runs = session.record().newest(limit, models, devices)
     if not runs:
         report_no_runs(session, models, devices)

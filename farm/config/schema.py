@@ -21,13 +21,13 @@ from pydantic import (
     model_validator,
 )
 
+from farm.config.error_messages import EXPECTED, described
 from farm.config.limits import AllLimitsTable, LimitsTable
 from farm.config.preprocess import PreprocessTable
 from farm.config.sources import file_at, source_at
 from farm.config.table import Table
 from farm.config.toml_lines import Key
 from farm.config.urls import parse_url
-from farm.config.wording import EXPECTED, described
 from farm.errors import did_you_mean
 from farm.types import DTYPES, Quantize, check_cache_url, check_cluster
 from farm.types.postgres_url import is_postgres_url, parse_postgres_url

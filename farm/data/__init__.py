@@ -3,7 +3,7 @@
     arrays     samples in .npz and .npy files
     folders    a folder of images, in subfolders by class or without labels
     classes    the classes of a model, and the meaning of folder names and labels
-    contract   the base class of all sets
+    data_set   the base class of all sets
 
     # Opening is quick and raises the errors of the whole set; reading raises those of one sample.
     samples = data.opened(path, prepared.inputs, model.preprocess, data.classes_of(...))
@@ -20,7 +20,7 @@ from pathlib import Path
 
 from farm.data.arrays import Arrays
 from farm.data.classes import Classes, classes_of
-from farm.data.contract import DataSet, Sample
+from farm.data.data_set import DataSet, Sample
 from farm.data.folders import Folder
 from farm.errors import ModelError
 from farm.store import digest_of, file_digest

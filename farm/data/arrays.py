@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 
 from farm.data.classes import Classes, check_numbers
-from farm.data.contract import DataSet
+from farm.data.data_set import DataSet
 from farm.errors import ModelError
 from farm.inputs.read import ARRAY_ERRORS, cast, single_input, unreadable_error
 from farm.npy_header import read_npy_header

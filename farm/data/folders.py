@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from farm.data.classes import Classes, classes_of_folders
-from farm.data.contract import DataSet
+from farm.data.data_set import DataSet
 from farm.errors import ModelError
 from farm.inputs import images, read
 from farm.types import Preprocess, TensorSpec

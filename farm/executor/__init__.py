@@ -7,7 +7,7 @@
     measuring           one job: answer, latency, accuracy on labelled samples
     short_sessions      one inference, deployments
     accuracy            predictions for many samples, on a device or by the reference engine
-    comparing           two builds interleaved
+    compare_builds      two builds interleaved
     engine_comparison   farm's build and other engines interleaved
     other_engines       ONNX Runtime, PyTorch and LiteRT in this process
     kernel_bisect       each kernel of a build compared with a plain loop nest

@@ -39,6 +39,7 @@ _OWN = (
     ),
     *("loader/host_symbols", "store/manifest"),
 )
+_OWN_HEADERS = ("base/error_code",)  # without a source of their own
 _COMPILERS = {
     "aarch64": "aarch64-linux-gnu-g++",
     "arm": "arm-linux-gnueabihf-g++",
@@ -97,11 +98,10 @@ def _write_runtime(folder: Path) -> None:
     folder.mkdir()
     own = folder / "own"
     own.mkdir()
-    for name in _OWN:
-        for suffix in (".cc", ".h"):
-            target = own / f"{name}{suffix}"
-            target.parent.mkdir(exist_ok=True)
-            shutil.copyfile(recipe.SOURCES / f"{name}{suffix}", target)
+    sources = [f"{name}{suffix}" for name in _OWN for suffix in (".cc", ".h")]
+    for name in [*sources, *(f"{name}.h" for name in _OWN_HEADERS)]:
+        (own / name).parent.mkdir(exist_ok=True)
+        shutil.copyfile(recipe.SOURCES / name, own / name)
     recipe.copy_runtime(folder)
 
 

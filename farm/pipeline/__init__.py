@@ -5,7 +5,7 @@
     interleaving    the models of one device measured in interleaved rounds
     operations      single steps: compile a model, run one input, query devices, get an agent
     worker_tasks    the functions that run in worker processes, and the pool that runs them
-    confinement     run an importer in a sandbox if the model is not trusted
+    sandboxed_tasks run an importer in a sandbox if the model is not trusted
     check           `farm check`: whether a model would build, and its cost
     guard           `farm check --guard`: run each kernel with its tensors against guard pages
     accuracy        `farm accuracy`: score devices and the reference on a labelled set

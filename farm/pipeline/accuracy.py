@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from farm import transports
 from farm.errors import FarmError, ModelError
-from farm.pipeline.confinement import confined
 from farm.pipeline.operations import build_for_devices, prepare, state_error
+from farm.pipeline.sandboxed_tasks import confined
 from farm.pipeline.worker_tasks import open_pool, with_local_store
 from farm.store import AnswerStore, Store, digest_of
 from farm.types import (

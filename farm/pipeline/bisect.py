@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from farm import importers, quantize, stats
-from farm.pipeline.confinement import confined, confined_build
 from farm.pipeline.operations import Show, build_for_device, check_usable, prepare, run_task
+from farm.pipeline.sandboxed_tasks import confined, confined_build
 from farm.pipeline.worker_tasks import PREPARE_S, open_pool, with_local_store
 from farm.store import Store
 from farm.types import (

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from farm.errors import FarmError, InternalError
-from farm.pipeline.confinement import confined
 from farm.pipeline.operations import Show, run_task
+from farm.pipeline.sandboxed_tasks import confined
 from farm.pipeline.worker_tasks import PREPARE_S, open_pool
 from farm.store import Store
 from farm.types import Failure, Model, Profile, Progress, Stage, batch_in_words

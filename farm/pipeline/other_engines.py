@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from farm.errors import UsageError, did_you_mean
-from farm.pipeline.confinement import may_run_here
 from farm.pipeline.operations import Show, build_for_device, prepare, run_task
+from farm.pipeline.sandboxed_tasks import may_run_here
 from farm.pipeline.worker_tasks import open_pool, rivals_task
 from farm.store import Store
 from farm.types import ENGINES, EngineComparison, Job, Profile

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from farm import importers
 from farm.errors import ModelError
-from farm.pipeline.confinement import confined
 from farm.pipeline.operations import Show, compile_model, run_task
+from farm.pipeline.sandboxed_tasks import confined
 from farm.pipeline.worker_tasks import open_pool
 from farm.store import Store
 from farm.types import Artifact, Model, Profile, Progress, Quantized, Stage
@@ -94,7 +94,7 @@ def _quantize(
     from farm import importers
     from farm.compiler.build import compiling
     from farm.quantize import make_recipe, prepare_float, settings_of
-    from farm.quantize.reporting import report
+    from farm.quantize.report import report
 
     def note(text: str, fraction: float | None) -> None:
         context.note(Progress(Stage.IMPORTING, text, fraction))

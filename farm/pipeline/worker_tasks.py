@@ -14,7 +14,7 @@ from typing import Any
 
 from farm.deadline import Deadline
 from farm.errors import FarmError
-from farm.pipeline.confinement import confined, confined_build
+from farm.pipeline.sandboxed_tasks import confined, confined_build
 from farm.store import RecordStore, Store
 from farm.types import (
     Artifact,
@@ -316,9 +316,9 @@ def compare_task(
     cache: Path,
 ) -> PairedSamples:
     """Measure two builds, interleaved."""
-    from farm.executor import comparing
+    from farm.executor import compare_builds
 
-    return comparing.compare(
+    return compare_builds.compare(
         context, with_local_store(device, cache), sides, agent, until, deadline_s
     )
 

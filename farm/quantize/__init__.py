@@ -1,11 +1,11 @@
 """Quantize float models to int8 or float16 weights, by a model's `quantize` or a recipe file.
 
-    calibrating   run the float model over samples and collect the ranges of its tensors
+    calibration   run the float model over samples and collect the ranges of its tensors
     ranges        choose scales and zero points from the ranges
-    inserting     insert quantize and dequantize operators (QDQ)
-    halving       store weights as float16
+    insert_qdq    insert quantize and dequantize operators (QDQ)
+    fp16_weights  store weights as float16
     recipe        read and write the recipe files of `farm quantize`
-    reporting     compare the quantized model with the float model
+    report        compare the quantized model with the float model
 
     if applies_to(model):
         imported = importers.load(float_model(model), cache)
@@ -35,7 +35,7 @@ from farm.types import Model, Profile, Quantize, TensorSpec
 
 if TYPE_CHECKING:
     from farm.importers import Imported
-    from farm.quantize.calibrating import FoldedModel, Inputs, Note
+    from farm.quantize.calibration import FoldedModel, Inputs, Note
     from farm.quantize.recipe import Recipe
 
 
@@ -97,12 +97,12 @@ def prepare_float(settings: Quantize, imported: Imported, label: str) -> FoldedM
 
     `label` names the model in errors. Raises ModelError if it cannot be quantized.
     """
-    from farm.quantize import calibrating, halving
+    from farm.quantize import calibration, fp16_weights
 
     return (
-        calibrating.fold_float_model(imported, label)
+        calibration.fold_float_model(imported, label)
         if settings.calibrates
-        else halving.floating(imported, label)
+        else fp16_weights.floating(imported, label)
     )
 
 
@@ -121,7 +121,7 @@ def make_recipe(model: Model, floating: FoldedModel, host: Profile, note: Note) 
     The samples are read from its `calibration_data`. Raises ModelError if these are missing.
     """
     from farm.importers.fixed_batch import one_each
-    from farm.quantize import calibrating
+    from farm.quantize import calibration
     from farm.quantize.ranges import needs_histogram, scale_of
 
     settings, specs = model.quantize or Quantize(), floating.imported.inputs
@@ -134,7 +134,7 @@ def make_recipe(model: Model, floating: FoldedModel, host: Profile, note: Note) 
     def inputs() -> Iterable[Inputs]:
         return (_filled(sample.inputs, specs) for sample in samples.read(chosen))
 
-    seen = calibrating.observe_ranges(
+    seen = calibration.observe_ranges(
         floating, inputs, len(chosen), host, note, needs_histogram(settings)
     )
     note(f"choosing ranges by {settings.calibration}", None)
@@ -177,16 +177,16 @@ def _recipe(
 
 def apply_recipe(floating: FoldedModel, recipe: Recipe, label: str) -> Imported:
     """Return a float model quantized by a recipe. The reference remains that of the float model."""
-    from farm.quantize import calibrating, halving
+    from farm.quantize import calibration, fp16_weights
 
     imported, calibrates = floating.imported, recipe.settings.calibrates
     inputs, names = (imported.inputs, floating.names) if calibrates else ((), [])
     recipes.check_fits(recipe, names, _weights(floating), inputs, label)
     if not calibrates:
-        module, weights = halving.detach_weights(floating)
+        module, weights = fp16_weights.detach_weights(floating)
         return replace(imported, module=module, weights=weights)
     example = _filled(recipe.example, imported.inputs)
-    module, weights = calibrating.quantized(floating, recipe.scales, recipe.settings)
+    module, weights = calibration.quantized(floating, recipe.scales, recipe.settings)
     return replace(imported, module=module, weights=weights, example=example)
 
 

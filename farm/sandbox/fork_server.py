@@ -34,7 +34,7 @@ from typing import Any
 
 from farm import subprocesses as process
 from farm.errors import FarmError, InternalError, ModelError
-from farm.sandbox import capabilities, environment, exchange, landlock, seccomp
+from farm.sandbox import capabilities, environment, landlock, restricted_pickle, seccomp
 from farm.sandbox.kernel import process_control
 from farm.sandbox.policy import WRITABLE_DEVICES, Policy, files_of_python, files_of_system
 from farm.tvm_import import leave_torch_out
@@ -182,7 +182,9 @@ def _listen(
     """
     while True:
         try:
-            word, value = exchange.loads(connection.recv_bytes(_MOST_BYTES), (Word, *types))
+            word, value = restricted_pickle.loads(
+                connection.recv_bytes(_MOST_BYTES), (Word, *types)
+            )
         except (EOFError, OSError):
             return None
         except Exception as error:  # reading hostile bytes may raise any exception
@@ -294,7 +296,7 @@ def _do(request: Request, connection: Connection) -> None:
     """Restrict this process, run the task, and send its result or its error."""
 
     def send(word: Word, value: object) -> None:
-        connection.send_bytes(exchange.dumps((word, value)))
+        connection.send_bytes(restricted_pickle.dumps((word, value)))
 
     try:
         _redirect(request.scratch)

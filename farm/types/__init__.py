@@ -1,21 +1,21 @@
 """Frozen, picklable data types without behaviour, shared by all packages of farm.
 
-    accuracy        Accuracy, PredictionBatch: classification accuracy over labelled samples
-    artifacts       Prepared, Artifact, Release and so on: a model imported, built, installed
-    bisect          KernelBisection, Layer, TensorFingerprint: outputs of single kernels on a device
-    cache_location  CacheLocation: where the shared cache lies, and the check of its URL
-    cluster_address the check of the address of a cluster
-    fleet           Profile, Device, Model, TensorSpec and so on: the content of devices.toml
-    layers          names of source operators, encoded in variables' names
-    pairing         BuildOfPair, PairedStopping, PairedSamples: two builds measured interleaved
-    postgres_url    checks of PostgreSQL URLs, and their form without secrets
-    profiling       Profiled, Step, Roofline, Span: seconds of each kernel, and the roofline
-    progress        Stage, Progress, Event: progress of a job
-    python_source   parser of `python:package.module:function`
-    records         Record: the fastest kernel configuration measured for a workload
-    rivals          EngineComparison, EngineResult: farm compared with other inference engines
-    runs            Plan, Job, Run, Samples, Latency, Verdict: a job and its result
-    tuning          Task, Candidate, Variant, Batch and so on: the search for configurations
+    accuracy            Accuracy, Answered: classification accuracy over labelled samples
+    artifacts           Prepared, Artifact, Release and so on: a model imported, built, installed
+    bisect              Dissection, Layer, Likeness: outputs of single kernels on a device
+    cache_location      CacheLocation: where the shared cache lies, and the check of its URL
+    cluster_address     the check of the address of a cluster
+    fleet               Profile, Device, Model, TensorSpec and so on: the content of devices.toml
+    layers              names of source operators, encoded in variables' names
+    paired_measurement  Side, Until, Paired: two builds measured interleaved
+    postgres_url        checks of PostgreSQL URLs, and their form without secrets
+    profiling           Profiled, Step, Roof, Span: seconds of each kernel, and the roofline
+    progress            Stage, Progress, Event: progress of a job
+    python_source       parser of `python:package.module:function`
+    records             Record: the fastest kernel configuration measured for a workload
+    engine_comparison   Contest, Rival: farm compared with other inference engines
+    runs                Plan, Job, Run, Samples, Latency, Verdict: a job and its result
+    tuning              Task, Candidate, Variant, Batch and so on: the search for configurations
 
 Values passed between packages have these types. Callers import them from this package.
 """
@@ -34,6 +34,7 @@ from farm.types.artifacts import (
 from farm.types.bisect import KernelBisection, Layer, TensorFingerprint
 from farm.types.cache_location import CacheLocation, check_cache_url
 from farm.types.cluster_address import check_cluster
+from farm.types.engine_comparison import ENGINES, EngineComparison, EngineResult
 from farm.types.fleet import (
     DTYPES,
     LIMITS,
@@ -50,11 +51,10 @@ from farm.types.fleet import (
     batch_in_words,
     shape_in_words,
 )
-from farm.types.pairing import BuildOfPair, PairedSamples, PairedStopping
+from farm.types.paired_measurement import BuildOfPair, PairedSamples, PairedStopping
 from farm.types.profiling import Profiled, Roofline, Span, Step
 from farm.types.progress import Event, Progress, Stage
 from farm.types.records import Record
-from farm.types.rivals import ENGINES, EngineComparison, EngineResult
 from farm.types.runs import PRESETS, Failure, Job, Latency, Plan, Run, Samples, Verdict
 from farm.types.tuning import (
     Batch,

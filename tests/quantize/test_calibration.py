@@ -20,9 +20,9 @@ from farm import importers, quantize, zoo
 from farm.compiler import host_run
 from farm.errors import ModelError
 from farm.prepare import import_model
-from farm.quantize import calibrating, recipe
+from farm.quantize import calibration, recipe
 from farm.quantize.ranges import scale_of
-from farm.quantize.reporting import report
+from farm.quantize.report import report
 from farm.types import Model, Quantize
 
 MOBILE = Path(__file__).parent.parent / "data" / "mobile-digits.onnx"  # tools/train-digits --mobile
@@ -60,20 +60,20 @@ def test_int8_is_as_accurate_as_float_by_every_calibration_and_weight_scale(
     source, samples, training_images, tmp_path
 ):
     imported = importers.load(Model("net", source), tmp_path)
-    floating = calibrating.fold_float_model(imported, "net")
+    floating = calibration.fold_float_model(imported, "net")
     before = correct(host_run.built(floating.module, [], HOST), samples)
-    seen = calibrating.observe_ranges(
+    seen = calibration.observe_ranges(
         floating, lambda: training_images, len(training_images), HOST, silent, spread=True
     )
-    for calibration in CALIBRATIONS:
-        scales = [scale_of(one, Quantize(calibration)) for one in seen]
+    for method in CALIBRATIONS:
+        scales = [scale_of(one, Quantize(method)) for one in seen]
         for weight_scale in ("max", "power2"):
-            module, weights = calibrating.quantized(
-                floating, scales, Quantize(calibration, weight_scale)
+            module, weights = calibration.quantized(
+                floating, scales, Quantize(method, weight_scale)
             )
             after = correct(host_run.built(module, weights, HOST), samples)
             assert 100 * (before - after) / len(samples[1]) <= POINTS, (
-                calibration,
+                method,
                 weight_scale,
                 before,
                 after,
@@ -94,7 +94,7 @@ def made(tmp_path_factory):
     model = replace(
         zoo.digits(), quantize=Quantize(samples=40), calibration_data=zoo.digits().dataset
     )
-    floating = calibrating.fold_float_model(importers.load(model, cache), "digits")
+    floating = calibration.fold_float_model(importers.load(model, cache), "digits")
     return model, floating, quantize.make_recipe(model, floating, HOST, silent)
 
 
@@ -152,7 +152,7 @@ def test_a_recipe_of_an_open_batch_takes_any(tmp_path):
         quantize=Quantize("minmax"),
         calibration_data=tmp_path / "data.npz",
     )
-    floating = calibrating.fold_float_model(importers.load(model, tmp_path), "open")
+    floating = calibration.fold_float_model(importers.load(model, tmp_path), "open")
     recipe.write(tmp_path / "open.int8", quantize.make_recipe(model, floating, HOST, silent))
     loaded = import_model(Model("open", str(tmp_path / "open.int8")), tmp_path, HOST, silent)
     assert [(spec.shape, spec.open) for spec in loaded.inputs] == [((1, 8), True)]
@@ -181,7 +181,7 @@ def test_the_model_is_built_once_for_calibration_and_report(asked, tmp_path, mon
             or right(module, *more)
         ),
     )
-    floating = calibrating.fold_float_model(importers.load(asked, tmp_path), "digits")
+    floating = calibration.fold_float_model(importers.load(asked, tmp_path), "digits")
     found = quantize.make_recipe(asked, floating, HOST, silent)
     assert len(report(asked, floating, found, HOST, silent).layers) == len(floating.points)
     observing = len(floating.points) + 1

@@ -31,7 +31,7 @@ from farm.deadline import Deadline
 from farm.errors import BuildError, FarmError, ModelError, UsageError
 from farm.importers.onnx.external_data import external_files
 from farm.pipeline import accuracy, bisect, check, quantize, worker_tasks
-from farm.pipeline.confinement import confined, may_run_here
+from farm.pipeline.sandboxed_tasks import confined, may_run_here
 from farm.quantize.recipe import Recipe
 from farm.quantize.recipe import _packed as packed
 from farm.quantize.recipe import read as read_recipe

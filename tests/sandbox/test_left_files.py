@@ -19,7 +19,7 @@ import pytest
 from farm import prepare
 from farm.compiler.build import Generated
 from farm.errors import ModelError
-from farm.sandbox import exchange
+from farm.sandbox import restricted_pickle
 from farm.sandbox.array_files import read_arrays
 from farm.sandbox.field_types import fits
 from farm.types import Agreement, Progress, Stage, TensorSpec
@@ -61,15 +61,15 @@ GENERATED = ("core", ("key",), (), ("lib0.o",), {"kind": "llvm"}, {"code": 1.0})
 )
 def test_a_value_with_a_field_of_another_type_does_not_pass_out(made: _Made) -> None:
     with pytest.raises(TypeError):
-        exchange.loads(pickle.dumps(made), (Generated,))
+        restricted_pickle.loads(pickle.dumps(made), (Generated,))
 
 
 def test_a_dataclass_passes_only_through_its_constructor() -> None:
     made = Generated(*GENERATED)
-    assert exchange.loads(exchange.dumps(made), (Generated,)) == made
+    assert restricted_pickle.loads(restricted_pickle.dumps(made), (Generated,)) == made
     empty = pickle.PROTO + b"\x04" + b"\x8c\x10farm.types.fleet\x8c\nTensorSpec\x93)\x81."  # NEWOBJ
     with pytest.raises((TypeError, pickle.UnpicklingError)):
-        exchange.loads(empty)
+        restricted_pickle.loads(empty)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from waiting import LIMIT_S, wait_until
 from farm import sandbox
 from farm.deadline import Deadline
 from farm.errors import DeadlineError, FarmError, ModelError
-from farm.sandbox import capabilities, exchange, landlock, seccomp, system_calls
+from farm.sandbox import capabilities, landlock, restricted_pickle, seccomp, system_calls
 from farm.types import Progress, Stage
 from farm.workers import Kind, WorkerPool
 
@@ -343,19 +343,19 @@ class _Hostile:
         pickle.dumps(np.dtype("float32")),
         b"cfarm.types.fleet\nPath\n.",
         b"cfarm.process\nrun\n(S'id'\ntR.",
-        exchange.dumps(exchange.array_of),
+        restricted_pickle.dumps(restricted_pickle.array_of),
     ],
 )  # fmt: skip
 def test_hostile_bytes_call_nothing(
     content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    if content == exchange.dumps(exchange.array_of):
+    if content == restricted_pickle.dumps(restricted_pickle.array_of):
         with pytest.raises(pickle.UnpicklingError, match="an array of O"):
-            exchange.array_of("O", (1,), bytes(8))
+            restricted_pickle.array_of("O", (1,), bytes(8))
         return
     with pytest.raises(pickle.UnpicklingError, match="pass out of a sandbox"):
-        exchange.loads(content)
+        restricted_pickle.loads(content)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -364,7 +364,7 @@ def test_hostile_bytes_call_nothing(
     [
         b"cfarm.errors\nFarmError\n(dS'exit_code'\nI0\nsb.",
         b"cfarm.errors\nFarmError\n(N(dS'exit_code'\nI0\nstb.",
-        b"cfarm.sandbox.exchange\narray_of\n(N(dS'__defaults__'\n(S'f4'\ntstb.",
+        b"cfarm.sandbox.restricted_pickle\narray_of\n(N(dS'__defaults__'\n(S'f4'\ntstb.",
         pickle.dumps(Path, protocol=2)[:-1] + b"}(X\x01\x00\x00\x00xK\x01ub.",
         b"cfarm.types.fleet\nPreprocess\n)R(N(dS'mean'\nI1\nstb.",
     ],
@@ -372,10 +372,10 @@ def test_hostile_bytes_call_nothing(
 def test_hostile_bytes_set_no_attributes(content: bytes) -> None:
     from farm.errors import FarmError
 
-    before = vars(FarmError).copy(), exchange.array_of.__defaults__
+    before = vars(FarmError).copy(), restricted_pickle.array_of.__defaults__
     with pytest.raises(pickle.UnpicklingError, match="attributes that are set"):
-        exchange.loads(content)
-    assert (vars(FarmError), exchange.array_of.__defaults__) == before
+        restricted_pickle.loads(content)
+    assert (vars(FarmError), restricted_pickle.array_of.__defaults__) == before
 
 
 def test_values_pass_as_they_are() -> None:
@@ -386,11 +386,13 @@ def test_values_pass_as_they_are() -> None:
         {"a": (1, 2.5, None, frozenset({"y"}))},
         b"z",
     ]
-    assert [str(value) for value in exchange.loads(exchange.dumps(values))] == [
+    assert [str(value) for value in restricted_pickle.loads(restricted_pickle.dumps(values))] == [
         str(value) for value in values
     ]
     arrays = [np.float32(1.5), np.ones((2, 3), "float16"), np.array([True]), np.array(1 + 2j)]
-    for given, array in zip(exchange.loads(exchange.dumps(arrays)), arrays, strict=True):
+    for given, array in zip(
+        restricted_pickle.loads(restricted_pickle.dumps(arrays)), arrays, strict=True
+    ):
         np.testing.assert_array_equal(given, array)
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from farm.cli import _without_secrets
 from farm.errors import UsageError
 from farm.store import RunStore
-from farm.store.backends import PostgresServer
+from farm.store.backends import PostgresBackend
 from farm.types.postgres_url import parse_postgres_url
 
 HEAD, MIDDLE, TAIL = "Zq7", "Xk8", "Wj9"  # none of them is in a word of ours, of libpq or of a path
@@ -30,7 +30,7 @@ def assert_hidden(*texts: str) -> None:
 
 def said_by(url: str) -> list[str]:
     """All that using a url says: of a server that is not there, or of a url that is none."""
-    server = PostgresServer(url)
+    server = PostgresBackend(url)
     texts = [server.shown, repr(server)]
     try:
         RunStore.at(url)

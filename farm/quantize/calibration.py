@@ -17,7 +17,7 @@ from farm.compiler.graph.qdq import is_quantized
 from farm.errors import ModelError
 from farm.importers.imported_model import Imported
 from farm.importers.relax_module import detach_weights
-from farm.quantize.inserting import Point, insert_qdq, points, with_observed_outputs
+from farm.quantize.insert_qdq import Point, insert_qdq, points, with_observed_outputs
 from farm.quantize.ranges import ObservedRange
 from farm.types import Profile, Quantize
 

@@ -15,8 +15,8 @@ from farm.compiler import host_run, pipeline
 from farm.errors import ModelError
 from farm.importers.imported_model import Imported
 from farm.interleaved import block_of, measure_interleaved, stop_after_rounds
-from farm.quantize import calibrating, halving, inserting
-from farm.quantize.calibrating import FoldedModel, Inputs, Note, Run
+from farm.quantize import calibration, fp16_weights, insert_qdq
+from farm.quantize.calibration import FoldedModel, Inputs, Note, Run
 from farm.quantize.recipe import Recipe
 from farm.types import LayerError, Model, Profile, Quantized
 
@@ -35,17 +35,17 @@ def report(
     """
     imported, dtype = floating.imported, recipe.settings.dtype
     if recipe.settings.calibrates:
-        module, weights = calibrating.quantized(floating, recipe.scales, recipe.settings)
+        module, weights = calibration.quantized(floating, recipe.scales, recipe.settings)
         bound = pipeline.folded(pipeline.bind(module, weights))
         observed, remarks = (
-            inserting.with_observed_outputs(bound, inserting.dequantized(bound)),
+            insert_qdq.with_observed_outputs(bound, insert_qdq.dequantized(bound)),
             list[str](),
         )
     else:
-        module, weights = halving.detach_weights(floating)
+        module, weights = fp16_weights.detach_weights(floating)
         observed, remarks = (
-            halving.cast_weights_to_fp16(floating.observed),
-            halving.remarks(floating.module),
+            fp16_weights.cast_weights_to_fp16(floating.observed),
+            fp16_weights.remarks(floating.module),
         )
     layers, output = _layers(model, floating, observed, host, note)
     note("building both models", None)

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 import farm.agent
-import farm.stats.verdict
 from farm import comparison, stats
-from farm.commands import comparing
+from farm.commands import baseline_comparison
 from farm.commands.common import Session
 from farm.errors import DeviceError
+from farm.stats.verdict import _POWER_CAP
 from farm.types import Agreement, Latency, Run, Samples, Verdict
 
 RIGHT = Agreement(0.0, math.inf, True, True)
@@ -219,7 +219,7 @@ def test_a_run_that_is_not_to_be_trusted_is_no_evidence(doubtful: Verdict) -> No
 
 def hints(pairs: list[tuple[Run, Run]], capsys: pytest.CaptureFixture[str]) -> list[str]:
     """The commands that a table of these pairs ends with."""
-    comparing.show_comparison(
+    baseline_comparison.show_comparison(
         Session(None, as_json=False, verbosity=0), comparison.compare(pairs), "again"
     )
     return [
@@ -271,4 +271,4 @@ def test_runs_of_two_sets_are_paired_by_model_and_device() -> None:
 
 def test_the_agent_gives_a_power_cap_the_name_that_does_not_count() -> None:
     source = Path(farm.agent.__file__).parent / "src/execution/cuda/nvml.cc"
-    assert f'"{stats.verdict._POWER_CAP}"' in source.read_text()
+    assert f'"{_POWER_CAP}"' in source.read_text()

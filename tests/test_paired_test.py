@@ -24,7 +24,7 @@ from waiting import LIMIT_S
 
 from farm import comparison, interleaved, stats
 from farm.errors import DeviceError
-from farm.executor import comparing
+from farm.executor import compare_builds
 from farm.stats import paired_test
 from farm.types import PairedSamples, PairedStopping, Run, Verdict
 
@@ -130,10 +130,10 @@ def test_loads_share_the_time_and_the_rounds_that_are_needed(
         now += inference_s
         return [inference_s * draw.uniform(0.7, 1.3)] * count
 
-    enough = comparing.StoppingRule(until, lambda *told: notes.append(told), lambda: now)
+    enough = compare_builds.StoppingRule(until, lambda *told: notes.append(told), lambda: now)
     while enough.another_load():
         interleaved.measure_interleaved(
-            {comparing.BEFORE: block, comparing.AFTER: block}, enough, comparing.PACE
+            {compare_builds.BEFORE: block, compare_builds.AFTER: block}, enough, compare_builds.PACE
         )
     assert enough.loads == pytest.approx(loads, abs=1 if inference_s < 1 else 0)
     assert [load for load, rounds, _ in notes if not rounds] == list(range(len(loads)))

@@ -180,7 +180,7 @@ def show_comparison(session: Session, pairs: Sequence[Pair], again: str) -> None
     The command is `again` if several pairs are inconclusive and all can be measured interleaved;
     else one `farm compare` per pair.
     """
-    from farm.views.comparing import comparison_table
+    from farm.views.comparison import comparison_table
 
     console = session.out()
     console.print(comparison_table(pairs, console.width))

@@ -22,8 +22,8 @@ from farm.compiler.ir.constants import view
 from farm.errors import ModelError
 from farm.importers import relax_module
 from farm.importers.imported_model import Imported
-from farm.quantize.calibrating import FoldedModel
-from farm.quantize.inserting import Point, bindings_of, describe_tensor
+from farm.quantize.calibration import FoldedModel
+from farm.quantize.insert_qdq import Point, bindings_of, describe_tensor
 
 Array = np.ndarray[Any, Any]
 # Magnitudes of float16. Numbers up to LEAST become zero.
