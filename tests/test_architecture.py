@@ -60,7 +60,13 @@ RICH = {"dashboard", "views", "commands"}
 EXITING = {"commands", "cli"}
 # Only here does anything go to the terminal: `output` cleans what comes from outside. `asking`
 # cleans its questions by itself.
-PRINTING = {"farm.commands.output": re.compile(".*"), "farm.prompts": re.compile(r"os\.write")}
+PRINTING = {
+    "farm.commands.output": re.compile(".*"),
+    "farm.prompts": re.compile(r"os\.write"),
+    # a program of its own, whose streams are an SSH channel's
+    "farm.lab.door.main": re.compile(r"os\.write"),
+    "farm.lab.door.pump": re.compile(r"os\.write"),
+}
 PRINTERS = re.compile(
     r"((builtins|rich|pprint|click)\.)?(print|pprint|echo_via_pager|secho|confirm|prompt|get_text_stream|get_binary_stream)"
     r"|click\.echo|(\w+\.)*Console|os\.write|(sys\.)?_*std(out|err)_*(\.buffer)?\.(write|writelines)"
@@ -113,9 +119,9 @@ INSIDE_TABLES = {
         __init__
     """,
     "lab": """
-        entities durations
-        order refusals inventory codec effects registry
-        scheduler client relay
+        entities durations door.commands door.pump
+        order refusals inventory codec effects registry callers door.main door.authorized_keys
+        scheduler client relay door.handover
         journal
         writer
         lender

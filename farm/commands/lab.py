@@ -18,25 +18,17 @@ from farm.commands.lab_leasing import (
     give_back,
     granted,
     patient,
-    reachable,
     request_of,
 )
+from farm.commands.lab_options import as_json, client_of, document, lab_folder, of_socket, path_of
+from farm.commands.lab_users import door, user
 from farm.commands.output import echo
 from farm.errors import UsageError
 
 if TYPE_CHECKING:
-    from farm.lab.client import LabClient
     from farm.lab.run import Beside
 
 F = TypeVar("F", bound=Callable[..., Any])
-of_socket = click.option(
-    "--socket",
-    type=click.Path(path_type=Path),
-    envvar="FARM_LAB",
-    metavar="FILE",
-    help="The server's control socket.",
-)
-as_json = click.option("--json", "json_", is_flag=True, help="Print one JSON document on stdout.")
 
 
 def _request_options(command: F) -> F:
@@ -173,7 +165,7 @@ def serve(
     address = host or address
     check_loopback(address, open_to_network)
     place = LabPlace(
-        _folder(), address, usual_port if port is None else port, unknown_key_s, metrics_port
+        lab_folder(), address, usual_port if port is None else port, unknown_key_s, metrics_port
     )
     beside = _page(settings.page if page_port is None else page_port, place.folder)
     with contextlib.suppress(signals.Stopped):
@@ -191,7 +183,7 @@ def serve(
 @as_json
 def boards(socket: Path | None, json_: bool) -> None:
     """List the boards: their kind, their use, by whom, and for how long."""
-    with _client(socket) as client:
+    with client_of(socket) as client:
         found = client.ask("boards")["boards"]
     if json_:
         document("lab_boards", {"boards": found})
@@ -214,7 +206,7 @@ def leases(socket: Path | None, json_: bool, ended: bool) -> None:
 
     A lease in the queue has a place, a reason, and a time by which it surely has its boards.
     """
-    with _client(socket) as client:
+    with client_of(socket) as client:
         found = client.ask("leases", ended=ended)["leases"]
     if json_:
         document("lab_leases", {"leases": found})
@@ -242,7 +234,7 @@ def lease(kind: str, socket: Path | None, json_: bool, **options: Any) -> None:
     \b
     farm lab lease pi5 --for 30m
     """
-    with patient(_path(socket)) as client:
+    with patient(path_of(socket)) as client:
         waiting = granted(client, {**request_of(kind, options), "heartbeat_s": IN_QUEUE_S})
         found = client.ask("keep", lease=waiting["lease"])["lease"]
         tracker = client.hello["tracker"]
@@ -282,11 +274,12 @@ def run(
     farm lab run pi5 --count 2 -- python tune.py
     """
     from farm import subprocesses
+    from farm.lab.client import reachable
     from farm.lab.durations import parse_duration
     from farm.lab.relay import HOST, Leased, Relay
 
     beat_s = parse_duration(heartbeat)
-    path = _path(socket)
+    path = path_of(socket)
     with patient(path) as client:
         found = granted(client, {**request_of(kind, options), "heartbeat_s": beat_s})
         number, tracker = found["lease"], client.hello["tracker"]
@@ -337,7 +330,7 @@ def end(number: int, why: str, socket: Path | None, json_: bool) -> None:
     \b
     farm lab end 17
     """
-    with _client(socket) as client:
+    with client_of(socket) as client:
         found = client.ask("end", lease=number, why=why)["lease"]
     if json_:
         document("lab_lease", {"lease": found, "tracker": client.hello["tracker"]})
@@ -358,7 +351,7 @@ def extend(number: int, by: str, socket: Path | None, json_: bool) -> None:
     """
     from farm.lab.durations import duration, parse_duration
 
-    with _client(socket) as client:
+    with client_of(socket) as client:
         found = client.ask("extend", lease=number, by_s=parse_duration(by.removeprefix("+")))[
             "lease"
         ]
@@ -384,7 +377,7 @@ def events(since: int, socket: Path | None, json_: bool) -> None:
     Boards came and went; leases were queued, granted, extended, and ended in one way or another.
     """
     found: list[dict[str, Any]] = []
-    with _client(socket) as client:
+    with client_of(socket) as client:
         while page := client.ask("events", since=found[-1]["number"] if found else since)["events"]:
             found += page
     if json_:
@@ -408,7 +401,7 @@ def page(socket: Path | None) -> None:
     
     farm lab page
     """
-    with _client(socket) as client:
+    with client_of(socket) as client:
         echo(client.ask("page")["url"])
 
 
@@ -431,26 +424,5 @@ def _page(port: int | None, folder: Path) -> Beside | None:
     return beside(port, folder, lambda address: echo(f"page on {address}", err=True))
 
 
-def document(kind: str, body: dict[str, Any]) -> None:
-    """Print one JSON document with its schema's name and version."""
-    from farm import views
-
-    output.echo_json(views.document(kind, body))
-
-
-def _folder() -> Path:
-    from farm.store import data_root
-
-    return data_root() / "lab"
-
-
-def _path(socket: Path | None) -> Path:
-    from farm.lab.client import SOCKET
-
-    return socket or _folder() / SOCKET
-
-
-def _client(socket: Path | None) -> LabClient:
-    from farm.lab.client import LabClient
-
-    return LabClient(_path(socket))
+for command in (user, door):
+    lab.add_command(command)

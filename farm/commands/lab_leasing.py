@@ -117,11 +117,6 @@ def request_of(kind: str, options: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def reachable(host: str) -> str:
-    """Return an address of this machine to connect to, for one that is listened on."""
-    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-
-
 def _labels(texts: Sequence[str]) -> dict[str, str]:
     found = {}
     for text in texts:

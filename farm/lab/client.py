@@ -161,6 +161,11 @@ class PatientClient:
                 self._client = None
 
 
+def reachable(host: str) -> str:
+    """Return an address of this machine to connect to, for one that is listened on."""
+    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+
+
 def away(path: Path, cause: OSError) -> LinkError:
     """Return the error for a server that is not there."""
     why = f"{sanitize.one_line(str(path))}: {cause.strerror or cause}"

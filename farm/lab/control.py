@@ -3,6 +3,9 @@
     {"do": "boards"}                                {"ok": {"boards": [...]}}
     {"do": "end", "lease": 7}                       {"error": {"kind": ..., "what": ..., "why": ..., "fix": ...}}
     {"do": "events", "since": 41, "follow": true}   one line for each event, from then on
+    {"do": "speak-for", "user": "alice"}            the door's: from then on, alice asks
+    {"do": "board", "lease": 7}                     a board's connection beside the answer; from then
+    {"do": "watch", "lease": 7}                     on, as for this one, a line when the lease ends
 
 Who asks is what the kernel says of the socket. What is answered is kept.
 """  # noqa: E501
@@ -13,17 +16,17 @@ import asyncio
 import contextlib
 import dataclasses
 import json
-import os
 import secrets
-import socket
-import struct
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from typing import Any
 
-from farm import ownership
 from farm.errors import FarmError, UsageError, did_you_mean
-from farm.lab.client import PROTOCOL
+from farm.lab import refusals
+from farm.lab.callers import caller_of
+from farm.lab.client import PROTOCOL, reachable
 from farm.lab.codec import shown_board, shown_lease
+from farm.lab.door.commands import is_user
+from farm.lab.door.handover import WAIT_S, Handover, Lab
 from farm.lab.entities import Caller, Event, Lease, LeaseRequest, State
 from farm.lab.journal import Journal
 from farm.lab.lender import LabLender
@@ -37,7 +40,6 @@ _MOST_EVENTS = 1000
 _MOST_BEHIND = 10_000  # events of a reader who does not read
 _MOST_COUNT = 10_000
 _LONGEST_S = 366 * 86400.0
-_UCRED = struct.Struct("3i")
 
 Watcher = Callable[
     [list[Lease], list[Event]], None
@@ -123,6 +125,15 @@ class Control:
         self._clients = 0
         self._waiting: dict[int, set[asyncio.Future[None]]] = {}  # by lease
         self._readers: set[asyncio.Queue[Event]] = set()
+        self._spoken_for: dict[str, set[asyncio.StreamWriter]] = {}  # by user of the door
+        self._handover = Handover(
+            Lab(
+                lender.scheduler.lease,
+                self._changed,
+                lender.address,
+                lambda: (reachable(self.tracker[0]), self.tracker[1]),
+            )
+        )
         self._actions: dict[str, Callable[[Fields, Caller], Awaitable[dict[str, Any]]]] = {
             "hello": self._hello,
             "boards": self._boards,
@@ -136,6 +147,8 @@ class Control:
             "end": self._end,
             "events": self._events,
             "page": self._page,
+            "speak-for": self._speak_for,
+            "expel": self._expel,
         }
 
     def watch(self, watcher: Watcher) -> None:
@@ -177,6 +190,7 @@ class Control:
             pass  # it has gone, or sent what is no line, or the server ends
         finally:
             self._clients -= 1
+            self._forget_speaker(writer)
             writer.close()
             with contextlib.suppress(OSError):
                 await writer.wait_closed()
@@ -187,7 +201,13 @@ class Control:
         while True:
             line = await reader.readuntil(b"\n")
             try:
-                fields, action = self._parse(line)
+                body = _parsed(line)
+                if body.get("do") in ("board", "watch"):
+                    await self._hand_over(Fields(body), caller, reader, writer)
+                    return
+                fields, action = self._action(body)
+                if action == self._speak_for:
+                    caller = self._speaker(fields, caller, writer)
                 answer = {"ok": await action(fields, caller)}
                 if action == self._events and fields.flag("follow"):
                     await self._follow(fields.whole("since", 0), reader, writer)
@@ -197,21 +217,10 @@ class Control:
             writer.write(json.dumps(answer).encode() + b"\n")
             await writer.drain()
 
-    def _parse(
-        self, line: bytes
-    ) -> tuple[Fields, Callable[[Fields, Caller], Awaitable[dict[str, Any]]]]:
-        try:
-            body = json.loads(line)
-        except (ValueError, RecursionError) as exc:
-            raise UsageError(
-                "a request is one line of JSON", "this is none", '{"do": "hello"}'
-            ) from exc
-        return self._action(body)
-
     def _action(
-        self, body: Any
+        self, body: Mapping[str, Any]
     ) -> tuple[Fields, Callable[[Fields, Caller], Awaitable[dict[str, Any]]]]:
-        do = body.get("do") if isinstance(body, dict) else None
+        do = body.get("do")
         if not isinstance(do, str) or do not in self._actions:
             raise UsageError(
                 f"the lab cannot do {str(do)[:100]!r}",
@@ -219,6 +228,57 @@ class Control:
                 '{"do": "hello"}',
             )
         return Fields(body), self._actions[do]
+
+    async def _hand_over(
+        self,
+        fields: Fields,
+        caller: Caller,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+    ) -> None:
+        """Give the caller a board of a lease, or only tell how the lease ends. Raises FarmError."""
+        number = fields.whole("lease")
+        self._forget_speaker(writer)  # it ends with the lease
+        if fields.text("do") == "watch":
+            await self._handover.watch(number, caller, reader, writer)
+        else:
+            wait_s = fields.seconds("wait_s", WAIT_S)
+            await self._handover.board(number, wait_s, caller, reader, writer)
+
+    def _speaker(self, fields: Fields, caller: Caller, writer: asyncio.StreamWriter) -> Caller:
+        """Return who is behind the door, which runs as the server's account. Raises UsageError."""
+        name = fields.text("user")
+        if not caller.is_server:
+            raise refusals.not_the_door(caller)
+        if not is_user(name):
+            raise refusals.no_user(name)
+        self._forget_speaker(writer)
+        self._spoken_for.setdefault(name, set()).add(writer)
+        return Caller(name)
+
+    def _forget_speaker(self, writer: asyncio.StreamWriter) -> None:
+        for name, writers in list(self._spoken_for.items()):
+            writers.discard(writer)
+            if not writers:
+                del self._spoken_for[name]
+
+    async def _speak_for(self, _: Fields, caller: Caller) -> dict[str, Any]:
+        return {"you": caller.name}
+
+    async def _expel(self, fields: Fields, caller: Caller) -> dict[str, Any]:
+        """End all leases of a user, and hang up on the door's connections for them."""
+        if not caller.admin:
+            raise refusals.not_an_administrator(caller)
+        name, why = fields.text("user"), fields.text("why", "")
+        scheduler = self.lender.scheduler
+        owned = [one for one in scheduler.leases() if one.request.owner == name]
+        for lease in owned:
+            scheduler.end(lease.number, caller, self._clock(), why)
+        self.lender.settle()
+        await self._kept()
+        for writer in self._spoken_for.pop(name, set()):
+            writer.close()
+        return {"leases": [lease.number for lease in owned]}
 
     async def _hello(self, _: Fields, caller: Caller) -> dict[str, Any]:
         host, port = self.tracker
@@ -270,8 +330,7 @@ class Control:
     async def _wait(self, fields: Fields, caller: Caller) -> dict[str, Any]:
         lease = self.lender.scheduler.lease(fields.whole("lease"))
         if lease.state is State.QUEUED:
-            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiting.setdefault(lease.number, set()).add(future)
+            future = self._changed(lease.number)
             try:
                 async with asyncio.timeout(
                     min(_MOST_WAIT_S, fields.seconds("timeout_s", _MOST_WAIT_S))
@@ -279,9 +338,21 @@ class Control:
                     await future
             except TimeoutError:
                 pass
-            finally:
-                self._waiting.get(lease.number, set()).discard(future)
         return await self._told(self.lender.scheduler.lease(lease.number), caller)
+
+    def _changed(self, number: int) -> asyncio.Future[None]:
+        """Return a future that is done when a lease changes; one that is cancelled is forgotten."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(number, set()).add(future)
+
+        def forget(done: asyncio.Future[None]) -> None:
+            futures = self._waiting.get(number, set())
+            futures.discard(done)
+            if not futures:
+                self._waiting.pop(number, None)
+
+        future.add_done_callback(forget)
+        return future
 
     async def _heartbeat(self, fields: Fields, caller: Caller) -> dict[str, Any]:
         return await self._told(
@@ -394,12 +465,16 @@ async def _write_event(writer: asyncio.StreamWriter, event: Event) -> None:
     await writer.drain()
 
 
-def caller_of(connection: socket.socket) -> Caller:
-    """Return who is at the other end of a Unix socket, by the kernel's word."""
-    _, uid, _ = _UCRED.unpack(
-        connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
-    )
-    return Caller(ownership.name_of(uid), uid in (0, os.geteuid()))
+def _parsed(line: bytes) -> dict[str, Any]:
+    try:
+        body = json.loads(line)
+    except (ValueError, RecursionError) as exc:
+        raise UsageError(
+            "a request is one line of JSON", "this is none", '{"do": "hello"}'
+        ) from exc
+    if not isinstance(body, dict):
+        raise UsageError("a request is an object of JSON", "this is none", '{"do": "hello"}')
+    return body
 
 
 def _bad(name: str, wanted: str) -> UsageError:

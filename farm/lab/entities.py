@@ -31,10 +31,14 @@ class State(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks. An administrator may end the leases of others, with a reason."""
+    """Who asks. An administrator may end the leases of others, with a reason.
+
+    The door runs as the account of the server, `is_server`, and speaks for others.
+    """
 
     name: str
     admin: bool = False
+    is_server: bool = False
 
 
 @dataclass(frozen=True, slots=True)

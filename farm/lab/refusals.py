@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from farm.errors import DeviceError, UsageError, did_you_mean
 from farm.lab.durations import duration
-from farm.lab.entities import RANKS, Lease, LeaseClass
+from farm.lab.entities import RANKS, Caller, Lease, LeaseClass
 
 
 def unknown_kind(kind: str, known: Iterable[str]) -> UsageError:
@@ -68,6 +68,30 @@ def waits(lease: Lease) -> UsageError:
     """Return the error for a lease that has no boards yet."""
     why = "only a lease that has its boards can be extended"
     return UsageError(f"lease {lease.number} is still in the queue", why, "farm lab leases")
+
+
+def has_no_boards(lease: Lease) -> UsageError:
+    """Return the error for a session with a board of a lease that has none yet."""
+    why = "it has no boards yet"
+    return UsageError(f"lease {lease.number} is still in the queue", why, "farm lab leases")
+
+
+def not_the_door(caller: Caller) -> UsageError:
+    """Return the error for a caller who says the name of another."""
+    why = f"the server's own account alone may do that, and this is {caller.name}"
+    return UsageError("only the lab's door speaks for others", why, "ask under your own name")
+
+
+def not_an_administrator(caller: Caller) -> UsageError:
+    """Return the error for what only administrators may do."""
+    why = f"{caller.name} is neither root nor the server's account"
+    return UsageError("only an administrator can do that", why, "run it as the server's account")
+
+
+def no_user(name: str) -> UsageError:
+    """Return the error for a name that no user can have."""
+    why = "a name is a small letter, then at most 31 of a-z, 0-9, '_', '-' and '.'"
+    return UsageError(f"{name[:100]!r} is no name of a user", why, "for example alice")
 
 
 def no_lease(number: int) -> UsageError:

@@ -24,7 +24,7 @@ from weakref import WeakKeyDictionary
 from aiohttp import web
 
 from farm import ownership
-from farm.lab.control import caller_of
+from farm.lab.callers import caller_of
 from farm.lab.entities import Caller
 from farm.lab_page.answers import Forbidden
 

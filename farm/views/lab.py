@@ -53,6 +53,18 @@ def lab_leases_table(leases: Sequence[Row], now: float, width: int) -> Table:
     return table_of(columns, leases, width)
 
 
+def lab_users_table(users: Sequence[Row], width: int) -> Table:
+    """Return a table of the keys by which people and boards come into a lab."""
+    columns: list[Column[Row]] = [
+        Column("user", lambda row: str(row["user"]), style="bold"),
+        Column("tunnel", lambda row: "" if row["port"] is None else f"port {row['port']}"),
+        Column("key", lambda row: str(row["type"])),
+        Column("fingerprint", lambda row: str(row["fingerprint"])),
+        Column("comment", lambda row: str(row["comment"]), 100, style="bright_black"),
+    ]
+    return table_of(columns, users, width)
+
+
 def _state(row: Row) -> str:
     return f"queued, {row['queue']['place']}." if row["queue"] else str(row["state"])
 

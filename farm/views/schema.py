@@ -337,6 +337,12 @@ DOCUMENTS: Mapping[str, Mapping[str, Any]] = {
     "lab_leases": {"leases": [_LAB_LEASE]},
     "lab_lease": {"lease": _LAB_LEASE, "tracker": {"host": str, "port": int}},
     "lab_events": {"events": [_LAB_EVENT]},
+    "lab_users": {
+        "file": str,
+        "users": [
+            {**dict.fromkeys(("user", "type", "fingerprint", "comment"), str), "port": Maybe(int)}
+        ],
+    },
     "error": {"error": {"kind": str, "what": str, "why": str, "fix": str, "exit_code": int}},
 }
 _LINES = {"run": RUN, "record": RECORD}  # of JSON lines

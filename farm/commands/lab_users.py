@@ -1,0 +1,265 @@
+"""farm lab user, farm lab door: who may come into a lab by SSH, and the command of their keys."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from farm.commands import output
+from farm.commands.lab_options import as_json, document, of_socket, path_of
+from farm.commands.output import echo
+from farm.errors import DeviceError, UsageError
+
+if TYPE_CHECKING:
+    from farm.lab.door.authorized_keys import Entry, KeyFile
+
+_MOST_KEY_BYTES = 1 << 16
+_FIRST_PORT, _LAST_PORT = 20001, 29999  # of the tunnels of boards
+_TRACKER = ("127.0.0.1", 9190)
+_of_keys = click.option(
+    "--keys",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="The file of keys that sshd reads. [default: ~/.ssh/farm_keys]",
+)
+
+
+@click.group()
+def user() -> None:
+    """Let people and boards come in by SSH.
+
+    \b
+    farm lab user add alice --key alice.pub     write her key's line
+    farm lab user list                          who may come in
+    farm lab user remove alice                  remove her keys, and end her leases
+
+    Run it as the account of the lab's server. sshd has to read the file: in sshd_config,
+    AuthorizedKeysFile .ssh/authorized_keys .ssh/farm_keys
+    """
+
+
+@user.command()
+@click.argument("name")
+@click.option(
+    "--key",
+    "key_file",
+    required=True,
+    metavar="FILE",
+    help="The public key, such as id_ed25519.pub; - reads it from standard input.",
+)
+@click.option(
+    "--board",
+    is_flag=True,
+    help="It is the key of a board behind NAT, which opens a tunnel and may do nothing else.",
+)
+@click.option(
+    "--port",
+    type=click.IntRange(1024, 65535),
+    help="The port of a board's tunnel on this machine's loopback. [default: the first free one]",
+)
+@_of_keys
+@of_socket
+@as_json
+def add(
+    name: str,
+    key_file: str,
+    board: bool,
+    port: int | None,
+    keys: Path | None,
+    socket: Path | None,
+    json_: bool,
+) -> None:
+    """Let a person in by a key, or a board that is behind NAT.
+
+    \b
+    farm lab user add alice --key alice.pub
+    farm lab user add pi5-07 --key pi5-07.pub --board
+    """
+    from farm.lab.door.authorized_keys import Door, Entry, parse_key
+
+    _check_name(name)
+    if port is not None and not board:
+        raise UsageError("--port is the port of a board's tunnel", "a person has none", "--board")
+    file = _file_of(keys)
+    key = parse_key(_read_key(key_file), "standard input" if key_file == "-" else key_file)
+    if board and port is None:
+        port = _free_port(file.entries())
+    tracker = _tracker(socket) if board else _TRACKER
+    entry = Entry(name, key, port)
+    file.add(entry, Door(_program(), path_of(socket).expanduser().absolute(), tracker))
+    if json_:
+        _document(file, [entry])
+        return
+    echo(f"{name} may come in: {file.path}")
+    if board:
+        echo(f"its tunnel ends at port {port} of this machine's loopback; on your machine:")
+        echo(f"farm provision --service --lab ssh://{_account()}@HOST --board {name} --device NAME")
+    else:
+        echo(f"their devices.toml names boards as lab://{_account()}@HOST/KIND")
+
+
+@user.command(name="list")
+@_of_keys
+@as_json
+def list_(keys: Path | None, json_: bool) -> None:
+    """List who may come in, and by which keys."""
+    file = _file_of(keys)
+    entries = file.entries()
+    if json_:
+        _document(file, entries)
+        return
+    if not entries:
+        echo("nobody may come in: farm lab user add alice --key alice.pub", err=True)
+        return
+    from farm.views.lab import lab_users_table
+
+    console = output.console(stderr=False)
+    console.print(lab_users_table([_shown(entry) for entry in entries], console.width))
+
+
+@user.command()
+@click.argument("name")
+@_of_keys
+@of_socket
+@as_json
+def remove(name: str, keys: Path | None, socket: Path | None, json_: bool) -> None:
+    """Remove all keys of a user, end their leases, and hang up on them.
+
+    \b
+    farm lab user remove alice
+    """
+    from farm.errors import did_you_mean
+
+    file = _file_of(keys)
+    removed = file.remove(name)
+    if not removed:
+        known = {entry.user for entry in file.entries()}
+        why = did_you_mean(name, known) or f"{file.path} has no keys of farm's"
+        raise UsageError(f"no key is {name}'s", why, "farm lab user list")
+    ended = _expel(name, socket)
+    if json_:
+        _document(file, removed)
+        return
+    count = "a key" if len(removed) == 1 else f"{len(removed)} keys"
+    echo(f"{name}: {count} removed, {_leases_in_words(ended)}")
+
+
+@click.command(context_settings={"ignore_unknown_options": True})
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="NAME --socket FILE")
+def door(arguments: tuple[str, ...]) -> None:
+    """Serve the holder of a key, for sshd.
+
+    It is the command in the lines that farm lab user add writes, not for hands. What the holder
+    wants is in SSH_ORIGINAL_COMMAND: api, or board LEASE.
+    """
+    from farm.lab.door.main import main
+
+    sys.exit(main(arguments))
+
+
+def _check_name(name: str) -> None:
+    """Raise UsageError for a name that no user can have, or that is an administrator's."""
+    from farm.lab import refusals
+    from farm.lab.door.commands import is_user
+
+    if not is_user(name):
+        raise refusals.no_user(name)
+    if name in ("root", _account()):
+        why = "root and the server's own account are administrators by the socket"
+        raise UsageError(f"{name} cannot come in by the door", why, "choose another name")
+
+
+def _account() -> str:
+    from farm import ownership
+
+    return ownership.name_of(os.geteuid())
+
+
+def _file_of(keys: Path | None) -> KeyFile:
+    from farm.lab.door.authorized_keys import USUAL, KeyFile
+
+    return KeyFile(keys or USUAL)
+
+
+def _read_key(name: str) -> str:
+    try:
+        if name == "-":
+            data = sys.stdin.buffer.read(_MOST_KEY_BYTES + 1)
+        else:
+            with Path(name).open("rb") as file:
+                data = file.read(_MOST_KEY_BYTES + 1)
+    except OSError as exc:
+        why = exc.strerror or str(exc)
+        raise UsageError(
+            f"{name} cannot be read", why, "name a public key, id_ed25519.pub"
+        ) from exc
+    return data.decode("utf-8", "replace")
+
+
+def _program() -> Path:
+    """Return the farm program that sshd starts: the one beside this Python. Raises UsageError."""
+    beside = Path(sys.executable).with_name("farm")
+    found = beside if beside.exists() else shutil.which("farm")
+    if not found:
+        why = "it is neither beside this Python nor in PATH"
+        raise UsageError("the program farm is not found", why, "pip install tvm-farm")
+    return Path(found).absolute()
+
+
+def _free_port(entries: Sequence[Entry]) -> int:
+    taken = {entry.port for entry in entries}
+    return next(port for port in range(_FIRST_PORT, _LAST_PORT + 1) if port not in taken)
+
+
+def _tracker(socket: Path | None) -> tuple[str, int]:
+    """Return where the lab's tracker listens; the usual place while the server is away."""
+    from farm.lab.client import LabClient, reachable
+
+    with contextlib.suppress(DeviceError), LabClient(path_of(socket)) as client:
+        place = client.hello["tracker"]
+        return reachable(str(place["host"])), int(place["port"])
+    return _TRACKER
+
+
+def _expel(name: str, socket: Path | None) -> list[int] | None:
+    """End the leases of a user, and return their numbers; None if the server is away."""
+    from farm.errors import LinkError
+    from farm.lab.client import LabClient
+
+    try:
+        with LabClient(path_of(socket)) as client:
+            ended: list[int] = client.ask("expel", user=name, why="the user was removed")["leases"]
+            return ended
+    except LinkError:
+        return None
+
+
+def _leases_in_words(ended: list[int] | None) -> str:
+    if ended is None:
+        return "the server is away: leases end when their heartbeats do"
+    return f"ended: {', '.join(f'lease {number}' for number in ended)}" if ended else "had no lease"
+
+
+def _shown(entry: Entry) -> dict[str, Any]:
+    from farm.lab.door.authorized_keys import fingerprint
+
+    key = asdict(entry.key)
+    return {
+        "user": entry.user,
+        "type": key["type"],
+        "fingerprint": fingerprint(entry.key),
+        "comment": key["comment"],
+        "port": entry.port,
+    }
+
+
+def _document(file: KeyFile, entries: Sequence[Entry]) -> None:
+    document("lab_users", {"file": str(file.path), "users": [_shown(one) for one in entries]})

@@ -1,0 +1,10 @@
+"""The way into a lab from outside: one account of OpenSSH, whose keys may run one command only.
+
+    commands          what the holder of a key may ask for: `api`, or `board LEASE`
+    main              the command of each key, `farm lab door NAME`
+    pump              pass bytes between an SSH channel and a socket
+    authorized_keys   the file of keys that sshd reads
+    handover          the server's part: hand a board's connection over, and end it with its lease
+
+`commands`, `main` and `pump` import nothing but the standard library: they start for each session.
+"""

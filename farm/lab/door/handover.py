@@ -1,0 +1,246 @@
+"""The server's part of a session through the door: a board's connection, and its end.
+
+The board is asked for as any client of TVM's asks, with the lease's key, at the server's own
+tracker. The connected socket goes to the caller by SCM_RIGHTS. The server keeps a copy as long as
+the caller's control connection lasts: with it, it ends the session when the lease ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+import struct
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+from farm.errors import DeadlineError, DeviceError, LinkError, UsageError
+from farm.lab import refusals
+from farm.lab.entities import Caller, Lease, State
+from farm.tracker.protocol import MAGIC, SUCCESS, Code, frame
+from farm.transports.rpc_client import notice_silence
+
+WAIT_S = 60.0  # for a board of the lease that is in another session
+_CONNECT_S = 10.0
+_LENGTH = struct.Struct("<i")
+_MOST_ANSWER_BYTES = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Lab:
+    """What a handover asks of the lab.
+
+    `lease` returns a lease by its number; `changed` a future that is done when one changes;
+    `address` where a board serves; `tracker` where clients of TVM's find the lab.
+    """
+
+    lease: Callable[[int], Lease]
+    changed: Callable[[int], asyncio.Future[None]]
+    address: Callable[[str], str]
+    tracker: Callable[[], tuple[str, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Offered:
+    """A board that waits for one session: its name, where it serves, and the key it expects."""
+
+    name: str
+    host: str
+    port: int
+    match_key: str
+
+
+class Handover:
+    """Hands boards of leases to their owners, and ends their sessions."""
+
+    def __init__(self, lab: Lab) -> None:
+        self._lab = lab
+
+    async def board(
+        self,
+        number: int,
+        wait_s: float,
+        caller: Caller,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+    ) -> None:
+        """Give the caller a connection to an idle board of a lease; then watch the lease.
+
+        Returns when the caller hangs up or the lease ends. Raises FarmError before that.
+        """
+        lease = self._owned(number, caller)
+        gone = asyncio.ensure_future(reader.read(1))
+        try:
+            offered = await _unless_gone(self._offered(lease, min(wait_s, WAIT_S)), gone)
+            if offered is None:
+                return
+            with contextlib.closing(await _connected(offered, lease)) as board:
+                body = {
+                    "lease": number,
+                    "board": offered.name,
+                    "match_key": offered.match_key,
+                    "ends_at": lease.ends_at,
+                }
+                writer.transport.set_write_buffer_limits(high=0)
+                await writer.drain()  # until the buffer is empty
+                _send(writer, {"ok": body}, board)
+                await self._watch(lease, gone, writer, board)
+        finally:
+            gone.cancel()
+
+    async def watch(
+        self,
+        number: int,
+        caller: Caller,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+    ) -> None:
+        """Tell the caller when a lease ends, or moves its end. Raises FarmError."""
+        lease = self._owned(number, caller)
+        gone = asyncio.ensure_future(reader.read(1))
+        try:
+            _say(writer, {"ok": {"lease": number, "ends_at": lease.ends_at}})
+            await self._watch(lease, gone, writer, None)
+        finally:
+            gone.cancel()
+
+    def _owned(self, number: int, caller: Caller) -> Lease:
+        """Return a lease in force of the caller's. Raises FarmError."""
+        lease = self._lab.lease(number)
+        if lease.request.owner != caller.name:
+            raise refusals.anothers(lease)
+        if lease.state.ended:
+            raise refusals.ended(lease)
+        if lease.state is State.QUEUED:
+            raise refusals.has_no_boards(lease)
+        return lease
+
+    async def _watch(
+        self,
+        lease: Lease,
+        gone: asyncio.Future[bytes],
+        writer: asyncio.StreamWriter,
+        board: socket.socket | None,
+    ) -> None:
+        ends_at = lease.ends_at
+        while not gone.done():
+            changed = self._lab.changed(lease.number)
+            try:
+                lease = self._lab.lease(lease.number)
+            except UsageError:  # it ended long ago
+                return
+            if lease.state.ended:
+                _say(
+                    writer, {"end": f"{lease.state.value}{f' ({lease.why})' if lease.why else ''}"}
+                )
+                with contextlib.suppress(OSError):
+                    await writer.drain()
+                if board:
+                    with contextlib.suppress(OSError):
+                        board.shutdown(socket.SHUT_RDWR)
+                return
+            if lease.ends_at != ends_at:
+                ends_at = lease.ends_at
+                _say(writer, {"ok": {"lease": lease.number, "ends_at": ends_at}})
+            both: set[asyncio.Future[Any]] = {gone, changed}
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            changed.cancel()
+
+    async def _offered(self, lease: Lease, wait_s: float) -> _Offered:
+        """Return a board of the lease, as soon as one is idle. Raises FarmError."""
+        try:
+            async with asyncio.timeout(wait_s):
+                code, answer = await _ask_tracker(self._lab.tracker(), lease.key)
+        except TimeoutError as exc:
+            raise DeadlineError(
+                f"no board of lease {lease.number} became idle",
+                f"{', '.join(lease.boards)} had a session for {wait_s:.0f} s",
+                "end the other session of the lease, or lease more boards with --count",
+            ) from exc
+        except (OSError, asyncio.IncompleteReadError, ValueError) as exc:
+            raise LinkError("the lab's tracker does not answer", str(exc), "try again") from exc
+        match code, answer:
+            case int(), [str(host), int() | str() as port, str(match_key)] if code == SUCCESS:
+                place = f"{host}:{port}"
+                named = (one for one in lease.boards if self._lab.address(one) == place)
+                name = next(named, lease.boards[0])
+                return _Offered(name, host, int(port), match_key)
+        if (now := self._lab.lease(lease.number)).state.ended:
+            raise refusals.ended(now)
+        raise DeviceError(
+            f"lease {lease.number} gets no board", str(answer)[:200], "farm lab leases"
+        )
+
+
+async def _ask_tracker(place: tuple[str, int], key: str) -> tuple[Any, Any]:
+    """Return the tracker's answer to a request for a board of a key."""
+    reader, writer = await asyncio.open_connection(*place)
+    try:
+        writer.write(MAGIC + frame([Code.REQUEST, key, "", 1]))
+        await reader.readexactly(len(MAGIC))
+        (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
+        if not 0 < length <= _MOST_ANSWER_BYTES:
+            raise ValueError(f"an answer of {length} bytes")
+        code, answer = json.loads(await reader.readexactly(length))
+        return code, answer
+    finally:
+        writer.close()
+
+
+async def _connected(offered: _Offered, lease: Lease) -> socket.socket:
+    """Return a connection to a board. Raises DeviceError."""
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(_CONNECT_S):
+            [(family, kind, protocol, _, address), *_] = await loop.getaddrinfo(
+                offered.host, offered.port, type=socket.SOCK_STREAM
+            )
+            board = socket.socket(family, kind, protocol)
+            try:
+                board.setblocking(False)
+                await loop.sock_connect(board, address)
+                notice_silence(board)
+                board.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            except BaseException:
+                board.close()
+                raise
+            return board
+    except OSError as exc:  # TimeoutError, too
+        why = f"{offered.host}:{offered.port}: {exc.strerror or exc or 'it does not answer'}"
+        raise DeviceError(
+            f"the board {offered.name} of lease {lease.number} cannot be reached",
+            why,
+            "give it back (farm lab end), lease another one, and tell the lab's administrator",
+        ) from exc
+
+
+async def _unless_gone(
+    work: Coroutine[Any, Any, _Offered], gone: asyncio.Future[bytes]
+) -> _Offered | None:
+    """Return what a coroutine returns; None as soon as the caller has hung up."""
+    task = asyncio.ensure_future(work)
+    both: set[asyncio.Future[Any]] = {task, gone}
+    try:
+        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        return task.result() if task.done() else None
+    finally:
+        task.cancel()
+
+
+def _send(writer: asyncio.StreamWriter, body: dict[str, Any], passed: socket.socket) -> None:
+    """Send a line with a socket beside it: past the writer, whose buffer is empty."""
+    own = os.dup(writer.get_extra_info("socket").fileno())
+    with socket.socket(fileno=own) as connection:
+        line = json.dumps(body).encode() + b"\n"
+        try:
+            sent = socket.send_fds(connection, [line], [passed.fileno()])
+        except OSError as exc:
+            raise ConnectionError(str(exc)) from exc
+    writer.write(line[sent:])
+
+
+def _say(writer: asyncio.StreamWriter, body: dict[str, Any]) -> None:
+    writer.write(json.dumps(body).encode() + b"\n")

@@ -1,0 +1,221 @@
+"""The lab's door, behind a real sshd: two users, a stranger, and the boards that they lease."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from lab_door import Door, Echo, door
+from waiting import LIMIT_S, wait_until
+
+from farm.errors import LinkError
+from farm.lab.client import LabClient
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
+    with door(tmp_path_factory.mktemp("door")) as one:
+        one.add("alice")
+        one.add("bob")
+        yield one
+
+
+@pytest.fixture
+def echo(served: Door) -> Iterator[Echo]:
+    with_board = Echo(served.lab, f"kind{time.monotonic_ns()}")
+    yield with_board
+    with_board.listener.close()
+    with_board.board.wire.close()
+
+
+def error(done: subprocess.CompletedProcess[bytes]) -> dict[str, str]:
+    """The error of a door, for programs; people read the same."""
+    body: dict[str, str] = json.loads(done.stdout)["error"]
+    assert done.returncode != 0
+    assert f"error: {body['what']}\n" in done.stderr.decode()
+    return body
+
+
+def test_each_user_is_who_the_key_says(served: Door) -> None:
+    for user in ("alice", "bob"):
+        assert served.ask(user, do="hello")["ok"] | {"tracker": 0} == {
+            "protocol": 1,
+            "you": user,
+            "admin": False,
+            "tracker": 0,
+        }
+
+
+def test_a_stranger_is_not_let_in(served: Door) -> None:
+    done = served.ssh("mallory", "api")
+    assert done.returncode == 255 and b"Permission denied" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "words", [[], ["sh"], ["api; id"], ["board 1 2"], ["board -1"], ["board 01"], ["x" * 5000]]
+)
+def test_a_key_gives_no_shell_and_nothing_but_the_door(served: Door, words: list[str]) -> None:
+    assert error(served.ssh("alice", *words))["what"] == "the lab's door does not do that"
+
+
+def test_a_key_forwards_nothing(served: Door) -> None:
+    done = served.ssh("alice", "-N", "-L", f"0:127.0.0.1:{served.lab.port}", said=b"")
+    assert done.returncode != 0
+    done = served.ssh("alice", "-N", "-R", "20001:127.0.0.1:1")
+    assert done.returncode != 0 and b"forwarding" in done.stderr
+
+
+def test_an_owner_has_a_session_with_the_board(served: Door, echo: Echo) -> None:
+    lease = served.lease("alice", echo.board.kind)
+    with served.session("alice", lease) as session:
+        assert session.head["ok"]["board"] == echo.board.name
+        assert session.head["ok"]["match_key"] == echo.board.match_key
+        data = os.urandom(1 << 20)
+        session.say(data)
+        assert session.hear(len(data)) == data
+    wait_until(lambda: echo.serving == 0, "the board sees the end")
+    with served.session("alice", lease) as session:  # the next one
+        session.say(b"again")
+        assert session.hear(5) == b"again"
+    served.ask("alice", do="end", lease=lease)
+
+
+def test_each_sees_and_ends_only_what_is_theirs(served: Door, echo: Echo) -> None:
+    lease = served.lease("alice", echo.board.kind)
+    assert error(served.ssh("bob", f"board {lease}"))["what"] == f"lease {lease} is not yours"
+    for do in ("end", "extend", "keep", "heartbeat"):
+        answer = served.ask("bob", do=do, lease=lease, by_s=60)
+        assert answer["error"]["what"] == f"lease {lease} is not yours"
+    assert "key" not in served.ask("bob", do="lease", lease=lease)["ok"]["lease"]
+    assert "key" in served.ask("alice", do="lease", lease=lease)["ok"]["lease"]
+    assert served.ask("bob", do="expel", user="alice")["error"]["kind"] == "UsageError"
+    assert served.ask("bob", do="speak-for", user="alice")["error"]["kind"] == "UsageError"
+    assert served.ask("alice", do="end", lease=lease)["ok"]["lease"]["state"] == "released"
+    answer = error(served.ssh("alice", f"board {lease}"))
+    assert answer["what"] == f"lease {lease} has ended"
+
+
+def test_a_lease_that_is_revoked_ends_its_session_within_a_second(served: Door, echo: Echo) -> None:
+    lease = served.lease("alice", echo.board.kind)
+    with served.session("alice", lease) as session:
+        session.say(b"x")
+        assert session.hear(1) == b"x"
+        with served.lab.client() as admin:
+            begin = time.monotonic()
+            admin.ask("end", lease=lease, why="a new fan")
+            assert session.hear(1) == b""
+            took = time.monotonic() - begin
+        assert session.words() == f"lease {lease} has ended: revoked (a new fan)\n"
+        assert session.child.returncode == 4
+    wait_until(lambda: echo.serving == 0, "the board sees the end")
+    assert took < 1.0
+
+
+def test_a_session_goes_on_without_the_server_and_its_lease_ends_it_after_a_restart(
+    tmp_path: Path,
+) -> None:
+    with door(tmp_path / "own") as own:
+        own.add("alice")
+        echo = Echo(own.lab)
+        lease = own.lease("alice")
+        with own.session("alice", lease) as session:
+            half = os.urandom(1 << 20)
+            session.say(half)
+            own.lab.kill()  # with half of an upload under way
+            assert session.hear(len(half)) == half
+            session.say(half)
+            assert session.hear(len(half)) == half
+            own.lab.start()
+            session.say(b"still")
+            assert session.hear(5) == b"still"
+            with own.lab.client() as admin:
+                admin.ask("end", lease=lease, why="over")
+                assert session.hear(1) == b""
+            assert "revoked (over)" in session.words()
+        echo.listener.close()
+
+
+def test_a_client_that_is_killed_leaves_the_board_to_the_next(served: Door, echo: Echo) -> None:
+    lease = served.lease("alice", echo.board.kind)
+    with served.session("alice", lease) as session:
+        session.say(b"x")
+        assert session.hear(1) == b"x"
+        session.child.send_signal(signal.SIGKILL)
+    wait_until(lambda: echo.serving == 0, "the board sees the end")
+    served.ask("alice", do="end", lease=lease)
+
+
+def test_a_user_who_is_removed_loses_leases_sessions_and_the_way_in(
+    served: Door, echo: Echo
+) -> None:
+    served.add("carol")
+    lease = served.lease("carol", echo.board.kind)
+    with served.session("carol", lease) as session:
+        session.say(b"x")
+        assert session.hear(1) == b"x"
+        done = served.lab.farm("user", "remove", "carol", "--keys", str(served.keys))
+        assert done.stdout == f"carol: a key removed, ended: lease {lease}\n"
+        assert session.hear(1) == b"" and "the user was removed" in session.words()
+    assert served.ssh("carol", "api").returncode == 255
+    # as a channel of a connection that is older than that
+    environment = {**os.environ, "SSH_ORIGINAL_COMMAND": "api"}
+    command = [sys.executable, "-m", "farm", "lab", "door", "carol"]
+    command += ["--socket", str(served.lab.socket), "--keys", str(served.keys)]
+    late = subprocess.run(command, env=environment, capture_output=True, timeout=LIMIT_S)
+    assert error(late)["what"] == "carol is no user of this lab"
+
+
+def test_only_the_servers_account_speaks_for_others(served: Door) -> None:
+    with served.lab.client() as client:
+        assert client.ask("speak-for", user="alice") == {"you": "alice"}
+        assert client.ask("hello")["admin"] is False  # as alice is, from then on
+
+
+def test_the_key_of_a_board_reaches_no_unix_socket(tmp_path: Path) -> None:
+    """Else it would reach the control socket, as the server's own account."""
+    with door(tmp_path / "own") as own:
+        own.add("pi5-07", "--board", "--port", "20007")
+        here = own.lab.folder / "forwarded"
+        command = own.command("pi5-07", "-N", "-L", f"{here}:{own.lab.socket}")
+        forwarding = subprocess.Popen(command)
+        try:
+            wait_until(lambda: here.exists() or forwarding.poll() is not None, "the forwarding")
+            with pytest.raises(LinkError):
+                LabClient(here)
+        finally:
+            forwarding.kill()
+            forwarding.wait()
+
+
+def test_the_key_of_a_board_listens_on_its_port_only(tmp_path: Path) -> None:
+    with door(tmp_path / "own") as own:
+        own.add("pi5-07", "--board", "--port", "20007")
+        refused = own.ssh("pi5-07", "-N", "-R", "127.0.0.1:20008:127.0.0.1:1")
+        assert b"remote port forwarding failed" in refused.stderr
+        assert error(own.ssh("pi5-07", "sh"))["kind"] == "UsageError"
+        line = own.keys.read_text()
+        assert f'permitopen="127.0.0.1:{own.lab.port}"' in line
+
+
+def test_a_lab_that_is_away_is_said_by_the_door(tmp_path: Path) -> None:
+    with door(tmp_path / "own") as own:
+        own.add("alice")
+        own.lab.kill()
+        assert error(own.ssh("alice", "api"))["what"] == "the lab's server is away"
+        own.lab.start()
+
+
+def test_nothing_but_sshd_listens_and_only_on_loopback_unless_told(served: Door) -> None:
+    listening = subprocess.run(["ss", "-Hltnp"], capture_output=True, text=True, check=True).stdout
+    server = served.lab.child
+    assert server
+    ours = [line.split()[3] for line in listening.splitlines() if f"pid={server.pid}," in line]
+    assert ours and all(re.fullmatch(r"127\.0\.0\.1:\d+", place) for place in ours)
