@@ -103,6 +103,13 @@ ROWS = (
     ),
     Row(
         _ANY,
+        "Cannot find ffi::Function|Invalid VM file format",
+        DeviceError,
+        "the TVM of {name} cannot load what the TVM of this farm has built",
+        "run the same version of TVM there as here, or farm's agent: farm agent",
+    ),
+    Row(
+        _ANY,
         "digest mismatch",
         DeviceError,
         "what arrived on {name} is not what was sent",
