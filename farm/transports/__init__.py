@@ -42,6 +42,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -130,13 +131,20 @@ def open(  # noqa: A001
     for the session's files. `ask` prompts for passwords. `greeting_s` limits the wait for a device
     that serves another client; the default is the session's own time limit.
 
-    Raises DeviceError, also for a native agent of another version.
+    Raises DeviceError, also for a native agent of another version. A server of TVM's own that is of
+    an older version is a warning.
     """
     from farm.transports import agent_version
 
     with connect(device, agent, scratch, timeout_s, ask, greeting_s) as link:
         if link.native:
             agent_version.check(device, link.document("farm.agent.facts"))
+        elif why := agent_version.older_server(link.session.has_function):
+            logging.getLogger("farm").warning(
+                "%s runs TVM's own RPC server: %s; farm agent there has the version of this farm",
+                device.name,
+                why,
+            )
         yield link
 
 

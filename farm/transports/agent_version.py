@@ -1,7 +1,8 @@
 """Check that an agent has the same protocol, farm version and TVM version as this farm.
 
 The agent reports them in its facts. TVM's own handshake does not help: its version string has been
-the same since TVM 0.8.
+the same since TVM 0.8. A server of TVM's own does not report its version; a function that came with
+ours shows whether it is older.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -19,6 +20,8 @@ from farm.transports.agent_answers import AgentAnswerError
 from farm.types import Device
 
 PROTOCOL = 5  # version of the agent's own RPC functions
+_NEW_FUNCTION = "vm.builtin.check_string_info"  # of the runtime; 0.26 does not have it
+_NEW_SINCE = "0.27"
 
 
 def ours() -> dict[str, str]:
@@ -51,6 +54,19 @@ def check(device: Device, facts: Mapping[str, Any]) -> None:
             f"it has {theirs}, this farm has {here}",
             _fix(device),
         )
+
+
+def older_server(has_function: Callable[[str], bool]) -> str:
+    """Return in words that a server of TVM's own is of an older TVM; "" if it is not.
+
+    `has_function` returns whether the server has a global function of a name.
+    """
+    if has_function(_NEW_FUNCTION):
+        return ""
+    return (
+        f"it is of a TVM before {_NEW_SINCE}, and this farm builds with {_tvm_version()}: it "
+        "refuses a build with functions that it does not have"
+    )
 
 
 def _fix(device: Device) -> str:

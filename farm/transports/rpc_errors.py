@@ -73,6 +73,13 @@ SYSTEM_ROWS = (
     ),
     Row(
         _ANY,
+        "Cannot find ffi::Function|Invalid VM file format",
+        DeviceError,
+        "the TVM of {name} cannot load what the TVM of this farm has built",
+        "run the same version of TVM there as here, or farm's agent: farm agent",
+    ),
+    Row(
+        _ANY,
         "bad_alloc|Cannot allocate memory",
         NO_MEMORY.error,
         NO_MEMORY.what,

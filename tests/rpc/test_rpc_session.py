@@ -6,9 +6,11 @@ import asyncio
 import json
 import math
 import struct
+from importlib import metadata
 
 import pytest
-from rpc_sessions import HOST, ServingAgent, run, session, soon
+from recorded_servers import FOLDER, Seen, expected, kept, replay, visit
+from rpc_sessions import HOST, ServingAgent, run, served, session, soon
 from waiting import LIMIT_S
 
 from farm.deadline import Deadline
@@ -19,6 +21,7 @@ from farm.rpc.handshake import HandshakeError
 from farm.rpc.opening import open_session
 from farm.rpc.session import Session
 from farm.rpc.values import CPU, DataType, Pointer, RemoteDevice, RemoteObject, RemoteTensor
+from farm.transports import agent_version
 
 KEY = "echo"
 DATA_TYPES = [
@@ -232,6 +235,35 @@ def test_an_error_of_tvms_server_has_its_text(tvm_port: int) -> None:
             assert await one.call_named("test.echo", 1, deadline=soon()) == 1
 
     run(work())
+
+
+def older_versions() -> list[str]:
+    found = [path.stem.removeprefix("tvm-") for path in FOLDER.glob("tvm-*.json")]
+    assert found
+    return sorted(found)
+
+
+@pytest.mark.parametrize("version", older_versions())
+def test_the_servers_of_older_versions_of_tvm_are_understood_as_they_were(version: str) -> None:
+    async def work() -> Seen:
+        async with served(replay(kept(version))) as port, session(port, KEY) as one:
+            return await visit(one)
+
+    assert run(work()) == expected(has_new_function=False)
+
+
+def test_the_installed_tvms_server_is_not_called_older(tvm_port: int) -> None:
+    async def work() -> Seen:
+        async with session(tvm_port, KEY) as one:
+            return await visit(one)
+
+    seen = run(work())
+    assert seen == expected(has_new_function=True)
+    assert metadata.version("apache-tvm").startswith(agent_version._NEW_SINCE + "."), (
+        "choose a function that came with this version"
+    )
+    assert agent_version.older_server(lambda _: True) == ""
+    assert "before 0.27" in agent_version.older_server(lambda _: False)
 
 
 def test_a_call_that_is_late_cuts_its_session_and_no_other(

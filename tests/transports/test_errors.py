@@ -52,6 +52,15 @@ SEEN = [
         DeviceError,
         "GPU of pi3 cannot be used",
     ),
+    (
+        made(
+            "RPCError",
+            "InternalError: Check failed: (func.has_value()) is false: Error: Cannot find "
+            "ffi::Function vm.builtin.new in either Relax VM kernel library, or in TVM runtime",
+        ),
+        DeviceError,
+        "TVM of pi3 cannot load",
+    ),
     (made("InternalError", "digest mismatch: a has 1, not 2"), DeviceError, "not what was sent"),
     (
         made("InternalError", "out of memory: the session may use 5 bytes (--max-memory)"),

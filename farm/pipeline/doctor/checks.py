@@ -240,10 +240,13 @@ def session_task(
     from farm.transports import agent_version
 
     gpu: Finding | None = None
+    older = ""
     with transports.connect(
         device, agent, context.scratch, timeout_s, context.ask, transports.PROMPT_S
     ) as link:
         facts = executor.facts_of(link)
+        if not link.native:
+            older = agent_version.older_server(link.session.has_function)
         apart_s = float(facts["time_s"]) - time.time() if "time_s" in facts else 0.0
         if device.profile.on_gpu and (
             not facts or facts.get("protocol") == agent_version.ours()["protocol"]
@@ -255,7 +258,8 @@ def session_task(
                 gpu = Finding("GPU", failure=error)
     if not facts:
         advice = "farm's agent keeps what it was sent, and says what the board is"
-        context.note(Finding("RPC handshake", "TVM's own RPC server", advice=advice))
+        whose = ", ".join(filter(None, ["TVM's own RPC server", older]))
+        context.note(Finding("RPC handshake", whose, advice=advice))
         if gpu:
             context.note(gpu)
         return []
