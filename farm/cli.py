@@ -16,7 +16,7 @@ from typing import NoReturn
 
 import click
 
-from farm import __version__, ownership, signals
+from farm import __version__, ownership, signals, this_machine
 from farm.commands import (
     accuracy,
     add,
@@ -215,6 +215,7 @@ def _call() -> None:
 
         raise SystemExit(shell_complete(cli, {}, "farm", VARIABLE, instruction))
     with cli.make_context("farm", sys.argv[1:]) as context:
+        this_machine.check_system()
         cli.invoke(context)
 
 

@@ -21,7 +21,7 @@ LAYERS = """
     sanitize regular_files npy_header
     types deadline cancellation time_ledger interleaved prompts tvm_import
     errors
-    subprocesses stats signals worker_main ownership rpc
+    subprocesses stats signals worker_main ownership rpc this_machine
     workers formatting metrics sandbox
     comparison
     config store kernels

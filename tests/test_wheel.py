@@ -4,20 +4,29 @@ agents and devices without compiling.
 
 from __future__ import annotations
 
+import hashlib
+import importlib.metadata
 import json
 import os
+import re
 import subprocess
 import sys
 import zipfile
 from collections.abc import Callable
+from email.parser import Parser
 from pathlib import Path
 
 import pytest
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
 
 import farm
 from farm.agent.build import digest
 
 ROOT = Path(farm.__file__).parents[1]
+sys.path.insert(0, str(ROOT / "tools"))
+import wheel_contents  # noqa: E402
+
 ARCHITECTURES = ("x86_64", "aarch64", "armv7")
 NOT_SHIPPED = {"__pycache__", "prebuilt"}
 
@@ -111,6 +120,84 @@ def test_the_wheel_holds_the_whole_package_and_the_agents_and_nothing_else(wheel
     with zipfile.ZipFile(wheel) as archive:
         inside = {name for name in archive.namelist() if ".dist-info/" not in name}
     assert inside == shipped() | agents
+
+
+def in_dist_info(wheel: Path, folder: str) -> dict[str, bytes]:
+    """The files of a folder of .dist-info, by their path below it."""
+    with zipfile.ZipFile(wheel) as archive:
+        return {
+            name.partition(f".dist-info/{folder}/")[2]: archive.read(name)
+            for name in archive.namelist()
+            if f".dist-info/{folder}/" in name
+        }
+
+
+def test_the_wheel_has_the_licences_of_what_its_agents_contain(wheel: Path) -> None:
+    texts = in_dist_info(wheel, "licenses")
+    assert texts.keys() == {
+        *("LICENSE", "NOTICE", "third-party/zig/LICENSE", "third-party/musl/COPYRIGHT"),
+        *(f"third-party/{name}/LICENSE.TXT" for name in ("libc++", "libc++abi", "libunwind")),
+        *(
+            f"third-party/{name}/{file}"
+            for name in ("apache-tvm", "apache-tvm-ffi")
+            for file in ("LICENSE", "NOTICE")
+        ),
+    }
+    assert b"musl as a whole is licensed under" in texts["third-party/musl/COPYRIGHT"]
+    with zipfile.ZipFile(wheel) as archive:
+        [name] = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        metadata = Parser().parsestr(archive.read(name).decode())
+    assert set(metadata["License-Expression"].split(" AND ")) == {
+        *("Apache-2.0", "Apache-2.0 WITH LLVM-exception", "CC-BY-4.0", "MIT"),
+    }
+    assert set(metadata.get_all("License-File") or []) == texts.keys()
+
+
+def test_the_wheel_has_a_bill_of_materials(wheel: Path) -> None:
+    (text,) = in_dist_info(wheel, "sboms").values()
+    mistakes = JsonStrictValidator(SchemaVersion.V1_6).validate_str(text.decode())
+    assert mistakes is None, mistakes
+    document = json.loads(text)
+    parts = {one["bom-ref"]: one for one in document["components"]}
+    with zipfile.ZipFile(wheel) as archive:
+        for arch in ARCHITECTURES:
+            content = archive.read(f"farm/agent/prebuilt/farm-agent-{arch}")
+            [said] = parts[f"farm-agent-{arch}"]["hashes"]
+            assert said == {"alg": "SHA-256", "content": hashlib.sha256(content).hexdigest()}
+    below = {one["ref"]: set(one.get("dependsOn", [])) for one in document["dependencies"]}
+    inside = {"apache-tvm", "apache-tvm-ffi", "dlpack", "libc++", "libc++abi", "libunwind", "zig"}
+    assert below["farm-agent-x86_64"] == {*inside, "musl"}
+    for name in below["farm-agent-x86_64"]:
+        assert re.fullmatch(r"\d+(\.\w+)+", parts[name]["version"])
+        assert parts[name]["licenses"][0]["expression"]
+    assert parts["zig"]["version"] == importlib.metadata.version("ziglang")
+    assert below["tvm-farm"] >= {"farm-agent-x86_64", "requires numpy", "requires apache-tvm"}
+    assert "requires torch" not in parts, "of an extra"
+
+
+def test_agents_for_gpus_contain_glibcs_start_files_in_the_place_of_musl() -> None:
+    names = {part.name for part in wheel_contents.parts_of("x86_64-cuda")}
+    assert "glibc" in names and "musl" not in names
+    assert "LGPL-2.1-or-later" in wheel_contents.license_expression(["x86_64-cuda"])
+
+
+def test_the_same_sources_make_the_same_wheel(wheel: Path, tmp_path: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        run(
+            [ROOT / "tools" / "wheel", "--out", tmp_path, *ARCHITECTURES], tmp_path, TZ="Asia/Tokyo"
+        )
+    finally:
+        os.umask(before)
+    [again] = tmp_path.glob("*.whl")
+    assert again.read_bytes() == wheel.read_bytes()
+
+
+def test_an_agent_that_does_not_exist_is_refused(tmp_path: Path) -> None:
+    command = [sys.executable, ROOT / "tools" / "wheel", "--out", tmp_path, "z80"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2 and "no agent: z80" in done.stderr
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_making_it_leaves_the_sources_alone(making: tuple[Path, set[Path], set[Path]]) -> None:

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from farm import this_machine
 from farm.api.resolve import (
     build_slots,
     cluster_address,
@@ -75,10 +76,11 @@ class Farm:
     ) -> Farm:
         """Load a devices.toml; without a path, the one that the `farm` command would use.
 
-        Raises ConfigError with all mistakes in the file.
+        Raises ConfigError with all mistakes in the file, FarmError on a system that is not Linux.
         """
         from farm.config import load
 
+        this_machine.check_system()
         return cls(load(Path(path) if path is not None else None), store, kept, cluster)
 
     @property

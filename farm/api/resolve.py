@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import platform
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from farm import this_machine
 from farm.errors import UsageError, did_you_mean
 from farm.types import PRESETS, Device, Model, Plan, Profile, Run, Value, check_cluster
 
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from farm.config import Fleet
     from farm.store import RunStore
 
-HOST_PROFILE = "x86"
 VALUES = "a value is a number, true, false, or lists of these"
 
 
@@ -123,8 +122,8 @@ def comparable_runs(runs: Iterable[Run]) -> list[Run]:
 
 def host_profile(fleet: Fleet) -> Profile:
     """Return the profile of this machine, on which every import is checked."""
-    if platform.machine() in ("x86_64", "AMD64"):
-        return fleet.profile(HOST_PROFILE)
+    if (name := this_machine.native_profile()) is not None:
+        return fleet.profile(name)
     return Profile("this-machine", {"kind": "llvm", "mcpu": "native"}, "")
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from farm.boards.arm_cores import EXTENSIONS, ArmCore, Size, core_of
 from farm.boards.evidence import Evidence
 from farm.errors import DeviceError
+from farm.this_machine import NATIVE_PROFILES
 
 Table = Mapping[str, Any]
 
@@ -100,9 +101,11 @@ def choose(
             "farm's agent runs on x86_64, aarch64, armv7 with NEON, and riscv64",
             "reach the board by rpc:// with an RPC server of TVM's own, and name a --profile",
         )
+    native = NATIVE_PROFILES.get(evidence.architecture)
+    title = evidence.cpu or evidence.board
     cpu = (
-        Choice("x86", f"it is this machine, {evidence.cpu}")
-        if here and evidence.architecture == "x86_64"
+        Choice(native, f"it is this machine{f', {title}' if title else ''}")
+        if here and native
         else _for_cpu(name, evidence)
     )
     gpu = next(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from farm import this_machine
 from farm.commands.common import Session, host_profile, with_session
 from farm.commands.model_options import ModelProperties, with_model_properties
 from farm.commands.options import complete
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     "-p",
     "--profile",
     "profile_name",
-    default="x86",
+    default=this_machine.native_profile() or "x86",
     show_default=True,
     help="The kind of board.",
     shell_complete=complete("profiles"),

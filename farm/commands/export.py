@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from farm import this_machine
 from farm.commands.common import Session, host_profile, with_session
 from farm.commands.model_options import ModelProperties, with_model_properties
 from farm.commands.options import complete
@@ -21,7 +22,7 @@ FOLDER, PARTS = "folder", "parts"
     "-p",
     "--profile",
     "profile_name",
-    default="x86",
+    default=this_machine.native_profile() or "x86",
     show_default=True,
     help="The kind of board.",
     shell_complete=complete("profiles"),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from farm import this_machine
 from farm.commands.common import Session, check_writable, host_profile, with_session
 from farm.commands.model_options import ModelProperties, with_model_properties
 from farm.commands.options import Number, complete
@@ -90,7 +91,7 @@ _LAYERS_SHOWN = 10
     "-p",
     "--profile",
     "profile_name",
-    default="x86",
+    default=this_machine.native_profile() or "x86",
     show_default=True,
     help="The kind of board whose sizes are reported.",
     shell_complete=complete("profiles"),

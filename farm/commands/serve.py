@@ -14,11 +14,11 @@ from pathlib import Path
 
 import click
 
+from farm import this_machine
 from farm.commands.common import Session, with_session
 from farm.commands.output import echo
 from farm.errors import DeviceError, UsageError
 
-_MACHINES = {"x86_64": "x86_64", "aarch64": "aarch64", "armv7l": "armv7", "riscv64": "riscv64"}
 VARIABLE = "FARM_AGENT_KEY"
 KEY_FILE = click.Path(path_type=Path)
 KEY_FILE_HELP = (
@@ -83,7 +83,7 @@ def agent(
     farm agent --tracker 127.0.0.1:9190 --key rasp3b        url = "tracker://127.0.0.1:9190/rasp3b"
     """
     from farm import subprocesses
-    from farm.agent.recipe import AGENTS, GPU
+    from farm.agent.recipe import AGENTS, ARCHITECTURES, GPU
     from farm.commands.progress import Spinner
     from farm.pipeline import agent_for
     from farm.store import Store, cache_root
@@ -91,11 +91,11 @@ def agent(
 
     check_loopback(host, open_to_network)
     key = chosen_key(key, key_file, no_key, tracker)
-    machine = _MACHINES.get(platform.machine())
+    machine = this_machine.architecture()
     if machine is None:
         raise UsageError(
             f"there is no agent for {platform.machine()}",
-            f"there are: {', '.join(_MACHINES.values())}",
+            f"there are: {', '.join(ARCHITECTURES)}",
             "",
         )
     if cuda and f"{machine}{GPU}" not in AGENTS:

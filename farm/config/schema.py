@@ -21,6 +21,7 @@ from pydantic import (
     model_validator,
 )
 
+from farm import this_machine
 from farm.config.error_messages import EXPECTED, described
 from farm.config.limits import AllLimitsTable, LimitsTable
 from farm.config.preprocess import PreprocessTable
@@ -239,13 +240,21 @@ class DeviceTable(Table):
     """A table `[devices.NAME]`."""
 
     profile: KnownProfile
-    """The kind of board: a built-in profile or one of `[profiles.NAME]`."""
+    """The kind of board: a built-in profile or one of `[profiles.NAME]`. For `local:` it may be
+    left out: it is then `arm64` on an ARM64 machine, and `x86` elsewhere."""
     url: Annotated[str, AfterValidator(_url)]
     """How to reach the device."""
     tags: list[Name] = Field(default_factory=list)
     """Words that select devices: `--tag WORD`."""
     options: OptionsTable = OptionsTable()
     """Settings of this device."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_this_machine(cls, data: Any) -> Any:
+        if not isinstance(data, dict) or data.get("url") != "local:" or "profile" in data:
+            return data
+        return {**data, "profile": this_machine.native_profile() or "x86"}
 
 
 class QuantizeTable(Table):

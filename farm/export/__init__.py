@@ -111,7 +111,10 @@ def _write_licenses(folder: Path) -> None:
     for name in ("tvm-farm", "apache-tvm", "apache-tvm-ffi"):
         distribution = importlib.metadata.distribution(name)
         for path in distribution.files or ():
-            if path.parent.name == "licenses" or path.name in ("LICENSE", "NOTICE"):
+            own = (
+                "third-party" not in path.parts
+            )  # what the agents of a wheel contain, and this does not
+            if own and (path.parent.name == "licenses" or path.name in ("LICENSE", "NOTICE")):
                 shutil.copyfile(str(distribution.locate_file(path)), folder / f"{name}-{path.name}")
 
 

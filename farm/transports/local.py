@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from farm import subprocesses
+from farm import subprocesses, this_machine
 from farm.deadline import Deadline
 from farm.errors import DeadlineError, DeviceError, FarmError
 from farm.prompts import Ask
@@ -32,14 +32,6 @@ _QEMU = {
     "aarch64": "qemu-aarch64",
     "riscv64": "qemu-riscv64",
     "x86_64": "qemu-x86_64",
-}
-_MACHINES = {
-    "x86_64": "x86_64",
-    "amd64": "x86_64",
-    "aarch64": "aarch64",
-    "arm64": "aarch64",
-    "armv7l": "armv7",
-    "riscv64": "riscv64",
 }
 
 
@@ -129,7 +121,7 @@ def state(device: Device) -> State:
         f"this machine is {platform.machine()}, the profile {device.profile.name} is for "
         f"{architecture}"
     )
-    here = _MACHINES.get(platform.machine().lower()) == architecture
+    here = this_machine.architecture() == architecture
     return ready if here else State("unavailable", False, why, 'use url = "qemu:" to emulate it')
 
 

@@ -15,7 +15,7 @@ from farm.types import Profile
 PROFILES = {
     name: profiles.profile_from_table(name, table) for name, table in profiles.shipped().items()
 }
-PROMISED = """rasp3b rasp3b-64 rasp4 rasp4-64 rk3399 pynq ultra96 pixel2 mate10 mate10pro p20 p20pro x86 x86-v3 x86-v4 riscv64
+PROMISED = """rasp3b rasp3b-64 rasp4 rasp4-64 rk3399 pynq ultra96 pixel2 mate10 mate10pro p20 p20pro x86 x86-v3 x86-v4 arm64 riscv64
     jetson-nano jetson-tx2 jetson-xavier jetson-agx-orin jetson-orin-nano cuda-sm75 cuda-sm80 cuda-sm86 cuda-sm89
     cuda-sm90 mali adreno"""  # noqa: E501
 ARCHITECTURES = {
@@ -68,7 +68,8 @@ def cpu_target(profile: Profile) -> Any:
     are compiled for alike.
     """
     cpu: Any = profile.target.get("host", profile.target)
-    return {**cpu, "mcpu": "x86-64-v3"} if cpu["mcpu"] == "native" else cpu
+    named = "cortex-a72" if "aarch64" in cpu["mtriple"] else "x86-64-v3"
+    return {**cpu, "mcpu": named} if cpu["mcpu"] == "native" else cpu
 
 
 @functools.cache

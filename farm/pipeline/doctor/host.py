@@ -49,8 +49,8 @@ def examine_host(store: Store) -> list[Finding]:
 
 def _python() -> Finding:
     detail = f"{platform.python_version()} on {platform.system()} {platform.machine()}"
-    if not (3, 11) <= sys.version_info[:2] <= (3, 13):
-        raise FarmError("farm does not run on this Python", detail, "use Python 3.11 to 3.13")
+    if not (3, 11) <= sys.version_info[:2] <= (3, 14):
+        raise FarmError("farm does not run on this Python", detail, "use Python 3.11 to 3.14")
     return Finding("python", detail)
 
 
