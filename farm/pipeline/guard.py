@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from farm import stats
 from farm.errors import FarmError
-from farm.pipeline.confinement import confined, confined_build
+from farm.pipeline.sandboxed_tasks import confined, confined_build
 from farm.pipeline.operations import Show, run_task
 from farm.pipeline.worker_tasks import open_pool
 from farm.store import RecordStore, Store
