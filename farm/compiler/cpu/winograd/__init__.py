@@ -1,6 +1,8 @@
 """Winograd's convolution F(m x m, 3 x 3) (Lavin and Gray, 2016).
 
-compute     transforms and products as loops
-schedule    how those loops are scheduled
-cost_model  where it is allowed, with which m, and its predicted cycles
+compute         transforms and products as loops
+schedule        how those loops are scheduled
+weights         transform a weight in numpy
+weights_kernel  the same as a kernel, which a build's library runs when it is loaded
+cost_model      where it is allowed, with which m, and its predicted cycles
 """
