@@ -24,8 +24,8 @@ class CheckReport:
 
     `operations` counts those of one inference. `stored_bytes` are those of the parameters in the
     files of a build and in its upload. `loaded_bytes` is their memory in the form that the code
-    takes, and `working_bytes` the peak memory of the intermediate results.
-    None means that the number is not known.
+    takes, and `working_bytes` the peak memory of the intermediate results. None means that the
+    number is not known.
 
     `batch` describes how an open batch is handled; the numbers are then those of a batch of one.
     `failure` is the error that would stop the build, if `outline` does not name it.
@@ -111,7 +111,7 @@ def _check(context: TaskContext, model: Model, profile: Profile, cache: Path) ->
         return replace(report, failure=error.as_failure())
 
 
-def _with_cost(report: Report, imported: Any, profile: Profile, store: Store) -> Report:
+def _with_cost(report: CheckReport, imported: Any, profile: Profile, store: Store) -> CheckReport:
     """Return the report with what a model costs."""
     from farm.compiler.codegen.nvrtc import device_code
     from farm.compiler.ir.relax_rewriter import main_parameters
