@@ -5,7 +5,7 @@ tensor cache has the parameters: it replaces those that kernels read in another 
 computes these forms on all of its cores:
 
     float16 -> float32                the model has float16 weights, see graph.fp16_weights
-    a weight -> Winograd's transform  four times as large, see cpu.winograd.weights
+    a weight -> Winograd's transform  four times as large, see winograd_weights
 
 The index of the parameters (tensor_cache) says which are transformed, for those who read the files.
 """
@@ -21,12 +21,12 @@ import tvm
 from tvm import relax, tirx
 
 from farm.compiler.cpu.kernel_config import LargeWeight
-from farm.compiler.cpu.winograd.weights import WeightTransform, coefficients
 from farm.compiler.cpu.winograd.weights_kernel import weights_kernel
 from farm.compiler.graph import fp16_weights
 from farm.compiler.graph.fp16_weights import HALF, SINGLE, WIDENING
 from farm.compiler.ir.constants import address
 from farm.compiler.tensor_cache import ON_LOAD, PREFIX
+from farm.compiler.winograd_weights import WeightTransform, coefficients
 
 Array = np.ndarray[Any, Any]
 _TRANSFORM = "winograd_weights"

@@ -24,11 +24,11 @@ from farm.compiler.cpu.kernel_config import (
     Records,
     room_for_weights,
 )
-from farm.compiler.cpu.winograd.weights import WeightTransform
 from farm.compiler.gpu import schedule as gpu_schedule
 from farm.compiler.graph import fp16_weights
 from farm.compiler.ir.blocks import is_loop_nest
 from farm.compiler.target.cpu_model import cpu_model_of
+from farm.compiler.winograd_weights import WeightTransform
 from farm.errors import BuildError
 from farm.time_ledger import timed
 from farm.types import Kernel, Profile

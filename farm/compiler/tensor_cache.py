@@ -15,7 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from farm.compiler.cpu.winograd.weights import WeightTransform
+from farm.compiler.winograd_weights import WeightTransform
 from farm.errors import BuildError
 
 if TYPE_CHECKING:  # functions import it at run time: users of the names need not wait for it

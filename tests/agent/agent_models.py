@@ -155,9 +155,9 @@ def transformed(kind: str, folder: Path) -> Deployable:
     from farm.compiler import load_time, tensor_cache
     from farm.compiler.codegen.executable import compiled
     from farm.compiler.cpu.kernel_config import LargeWeight
-    from farm.compiler.cpu.winograd.weights import WeightTransform
     from farm.compiler.ir.constants import address
     from farm.compiler.lower import lower
+    from farm.compiler.winograd_weights import WeightTransform
 
     weight = np.random.default_rng(9).standard_normal((3, 3, 19, 30)).astype("float32")
     weight[:, :, 2], weight[:, :, 3] = 0.0, -0.0

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from farm.compiler.cpu.register_tiles import Tile
-from farm.compiler.cpu.winograd.weights import WeightTransform
 from farm.compiler.target.cpu_model import CpuModel
+from farm.compiler.winograd_weights import WeightTransform
 from farm.store import digest_of
 
 Array = np.ndarray[Any, Any]

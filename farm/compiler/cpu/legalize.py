@@ -22,11 +22,11 @@ from farm.compiler.cpu.int8 import legalize as int8_legalize
 from farm.compiler.cpu.kernel_config import ConfigSelector, LargeWeight, Workload
 from farm.compiler.cpu.register_tiles import can_group_loads, divisor, up_to_multiple
 from farm.compiler.cpu.winograd import compute, cost_model
-from farm.compiler.cpu.winograd.weights import WeightTransform
 from farm.compiler.graph import fp16_weights, transposed_conv
 from farm.compiler.graph.requantize import BYTES
 from farm.compiler.ir.constants import address_of, constant
 from farm.compiler.ir.dynamic_extents import Extent, is_open, same, value_at_batch_one
+from farm.compiler.winograd_weights import WeightTransform
 from farm.kernels import vector_math
 
 Array = np.ndarray[Any, Any]

@@ -15,9 +15,9 @@ from tvm import relax
 
 from farm.compiler import tensor_cache
 from farm.compiler.codegen.executable import compiled
-from farm.compiler.cpu.winograd.weights import WeightTransform
 from farm.compiler.lower import Lowered, lower, resolve_target
 from farm.compiler.tensor_cache import INDEX, ON_LOAD, PREFIX, read_as_loaded, write
+from farm.compiler.winograd_weights import WeightTransform
 from farm.errors import BuildError
 
 numbers = np.random.default_rng(18)

@@ -23,8 +23,8 @@ from farm.compiler.cpu.kernel_config import CHANNELS, PIXELS, ConfigSelector, Ke
 from farm.compiler.cpu.register_tiles import Tile, can_group_loads
 from farm.compiler.cpu.winograd import compute as winograd_compute
 from farm.compiler.cpu.winograd.cost_model import candidates, filled
-from farm.compiler.cpu.winograd.weights import WeightTransform
 from farm.compiler.target.cpu_model import CpuModel, cpu_model_of
+from farm.compiler.winograd_weights import WeightTransform
 
 ERROR = {2: 2e-6, 4: 1e-5}  # of the largest output, at most
 TILE = Tile(3, 2, 4)

@@ -2,7 +2,6 @@
 
 compute         transforms and products as loops
 schedule        how those loops are scheduled
-weights         transform a weight in numpy
-weights_kernel  the same as a kernel, which a build's library runs when it is loaded
+weights_kernel  the transform of weights, which a library runs when it is loaded
 cost_model      where it is allowed, with which m, and its predicted cycles
 """

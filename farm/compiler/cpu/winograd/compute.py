@@ -25,9 +25,9 @@ from tvm import te, tirx
 from farm.compiler.cpu.conv_dense import CROP, INPUTS, PADDING
 from farm.compiler.cpu.kernel_config import KernelConfig, Workload
 from farm.compiler.cpu.register_tiles import divisor, up_to_multiple
-from farm.compiler.cpu.winograd.weights import POINTS
 from farm.compiler.ir.annotations import ORDER, TILE, WORKLOAD
 from farm.compiler.target.cpu_model import CpuModel
+from farm.compiler.winograd_weights import POINTS
 
 WINOGRAD = "winograd"  # the main block: a product of matrices for each of the (m + 2)^2 points
 # The transforms, each down and then across.

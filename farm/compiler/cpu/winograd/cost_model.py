@@ -16,8 +16,8 @@ from farm.compiler.cpu.register_tiles import (
     up_to_multiple,
 )
 from farm.compiler.cpu.winograd.compute import blocks_per_product, least_bytes
-from farm.compiler.cpu.winograd.weights import WeightTransform
 from farm.compiler.target.cpu_model import CpuModel
+from farm.compiler.winograd_weights import WeightTransform
 
 SIZES = {"winograd2": 2, "winograd4": 4}  # of an output tile, by method; the names are in records
 _VECTOR_CYCLES = 7  # of a vector of a transform: its loads, about two multiply-adds, its store
