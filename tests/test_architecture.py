@@ -82,11 +82,12 @@ PRINTING_IMPORTS = {
 # room's own file.
 INSIDE_TABLES = {
     "compiler": """
+        winograd_weights
         target ir tensor_cache artifact fingerprint __init__
         graph
         cpu.tir_passes
         cpu gpu
-        execution_graph pipeline codegen
+        execution_graph pipeline load_time codegen
         lower
         build host_run
         tuning diagnostics

@@ -25,7 +25,6 @@ from farm.compiler.codegen.kernel_libraries import export  # noqa: E402
 from farm.compiler.codegen.link import linker  # noqa: E402
 from farm.compiler.diagnostics import guarded_run  # noqa: E402
 from farm.compiler.diagnostics.steps_of_main import Steps  # noqa: E402
-from farm.compiler.graph.fp16_weights import parameters_as_called  # noqa: E402
 from farm.compiler.lower import lower, resolve_target  # noqa: E402
 from farm.errors import FarmError  # noqa: E402
 from farm.importers.onnx.load import load  # noqa: E402
@@ -47,7 +46,7 @@ def check(path: Path, cpu: str) -> tuple[str, str]:
             target = resolve_target(profile)
             lowered = lower(imported.module, imported.weights, target, {})
             main = lowered.module["main"]
-            steps = Steps("graph", main, parameters_as_called(lowered.module, lowered.parameters))
+            steps = Steps("graph", main, lowered.parameters_as_called())
             outputs = steps.of(main.body.body)
             export(compiled(lowered.module, target), library, linker(profile), Path(folder))
         except Exception as error:  # whatever TVM says

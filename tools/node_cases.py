@@ -175,7 +175,7 @@ def _compiled(imported: Any) -> tuple[Any, list[Array]]:
     target = resolve_target(HOST)
     with compiling("the model", HOST):
         lowered = lower(imported.module, imported.weights, target, {})
-        return compiled(lowered.module, target), lowered.parameters
+        return compiled(lowered.module, target), lowered.parameters_as_called()
 
 
 def _run(executable: Any, device: Any, inputs: list[Array], parameters: Any) -> list[Array]:

@@ -109,6 +109,7 @@ def _body(report: CheckReport, guarded: GuardReport | None) -> dict[str, Any]:
         "builds": report.builds,
         "outline": outline,
         "operations": report.operations,
+        "stored_bytes": report.stored_bytes,
         "loaded_bytes": report.loaded_bytes,
         "working_bytes": report.working_bytes,
         "batch": report.batch,
@@ -132,14 +133,16 @@ def _show(report: CheckReport) -> None:
     )
     if (
         report.operations is not None
+        and report.stored_bytes is not None
         and report.loaded_bytes is not None
         and report.working_bytes is not None
     ):
         echo(f"arithmetic  {report.operations / 1e9:.3f} GFLOP an inference")
         total = report.working_bytes + report.loaded_bytes
+        echo(f"files       {report.stored_bytes / 1e6:.1f} MB of parameters, besides the code")
         echo(
-            f"memory      {total / 1e6:.1f} MB, {report.working_bytes / 1e6:.1f} MB of it for "
-            "intermediate results (estimated)"
+            f"memory      {total / 1e6:.1f} MB (estimated): {report.loaded_bytes / 1e6:.1f} MB of "
+            f"parameters, {report.working_bytes / 1e6:.1f} MB of intermediate results"
         )
     for problem in outline.problems:
         echo(f"unsupported {problem.operator}{': ' if problem.what else ''}{problem.what}")

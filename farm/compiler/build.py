@@ -108,7 +108,8 @@ def keep_checked(
 
 def shares_code(profile: Profile, host: Profile) -> bool:
     """Return whether the check of an import generates the code of a build for a profile."""
-    return (profile.target, profile.linker) == (host.target, host.linker)
+    ours, theirs = ((one.target, one.linker, one.memory_mb) for one in (profile, host))
+    return ours == theirs
 
 
 def _digest_of_check(base: str, prepared: Prepared) -> str:
@@ -286,7 +287,8 @@ def code_of(
     note("graph and schedules")
     target = resolve_target(profile)
     core = target_key(target)
-    lowered = lower(module, weights, target, seconds, parsed(records.get(core, {})))
+    choices = parsed(records.get(core, {}))
+    lowered = lower(module, weights, target, seconds, choices, profile.memory_mb)
     note("machine code")
     graph = graph_of(lowered.module)
     with timed(seconds, "code"), device_code(target, Store(cache)):
@@ -299,7 +301,7 @@ def code_of(
             workspace,
         )
     with timed(seconds, "write"):
-        tensor_cache.write(folder / PARAMETERS, lowered.parameters)
+        tensor_cache.write(folder / PARAMETERS, lowered.parameters, lowered.transforms)
         (folder / GRAPH).write_text(json.dumps(graph))
     # TVM's texts are of a type of its own, which does not pass out of a sandbox
     told = {

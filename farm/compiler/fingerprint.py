@@ -29,6 +29,8 @@ def artifact_digest(prepared: Prepared, profile: Profile) -> str:
     target: dict[str, object] = {**profile.target, "linker": list(profile.linker)}
     if "native" in json.dumps(target):
         target["this_cpu"] = this_cpu()
+    if profile.memory_mb is not None:
+        target["memory_mb"] = profile.memory_mb
     if profile.target.get("kind") == "cuda":
         target["compiler"] = cuda_version()
     module = prepared.directory / "module.json"

@@ -35,13 +35,8 @@ def runner(lowered: Lowered, executable: Any) -> Callable[[Sequence[Array]], lis
     import tvm
     from tvm import relax
 
-    from farm.compiler.graph import fp16_weights
-
     machine = relax.VirtualMachine(executable, tvm.cpu())
-    parameters = [
-        tvm.runtime.tensor(parameter)
-        for parameter in fp16_weights.parameters_as_called(lowered.module, lowered.parameters)
-    ]
+    parameters = [tvm.runtime.tensor(parameter) for parameter in lowered.parameters_as_called()]
 
     def run(inputs: Sequence[Array]) -> list[Array]:
         tensors: list[Any] = [tvm.runtime.tensor(value) for value in inputs]

@@ -15,13 +15,20 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from farm.compiler import pipeline
+from farm.compiler import load_time, pipeline
 from farm.compiler.cpu import schedule as cpu_schedule
-from farm.compiler.cpu.kernel_config import NO_RECORDS, ConfigSelector, Decision, Records
+from farm.compiler.cpu.kernel_config import (
+    NO_RECORDS,
+    ConfigSelector,
+    Decision,
+    Records,
+    room_for_weights,
+)
 from farm.compiler.gpu import schedule as gpu_schedule
 from farm.compiler.graph import fp16_weights
 from farm.compiler.ir.blocks import is_loop_nest
 from farm.compiler.target.cpu_model import cpu_model_of
+from farm.compiler.winograd_weights import WeightTransform
 from farm.errors import BuildError
 from farm.time_ledger import timed
 from farm.types import Kernel, Profile
@@ -38,16 +45,22 @@ _ON_EVERY_DEVICE = "vm.builtin."
 class Lowered:
     """A module ready for code generation.
 
-    Its `main` takes the inputs, then a tuple of `parameters` if there are any. `decisions` are the
-    configurations chosen, by workload key; `record_keys` are the keys of all workloads that a
-    record can change.
+    Its `main` takes the inputs, then a tuple of parameters if there are any. `parameters` are these
+    as they are stored; `transforms` are those that the library makes of them when it is loaded, by
+    index. `decisions` are the configurations chosen, by workload key; `record_keys` are the keys of
+    all workloads that a record can change.
     """
 
     module: tvm.IRModule
     parameters: list[np.ndarray[Any, Any]]
+    transforms: Mapping[int, WeightTransform]
     kernels: tuple[Kernel, ...]
     decisions: Mapping[str, Decision]
     record_keys: Sequence[str]
+
+    def parameters_as_called(self) -> list[np.ndarray[Any, Any]]:
+        """Return the parameters in the form that `main` takes."""
+        return load_time.as_called(self.module, self.parameters, self.transforms)
 
 
 def resolve_target(profile: Profile) -> tvm.target.Target:
@@ -84,10 +97,12 @@ def lower(
     target: tvm.target.Target,
     seconds: dict[str, float],
     records: Records = NO_RECORDS,
+    memory_mb: int | None = None,
 ) -> Lowered:
     """Run the graph passes, schedule the kernels, and move parameters out of the code.
 
     Adds the seconds of each stage to `seconds`. `records` are those of the target's CPU model.
+    `memory_mb` is the RAM of the board, if it is known.
     """
     selector: ConfigSelector | None = None
     with target:
@@ -95,7 +110,10 @@ def lower(
             module = pipeline.bind(module, weights)
             if not gpu_schedule.is_gpu(target):
                 selector = ConfigSelector(
-                    cpu_model_of(target), records, fp16_weights.has_fp16_weights(module)
+                    cpu_model_of(target),
+                    records,
+                    fp16_weights.has_fp16_weights(module),
+                    room_for_weights(memory_mb, weights),
                 )
             module = pipeline.optimize(module, selector)
         schedule_one = (
@@ -107,7 +125,8 @@ def lower(
         with timed(seconds, "schedule"):
             module, kernels = cpu_schedule.schedule(module, schedule_one)
         module, parameters = pipeline.lift_parameters(module)
-        module, parameters = fp16_weights.stored(module, parameters)
+        stored = load_time.stored(module, parameters, selector.large_weights if selector else {})
+        module, parameters = stored.module, stored.parameters
     module["no_kernel"] = NOTHING if selector else NOTHING.with_attr("target", target.host)
     decisions = selector.decisions if selector else {}
     widened = fp16_weights.widening_sites(module, parameters)
@@ -116,7 +135,12 @@ def lower(
         for kernel in kernels
     )
     return Lowered(
-        module, parameters, tuple(said), decisions, selector.record_keys if selector else []
+        module,
+        parameters,
+        stored.transforms,
+        tuple(said),
+        decisions,
+        selector.record_keys if selector else [],
     )
 
 

@@ -2,24 +2,29 @@
 
 tensor-cache.json names the tensors `parameter_0`, `parameter_1`, ... and gives the offset of each
 in params_shard_0.bin, which holds raw little-endian bytes (TVM,
-src/runtime/vm/tensor_cache_support.cc).
+src/runtime/vm/tensor_cache_support.cc). Its metadata, which TVM ignores, name the tensors that the
+function `ON_LOAD` of the library replaces, and by which transform, see farm.compiler.load_time.
 """
 
 from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from farm.compiler.winograd_weights import WeightTransform
 from farm.errors import BuildError
 
 if TYPE_CHECKING:  # functions import it at run time: users of the names need not wait for it
     import numpy as np
 
-# A library may have this function; it is called once after the parameters are loaded.
-WIDEN = "widen_parameters"
+# A library may have this function; it is called once after the parameters are loaded. The name is
+# from when it could only widen float16: agents of that version call it.
+ON_LOAD = "widen_parameters"
+_TRANSFORMS = "transforms"  # in the metadata, by the name of the tensor
 _NUMBERS, _EXTENDED = "biufc", ("bfloat16",)  # numpy's kinds of types, and names of others
 INDEX, SHARD, PREFIX = "tensor-cache.json", "params_shard_0.bin", "parameter"
 
@@ -34,8 +39,15 @@ def raw(value: np.ndarray[Any, Any]) -> memoryview:
     return np.ascontiguousarray(value).reshape(-1).view(np.uint8).data
 
 
-def write(folder: Path, parameters: Sequence[np.ndarray[Any, Any]]) -> None:
-    """Write both files into a new folder. Without parameters the index is empty."""
+def write(
+    folder: Path,
+    parameters: Sequence[np.ndarray[Any, Any]],
+    transforms: Mapping[int, WeightTransform] = MappingProxyType({}),
+) -> None:
+    """Write both files into a new folder. Without parameters the index is empty.
+
+    `transforms` are those that the library applies when it is loaded, by the parameter's index.
+    """
     folder.mkdir()
     records, offset = [], 0
     with (folder / SHARD).open("wb") as shard:
@@ -57,7 +69,9 @@ def write(folder: Path, parameters: Sequence[np.ndarray[Any, Any]]) -> None:
         if records
         else []
     )
-    (folder / INDEX).write_text(json.dumps({"metadata": {}, "records": shards}))
+    said = {f"{PREFIX}_{index}": one.to_json() for index, one in transforms.items()}
+    metadata = {_TRANSFORMS: said} if said else {}
+    (folder / INDEX).write_text(json.dumps({"metadata": metadata, "records": shards}))
 
 
 def number_type(name: str) -> np.dtype[Any]:
@@ -82,7 +96,7 @@ def number_type(name: str) -> np.dtype[Any]:
 
 
 def read(folder: Path) -> dict[str, np.ndarray[Any, Any]]:
-    """Return the parameters by name, in order.
+    """Return the parameters as they are stored, by name, in order.
 
     Raises BuildError for a type that is not one of numbers: numpy takes the bytes of an array of
     objects as addresses, and a process that was taken over may have written them.
@@ -106,3 +120,27 @@ def read(folder: Path) -> dict[str, np.ndarray[Any, Any]]:
         return values
 
     return {record["name"]: tensor(record) for shard in shards for record in shard["records"]}
+
+
+def read_as_loaded(folder: Path, dtypes: Mapping[str, str]) -> dict[str, np.ndarray[Any, Any]]:
+    """Return the parameters as the code takes them, by name, in order.
+
+    `dtypes` are the types that the code takes, by name. Raises BuildError as `read` does, and for a
+    transform that does not fit its tensor.
+    """
+    kept = read(folder)
+    said = json.loads((folder / INDEX).read_text())["metadata"].get(_TRANSFORMS, {})
+    found = {}
+    for name, value in kept.items():
+        loaded = value.astype(dtypes.get(name, value.dtype), copy=False)
+        if name in said:
+            try:
+                loaded = WeightTransform.from_json(said[name], loaded.shape).apply(loaded)
+            except (KeyError, TypeError, ValueError) as exc:
+                raise BuildError(
+                    "the parameters of a build are damaged",
+                    f"the transform of {name} does not fit it: {exc}"[:600],
+                    f"rm -r {shlex.quote(str(folder.parent))}",
+                ) from exc
+        found[name] = loaded
+    return found

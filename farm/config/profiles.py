@@ -67,6 +67,7 @@ def profile_from_table(name: str, table: Raw) -> Profile:
         linker=tuple(table.get("linker", ())),
         source=table.get("source", ""),
         quantize=table.get("quantize"),
+        memory_mb=table.get("memory_mb"),
     )
 
 

@@ -193,6 +193,9 @@ class ProfileTable(Table):
     """The source of the facts in this profile."""
     quantize: Literal["int8", "float16"] | None = None
     """Quantize all models for this profile; int8 needs their `calibration_data`."""
+    memory_mb: Positive | None = None
+    """The board's RAM in MB. Kernels that are faster with several times the memory of their weights
+    are used as far as the weights take at most half of it. Without it there is no limit."""
 
 
 class OptionsTable(Table):

@@ -22,7 +22,7 @@ from farm import prepare, stats
 from farm.compiler.artifact import LIBRARY
 from farm.compiler.diagnostics.reference_run import compute
 from farm.compiler.diagnostics.reference_steps import Computed, Reference, Step
-from farm.compiler.tensor_cache import PREFIX, raw, read
+from farm.compiler.tensor_cache import PREFIX, raw, read_as_loaded
 from farm.executor.loading import open_and_load
 from farm.store import RecordStore
 from farm.types import (
@@ -110,8 +110,9 @@ class _Walk:
         self._steps = parts.steps
         self._device = device
         self._module = link.session.load_module(LIBRARY)
-        self._kept = read(artifact.parameters)
         self._places = {number: f"{PREFIX}_{place}" for number, place in parts.places.items()}
+        dtypes = {self._places[number]: dtype for number, (_, dtype) in parts.parameters.items()}
+        self._kept = read_as_loaded(artifact.parameters, dtypes)
         self._uses = Counter(number for step in parts.steps for number in step.tensors)
         self._there: dict[int, Any] = {}
 
@@ -172,11 +173,10 @@ class _Walk:
     def _is_damaged(self, number: int) -> bool:
         """Return True if a parameter in the build differs from the model's.
 
-        The stored value is first converted to the model's type: storage in half precision is no
-        damage if it represents every number exactly.
+        The stored value is first converted to the form that the code takes: storage in half
+        precision is no damage if it represents every number exactly.
         """
-        right = self._reference.value(number)
-        return raw(self._kept[self._places[number]].astype(right.dtype)) != raw(right)
+        return raw(self._kept[self._places[number]]) != raw(self._reference.value(number))
 
     def _below(self, snr_db: float, max_abs: float, expected: Sequence[Array]) -> bool:
         """Return True if the outputs differ too much from the expected ones."""

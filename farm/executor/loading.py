@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from farm import deployments, transports
 from farm.compiler.artifact import LIBRARY
-from farm.compiler.tensor_cache import PREFIX, SHARD, WIDEN
+from farm.compiler.tensor_cache import ON_LOAD, PREFIX, SHARD
 from farm.deadline import Deadline
 from farm.errors import DeviceError, LinkError
 from farm.executor.threads import configure_session
@@ -317,9 +317,9 @@ def load(
     machine = RemoteVirtualMachine(
         link.call("farm.gpu.machine", module) if recordable else module, there
     )
-    if parametric and machine.module.find(WIDEN):
-        machine.set_input(WIDEN)
-        machine.invoke_stateful(WIDEN)
+    if parametric and machine.module.find(ON_LOAD):
+        machine.set_input(ON_LOAD)
+        machine.invoke_stateful(ON_LOAD)
     parameters = link.call("vm.builtin.param_array_from_cache", PREFIX, -1)
     return Loaded(machine, there, [parameters] if parametric else [], inputs, on_gpu, recordable)
 

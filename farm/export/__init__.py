@@ -78,11 +78,8 @@ def write_parts(model: Model, artifact: Artifact, folder: Path) -> list[Path]:
     graph.write_text(
         json.dumps({"model": deployments.manifest(model, artifact), "graph": steps}, indent=1)
     )
-    kept = tensor_cache.read(artifact.parameters)
-    taken = {
-        name: value.astype(steps["tensors"][name]["dtype"], copy=False)
-        for name, value in kept.items()
-    }
+    dtypes = {name: tensor["dtype"] for name, tensor in steps["tensors"].items()}
+    taken = tensor_cache.read_as_loaded(artifact.parameters, dtypes)
     np.savez(values, **taken)  # type: ignore[arg-type]  # a parameter of savez is called allow_pickle
     return [library, graph, values]
 

@@ -22,9 +22,10 @@ if TYPE_CHECKING:
 class CheckReport:
     """The result of a check: the model's summary, its cost, and the reason why it would not build.
 
-    `operations` counts those of one inference. `loaded_bytes` is the memory of the parameters in
-    the form that the code takes, and `working_bytes` the peak memory of the intermediate results.
-    None means that the number is not known.
+    `operations` counts those of one inference. `stored_bytes` are those of the parameters in the
+    files of a build and in its upload. `loaded_bytes` is their memory in the form that the code
+    takes, and `working_bytes` the peak memory of the intermediate results. None means that the
+    number is not known.
 
     `batch` describes how an open batch is handled; the numbers are then those of a batch of one.
     `failure` is the error that would stop the build, if `outline` does not name it.
@@ -32,6 +33,7 @@ class CheckReport:
 
     outline: Outline | None
     operations: int | None = None
+    stored_bytes: int | None = None
     loaded_bytes: int | None = None
     working_bytes: int | None = None
     batch: str = ""
@@ -104,24 +106,28 @@ def _check(context: TaskContext, model: Model, profile: Profile, cache: Path) ->
         report = replace(report, batch=batch_in_words(imported.inputs, imported.fixed))
         context.note(Progress(Stage.COMPILING, f"for {profile.name}: graph and schedules"))
         with compiling(model.name, profile):
-            operations, loaded, working = _cost(imported, profile, Store(cache))
+            return _with_cost(report, imported, profile, Store(cache))
     except FarmError as error:
         return replace(report, failure=error.as_failure())
-    return replace(report, operations=operations, loaded_bytes=loaded, working_bytes=working)
 
 
-def _cost(imported: Any, profile: Profile, store: Store) -> tuple[int, int, int]:
-    """Return a model's operations, the bytes of its parameters and the peak bytes of results."""
+def _with_cost(report: CheckReport, imported: Any, profile: Profile, store: Store) -> CheckReport:
+    """Return the report with what a model costs."""
     from farm.compiler.codegen.nvrtc import device_code
     from farm.compiler.ir.relax_rewriter import main_parameters
     from farm.compiler.lower import lower, resolve_target
 
     target = resolve_target(profile)
     with device_code(target, store):
-        lowered = lower(imported.module, imported.weights, target, {})
+        lowered = lower(imported.module, imported.weights, target, {}, memory_mb=profile.memory_mb)
     main = lowered.module["main"]
-    loaded = sum(_nbytes(parameter.ty) for parameter in main_parameters(main))
-    return sum(kernel.operations for kernel in lowered.kernels), loaded, _most_at_once(main)
+    return replace(
+        report,
+        operations=sum(kernel.operations for kernel in lowered.kernels),
+        stored_bytes=sum(parameter.nbytes for parameter in lowered.parameters),
+        loaded_bytes=sum(_nbytes(parameter.ty) for parameter in main_parameters(main)),
+        working_bytes=_most_at_once(main),
+    )
 
 
 def _most_at_once(main: Any) -> int:

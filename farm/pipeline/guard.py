@@ -223,7 +223,6 @@ def make(
     from farm.compiler.diagnostics.reference_steps import file_of
     from farm.compiler.diagnostics.steps_of_main import Steps
     from farm.compiler.execution_graph import graph_of
-    from farm.compiler.graph.fp16_weights import parameters_as_called
     from farm.compiler.tensor_cache import raw
     from farm.prepare import import_model, precision_of
 
@@ -239,7 +238,7 @@ def make(
         code = code_of(imported.module, imported.weights, host, records, cache, folder, note, {})
         lowered = code.lowered.module
         main = lowered["main"]
-        steps = Steps(model.name, main, parameters_as_called(lowered, code.lowered.parameters))
+        steps = Steps(model.name, main, code.lowered.parameters_as_called())
         outputs = tuple(steps.of(main.body.body))
         layers = [str(one["layer"]) for one in graph_of(lowered)["steps"] if "layer" in one]
     values = dict(steps.parameters)

@@ -17,7 +17,7 @@ class Profile:
     linker. `quantize` is int8 if models with calibration data compute in integers there, or float16
     if their weights are stored as float16. `agent` names the native agent: its architecture
     (x86_64, aarch64, armv7, riscv64), with suffix -cuda for NVIDIA GPUs; None if there is no agent
-    for the board.
+    for the board. `memory_mb` is its RAM, None if it is not known.
     """
 
     name: str
@@ -28,6 +28,7 @@ class Profile:
     linker: tuple[str, ...] = ()
     source: str = ""
     quantize: str | None = None
+    memory_mb: int | None = None
 
     @property
     def on_gpu(self) -> bool:

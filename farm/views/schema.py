@@ -210,6 +210,7 @@ DOCUMENTS: Mapping[str, Mapping[str, Any]] = {
         "builds": bool,
         "outline": Maybe(Map(Any)),
         "operations": Maybe(int),
+        "stored_bytes": Maybe(int),
         "loaded_bytes": Maybe(int),
         "working_bytes": Maybe(int),
         "batch": str,

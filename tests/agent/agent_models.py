@@ -145,6 +145,54 @@ def halved(kind: str, folder: Path) -> Deployable:
     )
 
 
+def transformed(kind: str, folder: Path) -> Deployable:
+    """x * w, w a weight of a convolution in the file and as Winograd's kernels read it when it is
+    loaded. `expected.npy` is what numpy makes of it.
+    """
+    import tvm
+    from tvm import relax
+
+    from farm.compiler import load_time, tensor_cache
+    from farm.compiler.codegen.executable import compiled
+    from farm.compiler.cpu.kernel_config import LargeWeight
+    from farm.compiler.ir.constants import address
+    from farm.compiler.lower import lower
+    from farm.compiler.winograd_weights import WeightTransform
+
+    weight = np.random.default_rng(9).standard_normal((3, 3, 19, 30)).astype("float32")
+    weight[:, :, 2], weight[:, :, 3] = 0.0, -0.0
+    transform = WeightTransform(4, 20, 16)
+    expected = transform.apply(weight)
+    np.save(folder / "x.npy", np.ones_like(expected))
+    np.save(folder / "expected.npy", expected)
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType(expected.shape, "float32"))
+    with builder.function("main", [x], attrs={"num_input": 1}):
+        with builder.dataflow():
+            out = builder.emit_output(relax.op.multiply(x, relax.const(expected)))
+        builder.emit_func_output(out)
+    target = tvm.target.Target(TARGETS[kind])
+    lowered = lower(builder.get(), [], target, {})
+    [parameter] = lowered.parameters
+    source = LargeWeight(None, parameter.shape, weight, transform)
+    stored = load_time.stored(lowered.module, [parameter], {address(parameter): source})
+    assert [value.shape for value in stored.parameters] == [weight.shape]
+    tensor_cache.write(folder / "parameters", stored.parameters, stored.transforms)
+    compiled(stored.module, target).export_library(str(folder / "library.so"), fcompile=_link)
+    files = [
+        folder / "library.so",
+        *(folder / "parameters" / name for name in (tensor_cache.INDEX, tensor_cache.SHARD)),
+    ]
+    specs = (
+        {"name": name, "shape": list(expected.shape), "dtype": "float32"} for name in ("x", "y")
+    )
+    return Deployable(
+        files,
+        {"x": folder / "x.npy"},
+        {key: [spec] for key, spec in zip(("inputs", "outputs"), specs, strict=True)},
+    )
+
+
 def pair(kind: str, folder: Path) -> Deployable:
     from tvm import relax
 

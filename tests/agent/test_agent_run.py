@@ -165,6 +165,18 @@ def test_weights_of_half_precision_are_widened_when_they_are_loaded(
     )
 
 
+@pytest.mark.parametrize("arch", ["x86_64", "aarch64", "armv7"])
+def test_weights_of_winograds_convolution_are_transformed_when_they_are_loaded(
+    arch: str, deploy: Deploy, tmp_path: Path
+) -> None:
+    board = deploy(agent_models.transformed, arch)
+    x = board.model.inputs["x"]
+    done = board.run("--input", x, "--output", tmp_path / "outputs")
+    assert done.returncode == 0, done.stderr
+    found, expected = np.load(tmp_path / "outputs" / "y.npy"), np.load(x.parent / "expected.npy")
+    assert found.tobytes() == expected.tobytes()
+
+
 def test_inputs_are_named_where_there_are_several(deploy: Deploy) -> None:
     board = deploy(agent_models.pair)
     a = board.model.inputs["a"]

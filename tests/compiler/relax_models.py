@@ -14,7 +14,6 @@ import tvm
 from tvm import relax
 
 from farm.compiler.codegen.executable import compiled
-from farm.compiler.graph.fp16_weights import parameters_as_called
 from farm.compiler.host_run import flat
 from farm.compiler.lower import Lowered, lower, resolve_target
 from farm.types import Kernel, Profile
@@ -122,7 +121,7 @@ def runner(low: Lowered, cpu: str = "native") -> Callable[[Sequence[Array]], lis
     """What gives the outputs for inputs, compiled once."""
     machine = relax.VirtualMachine(compiled(low.module, target(cpu)), tvm.cpu())
     parameters: list[Any] = (
-        [[tvm.runtime.tensor(value) for value in parameters_as_called(low.module, low.parameters)]]
+        [[tvm.runtime.tensor(value) for value in low.parameters_as_called()]]
         if low.parameters
         else []
     )

@@ -9,19 +9,26 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
+
 from farm.compiler.cpu.register_tiles import Tile
 from farm.compiler.target.cpu_model import CpuModel
+from farm.compiler.winograd_weights import WeightTransform
 from farm.store import digest_of
 
+Array = np.ndarray[Any, Any]
 DIRECT = "direct"  # a method: the operator's own arithmetic
 TRACE = "steps"  # a method: a trace of MetaSchedule; part of stored records
 # An order: which of the loops around a tile is the outermost, which is divided among threads.
 PIXELS, CHANNELS = "pixels", "channels"
+_MEMORY_SHARE = 0.5  # of a board's memory for weights; an estimate
+_LEAST_GAIN = 1.05  # in cycles, for several times the memory: less is within the prediction's error
 _DIGITS = 8  # of a digest that distinguishes the traces of a kernel
 
 
@@ -172,28 +179,77 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class LargeWeight:
+    """A constant that takes more memory than the weight that it is made of.
+
+    `constant` is what the kernel reads, of this shape; it is kept, so that its address stays its
+    own. `transform` makes its value of `weight`.
+    """
+
+    constant: Any
+    shape: tuple[int, ...]
+    weight: Array
+    transform: WeightTransform
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the constant."""
+        return math.prod(self.shape) * self.weight.itemsize
+
+
+def room_for_weights(memory_mb: int | None, weights: Sequence[Array]) -> int | None:
+    """Return the bytes that a model's weights may take on a board beyond their own.
+
+    Together they take at most half of its memory. None if the memory is not known.
+    """
+    if memory_mb is None:
+        return None
+    own = sum(weight.nbytes for weight in weights)
+    return max(0, int(_MEMORY_SHARE * memory_mb * 1e6) - own)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class ConfigSelector:
     """Selects the configuration of each kernel of one model for one CPU.
 
     `fp16_weights`: the model has float16 weights, so that kernels may read weights as float16.
+    `room` are the bytes that `large_weights` may take beyond the weights; None sets no limit.
     `decisions` logs the workloads for which a rule has candidates, by key. `searched` logs the keys
-    of kernels without a rule, which only the record of a search can configure.
+    of kernels without a rule, which only the record of a search can configure. `large_weights` logs
+    the constants that builds do not store, by the address of their numbers.
     """
 
     cpu: CpuModel
     records: Records = field(default_factory=lambda: NO_RECORDS)
     fp16_weights: bool = False
+    room: int | None = None
     decisions: dict[str, Decision] = field(default_factory=dict, init=False)
     searched: set[str] = field(default_factory=set, init=False)
+    large_weights: dict[int, LargeWeight] = field(default_factory=dict, init=False)
 
-    def best(self, workload: Workload, candidates: Candidates) -> KernelConfig:
+    def has_room(self, nbytes: int) -> bool:
+        """Return whether another constant fits that takes so much more memory than its weight."""
+        if self.room is None:
+            return True
+        taken = sum(one.nbytes - one.weight.nbytes for one in self.large_weights.values())
+        return taken + nbytes <= self.room
+
+    def best(
+        self, workload: Workload, candidates: Candidates, reluctantly: Container[str] = ()
+    ) -> KernelConfig:
         """Return the recorded configuration if a rule offers it, else the one of the fewest cycles.
 
-        There must be at least one candidate.
+        There must be at least one candidate. Without a record, the methods `reluctantly` are taken
+        only if they gain enough: they take more memory.
         """
         record = self.records.get(workload.key)
         offered = next((config for config, _ in candidates if config == record), None)
-        config = offered or min(candidates, key=lambda candidate: candidate[1])[0]
+
+        def cost(candidate: tuple[KernelConfig, float]) -> float:
+            config, cycles = candidate
+            return cycles * (_LEAST_GAIN if config.method in reluctantly else 1)
+
+        config = offered or min(candidates, key=cost)[0]
         self.decisions[workload.key] = Decision(workload, config, offered is not None, candidates)
         return config
 

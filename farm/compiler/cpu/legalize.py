@@ -19,13 +19,14 @@ from tvm import relax
 from farm.compiler.cpu import conv_dense, depthwise_pool, softmax_layer_norm
 from farm.compiler.cpu.cost_model import groups_loads, pays_to_turn, product_candidates, run_length
 from farm.compiler.cpu.int8 import legalize as int8_legalize
-from farm.compiler.cpu.kernel_config import ConfigSelector, Workload
+from farm.compiler.cpu.kernel_config import ConfigSelector, LargeWeight, Workload
 from farm.compiler.cpu.register_tiles import can_group_loads, divisor, up_to_multiple
 from farm.compiler.cpu.winograd import compute, cost_model
 from farm.compiler.graph import fp16_weights, transposed_conv
 from farm.compiler.graph.requantize import BYTES
-from farm.compiler.ir.constants import constant
+from farm.compiler.ir.constants import address_of, constant
 from farm.compiler.ir.dynamic_extents import Extent, is_open, same, value_at_batch_one
+from farm.compiler.winograd_weights import WeightTransform
 from farm.kernels import vector_math
 
 Array = np.ndarray[Any, Any]
@@ -102,7 +103,13 @@ def _convolution(
     )
     candidates = [
         *product_candidates(workload, selector.cpu),
-        *cost_model.candidates(workload, selector.cpu),
+        *(
+            candidate
+            for candidate in cost_model.candidates(workload, selector.cpu)
+            if selector.has_room(
+                cost_model.transform_of(workload, candidate[0], selector.cpu).growth(weight.shape)
+            )
+        ),
     ]
     if not candidates:
         return None
@@ -110,7 +117,7 @@ def _convolution(
         workload, weight = workload.turned, weight.transpose(1, 0, 2, 3)
         candidates = product_candidates(workload, selector.cpu)
         kernel_h = weight.shape[0]
-    config = selector.best(workload, candidates)
+    config = selector.best(workload, candidates, reluctantly=cost_model.SIZES)
     if config.method in cost_model.SIZES:
         plan = cost_model.best_plan(workload, config, selector.cpu)
         body = partial(
@@ -121,10 +128,9 @@ def _convolution(
             plan.band,
             can_group_loads(selector.cpu, plan.depth),
         )
-        packed = compute.pack(plan.size, weight, plan.depth, config.tile.block)
-        return builder.call_te(
-            body, call.args[0], relax.const(packed), primfunc_name_hint=compute.WINOGRAD
-        )
+        transform = cost_model.transform_of(workload, config, selector.cpu)
+        transformed = _transformed(weight, transform, selector)
+        return builder.call_te(body, call.args[0], transformed, primfunc_name_hint=compute.WINOGRAD)
     if run := run_length(workload, selector.cpu):
         weight = _filled(weight.reshape(kernel_h, 1, -1, channels), run, axis=2)
     blocks = _blocks(weight, config.tile.block)  # [KH, KW, CI, blocks, block]
@@ -135,6 +141,17 @@ def _convolution(
     return builder.call_te(
         body, call.args[0], relax.const(packed), primfunc_name_hint=conv_dense.CONVOLUTION
     )
+
+
+def _transformed(
+    weight: Array, transform: WeightTransform, selector: ConfigSelector
+) -> relax.Constant:
+    """Return a transformed weight, and log of what it is made when a build is loaded."""
+    value = transform.apply(weight)
+    made = relax.const(value)
+    source = LargeWeight(made, value.shape, np.ascontiguousarray(weight), transform)
+    selector.large_weights[address_of(made)] = source
+    return made
 
 
 def _integer_convolution(

@@ -18,7 +18,7 @@ import tvm
 from farm.compiler import pipeline
 from farm.compiler.artifact import GRAPH
 from farm.compiler.build import RawChoices, read_weights
-from farm.compiler.cpu.kernel_config import ConfigSelector, parsed
+from farm.compiler.cpu.kernel_config import ConfigSelector, parsed, room_for_weights
 from farm.compiler.diagnostics.reference_steps import Step
 from farm.compiler.diagnostics.steps_of_main import Steps
 from farm.compiler.execution_graph import graph_of
@@ -70,14 +70,18 @@ def plain(
     """
     target = resolve_target(profile)
     module = tvm.ir.load_json((prepared.directory / "module.json").read_text())
-    module = pipeline.bind(module, read_weights(prepared.directory))
+    weights = read_weights(prepared.directory)
+    module = pipeline.bind(module, weights)
     selector = None
     if not is_gpu(target):
         core = replace(
             cpu_model_of(target), has_widening_multiply=False
         )  # the loops run on this machine
         selector = ConfigSelector(
-            core, parsed(records.get(target_key(target), {})), fp16_weights.has_fp16_weights(module)
+            core,
+            parsed(records.get(target_key(target), {})),
+            fp16_weights.has_fp16_weights(module),
+            room_for_weights(profile.memory_mb, weights),
         )
     with target:
         module = pipeline.optimize(module, selector)

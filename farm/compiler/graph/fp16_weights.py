@@ -5,8 +5,8 @@ by `farm quantize` or by the exporter. Layout changes and blocking of such a con
 numbers, so float16 still holds them exactly, and no output changes.
 
 A memory-bound kernel reads float16 and converts where it multiplies. All other kernels read
-float32: their parameters are widened once, when a build is loaded, by the function `WIDEN` of its
-library, which changes them in TVM's tensor cache. The file is half as large in both cases.
+float32: their parameters are widened once, when a build is loaded, see farm.compiler.load_time. The
+file is half as large in both cases.
 """
 
 from __future__ import annotations
@@ -28,12 +28,11 @@ from farm.compiler.ir.blocks import is_loop_nest, operations
 from farm.compiler.ir.constants import constant, view
 from farm.compiler.ir.relax_rewriter import op_name
 from farm.compiler.target.cpu_model import CpuModel
-from farm.compiler.tensor_cache import PREFIX, WIDEN
 
 Array = np.ndarray[Any, Any]
 KEEPS_FP16 = "halves"  # attribute of a `main` whose parameters are to be kept so
 HALF, SINGLE = "float16", "float32"
-_KERNEL = "half_to_float"
+WIDENING = "half_to_float"
 LEAST_BYTES = 4096  # of a constant as float32: less is not worth a conversion
 _FIRST = 4096  # values that mostly tell that others need more digits
 _GAIN = 0.95  # of the cycles: less is not worth another kernel
@@ -209,7 +208,7 @@ class _Narrower(PyExprMutator):  # type: ignore[misc]
             with builder.dataflow():
                 for place in self._places[kernel]:
                     convert = self.builder_.add_func(
-                        _converting([int(extent) for extent in fields[place].ty.shape]), _KERNEL
+                        _converting([int(extent) for extent in fields[place].ty.shape]), WIDENING
                     )
                     given[place] = builder.emit(
                         relax.call_tir(convert, [parameters[place]], fields[place].ty)
@@ -228,7 +227,7 @@ def _inlined(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
     """Return a kernel with its conversions inlined where their results are read."""
     sch = Schedule(tvm.IRModule({"main": kernel}))
     for block in sch.get_child_blocks(sch.get_sblock("root")):
-        if sch.get(block).name_hint.startswith(_KERNEL):
+        if sch.get(block).name_hint.startswith(WIDENING):
             sch.compute_inline(block)
     return sch.mod["main"]
 
@@ -237,38 +236,17 @@ def _converting(shape: Sequence[int]) -> tirx.PrimFunc:
     extents = [tirx.const(extent, "int64") for extent in shape]  # as Relax has them
     half = te.placeholder(extents, HALF, "half")
     made = te.create_prim_func(
-        [half, te.compute(extents, lambda *at: half(*at).astype(SINGLE), name=_KERNEL)]
+        [half, te.compute(extents, lambda *at: half(*at).astype(SINGLE), name=WIDENING)]
     )
     return made.without_attr("global_symbol")  # for it to go when it is in other kernels
 
 
-def stored(module: tvm.IRModule, parameters: Sequence[Array]) -> tuple[tvm.IRModule, list[Array]]:
-    """Return the module and the parameters as they are stored.
-
-    The module's parameters must be lifted. If some become float16, the module gets the function
-    `WIDEN`.
-    """
-    if KEEPS_FP16 not in module["main"].attrs:
-        return module, list(parameters)
-    halves = {
-        index: half
-        for index, value in enumerate(parameters)
-        if (half := as_half(value)) is not None
-    }
-    if halves:
-        module = _with_widening(module, {index: value.shape for index, value in halves.items()})
-    return module, [halves.get(index, value) for index, value in enumerate(parameters)]
-
-
-def parameters_as_called(module: tvm.IRModule, parameters: Sequence[Array]) -> list[Array]:
-    """Return parameters that `stored` returned in the types that `main` takes."""
-    if not parameters:
-        return []
-    types = module["main"].params[-1].ty.fields
-    return [
-        value.astype(SINGLE) if _is_widened(value, type_) else value
-        for value, type_ in zip(parameters, types, strict=True)
-    ]
+def halves_of(main: relax.Function, parameters: Mapping[int, Array]) -> dict[int, Array]:
+    """Return those of the parameters of `main` that are to be stored as float16, as float16."""
+    if KEEPS_FP16 not in main.attrs:
+        return {}
+    made = {index: as_half(value) for index, value in parameters.items()}
+    return {index: half for index, half in made.items() if half is not None}
 
 
 def widening_sites(module: tvm.IRModule, parameters: Sequence[Array]) -> dict[str, str]:
@@ -298,47 +276,7 @@ def _is_widened(kept: Array, taken: Any) -> bool:
     return kept.dtype == np.float16 and str(taken.dtype) == SINGLE
 
 
-def _with_widening(module: tvm.IRModule, shapes: dict[int, tuple[int, ...]]) -> tvm.IRModule:
-    """Add a function that widens these parameters in the tensor cache.
-
-    It returns them all, so that no two share memory.
-    """
-    builder = relax.BlockBuilder(module.clone())
-    kernel = builder.add_func(_widening().with_attr("tirx.is_scheduled", True), _KERNEL)
-    with builder.function(WIDEN, [], pure=False):
-        made = []
-        for index, shape in shapes.items():
-            name, size = tvm.ir.StringImm(f"{PREFIX}_{index}"), int(np.prod(shape))
-            half = builder.emit(
-                _runtime("tensor_cache.get", relax.TensorType(list(shape), HALF), name)
-            )
-            flat = builder.emit(
-                _runtime("reshape", relax.TensorType([size], HALF), half, relax.ShapeExpr([size]))
-            )
-            wide = builder.emit(relax.call_tir(kernel, [flat], relax.TensorType([size], SINGLE)))
-            whole = builder.emit(
-                _runtime(
-                    "reshape",
-                    relax.TensorType(list(shape), SINGLE),
-                    wide,
-                    relax.ShapeExpr(list(shape)),
-                )
-            )
-            builder.emit(
-                _runtime(
-                    "tensor_cache.update", relax.ObjectType(), name, whole, tirx.const(1, "int64")
-                )
-            )
-            made.append(whole)
-        builder.emit_func_output(relax.Tuple(made))
-    return builder.get()
-
-
-def _runtime(name: str, type_: Any, *arguments: relax.Expr) -> relax.Call:
-    return relax.Call(relax.ExternFunc(f"vm.builtin.{name}"), list(arguments), None, [type_])
-
-
-def _widening() -> tirx.PrimFunc:
+def widening_kernel() -> tirx.PrimFunc:
     """Return a kernel that converts float16 to float32 by integer arithmetic.
 
     Many CPUs have no instruction for it, or flush subnormal numbers to zero.
@@ -346,7 +284,7 @@ def _widening() -> tirx.PrimFunc:
     count = te.var("count", "int64")
     half = te.placeholder((count,), HALF, "half")
     return te.create_prim_func(
-        [half, te.compute((count,), lambda i: _widened(half[i]), name=_KERNEL)]
+        [half, te.compute((count,), lambda i: _widened(half[i]), name=WIDENING)]
     )
 
 

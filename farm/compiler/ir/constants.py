@@ -24,6 +24,16 @@ def constant(expression: relax.Expr) -> Array | None:
     return None
 
 
+def address_of(expression: GenericConst) -> int:
+    """Return the address of a constant's numbers, which tells it from all that live."""
+    return address(view(expression.value))
+
+
+def address(value: Array) -> int:
+    """Return the address of an array's numbers."""
+    return int(value.__array_interface__["data"][0])
+
+
 def view(tensor: tvm.runtime.Tensor) -> Array:
     """Return a tensor as a read-only array without a copy; a copy if numpy lacks the type."""
     try:

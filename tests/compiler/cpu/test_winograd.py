@@ -24,6 +24,7 @@ from farm.compiler.cpu.register_tiles import Tile, can_group_loads
 from farm.compiler.cpu.winograd import compute as winograd_compute
 from farm.compiler.cpu.winograd.cost_model import candidates, filled
 from farm.compiler.target.cpu_model import CpuModel, cpu_model_of
+from farm.compiler.winograd_weights import WeightTransform
 
 ERROR = {2: 2e-6, 4: 1e-5}  # of the largest output, at most
 TILE = Tile(3, 2, 4)
@@ -88,9 +89,8 @@ def error(case: Case, core: CpuModel, function: Any) -> float:
         numbers.standard_normal(extents).astype("float32")
         for extents in (workload.data, workload.weight, shape)
     )
-    packed = winograd_compute.pack(
-        case.size, w, filled(workload.data[3], core), case.choice.tile.block
-    )
+    transform = WeightTransform(case.size, filled(workload.data[3], core), case.choice.tile.block)
+    packed = transform.apply(w)
     got = tvm.runtime.tensor(np.full(shape, np.nan, "float32"))
     function(*map(tvm.runtime.tensor, (x, packed, residual)), got)
     top, left, bottom, right = workload.padding

@@ -19,8 +19,8 @@ from farm.compiler import host_run, tensor_cache
 from farm.compiler.build import build
 from farm.compiler.codegen.executable import compiled
 from farm.compiler.graph import fp16_weights
-from farm.compiler.graph.fp16_weights import WIDEN
 from farm.compiler.lower import lower, resolve_target
+from farm.compiler.tensor_cache import ON_LOAD
 from farm.prepare import prepare
 from farm.types import Device, DeviceBuild, Model, Plan, Profile, Quantize
 
@@ -129,8 +129,8 @@ def test_what_is_widened_when_loaded_is_the_same_to_the_bit(tmp_path):
     )()  # of what other tests have left in this process
     tvm.get_global_func("vm.builtin.tensor_cache.load")(str(tmp_path / "parameters"), 1, 0)
     machine = relax.VirtualMachine(compiled(made.module, target), tvm.cpu())
-    machine.set_input(WIDEN)
-    machine.invoke_stateful(WIDEN)
+    machine.set_input(ON_LOAD)
+    machine.invoke_stateful(ON_LOAD)
     [found] = tvm.get_global_func("vm.builtin.param_array_from_cache")(tensor_cache.PREFIX, -1)
     assert made.parameters[0].dtype == np.float16
     assert (found.numpy().view("uint32") == weight.view("uint32")).all()

@@ -6,7 +6,7 @@ Lavin and Gray, 2016). For m = 2 all constants are 1. For m = 4 the points are t
 2, whose products are powers of two: with them the largest error over sums of 256 channels is about
 2e-6 of the largest output, as of a direct sum; with the usual points 1 and 2 it is three times as
 large (Barabasz et al., 2020, on the choice of points). Weights are transformed in double precision
-when a model is compiled.
+when a model is loaded.
 
 Tiles are computed by bands: several rows of tiles, linear in `t`. A packed weight is
 [CO / block, m + 2, m + 2, CI, block].
@@ -27,11 +27,11 @@ from farm.compiler.cpu.kernel_config import KernelConfig, Workload
 from farm.compiler.cpu.register_tiles import divisor, up_to_multiple
 from farm.compiler.ir.annotations import ORDER, TILE, WORKLOAD
 from farm.compiler.target.cpu_model import CpuModel
+from farm.compiler.winograd_weights import POINTS
 
 WINOGRAD = "winograd"  # the main block: a product of matrices for each of the (m + 2)^2 points
 # The transforms, each down and then across.
 ROWS_IN, TILES_IN, ROWS_OUT, TILES_OUT = "rows_in", "tiles_in", "rows_out", "tiles_out"
-POINTS = {2: (1.0,), 4: (0.5**0.5, 2.0**0.5)}  # the positive points of an output tile's size
 _REUSED = 16  # TVM lets a register tile share a buffer of at most this many times its size
 _LEAST_BYTES = 16 * 1024
 _ENOUGH_BLOCKS = 8  # to divide among threads
@@ -60,33 +60,6 @@ def blocks_per_product(cpu: CpuModel, blocks: int, tiles: int, size: int, block:
         return 1
     fitting = cpu.l2_bytes // 2 // (4 * tiles * (size + 2) ** 2 * block)
     return divisor(blocks, max(1, min(blocks // _ENOUGH_BLOCKS, fitting)))
-
-
-def pack(size: int, weight: Array, depth: int, block: int) -> Array:
-    """Transform and pack a weight [3, 3, CI, CO] for tiles of `size`.
-
-    Input channels are padded with zeros to `depth`, output channels to whole blocks.
-    """
-    _, _, inputs, outputs = weight.shape
-    points = [0.0, *(sign * point for point in POINTS[size] for sign in (1, -1))]
-    scales = [np.prod([point - other for other in points if other != point]) for point in points]
-    matrix = np.array(
-        [
-            *(
-                [power / scale for power in (1, point, point * point)]
-                for point, scale in zip(points, scales, strict=True)
-            ),
-            [0, 0, 1],
-        ]
-    )
-    down = np.tensordot(matrix, weight.astype(np.float64), (1, 0))  # [s, 3, CI, CO]
-    both = np.tensordot(matrix, down, (1, 1)).astype(
-        np.float32
-    )  # across, then down: [s, s, CI, CO]
-    filled = np.pad(both, [(0, 0), (0, 0), (0, depth - inputs), (0, -outputs % block)])
-    return np.ascontiguousarray(
-        filled.reshape(size + 2, size + 2, depth, -1, block).transpose(3, 1, 0, 2, 4)
-    )
 
 
 def convolution(

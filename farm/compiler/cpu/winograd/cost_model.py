@@ -17,6 +17,7 @@ from farm.compiler.cpu.register_tiles import (
 )
 from farm.compiler.cpu.winograd.compute import blocks_per_product, least_bytes
 from farm.compiler.target.cpu_model import CpuModel
+from farm.compiler.winograd_weights import WeightTransform
 
 SIZES = {"winograd2": 2, "winograd4": 4}  # of an output tile, by method; the names are in records
 _VECTOR_CYCLES = 7  # of a vector of a transform: its loads, about two multiply-adds, its store
@@ -52,6 +53,11 @@ def candidates(workload: Workload, cpu: CpuModel) -> list[tuple[KernelConfig, fl
                 plan = best_plan(workload, KernelConfig(method, tile, order), cpu)
                 found.append((plan.config, plan.cycles))
     return found
+
+
+def transform_of(workload: Workload, config: KernelConfig, cpu: CpuModel) -> WeightTransform:
+    """Return how a configuration's weight is transformed."""
+    return WeightTransform(SIZES[config.method], filled(workload.data[3], cpu), config.tile.block)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,86 @@
+"""Define the kernel that transforms a weight of Winograd's convolution when a model is loaded.
+
+It computes what `WeightTransform.apply` computes, to the bit. One kernel serves all weights
+of a model: the size of tiles, of blocks, and the numbers of channels are those of its arguments.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import te, tirx
+from tvm.script.ir_builder import IRBuilder
+from tvm.script.ir_builder import tirx as T  # noqa: N812  (as everywhere in TVM)
+
+TAPS = 9
+_LANES = 4  # every block is a multiple
+_DOUBLE = "float64"
+
+
+def weights_kernel() -> tirx.PrimFunc:
+    """Return the kernel from [3, 3, CI, CO] to [CO / block, side, side, depth, block].
+
+    Its second argument are the coefficients, [side, side, 9] in double precision. Blocks and their
+    input channels are divided among threads.
+    """
+    side, inputs, outputs, blocks, depth, block = (
+        te.var(name, "int64") for name in ("side", "inputs", "outputs", "blocks", "depth", "block")
+    )
+    weight = te.placeholder((3, 3, inputs, outputs), "float32", "weight")
+    coefficients = te.placeholder((side, side, TAPS), _DOUBLE, "coefficients")
+
+    def program(ins: Any, outs: Any) -> tirx.Stmt:
+        with IRBuilder() as made, T.parallel(0, blocks * depth) as row:
+            number, channel = row // depth, row % depth
+            with T.serial(0, block // _LANES) as vector:
+                place = vector * _LANES
+                first = number * block + place
+                with T.If(tirx.all(channel < inputs, first + _LANES <= outputs)):
+                    with T.Then():
+                        where, into = (
+                            tirx.Ramp(start, tirx.const(1, "int64"), _LANES)
+                            for start in (first, place)
+                        )
+                        _store(ins, outs[0], side, channel, where, (number, into))
+                    with T.Else(), T.serial(0, _LANES) as lane:
+                        is_there = tirx.all(channel < inputs, first + lane < outputs)
+                        with T.If(is_there):
+                            with T.Then():
+                                into = (number, place + lane)
+                                _store(ins, outs[0], side, channel, first + lane, into)
+                            with T.Else():
+                                _clear(outs[0], side, channel, (number, place + lane))
+        return made.get()
+
+    shape = (blocks, side, side, depth, block)
+    transformed = te.extern(
+        [shape], [weight, coefficients], program, name="winograd_weight", dtype=["float32"]
+    )
+    return te.create_prim_func([weight, coefficients, transformed]).without_attr("global_symbol")
+
+
+def _store(
+    inputs: Any, result: tirx.Buffer, side: Any, channel: Any, read: Any, place: tuple[Any, Any]
+) -> None:
+    """Store the values at all points: sums of products in the order of the taps, from zero on."""
+    weight, coefficients = inputs
+    lanes = _LANES if isinstance(read, tirx.Ramp) else 1
+    suffix = f"x{lanes}" if lanes > 1 else ""
+    total = T.alloc_buffer((lanes,), _DOUBLE, scope="local")
+    whole = [tirx.Ramp(tirx.const(0, "int32"), tirx.const(1, "int32"), lanes) if suffix else 0]
+    zero = tirx.const(0, _DOUBLE)
+    with T.serial(0, side) as down, T.serial(0, side) as across:
+        T.buffer_store(total, tirx.Broadcast(zero, lanes) if suffix else zero, whole)
+        with T.unroll(0, 3) as y, T.unroll(0, 3) as x:
+            factor = tirx.BufferLoad(coefficients, [down, across, y * 3 + x])
+            tap = tirx.BufferLoad(weight, [y, x, channel, read]).astype(f"{_DOUBLE}{suffix}")
+            product = tap * (tirx.Broadcast(factor, lanes) if suffix else factor)
+            T.buffer_store(total, tirx.BufferLoad(total, whole) + product, whole)
+        rounded = tirx.BufferLoad(total, whole).astype(f"float32{suffix}")
+        T.buffer_store(result, rounded, [place[0], down, across, channel, place[1]])
+
+
+def _clear(result: tirx.Buffer, side: Any, channel: Any, place: tuple[Any, Any]) -> None:
+    with T.serial(0, side) as down, T.serial(0, side) as across:
+        zero = tirx.const(0, "float32")
+        T.buffer_store(result, zero, [place[0], down, across, channel, place[1]])
