@@ -74,6 +74,25 @@ def test_a_percentile_that_is_stated_has_an_interval(n: int) -> None:
     ]
 
 
+@given(st.integers(100, 1000), st.integers(20, 99), st.sampled_from([0.5, 0.9]))
+def test_an_interval_of_fewer_independent_samples_covers_as_much_of_the_distribution(
+    count: int, effective: int, q: float
+) -> None:
+    ordered = list(range(count))
+    got = quantiles.quantile_interval(ordered, q, effective=effective)
+    few = quantiles.quantile_interval(list(range(effective)), q)
+    assert (got is None) == (few is None)
+    if got is not None and few is not None:
+        below, above = (rank * count / effective for rank in few)
+        assert got[0] <= below < got[0] + 1, "rounded down"
+        assert got[1] - 1 < above <= got[1], "rounded up"
+
+
+def test_samples_that_a_coarse_clock_makes_equal_lie_on_neither_side_of_the_median() -> None:
+    equal, around = [2.0] * 10, [1.0, 3.0] * 5
+    assert quantiles.effective_count((equal + around) * 10) == 200
+
+
 def test_samples_that_follow_each_other_closely_count_less() -> None:
     draw = np.random.default_rng(1)
     independent = draw.normal(10, 1, 1000)

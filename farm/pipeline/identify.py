@@ -40,19 +40,12 @@ def identify_task(context: TaskContext, device: Device, seconds: float) -> board
     """Return what a device says about itself; called in a worker process."""
     if device.scheme in ("rpc", "tracker"):
         return _of_agent(context, device, seconds)
-    from farm.transports import board_scripts
+    from farm.transports import board_scripts, shells
     from farm.transports.board_architecture import architecture_of, kind_of
 
-    if device.scheme == "ssh":
-        from farm.transports.ssh.board import reached
-
-        with reached(device, Deadline(seconds), context.ask) as board:
+    if shells.has_shell(device):
+        with shells.reached(device, Deadline(seconds), context.ask) as board:
             report = board.identify()
-    elif device.scheme == "adb":
-        from farm.transports.adb import board as adb_board
-
-        with adb_board.reached(device, Deadline(seconds)) as phone:
-            report = phone.identify()
     else:
         command: list[str | Path] = [
             "sh",

@@ -154,17 +154,10 @@ def remove_task(context: TaskContext, device: Device, cache: Path, seconds: floa
         gone = [("store", str(kept))] if kept.exists() else []
         shutil.rmtree(kept, ignore_errors=True)
     else:
+        from farm.transports import shells
         from farm.transports.ssh import systemd_service
 
-        if device.scheme == "adb":
-            from farm.transports.adb import board as adb_board
-
-            with adb_board.reached(device, Deadline(seconds)) as phone:
-                gone = systemd_service.remove(phone)
-        else:
-            from farm.transports.ssh.board import reached
-
-            with reached(device, Deadline(seconds), context.ask) as board:
-                gone = systemd_service.remove(board)
+        with shells.reached(device, Deadline(seconds), context.ask) as board:
+            gone = systemd_service.remove(board)
     for kind, words in gone or [("removal", "there is nothing of ours")]:
         context.note(Finding(kind, words))

@@ -7,6 +7,7 @@ Modules:
     tracker               `tracker://`: a board that a TVM tracker lends
     ssh                   `ssh://`: install and start the agent on a board by SSH
     shell_board           install and start the agent on a board with a shell
+    shells                which transports reach a shell, and how
     board_scripts         shell scripts for that
     adb                   `adb:`: install and start the agent on an Android board by adb
     gpu_preflight         reasons why a GPU device cannot be used, known before connecting

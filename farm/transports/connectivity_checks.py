@@ -11,10 +11,9 @@ from pathlib import Path
 from farm import subprocesses
 from farm.deadline import Deadline
 from farm.prompts import Ask, nobody
-from farm.transports import agent_version, layer, rpc
+from farm.transports import agent_version, layer, rpc, shells
 from farm.transports.layer import Layer
 from farm.transports.local import launcher_of
-from farm.transports.shell_board import ShellBoard
 from farm.types import Device
 
 
@@ -27,14 +26,8 @@ def layers(
     """
     if device.on_this_machine:
         yield Layer("this machine", partial(layer.use, device))
-    elif device.scheme == "ssh":
-        from farm.transports.ssh.checks import SshChecks
-
-        yield from SshChecks(device, stack, deadline, ask).layers()
-    elif device.scheme == "adb":
-        from farm.transports.adb.checks import AdbChecks
-
-        yield from AdbChecks(device, deadline).layers()
+    elif shells.has_shell(device):
+        yield from shells.layers(device, stack, deadline, ask)
     else:
         host, port = rpc.address(device)
         yield Layer("name", partial(layer.resolve, host, port))
@@ -44,7 +37,6 @@ def layers(
 def agent_layers(
     device: Device,
     agent: Path | None,
-    stack: contextlib.ExitStack,
     deadline: Deadline,
     ask: Ask = nobody,
 ) -> Iterator[Layer]:
@@ -54,7 +46,7 @@ def agent_layers(
     for devices whose agent is started by somebody else.
     """
     if agent is not None and device.gets_agent:
-        checks = _AgentChecks(device, agent, stack, deadline, ask)
+        checks = _AgentChecks(device, agent, deadline, ask)
         yield Layer("agent binary", checks.binary)
         yield Layer("agent version", checks.version)
 
@@ -62,16 +54,9 @@ def agent_layers(
 class _AgentChecks:
     """The checks of an agent; `version` needs that `binary` has passed."""
 
-    def __init__(
-        self,
-        device: Device,
-        agent: Path,
-        stack: contextlib.ExitStack,
-        deadline: Deadline,
-        ask: Ask,
-    ) -> None:
+    def __init__(self, device: Device, agent: Path, deadline: Deadline, ask: Ask) -> None:
         self.device, self.agent = device, agent
-        self._stack, self._deadline, self._ask = stack, deadline, ask
+        self._deadline, self._ask = deadline, ask
         self._version_line = ""
 
     def binary(self) -> str:
@@ -83,7 +68,7 @@ class _AgentChecks:
                 command, deadline=self._deadline, what="starting the agent", fix="farm doctor"
             ).strip()
             return f"{self.agent}, {size}"
-        with _shell(self.device, self._stack, self._deadline, self._ask) as board:
+        with shells.reached(self.device, self._deadline, self._ask) as board:
             description, sent = board.place(self.agent, proven=True)
         self._version_line = description["version"]
         return f"{description['agent']}, {f'{size} sent' if sent else 'it was there already'}"
@@ -91,30 +76,6 @@ class _AgentChecks:
     def version(self) -> str:
         """Compare the version that the executable printed with this farm's."""
         return _same_version(self.device, self._version_line)
-
-
-@contextlib.contextmanager
-def _shell(
-    device: Device, stack: contextlib.ExitStack, deadline: Deadline, ask: Ask
-) -> Iterator[ShellBoard]:
-    """Yield the board of a device that is reached by SSH or adb.
-
-    Connections are closed by `stack`.
-    """
-    if device.scheme == "adb":
-        from farm.transports.adb import board as adb_board
-
-        with adb_board.reached(device, deadline) as board:
-            yield board
-        return
-    from farm.transports.ssh.board import Board
-    from farm.transports.ssh.checks import login
-    from farm.transports.ssh.config import route
-    from farm.transports.ssh.errors import translated
-
-    client = login(device, stack, deadline, ask)
-    with translated(device.name, route(device.url)[-1]):
-        yield Board(device, deadline, client)
 
 
 def _same_version(device: Device, line: str) -> str:

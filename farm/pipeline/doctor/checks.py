@@ -209,10 +209,7 @@ def place_task(context: TaskContext, device: Device, agent: Path | None, seconds
     """Install the agent on a device and start it once; called in a worker process."""
     from farm.transports.connectivity_checks import agent_layers
 
-    with ExitStack() as stack:
-        _check_each(
-            context, device, agent_layers(device, agent, stack, Deadline(seconds), context.ask)
-        )
+    _check_each(context, device, agent_layers(device, agent, Deadline(seconds), context.ask))
 
 
 def _check_each(context: TaskContext, device: Device, layers: Iterable[Layer]) -> None:

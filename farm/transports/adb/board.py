@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from farm import subprocesses
 from farm.deadline import Deadline
 from farm.errors import DeadlineError, DeviceError
+from farm.prompts import Ask
 from farm.transports import board_scripts
 from farm.transports.adb import client, devices
 from farm.transports.adb.devices import Found
@@ -36,7 +37,7 @@ _PREAMBLE = 'export XDG_DATA_HOME="${TMPDIR:-/data/local/tmp}"; trap "" HUP; '
 
 
 @contextlib.contextmanager
-def reached(device: Device, deadline: Deadline) -> Iterator[AdbBoard]:
+def reached(device: Device, deadline: Deadline, ask: Ask) -> Iterator[AdbBoard]:  # noqa: ARG001
     """Yield the board of a device with an adb: url."""
     yield AdbBoard(device, deadline, devices.find(device))
 

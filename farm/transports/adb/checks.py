@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 
 from farm.deadline import Deadline
 from farm.errors import DeviceError
+from farm.prompts import Ask
 from farm.transports import board_architecture
 from farm.transports.adb import client, devices, server
 from farm.transports.adb.board import AdbBoard
 from farm.transports.adb.server import Listed, Place
 from farm.transports.layer import Layer
 from farm.types import Device
+
+
+def layers(
+    device: Device,
+    stack: contextlib.ExitStack,  # noqa: ARG001
+    deadline: Deadline,
+    ask: Ask,  # noqa: ARG001
+) -> Iterator[Layer]:
+    """Yield the layers below the agent, the lowest first."""
+    return AdbChecks(device, deadline).layers()
 
 
 class AdbChecks:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any
 
 from paramiko import AuthenticationException
 
@@ -18,6 +17,13 @@ from farm.transports.ssh.config import route
 from farm.transports.ssh.connect import logged_in
 from farm.transports.ssh.errors import translated
 from farm.types import Device
+
+
+def layers(
+    device: Device, stack: contextlib.ExitStack, deadline: Deadline, ask: Ask
+) -> Iterator[Layer]:
+    """Yield the layers below the agent, the lowest first."""
+    return SshChecks(device, stack, deadline, ask).layers()
 
 
 class SshChecks:
@@ -63,7 +69,9 @@ class SshChecks:
     def host_key(self) -> str:
         """Log in, which checks the host keys first; a refused login is the next check's finding."""
         try:
-            client = login(self.device, self._stack, self._deadline, self._ask)
+            client = self._stack.enter_context(
+                logged_in(self.device.name, self._hops, self._deadline, self._ask)
+            )
         except DeviceError as error:
             if not _is_of_authentication(error):
                 raise
@@ -93,11 +101,6 @@ class SshChecks:
     def _reached(self) -> Board:
         assert self._board, "the layers before have passed"
         return self._board
-
-
-def login(device: Device, stack: contextlib.ExitStack, deadline: Deadline, ask: Ask) -> Any:
-    """Return a logged-in paramiko.SSHClient, which `stack` closes."""
-    return stack.enter_context(logged_in(device.name, route(device.url), deadline, ask))
 
 
 def _is_of_authentication(error: DeviceError) -> bool:
