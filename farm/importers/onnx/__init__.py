@@ -9,6 +9,7 @@
     selections      an If between two computed values becomes a selection
     inferred_types  the types of a graph's values
     simplify        fold known shapes and constants, inline functions, resolve branches
+    unroll          the copies of the body of a Loop or Scan
     qlinear_to_qdq  rewrite QLinear operators to DequantizeLinear, operator, QuantizeLinear
     support         operators and attributes that TVM's importer converts incorrectly
     operators       operators that TVM's importer has no converter for

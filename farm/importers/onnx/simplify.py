@@ -1,4 +1,4 @@
-"""Simplify an ONNX graph for TVM: fold shapes and constants, inline functions, resolve branches.
+"""Simplify an ONNX graph: fold shapes and constants, inline functions, unroll loops.
 
 Exporters write shape arithmetic as operators, and functions as their bodies; TVM's importer
 understands only some of it. Inputs have fixed shapes here, except for an open batch, so nearly all
@@ -16,7 +16,9 @@ import onnx.inliner
 from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
 
+from farm.importers.onnx import unroll
 from farm.importers.onnx.inferred_types import inferred
+from farm.importers.onnx.unroll import MOST_NODES, Stack, constant, copied
 from farm.types import TensorSpec
 
 BATCH = "batch"  # the symbol of an open batch
@@ -31,6 +33,7 @@ _RANDOM = (
     "Dropout",
 )
 _DEFAULT_DOMAINS = ("", "ai.onnx")
+_UNROLLED = ("Loop", "Scan")  # where the number of runs is known
 _MISCONVERTED = ("RMSNormalization",)  # TVM's converters of these fail
 # TVM's converters of these return made-up values for the outputs after the first.
 _FIRST_OUTPUT_ONLY = ("LayerNormalization",)
@@ -78,7 +81,9 @@ def _inline_function_ops(
         return {
             node.op_type
             for node in one.graph.node
-            if node.domain in _DEFAULT_DOMAINS and not _converts(node, has_converter)
+            if node.domain in _DEFAULT_DOMAINS
+            and node.op_type not in _UNROLLED
+            and not _converts(node, has_converter)
         }
 
     for name in sorted(lacking(model)):
@@ -146,6 +151,7 @@ class _Folder:
             if _count(tensor.dims) <= _MOST_ELEMENTS
         }
         self._added: dict[str, onnx.TensorProto] = {}
+        self._loops = 0
 
     def run(self) -> onnx.ModelProto:
         """Return the model with constant nodes replaced by initializers."""
@@ -164,6 +170,8 @@ class _Folder:
         for node in nodes:
             if node.op_type == "If" and (branch := self._branch(node)) is not None:
                 kept.extend(self._nodes(_spliced(branch, node), outputs))
+            elif node.op_type in _UNROLLED and (copies := self._unrolled(node)) is not None:
+                kept.extend(copies)
             elif (values := self._computed(node)) is not None:
                 for name, value in zip(node.output, values, strict=False):
                     place = f"{name}/constant" if name in outputs else name
@@ -206,6 +214,128 @@ class _Folder:
         branch.node.extend(kept)
         branch.initializer.extend(tensor for name, tensor in self._added.items() if name in used)
         self._values, self._types, self._shapes, self._added = outer
+
+    def _unrolled(self, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
+        """Return the nodes of a loop whose number of runs is known; None if it is not.
+
+        The last of them compute the loop's results.
+        """
+        self._loops += 1
+        prefix = f"{node.name or node.op_type}/{self._loops}/"
+        if node.op_type == "Loop":
+            return self._unrolled_loop(node, prefix)
+        return self._unrolled_scan(node, prefix) if self._opsets.get("", 1) >= 9 else None
+
+    def _unrolled_loop(self, node: onnx.NodeProto, prefix: str) -> list[onnx.NodeProto] | None:
+        body = unroll.attribute(node, "body")
+        limit, going = (
+            (self._number(name) if name else default)
+            for name, default in zip((*node.input, "", "")[:2], (MOST_NODES, 1), strict=True)
+        )
+        if limit is None or going is None:
+            return None
+        states, run = list(node.input[2:]), 0
+        kept: list[onnx.NodeProto] = []
+        collected: list[list[str]] = [[] for _ in node.output[len(states) :]]
+        while going and run < limit:
+            if len(kept) > MOST_NODES:
+                return None
+            fixed = f"{prefix}{run}/number", f"{prefix}{run}/going"
+            for name, value in zip(fixed, (np.int64(run), np.bool_(True)), strict=True):
+                self._add(constant(value, name))
+            results = self._copy(kept, body, [*fixed, *states], f"{prefix}{run}/")
+            going = self._number(results[0])
+            if going is None:
+                return None
+            states = results[1 : 1 + len(states)]
+            for parts, result in zip(collected, results[1 + len(states) :], strict=True):
+                parts.append(result)
+            run += 1
+        if collected and not run:
+            return None  # a tensor without elements, whose shape is not known
+        return self._ends(node, prefix, kept, states, collected, [0] * len(collected))
+
+    def _unrolled_scan(self, node: onnx.NodeProto, prefix: str) -> list[onnx.NodeProto] | None:
+        body, count = unroll.attribute(node, "body"), unroll.attribute(node, "num_scan_inputs")
+        states, scanned = list(node.input[:-count]), list(node.input[-count:])
+        outputs = len(node.output) - len(states)
+        axes, reversed_in = (
+            unroll.attribute(node, name, [0] * count)
+            for name in ("scan_input_axes", "scan_input_directions")
+        )
+        axes_out, reversed_out = (
+            unroll.attribute(node, name, [0] * outputs)
+            for name in ("scan_output_axes", "scan_output_directions")
+        )
+        extents = _extents(self._types.get(scanned[0]))
+        runs = None if extents is None else extents[axes[0]]
+        if not runs or runs * len(body.node) > MOST_NODES:
+            return None
+        kept: list[onnx.NodeProto] = []
+        collected: list[list[str]] = [[] for _ in range(outputs)]
+        for run in range(runs):
+            taken = []
+            for at, (name, axis, back) in enumerate(zip(scanned, axes, reversed_in, strict=True)):
+                part = f"{prefix}{run}/scanned{at}"
+                place = runs - 1 - run if back else run
+                self._add(constant(np.int64(place), f"{part}/place"))
+                gather = onnx.helper.make_node("Gather", [name, f"{part}/place"], [part], axis=axis)
+                kept.extend(self._nodes([gather], set()))
+                taken.append(part)
+            results = self._copy(kept, body, [*states, *taken], f"{prefix}{run}/")
+            states = results[: len(states)]
+            for parts, result in zip(collected, results[len(states) :], strict=True):
+                parts.append(result)
+        for parts, back in zip(collected, reversed_out, strict=True):
+            if back:
+                parts.reverse()
+        return self._ends(node, prefix, kept, states, collected, axes_out)
+
+    def _copy(
+        self, kept: list[onnx.NodeProto], body: onnx.GraphProto, inputs: list[str], prefix: str
+    ) -> list[str]:
+        """Add the nodes of a copy of a body to `kept`, and return the names of its results."""
+        copy = copied(body, inputs, prefix)
+        for tensor in copy.initializers:
+            self._add(tensor)
+        kept.extend(self._nodes(copy.nodes, set()))
+        return copy.results
+
+    def _ends(
+        self,
+        node: onnx.NodeProto,
+        prefix: str,
+        kept: list[onnx.NodeProto],
+        states: list[str],
+        collected: list[list[str]],
+        axes: Sequence[int],
+    ) -> list[onnx.NodeProto]:
+        """Return the nodes of a loop with those that give its results their names."""
+        stack = Stack(prefix, self._opsets.get("", 1))
+        ends = [
+            onnx.helper.make_node("Identity", [state], [name])
+            for state, name in zip(states, node.output, strict=False)
+            if name
+        ]
+        for parts, axis, name in zip(collected, axes, node.output[len(states) :], strict=True):
+            if name:
+                stack.add(parts, axis, name)
+        for tensor in stack.initializers:
+            self._add(tensor)
+        outputs = {value.name for value in self._model.graph.output}
+        return [*kept, *self._nodes([*ends, *stack.nodes], outputs)]
+
+    def _add(self, tensor: onnx.TensorProto) -> None:
+        """Add a constant of the graph."""
+        self._added[tensor.name] = tensor
+        self._types[tensor.name] = onnx.helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
+        if _count(tensor.dims) <= _MOST_ELEMENTS:
+            self._values[tensor.name] = tensor
+
+    def _number(self, name: str) -> int | None:
+        """Return the value of a constant with one element; None for another tensor."""
+        value = self._values.get(name)
+        return None if value is None else int(numpy_helper.to_array(value).reshape(-1)[0])
 
     def _infer(self, node: onnx.NodeProto) -> None:
         """Infer the types of a node's outputs if their shapes are unknown."""

@@ -168,8 +168,12 @@ def _by_value(_: onnx.NodeProto, __: Facts) -> str:
 
 
 def _loop(_: onnx.NodeProto, __: Facts) -> str:
-    """Refuse loops."""
-    return "loops in the graph; export it unrolled, or as LSTM, GRU or RNN"
+    """Refuse loops whose number of runs is not known; the others have been unrolled."""
+    return (
+        "the number of its runs depends on the values of inputs, or is too large; state inputs "
+        "that decide it with --value, export it as LSTM, GRU or RNN, or run the loop in your "
+        "program and give farm the model of one step"
+    )
 
 
 _RULES: dict[str, Callable[[onnx.NodeProto, Facts], str]] = {

@@ -1,0 +1,63 @@
+"""Import and build exported models on this machine, for tools/zoo-table: zoo_cells.py FOLDER
+NAME=EXPORT..., where EXPORT is what tools/zoo_exports.py says of a model.
+
+A line of JSON says what became of each: right, refused, wrong or broken, and why.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT)]
+
+from farm.errors import FarmError, WrongAnswer  # noqa: E402
+from farm.prepare import make  # noqa: E402
+from farm.types import Model, Profile  # noqa: E402
+from farm.workers import TaskContext  # noqa: E402
+
+HOST = Profile("this machine", {"kind": "llvm", "mcpu": "native"}, "")
+
+
+class _Quiet(TaskContext):
+    def note(self, value: object) -> None:
+        pass
+
+
+def check(name: str, made: dict[str, Any], folder: Path) -> tuple[str, str]:
+    shapes = {key: tuple(shape) for key, shape in made.get("shapes", {}).items()}
+    try:
+        make(_Quiet(folder), Model(name, made["file"], shapes=shapes), HOST, folder, folder)
+    except WrongAnswer as error:
+        return "wrong", f"{error.what}: {error.why}"
+    except FarmError as error:
+        return "refused", f"{error.what}: {error.why}"
+    except Exception as error:
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        text = " ".join(str(error).split())
+        return "broken", f"{type(error).__name__} in {where.name}: {text[:300]}"
+    return "right", ""
+
+
+def main() -> None:
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    for argument in sys.argv[2:]:
+        name, _, said = argument.partition("=")
+        folder = Path(tempfile.mkdtemp(prefix="zoo-"))
+        try:
+            result, why = check(name, json.loads(said), folder)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        print(json.dumps({"model": name, "result": result, "why": why}), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()
