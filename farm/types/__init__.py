@@ -33,7 +33,7 @@ from farm.types.artifacts import (
 )
 from farm.types.bisect import Dissection, Layer, Likeness
 from farm.types.cache_location import CacheLocation, check_cache_url
-from farm.types.cluster_address import check_cluster
+from farm.types.cluster_address import SLURM, check_cluster
 from farm.types.fleet import (
     DTYPES,
     LIMITS,
@@ -65,6 +65,7 @@ __all__ = [
     "PRESETS",
     "QUANTIZED",
     "RECIPES",
+    "SLURM",
     "Accuracy",
     "Agreement",
     "Answered",
