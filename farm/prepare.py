@@ -77,7 +77,7 @@ def prepare(
     imported, and WrongAnswer if our build of it does not agree with the reference.
     """
     store = Store(cache, upstream)
-    before = _digest(model, cache)
+    before = digest(model, cache)
     if before and (kept := store.find(KIND, before)):
         return load(model.name, kept, cached=True)
     context.note(Progress(Stage.IMPORTING, f"reading {Path(model.source).name}"))
@@ -85,18 +85,18 @@ def prepare(
         for made in (scratch / "first", scratch / "second"):
             made.mkdir()
             generated = (maker or write_prepared)(context, model, host, cache, made, keep_build)
-            digest = _digest(model, cache)
-            if digest is not None and before in (None, digest):
+            found = digest(model, cache)
+            if found is not None and before in (None, found):
                 break
-            before = digest  # a `python:` source may read other files than its last record names
+            before = found  # a `python:` source may read other files than its last record names
         else:
             raise ModelError(
                 f"{model.name} changed while it was read", model.source, "run the command again"
             )
-        with store.publish(KIND, digest) as folder:
+        with store.publish(KIND, found) as folder:
             for name in FILES:
                 _moved(made / name, folder / name)
-        kept = store.find(KIND, digest)
+        kept = store.find(KIND, found)
         assert kept is not None, "published, and not there"
         prepared = load(model.name, kept, cached=False)
         if generated:
@@ -109,8 +109,8 @@ def find_prepared(model: Model, cache: Path) -> Prepared | None:
 
     Nothing is imported for this. Raises ModelError if a file of the model cannot be read.
     """
-    digest = _digest(model, cache)
-    folder = digest and Store(cache).find(KIND, digest)
+    found = digest(model, cache)
+    folder = found and Store(cache).find(KIND, found)
     return load(model.name, folder, cached=True) if folder else None
 
 
@@ -230,7 +230,7 @@ def reference(prepared: Prepared) -> tuple[dict[str, Array], list[Array]]:
     return inputs, values[len(prepared.inputs) :]
 
 
-def _digest(model: Model, cache: Path) -> str | None:
+def digest(model: Model, cache: Path) -> str | None:
     """Return the digest of everything that the prepared model depends on.
 
     Returns None if only importing the model can tell. Raises ModelError if the data set cannot be

@@ -105,7 +105,9 @@ INSIDE_TABLES = {
     "pipeline": """
         sandboxed_tasks dependencies interleaving
         worker_tasks
-        cluster_tasks operations
+        cluster.carrying
+        cluster.builds cluster.imports cluster.candidates
+        cluster operations
         run_jobs
         accuracy bisect check compare discover doctor guard identify other_engines profile quantize
         tuning provision __init__

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,6 +42,7 @@ from farm.types import Device, Model, PairedStopping, Plan, Run, Verdict
 if TYPE_CHECKING:
     import numpy as np
 
+    from farm.cluster import Engine
     from farm.comparison import Pair
     from farm.config import Fleet
     from farm.pipeline import Outcome
@@ -296,6 +297,20 @@ class Farm:
         )
         return comparison.compare_interleaved(pairs, measured, sure)
 
+    @contextlib.contextmanager
+    def cluster_engine(self) -> Iterator[Engine | None]:
+        """Yield the cluster that builds, and None if there is none.
+
+        Leaving the block cancels its tasks. Raises UsageError if its package is not installed.
+        """
+        from farm.cluster import open_cluster
+
+        if address := cluster_address(self.cluster, self.fleet.cluster):
+            with open_cluster(address) as engine:
+                yield engine
+        else:
+            yield None
+
     def execute(
         self,
         jobs: Sequence[Job],
@@ -308,15 +323,12 @@ class Farm:
 
         A failed job is returned as a run with a failure.
         """
-        from farm.cluster import open_cluster
         from farm.pipeline import execute
         from farm.store import open_store
 
         record = self.record
         record.ready()
-        with contextlib.ExitStack() as stack:
-            address = cluster_address(self.cluster, self.fleet.cluster)
-            cluster = stack.enter_context(open_cluster(address)) if address else None
+        with self.cluster_engine() as cluster:
             return execute(
                 jobs,
                 host=host_profile(self.fleet),

@@ -2,23 +2,34 @@
 
     engine        Engine: what farm asks of a cluster; tasks go through a concurrent.futures.Executor
     dask          DaskEngine: the scheduler and workers of Dask
+    slurm         SlurmEngine: jobs of Slurm, by submitit
     environment   the versions that a worker must share with us
 
-An engine moves requests and answers and knows nothing of builds: farm.pipeline.cluster_tasks does.
+An engine moves requests and answers and knows nothing of builds: farm.pipeline.cluster does.
 """  # noqa: E501
 
 from __future__ import annotations
 
-from farm.cluster.engine import Engine, Line
+from pathlib import Path
 
-__all__ = ["Engine", "Line", "open_cluster"]
+from farm.cluster.engine import Engine, Line, Work
+from farm.types import SLURM
+
+__all__ = ["Engine", "Line", "Work", "open_cluster"]
 
 
 def open_cluster(address: str) -> Engine:
     """Return the engine at an address, which it connects to when it first has work.
 
+    The address is the scheduler of Dask, as tcp://HOST:8786, or slurm, or slurm:/FOLDER.
+
     Raises UsageError if the package of the engine is not installed.
     """
+    if address.partition(":")[0] == SLURM:
+        from farm.cluster.slurm import SlurmEngine
+
+        folder = address.partition(":")[2]
+        return SlurmEngine(Path(folder) if folder else None)
     from farm.cluster.dask import DaskEngine
 
     return DaskEngine(address)

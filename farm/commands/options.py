@@ -113,7 +113,7 @@ def with_devices(command: Command) -> Command:
 
 def with_cluster(command: Command) -> Command:
     """Add --cluster."""
-    text = "Build on the cluster whose scheduler is there, or none. [default: that of devices.toml]"
+    text = "Build on a cluster: tcp://HOST:8786, slurm, or none. [default: that of devices.toml]"
     option: Command = click.option("--cluster", metavar="ADDRESS", help=text)(command)
     return option
 

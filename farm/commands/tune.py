@@ -9,11 +9,11 @@ import click
 
 from farm.commands.common import Session, host_profile, with_session
 from farm.commands.model_options import ModelProperties, with_model_properties
-from farm.commands.options import Number, complete, device_option
+from farm.commands.options import Number, complete, device_option, with_cluster
 from farm.commands.output import echo, show_error
 
 if TYPE_CHECKING:
-    from farm.pipeline.tuning.loop import TuningState
+    from farm.pipeline.tuning.loop import Board, TuningState
     from farm.pipeline.tuning.tune import TuningResult
 
 
@@ -31,12 +31,14 @@ if TYPE_CHECKING:
     help="The longest to search.",
 )
 @with_model_properties
+@with_cluster
 @with_session
 def tune(
     session: Session,
     model: str,
     devices: tuple[str, ...],
     minutes: float,
+    cluster: str | None,
     described: ModelProperties,
 ) -> None:
     """Search for faster kernels of a model on real devices, and store them as records.
@@ -46,7 +48,7 @@ def tune(
     time is over. For kernels that farm has no rule for, MetaSchedule proposes the candidates. Every
     later build of any model with the same kernel for the same core uses the records: see farm
     records. At the end the model is measured before and after, interleaved. Ctrl-C keeps the
-    records found so far.
+    records found so far. On a cluster, candidates are built ahead, so that the devices do not wait.
 
     \b
     farm tune --device pi3 resnet18 --minutes 30
@@ -57,6 +59,7 @@ def tune(
     from farm.pipeline.tuning.tune import tune as search
     from farm.store import RecordStore
 
+    session.cluster = cluster
     fleet = session.fleet()
     chosen = described.of(fleet.model(model))
     boards = fleet.select_devices(devices, (), False)
@@ -64,6 +67,7 @@ def tune(
 
     with (
         signals.deferred(),
+        session.farm().cluster_engine() as engine,
         dashboard.show_tuning(session.err(), minutes, quiet=session.verbosity < 0) as display,
     ):
 
@@ -80,6 +84,7 @@ def tune(
                 records=RecordStore.of_user(),
                 minutes=minutes,
                 show=show,
+                cluster=engine,
             )
         except BaseException:
             if last and last[0].kept:
@@ -94,12 +99,17 @@ def tune(
     for board in work.boards:
         echo(
             f"{board.slot.removeprefix('device-')}: {board.batches} "
-            f"batches{', left alone: ' + board.said if board.gone else ''}"
+            f"batches{waited(board)}{', left alone: ' + board.said if board.gone else ''}"
         )
     for name in work.skipped:
         show_error(FarmError(f"skipped: {name}", "the device died twice while it tried this", ""))
     echo(f"{work.kept} records kept for {work.core}")
     echo(f"{chosen.name}: {verdict(tuned)}")
+
+
+def waited(board: Board) -> str:
+    """Return in words how long a board waited for candidates; "" for less than a second."""
+    return f", waited {board.waited_s:.0f} s for candidates" if board.waited_s >= 1 else ""
 
 
 def verdict(tuned: TuningResult) -> str:

@@ -393,7 +393,7 @@ class Document(Table):
     `file:///FOLDER`."""
     cluster: Annotated[Text, AfterValidator(check_cluster)] | None = None
     """The cluster that makes builds: the scheduler of Dask, as `tcp://HOST:8786` or
-    `tls://HOST:8786`."""
+    `tls://HOST:8786`; or Slurm, as `slurm` or `slurm:/FOLDER`."""
     devices: dict[Name, DeviceTable] = Field(default_factory=dict)
     """The devices by name."""
     profiles: dict[Name, ProfileTable] = Field(default_factory=dict)

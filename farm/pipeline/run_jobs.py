@@ -140,7 +140,7 @@ def execute(
 ) -> Outcome:
     """Run all jobs. `host` is the profile of this machine, `slots` how many builds run at once.
 
-    With a `cluster`, its workers make the builds that another machine can make.
+    With a `cluster`, its workers make the imports and builds that another machine can make.
 
     `show` is called with every event, `tick` at short intervals. With `canaries`, the jobs of the
     first `canaries` devices run first, and those of the other devices only if all of these were
@@ -186,6 +186,7 @@ class _JobRunner:
     # by worker, with the start time
     _running: dict[str, tuple[Key | _LookUp | Job, float]] = field(default_factory=dict)
     _runs: dict[tuple[str, str], Run] = field(default_factory=dict)  # by device and title
+    _travelling: dict[PrepareKey, bool] = field(default_factory=dict)
     _turns: FinishedRounds = field(default_factory=FinishedRounds)
     _waiting: list[Job] = field(default_factory=list)
     _driving: int = 0  # jobs that threads run
@@ -270,11 +271,22 @@ class _JobRunner:
 
     def _travels(self, key: Key) -> bool:
         """Return whether a worker of the cluster builds what a key names."""
-        return (
-            self.cluster is not None
-            and isinstance(key, BuildKey)
-            and can_build_remotely(self._profiles[key.profile])
-        )
+        if self.cluster is None or isinstance(key, AgentKey):
+            return False
+        if isinstance(key, BuildKey):
+            return can_build_remotely(self._profiles[key.profile])
+        if key not in self._travelling:
+            from farm.pipeline.cluster.imports import can_build_remotely as import_may_travel
+
+            self._travelling[key] = import_may_travel(
+                self._models[key.model], self.host, self._wanted_profiles(key)
+            )
+        return self._travelling[key]
+
+    def _wanted_profiles(self, key: PrepareKey) -> tuple[Profile, ...]:
+        """Return the profiles for which waiting jobs need a model, by name."""
+        wanted = {one.profile for one in map(build_key, self._waiting) if one.model == key.model}
+        return tuple(self._profiles[name] for name in sorted(wanted))
 
     def _release_or_skip(self) -> bool:
         """Return True if jobs of devices other than the canaries may start.
@@ -389,15 +401,7 @@ class _JobRunner:
             )
         elif isinstance(key, PrepareKey):
             model = self._models[key.model]
-            wanted = {
-                one.profile for one in map(build_key, self._waiting) if one.model == key.model
-            }
-            arguments = (
-                model,
-                self.host,
-                self.store,
-                tuple(self._profiles[name] for name in sorted(wanted)),
-            )
+            arguments = (model, self.host, self.store, self._wanted_profiles(key))
             self.pool.assign(
                 slot, prepare_task, *arguments, deadline_s=PREPARE_S, task=f"importing {model.name}"
             )
@@ -419,19 +423,37 @@ class _JobRunner:
             )
 
     def _start_on_cluster(self, slot: str, key: Key) -> None:
-        from farm.pipeline.cluster_tasks import ELSEWHERE_S, build_on_cluster_task
+        from farm.pipeline.cluster.builds import build_on_cluster_task
+        from farm.pipeline.cluster.carrying import ELSEWHERE_S
+        from farm.pipeline.cluster.imports import import_on_cluster_task
 
-        assert isinstance(key, BuildKey), "what travels"
+        assert not isinstance(key, AgentKey), "what travels"
         self._running[slot] = (key, time.monotonic())
-        prepared, profile = (
-            self._outcomes.prepared(PrepareKey(key.model)),
-            self._profiles[key.profile],
-        )
-        arguments = (self._models[key.model], prepared, profile, self.store, self.cluster)
-        task = f"compiling {key.model} for {key.profile} on the cluster"
-        self.pool.assign(
-            slot, build_on_cluster_task, *arguments, deadline_s=ELSEWHERE_S, task=task, thread=True
-        )
+        model = self._models[key.model]
+        if isinstance(key, PrepareKey):
+            task = f"importing {key.model} on the cluster"
+            arguments: tuple[Any, ...] = (
+                import_on_cluster_task,
+                model,
+                self.host,
+                self.store,
+                self.cluster,
+            )
+        else:
+            task = f"compiling {key.model} for {key.profile} on the cluster"
+            prepared, profile = (
+                self._outcomes.prepared(PrepareKey(key.model)),
+                self._profiles[key.profile],
+            )
+            arguments = (
+                build_on_cluster_task,
+                model,
+                prepared,
+                profile,
+                self.store,
+                self.cluster,
+            )
+        self.pool.assign(slot, *arguments, deadline_s=ELSEWHERE_S, task=task, thread=True)
 
     def _start_job(self, slot: str, job: Job, in_thread: bool) -> None:
         agent = self._outcomes.agent(AgentKey(job.device.profile.agent or ""))

@@ -33,7 +33,7 @@ from farm.types.artifacts import (
 )
 from farm.types.bisect import KernelBisection, Layer, TensorFingerprint
 from farm.types.cache_location import CacheLocation, check_cache_url
-from farm.types.cluster_address import check_cluster
+from farm.types.cluster_address import SLURM, check_cluster
 from farm.types.engine_comparison import ENGINES, EngineComparison, EngineResult
 from farm.types.fleet import (
     DTYPES,
@@ -74,6 +74,7 @@ __all__ = [
     "PRESETS",
     "QUANTIZED",
     "RECIPES",
+    "SLURM",
     "Accuracy",
     "Agreement",
     "Artifact",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from pathlib import Path
 
@@ -37,3 +38,7 @@ def first_hangs(request: Path, line: Line) -> int:
 
 def wrong(request: object, line: Line) -> None:
     raise ValueError(f"no {request}")
+
+
+def dies(request: object, line: Line) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)

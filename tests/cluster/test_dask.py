@@ -8,14 +8,15 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
 import pytest
 from cluster_work import first_hangs, place_and_number, until_unwanted, wrong
-from dask_processes import DaskCluster, dask_cluster
+from dask_processes import DaskCluster
+from farm_commands import BOARD, begin, farm
 from waiting import LIMIT_S, wait_until
 
 from farm.api.resolve import host_profile
@@ -23,7 +24,8 @@ from farm.cancellation import Cancellation, Cancelled
 from farm.cluster import Engine, open_cluster
 from farm.config import load
 from farm.errors import BuildError, FarmError
-from farm.pipeline import cluster_tasks
+from farm.pipeline.cluster import builds
+from farm.pipeline.cluster.carrying import packed
 from farm.pipeline.operations import compile_model
 from farm.store import RecordStore, Store
 from farm.types import Model, Prepared, Progress, Record, Stage
@@ -31,15 +33,6 @@ from farm.worker_main import TaskContext
 
 FLEET = load(None)
 KILLED_FOR = ("rasp3b", "rk3399", "riscv64")
-BOARD = '[devices.here]\nprofile = "x86-v3"\nurl = "local:"\n'
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[DaskCluster]:
-    folder = tmp_path / "cluster"
-    folder.mkdir()
-    with dask_cluster(folder) as cluster:
-        yield cluster
 
 
 @pytest.fixture
@@ -80,31 +73,6 @@ with open_cluster(sys.argv[1]) as engine:
 """
 
 
-def begin(*words: str, folder: Path) -> subprocess.Popen[str]:
-    """Start farm with its configuration, cache and data in a folder."""
-    environment = {
-        **os.environ,
-        "FARM_CONFIG": str(folder / "devices.toml"),
-        "FARM_CACHE": str(folder / "cache"),
-        "FARM_DATA": str(folder / "data"),
-    }
-    command = [sys.executable, "-m", "farm", *words]
-    return subprocess.Popen(
-        command,
-        cwd=folder,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def farm(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    with begin(*words, folder=folder) as child:
-        out, err = child.communicate(timeout=LIMIT_S)
-    return subprocess.CompletedProcess(words, child.returncode, out, err)
-
-
 def content(folder: Path) -> dict[str, bytes]:
     return {
         path.relative_to(folder).as_posix(): path.read_bytes()
@@ -124,7 +92,7 @@ def test_a_worker_builds_what_this_machine_would_build(
     profile, context = FLEET.profile("rasp3b"), Noting(tmp_path)
     cluster.worker("one")
     with open_cluster(cluster.address) as engine:
-        made = cluster_tasks.build_on_cluster_task(context, model, prepared, profile, store, engine)
+        made = builds.build_on_cluster_task(context, model, prepared, profile, store, engine)
     _, own = compile_model(
         model, profile, host=host_profile(FLEET), store=Store(tmp_path / "own"), show=lambda _: None
     )
@@ -165,7 +133,7 @@ def test_the_users_tuning_records_travel(
     RecordStore.of_user().keep(record)
     cluster.worker("one")
     with open_cluster(cluster.address) as engine:
-        made = cluster_tasks.build_on_cluster_task(
+        made = builds.build_on_cluster_task(
             TaskContext(tmp_path), model, prepared, profile, store, engine
         )
     _, own = compile_model(
@@ -197,23 +165,19 @@ def test_what_a_worker_sends_is_checked(
         def lost(self, number: int, error: BaseException) -> BaseException:
             return error
 
-        def run(
-            self, work: object, request: cluster_tasks.BuildRequest, *_: object
-        ) -> tuple[str, object]:  # type: ignore[override]
+        def run(self, work: object, request: builds.BuildRequest, *_: object) -> tuple[str, object]:  # type: ignore[override]
             (asked,) = (store.root / "workloads").iterdir()
             (made,) = (store.root / "artifacts").iterdir()
-            workloads = cluster_tasks._archive(asked, "workloads", request.base)
+            workloads = packed(asked, "workloads", request.base)
             name = request.base if self.damage else made.name
-            return "tcp://liar", cluster_tasks.Built(
-                name, cluster_tasks._archive(made, "artifacts", name), workloads
-            )
+            return "tcp://liar", builds.Built(name, packed(made, "artifacts", name), workloads)
 
     before = content(store.root)
     for damage, why in ((False, "its digest is not that"), (True, "its files are not those")):
         engine = Lying()
         engine.damage = damage
         with pytest.raises(BuildError, match="tcp://liar") as caught:
-            cluster_tasks.build_on_cluster_task(
+            builds.build_on_cluster_task(
                 TaskContext(tmp_path), model, prepared, other, store, engine
             )
         assert caught.value.why.startswith(why)
@@ -246,7 +210,7 @@ def test_a_build_whose_worker_is_killed_is_made_once_elsewhere(
         run(engine, place_and_number, 0)
         for number, profile in enumerate(map(FLEET.profile, KILLED_FOR), 2):
             made = pool.submit(
-                cluster_tasks.build_on_cluster_task,
+                builds.build_on_cluster_task,
                 TaskContext(tmp_path),
                 model,
                 prepared,
@@ -367,15 +331,6 @@ def test_the_task_of_a_killed_controller_ends(cluster: DaskCluster, tmp_path: Pa
         wait_until((tmp_path / "task.begun").exists, "the task's begin")
         controller.kill()
     wait_until((tmp_path / "task.ended").exists, "the end of the task on the worker")
-
-
-@pytest.fixture
-def home(tmp_path: Path, agents: Callable[[str], Path]) -> Path:
-    """A folder with a devices.toml, and a cache in which the agent is built already."""
-    (tmp_path / "cache").mkdir(mode=0o700)
-    (tmp_path / "cache" / "agents").symlink_to(agents("x86_64").parent.parent)
-    (tmp_path / "devices.toml").write_text(BOARD)
-    return tmp_path
 
 
 def test_bench_builds_on_the_cluster(cluster: DaskCluster, home: Path) -> None:

@@ -1,16 +1,19 @@
 """Run the trials of a search: build batches of variants ahead and measure them on the boards.
 
-One worker process builds the batches, one per board measures them. Results are stored at once, so
-Ctrl-C loses none. If a board dies, the rest of its batch is dropped, and the candidate that it was
-trying is tried once more; it is skipped if that happens again.
+One worker process builds the batches, or several workers of a cluster do; one per board measures
+them. On a cluster, batches are built ahead, so that no board waits for one. Results are stored at
+once, so Ctrl-C loses none. If a board dies, the rest of its batch is dropped, and the candidate
+that it was trying is tried once more; it is skipped if that happens again.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from farm import __version__
 from farm.compiler import fingerprint
@@ -33,12 +36,16 @@ from farm.types import (
 )
 from farm.workers import Kind, Message, WorkerPool
 
+if TYPE_CHECKING:
+    from farm.cluster import Engine
+
 _TICK_S = 0.1
 _BATCH_S = 20.0  # fixed part of a batch's deadline on a device; to it are added:
 _CALLS = 60  # at most per variant, including those that do not count
 _SECONDS_PER_BYTE = 1e-6  # of the transfer
 _UNKNOWN_S = 2.0  # one call of every kernel of a model that was never measured
 _BUILDER = "worker"
+_AHEAD = 2  # batches for each board, built or being built on a cluster
 _FAILURES = 3  # in a row, after which a board is no longer used
 
 
@@ -47,6 +54,8 @@ class Board:
     """The state of a board, which has a worker process of its own.
 
     `said` is its current activity or its last error. `gone` means that it is no longer used.
+    `waited_s` is how long it waited for batches after its first one; `idle_since` is set while it
+    waits.
     """
 
     device: Device
@@ -60,6 +69,8 @@ class Board:
     failures: int = 0
     gone: bool = False
     batches: int = 0
+    waited_s: float = 0.0
+    idle_since: float | None = None
     facts: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -86,7 +97,7 @@ class TuningLoop:
     """The loop from candidates to batches to records.
 
     `work` is the state that `show` displays. The batches that wait for a board or are being built
-    are the loop's own.
+    are the loop's own. With a `cluster`, its workers build them.
     """
 
     work: TuningState
@@ -94,8 +105,9 @@ class TuningLoop:
     prepared: Prepared
     profile: Profile
     show: Show
+    cluster: Engine | None = None
     _built: list[Batch] = field(default_factory=list)
-    _building: BatchRequest = ()
+    _building: dict[str, BatchRequest] = field(default_factory=dict)  # by slot
     _batches_begun: int = 0
 
     def run(self, deadline: Deadline) -> None:
@@ -117,28 +129,53 @@ class TuningLoop:
                 self._take(board)
 
     def _build_next(self) -> None:
-        """Assign the next batch to the builder, unless one batch per board is already waiting."""
-        work = self.work
-        if self._building or len(self._built) >= len(work.boards) or not self.pool.idle(_BUILDER):
+        """Assign batches to idle builders, unless enough are waiting for the boards."""
+        if self.cluster is None:
+            self._build_in(_BUILDER, len(self.work.boards))
             return
-        if wanted := work.search.next():
-            self._building = wanted
-            self._batches_begun += 1
-            folder = self.pool.scratch / f"batch-{self._batches_begun}"
-            arguments = (self.work.model, self.prepared, self.profile, wanted, folder)
-            self.pool.assign(
-                _BUILDER,
-                batch_task,
-                *arguments,
-                deadline_s=BUILD_S,
-                task=f"compiling {len(wanted)} variants",
-            )
+        enough = _AHEAD * len(self.work.boards)
+        for number in range(min(self.cluster.slots(), enough)):
+            self._build_in(f"{_BUILDER}-{number + 1}", enough - len(self._building))
+
+    def _build_in(self, slot: str, enough: int) -> None:
+        """Assign the next batch to a builder that is idle, unless `enough` are built."""
+        if slot in self._building or len(self._built) >= enough or not self.pool.idle(slot):
+            return
+        if not (wanted := self.work.search.next()):
+            return
+        self._building[slot] = wanted
+        self._batches_begun += 1
+        folder = self.pool.scratch / f"batch-{self._batches_begun}"
+        arguments = (self.work.model, self.prepared, self.profile, wanted, folder)
+        task = f"compiling {len(wanted)} variants"
+        if self.cluster is None:
+            self.pool.assign(slot, batch_task, *arguments, deadline_s=BUILD_S, task=task)
+            return
+        from farm.pipeline.cluster.candidates import batch_on_cluster_task
+        from farm.pipeline.cluster.carrying import ELSEWHERE_S
+
+        self.pool.assign(
+            slot,
+            batch_on_cluster_task,
+            *(*arguments, self.cluster),
+            deadline_s=ELSEWHERE_S,
+            task=f"{task} on the cluster",
+            thread=True,
+        )
 
     def _measure_next(self, deadline: Deadline) -> None:
         """Assign waiting batches to idle boards."""
         # The board with the fewest batches comes first: all get some if building is the bottleneck.
         for board in sorted(self.work.boards, key=lambda one: one.batches):
-            if self._built and not (board.batch or board.gone or deadline.expired):
+            if board.batch or board.gone or deadline.expired:
+                continue
+            if not self._built:
+                if board.idle_since is None and board.batches:
+                    board.idle_since = time.monotonic()
+            else:
+                if board.idle_since is not None:
+                    board.waited_s += time.monotonic() - board.idle_since
+                    board.idle_since = None
                 batch = self._built.pop(0)
                 board.batch, board.trying, board.rounds, board.wrong = batch, None, [], {}
                 limit_s = self._limit_s(batch)
@@ -160,7 +197,7 @@ class TuningLoop:
         return _BATCH_S + all_s * _CALLS + batch.arrays.stat().st_size * _SECONDS_PER_BYTE
 
     def _hear(self, message: Message) -> None:
-        if message.slot == _BUILDER:
+        if message.slot in self._building:
             self._hear_builder(message)
             return
         board = next(one for one in self.work.boards if one.slot == message.slot)
@@ -188,7 +225,7 @@ class TuningLoop:
         work = self.work
         if message.kind is Kind.NOTE:
             return
-        wanted, self._building = self._building, ()
+        wanted = self._building.pop(message.slot)
         if message.kind is Kind.DONE:
             batch: Batch = message.value
             self._built.append(batch)

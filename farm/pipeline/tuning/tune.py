@@ -3,18 +3,19 @@
     prepare ─> build ─> tasks ─> [ candidates ─> build a batch ─> measure it ─> records ]...
             ─> build ─> compare the builds
 
-Batches are built in one worker process and measured in others, one per board.
+Batches are built in one worker process, or on a cluster, and measured in others, one per board.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from farm import stats, transports
 from farm.deadline import Deadline
 from farm.errors import UsageError, WrongAnswer
-from farm.pipeline.dependencies import for_profile
+from farm.pipeline.dependencies import can_build_remotely, for_profile
 from farm.pipeline.operations import (
     build,
     check_no_emulator,
@@ -39,6 +40,9 @@ from farm.types import (
     Record,
 )
 from farm.workers import thread_map
+
+if TYPE_CHECKING:
+    from farm.cluster import Engine
 
 _BOARDS_S = 60.0  # to query a tracker for its number of boards
 _COMPARE_S = 300.0
@@ -82,8 +86,12 @@ def tune(
     records: RecordStore,
     minutes: float,
     show: Show,
+    cluster: Engine | None = None,
 ) -> TuningResult:
     """Search until nothing is left to gain or the `minutes` are over.
+
+    With a `cluster`, its workers build the candidates, if the profile's builds may be made on
+    another machine.
 
     If the model as a whole became slower, the records from before the search are restored. Raises
     FarmError if the search cannot start or its last board fails, and WrongAnswer if the model
@@ -118,7 +126,8 @@ def tune(
                 Board(device, f"device-{device.name}-{number + 1}", agents[device.name])
                 for number in range(count)
             ]
-        TuningLoop(work, pool, prepared, profile, show).run(Deadline(60 * minutes))
+        builders = cluster if can_build_remotely(profile) else None
+        TuningLoop(work, pool, prepared, profile, show, builders).run(Deadline(60 * minutes))
         after = build(pool, work.model, prepared, profile, store, said)
         paired = None
         if after.library_digest != before.library_digest:

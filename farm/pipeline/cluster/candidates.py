@@ -1,0 +1,116 @@
+"""The candidates of a search on a cluster: a worker compiles a batch, its library comes back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from farm.cluster import Engine, Line
+from farm.compiler.fingerprint import compiler_digest
+from farm.errors import BuildError, FarmError
+from farm.pipeline.cluster.carrying import Missing, carry_out, imported_here, with_import
+from farm.pipeline.worker_tasks import BUILD_S, batch_task, open_pool
+from farm.quantize import float_model
+from farm.store import ArchiveError, open_store
+from farm.types import Batch, Model, Prepared, Profile, Variant
+from farm.workers import TaskContext
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRequest:
+    """A batch for a worker: candidates by workload. `archive` is that of the import, if it travels.
+
+    `compiler` is the digest of the compiler's sources here, which the worker's must have.
+    """
+
+    model: Model
+    prepared: Prepared
+    profile: Profile
+    wanted: tuple[tuple[str, Any], ...]
+    compiler: str
+    archive: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BatchAnswer:
+    """The answer of a worker: a batch, with the content of its files."""
+
+    library: bytes
+    arrays: bytes
+    variants: tuple[Variant, ...]
+    failed: tuple[tuple[str, str, str], ...]
+
+
+def batch_on_cluster_task(
+    context: TaskContext,
+    model: Model,
+    prepared: Prepared,
+    profile: Profile,
+    wanted: tuple[tuple[str, Any], ...],
+    folder: Path,
+    engine: Engine,
+) -> Batch:
+    """Have a worker of the cluster build a batch; write its files into a new folder.
+
+    It runs in a thread. Raises BuildError if what comes back is not what was asked for.
+    """
+    plain = replace(float_model(model), name=model.name)
+
+    def request(archive: bytes | None) -> BatchRequest:
+        return BatchRequest(plain, prepared, profile, wanted, compiler_digest(), archive)
+
+    worker, answer = with_import(engine, batch_here, request, prepared, context.note)
+    if isinstance(answer, FarmError):
+        raise answer
+    names = [variant.function for variant in answer.variants]
+    workloads = {variant.workload for variant in answer.variants}
+    if names != [f"variant_{index}" for index in range(len(names))] or not workloads <= {
+        workload for workload, _ in wanted
+    }:
+        raise BuildError(
+            f"worker {worker} of the cluster answered with other variants than it was asked for",
+            "",
+            "run the command again, without --cluster if it happens again",
+        )
+    folder.mkdir(parents=True)
+    batch = Batch(folder / "library.so", folder / "arrays.npz", answer.variants, answer.failed)
+    batch.library.write_bytes(answer.library)
+    batch.arrays.write_bytes(answer.arrays)
+    return batch
+
+
+def batch_here(request: BatchRequest, line: Line) -> BatchAnswer | Missing | FarmError:
+    """Build a batch on a worker of the cluster."""
+    store = open_store(None)
+    if compiler_digest() != request.compiler:
+        return BuildError(
+            "a worker of the cluster would build something else",
+            "its farm has the same version and other sources",
+            "install the same farm on the workers",
+        )
+    try:
+        directory = imported_here(request.prepared, request.archive, store)
+        if directory is None:
+            return Missing()
+        prepared = replace(request.prepared, directory=directory)
+        with open_pool(store) as pool, store.scratch() as scratch:
+            made: Batch = carry_out(
+                pool,
+                line,
+                batch_task,
+                (request.model, prepared, request.profile, request.wanted, scratch / "batch"),
+                BUILD_S,
+                f"compiling {len(request.wanted)} variants",
+            )
+            return BatchAnswer(
+                made.library.read_bytes(), made.arrays.read_bytes(), made.variants, made.failed
+            )
+    except FarmError as error:
+        return error
+    except ArchiveError as error:
+        return BuildError(
+            f"the import of {request.model.name} was damaged on its way",
+            str(error),
+            "run the command again",
+        )

@@ -1,0 +1,144 @@
+"""Imports on a cluster: the files of a model travel, the imported model comes back.
+
+The worker imports the model, runs its reference and checks the import, as this machine would. The
+digest under which the import is stored is that which this machine computes of the model's files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from farm import importers, prepare
+from farm.cluster import Engine, Line
+from farm.compiler.build import shares_code
+from farm.compiler.fingerprint import compiler_digest
+from farm.errors import BuildError, FarmError, ModelError
+from farm.importers.fingerprints import external_files
+from farm.pipeline.cluster.carrying import carry_out, packed, unpack
+from farm.pipeline.worker_tasks import PREPARE_S, kept_model_task, open_pool, prepare_task
+from farm.store import ArchiveError, Store, open_store
+from farm.types import RECIPES, Model, Prepared, Profile
+from farm.workers import TaskContext
+
+_MOST_BYTES = 1 << 30  # of a model's files; they pass through the scheduler's memory
+
+
+@dataclass(frozen=True, slots=True)
+class ImportRequest:
+    """An import for a worker: a model, and its files by name; the first is its source.
+
+    `compiler` is the digest of the compiler's sources here, which the worker's must have.
+    """
+
+    model: Model
+    host: Profile
+    files: tuple[tuple[str, bytes], ...]
+    compiler: str
+
+
+@dataclass(frozen=True, slots=True)
+class ImportAnswer:
+    """The answer of a worker: the archive of an import."""
+
+    digest: str
+    archive: bytes
+
+
+def may_travel(model: Model, host: Profile, profiles: Sequence[Profile]) -> bool:
+    """Return whether another machine may import a model that is built for `profiles`.
+
+    It may not if the model has other files than its own (code, samples, a data set), if its file is
+    trusted as a program of this machine, or if the check of the import makes one of the builds.
+    Neither may a file that is missing, so that this machine reports it, or too large to travel.
+    """
+    return not (
+        importers.python_source(model)
+        or model.module
+        or model.trust
+        or model.dataset
+        or model.source.endswith(RECIPES)
+        or (model.quantize is not None and model.quantize.calibrates)
+        or any(shares_code(profile, host) for profile in profiles)
+        or not 0 < _size(model) <= _MOST_BYTES
+    )
+
+
+def _size(model: Model) -> int:
+    """Return the size of a model's files in bytes; 0 if one is missing or lies elsewhere."""
+    try:
+        importers.check_source(model)
+        files = importers.files_of(model)
+        if Path(model.source).suffix.lower() == ".onnx":
+            elsewhere = len(external_files(Path(model.source))) - len(files) + 1
+            if elsewhere:
+                return 0
+        return sum(path.stat().st_size for path in files)
+    except (FarmError, OSError):
+        return 0
+
+
+def import_on_cluster_task(
+    context: TaskContext, model: Model, host: Profile, store: Store, engine: Engine
+) -> Prepared:
+    """Have a worker of the cluster import a model; return the import from our own store.
+
+    It runs in a thread. Raises BuildError if what comes back is not the import that was asked for,
+    and ModelError.
+    """
+    files = importers.files_of(model)
+    folder = files[0].parent
+    content = tuple((path.relative_to(folder).as_posix(), path.read_bytes()) for path in files)
+    request = ImportRequest(replace(model, labels=None), host, content, compiler_digest())
+    wanted = prepare.digest(model, store.root)
+    assert wanted is not None, "only a model with code has dependencies of its own"
+    worker, answer = engine.run(import_here, request, context.note)
+    if isinstance(answer, FarmError):
+        raise answer
+    made = None
+    try:
+        if answer.digest != wanted:
+            raise ArchiveError("its digest is not that of the model's files, or these changed")
+        if store.find(prepare.KIND, wanted) is None:
+            unpack(answer.archive, prepare.KIND, wanted, store)
+        made = kept_model_task(context, model, store.root)
+    except ArchiveError as error:
+        what = f"what worker {worker} of the cluster sent is not the import of {model.name}"
+        fix = "run the command again, without --cluster if it happens again"
+        raise BuildError(what, str(error), fix) from error
+    if made is None:
+        raise ModelError(
+            f"{model.name} changed while it was read", model.source, "run the command again"
+        )
+    return replace(made, cached=False)
+
+
+def import_here(request: ImportRequest, line: Line) -> ImportAnswer | FarmError:
+    """Import a model on a worker of the cluster."""
+    store = open_store(None)
+    if compiler_digest() != request.compiler:
+        why = "its farm has the same version and other sources"
+        return BuildError(
+            "a worker of the cluster would import something else",
+            why,
+            "install the same farm on the workers",
+        )
+    try:
+        with open_pool(store) as pool, store.scratch() as folder:
+            for name, content in request.files:
+                path = folder / Path(name)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(content)
+            model = replace(request.model, source=str(folder / request.files[0][0]))
+            made: Prepared = carry_out(
+                pool,
+                line,
+                prepare_task,
+                (model, request.host, store),
+                PREPARE_S,
+                f"importing {model.name}",
+            )
+        return ImportAnswer(made.digest, packed(made.directory, prepare.KIND, made.digest))
+    except FarmError as error:
+        return error

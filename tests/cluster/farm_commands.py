@@ -1,0 +1,37 @@
+"""Run farm's commands with a configuration, a cache and data of their own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from waiting import LIMIT_S
+
+BOARD = '[devices.here]\nprofile = "x86-v3"\nurl = "local:"\n'
+
+
+def begin(*words: str, folder: Path) -> subprocess.Popen[str]:
+    """Start farm with its configuration, cache and data in a folder."""
+    environment = {
+        **os.environ,
+        "FARM_CONFIG": str(folder / "devices.toml"),
+        "FARM_CACHE": str(folder / "cache"),
+        "FARM_DATA": str(folder / "data"),
+    }
+    command = [sys.executable, "-m", "farm", *words]
+    return subprocess.Popen(
+        command,
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def farm(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    with begin(*words, folder=folder) as child:
+        out, err = child.communicate(timeout=LIMIT_S)
+    return subprocess.CompletedProcess(words, child.returncode, out, err)
