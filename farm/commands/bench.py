@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from farm.api.resolve import resolve_deadline, resolve_plan, with_batch
-from farm.commands import baseline_comparison
-from farm.commands import engine_option as rivals
+from farm.commands import baseline_comparison, engine_option
 from farm.commands.common import Session, check_writable, with_session, write_whole
 from farm.commands.model_options import ModelProperties, with_model_properties
 from farm.commands.options import (
@@ -86,7 +85,7 @@ if TYPE_CHECKING:
     default="",
     help="Samples per inference, or several: 1,8,32; shows inferences/s.",
 )
-@rivals.against_option
+@engine_option.against_option
 @with_gates
 @with_threads(several=True)
 @with_model_properties
@@ -163,15 +162,15 @@ def bench(
     )
     if pairs and not session.as_json:
         baseline_comparison.show_comparison(session, pairs, "the same farm bench with --in-turns")
-    contests = rivals.compare_engines(
+    contests = engine_option.compare_engines(
         session, jobs, outcome, against
     )  # after the table, so that a failure here does not lose it
     if session.as_json:
         extra = {"comparison": [pair.as_json() for pair in pairs]} if baseline else {}
-        extra |= {"against": rivals.body(contests)} if against else {}
+        extra |= {"against": engine_option.body(contests)} if against else {}
         session.document("bench", {**outcome_body(outcome), **extra})
     elif contests:
-        rivals.show(session, contests)
+        engine_option.show(session, contests)
     if outcome.good:
         baseline_comparison.exit_on_regression(pairs, fail_on)
     raise SystemExit(exit_code(outcome))

@@ -276,9 +276,9 @@ class _JobRunner:
         if isinstance(key, BuildKey):
             return can_build_remotely(self._profiles[key.profile])
         if key not in self._travelling:
-            from farm.pipeline.cluster.imports import can_build_remotely as import_may_travel
+            from farm.pipeline.cluster.imports import can_import_remotely
 
-            self._travelling[key] = import_may_travel(
+            self._travelling[key] = can_import_remotely(
                 self._models[key.model], self.host, self._wanted_profiles(key)
             )
         return self._travelling[key]

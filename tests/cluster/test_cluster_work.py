@@ -18,7 +18,7 @@ from farm.cluster import Engine, open_cluster
 from farm.cluster.dask import DaskEngine
 from farm.config import load
 from farm.pipeline.cluster.candidates import batch_on_cluster_task
-from farm.pipeline.cluster.imports import may_travel
+from farm.pipeline.cluster.imports import can_import_remotely
 from farm.pipeline.tuning.loop import Board, TuningLoop, TuningState
 from farm.pipeline.tuning.search import Kernel, Search
 from farm.pipeline.worker_tasks import batch_task, prepare_task, tasks_task
@@ -87,9 +87,11 @@ def test_an_error_of_an_import_on_the_cluster_is_that_of_an_import_here(
 def test_what_needs_other_files_of_this_machine_is_imported_here(tmp_path: Path) -> None:
     write_model(tmp_path / "net.onnx")
     model = FLEET.model(str(tmp_path / "net.onnx"))
-    assert may_travel(model, HOST, BOARD_PROFILE)
-    assert may_travel(replace(model, quantize=Quantize(dtype="float16")), HOST, BOARD_PROFILE)
-    assert not may_travel(model, HOST, (HOST,)), "its check makes the build"
+    assert can_import_remotely(model, HOST, BOARD_PROFILE)
+    assert can_import_remotely(
+        replace(model, quantize=Quantize(dtype="float16")), HOST, BOARD_PROFILE
+    )
+    assert not can_import_remotely(model, HOST, (HOST,)), "its check makes the build"
     for other in (
         replace(model, quantize=Quantize(dtype="int8"), calibration_data=tmp_path),
         replace(model, dataset=tmp_path),
@@ -97,7 +99,7 @@ def test_what_needs_other_files_of_this_machine_is_imported_here(tmp_path: Path)
         replace(model, source=str(tmp_path / "missing.onnx")),
         FLEET.model("digits"),
     ):
-        assert not may_travel(other, HOST, BOARD_PROFILE)
+        assert not can_import_remotely(other, HOST, BOARD_PROFILE)
 
 
 def test_the_candidates_of_a_search_are_built_on_the_cluster(

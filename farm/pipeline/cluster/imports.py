@@ -46,7 +46,7 @@ class ImportAnswer:
     archive: bytes
 
 
-def may_travel(model: Model, host: Profile, profiles: Sequence[Profile]) -> bool:
+def can_import_remotely(model: Model, host: Profile, profiles: Sequence[Profile]) -> bool:
     """Return whether another machine may import a model that is built for `profiles`.
 
     It may not if the model has other files than its own (code, samples, a data set), if its file is
