@@ -79,10 +79,11 @@ def tracker(
 class Wire:
     """A connection to a tracker, after the greeting."""
 
-    def __init__(self, port: int, greet: bool = True, origin: str = HOST) -> None:
-        self.socket = socket.create_connection(
-            (HOST, port), timeout=LIMIT_S, source_address=(origin, 0)
-        )
+    def __init__(
+        self, port: int, greet: bool = True, origin: str | None = None, host: str = HOST
+    ) -> None:
+        source = (origin or HOST, 0) if host == HOST else None
+        self.socket = socket.create_connection((host, port), timeout=LIMIT_S, source_address=source)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if greet:
             self.socket.sendall(MAGIC)

@@ -51,6 +51,11 @@ OPEN_HELP = "Listen beyond loopback: whoever reaches the port can run any code h
 @click.option("--no-key", is_flag=True, help=NO_KEY_HELP)
 @click.option("--tracker", metavar="HOST:PORT", help="Register with this tracker.")
 @click.option(
+    "--board",
+    metavar="NAME",
+    help="This board's name in a lab. [default: the key and digits of the system's machine-id]",
+)
+@click.option(
     "--threads", type=click.IntRange(1), help="Threads per inference. [default: one per core]"
 )
 @click.option("--cores", help="big, little, all, or numbers such as 0,2-3. [default: big]")
@@ -67,6 +72,7 @@ def agent(
     key: str,
     no_key: bool,
     tracker: str | None,
+    board: str | None,
     threads: int | None,
     cores: str | None,
     cuda: bool,
@@ -91,6 +97,7 @@ def agent(
 
     check_loopback(host, open_to_network)
     key = chosen_key(key, key_file, no_key, tracker)
+    check_board(board, tracker)
     machine = this_machine.architecture()
     if machine is None:
         raise UsageError(
@@ -122,7 +129,8 @@ def agent(
         "--store",
         str(kept),
     ]
-    for option, value in (("--tracker", tracker), ("--threads", threads), ("--cores", cores)):
+    given = (("--tracker", tracker), ("--board", board), ("--threads", threads), ("--cores", cores))
+    for option, value in given:
         command += [option, str(value)] if value else []
     if not (key or no_key or tracker):
         key, file = hold_key(address, bound, fresh=port == 0)
@@ -255,6 +263,24 @@ def check_key(key: str, tracker: str | None) -> None:
             "a tracker needs a key",
             "clients ask it for a kind of board",
             "add --key, for example --key rasp3b",
+        )
+
+
+def check_board(board: str | None, tracker: str | None) -> None:
+    """Raise UsageError for an invalid name of a board, and for one without a tracker."""
+    if board is None:
+        return
+    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}", board):
+        raise UsageError(
+            f"--board {board} is no name of a board",
+            "it is made of at most 100 letters, digits, '_', '-' and '.'",
+            "for example --board pi5-07",
+        )
+    if not tracker:
+        raise UsageError(
+            "--board without a tracker",
+            "a lab knows its boards by name, and the lab is behind its tracker",
+            "add --tracker HOST:PORT, or leave --board out",
         )
 
 

@@ -6,7 +6,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from farm.lab.entities import BoardView, Event, Lease, LeaseRequest, Prospect, State
+from farm.lab.entities import Agent, BoardView, Event, Lease, LeaseRequest, Prospect, State
+from farm.tracker.agent_messages import BoardState
 
 
 def lease_to_json(lease: Lease) -> dict[str, Any]:
@@ -45,6 +46,7 @@ def shown_lease(
         "state": lease.state.value,
         "why": lease.why,
         "boards": list(lease.boards),
+        "lost": dict(lease.lost),
         "labels": dict(request.labels),
         "implicit": request.implicit,
         "for_s": request.for_s,
@@ -58,9 +60,22 @@ def shown_lease(
     }
 
 
-def shown_board(board: BoardView, address: str) -> dict[str, Any]:
-    """Return a board as people see it. Its address is empty if it is away."""
-    return {**dataclasses.asdict(board), "tags": list(board.tags), "address": address}
+def shown_board(
+    board: BoardView, address: str, agent: Agent | None = None, heard_s: float | None = None
+) -> dict[str, Any]:
+    """Return a board as people see it. Its address is empty if it is away.
+
+    Of farm's agents there is more: the version, and the state that was heard `heard_s` ago.
+    """
+    state = agent.state if agent else BoardState()
+    return {
+        **dataclasses.asdict(board),
+        "tags": list(board.tags),
+        "address": address,
+        "agent": agent.version if agent else "",
+        "heard_s": None if heard_s is None else round(heard_s, 1),
+        **dataclasses.asdict(state),
+    }
 
 
 def event_from_json(body: Mapping[str, Any]) -> Event:

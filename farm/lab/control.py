@@ -291,7 +291,12 @@ class Control:
 
     async def _boards(self, _: Fields, __: Caller) -> dict[str, Any]:
         shown = [
-            shown_board(board, self.lender.address(board.name))
+            shown_board(
+                board,
+                self.lender.address(board.name),
+                self.lender.agent(board.name),
+                self.lender.last_word_s(board.name),
+            )
             for board in self.lender.scheduler.boards()
         ]
         await self._kept()
@@ -439,6 +444,8 @@ class Control:
         )
 
     async def _told(self, lease: Lease, caller: Caller) -> dict[str, Any]:
+        if caller.name == lease.request.owner:
+            self.lender.scheduler.claim(lease.number)
         shown = self._shown(lease, key=caller.name == lease.request.owner)
         await self._kept()
         return {"lease": shown}

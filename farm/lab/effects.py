@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from farm.lab.entities import Event, Lease
+from farm.lab.entities import Event, Holding, Lease
+from farm.lab.records import BoardRecord
 
 MOST_ENDED = 1000  # leases that have ended, of which the lab still says how
 
@@ -20,7 +21,8 @@ class Effects:
     used: dict[str, tuple[float, float]] = field(
         default_factory=dict
     )  # by owner: board seconds, when
-    granted: list[Lease] = field(default_factory=list)
+    granted: list[Lease] = field(default_factory=list)  # or given another board
+    taken: list[Holding] = field(default_factory=list)  # of leases that go on without the board
     ended: list[Lease] = field(default_factory=list)
 
     @property
@@ -39,3 +41,4 @@ class Past:
     used: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     next_lease: int = 1
     next_event: int = 1
+    boards: Sequence[BoardRecord] = ()

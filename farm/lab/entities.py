@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from farm.tracker.agent_messages import BoardState
+
 RANKS = ("interactive", "ci", "batch")  # the classes of leases, the most urgent first
 HOUR_S = 3600.0
 
@@ -21,7 +23,8 @@ class State(Enum):
     REVOKED = "revoked"  # by an administrator
     CANCELLED = "cancelled"  # by its owner, in the queue
     TIMED_OUT = "timed out"  # in the queue
-    LOST = "lost"  # its board hung up; of implicit leases
+    LAPSED = "lapsed"  # granted while its owner was away, and not picked up
+    LOST = "lost"  # its board hung up or fell silent; of implicit leases
 
     @property
     def ended(self) -> bool:
@@ -68,7 +71,9 @@ class LeaseRequest:
 class Lease:
     """A request that was taken in.
 
-    `number` only grows; `key` is what its owner asks the tracker for.
+    `number` only grows; `key` is what its owner asks the tracker for. A board that is lost (silent,
+    or bad) is in `lost` with the reason; as soon as another is free the lease has that instead.
+    `given_at` has the boards that it did not have from the beginning.
     """
 
     number: int
@@ -82,6 +87,18 @@ class Lease:
     heard_at: float = 0.0
     boards: tuple[str, ...] = ()
     why: str = ""
+    given_at: Mapping[str, float] = field(default_factory=dict)
+    lost: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """A board that a lease had for some time."""
+
+    lease: int
+    board: str
+    since: float
+    until: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +115,7 @@ class Prospect:
 
 @dataclass(frozen=True, slots=True)
 class BoardView:
-    """A board as it is shown. `use` is free, leased, in session, or away."""
+    """A board as it is shown. `use` is free, leased, in session, silent, or away."""
 
     name: str
     kind: str
@@ -107,6 +124,17 @@ class BoardView:
     lease: int | None = None
     owner: str = ""
     until: float | None = None
+
+
+@dataclass(slots=True)
+class Agent:
+    """One of farm's agents: its board, its version, the boot of its system, and its last state."""
+
+    board: str
+    kind: str
+    version: str
+    boot: str
+    state: BoardState = field(default_factory=BoardState)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +178,8 @@ class Rules:
     A lease counts as one class more urgent after each `aging_s` in the queue; one that has aged
     past the most urgent class goes before all others. An owner's use of boards halves in
     `half_life_s`, and counts by the owner's share. A lease of several boards keeps free ones for
-    itself for `gather_s`, then lets others by for as long.
+    itself for `gather_s`, then lets others by for as long. A lease without heartbeats that has its
+    boards after a wait lapses if its owner does not ask for it, or use it, within `pickup_s`.
     """
 
     classes: Mapping[str, LeaseClass] = field(
@@ -160,6 +189,7 @@ class Rules:
     aging_s: float = HOUR_S / 2
     half_life_s: float = 24 * HOUR_S
     gather_s: float = 600.0
+    pickup_s: float = 300.0
     queue: int = 256  # of one owner
     implicit_rank: str = "batch"
 

@@ -13,6 +13,7 @@ from farm.config.toml_lines import Parsed, parse
 from farm.errors import ConfigError, UsageError, did_you_mean
 from farm.lab.durations import parse_duration
 from farm.lab.entities import RANKS, KnownBoard, LeaseClass, Rules
+from farm.tracker.agent_messages import HEARTBEAT_S
 from farm.types.postgres_url import is_postgres_url, parse_postgres_url
 
 SOCKET_MODES = {"owner": 0o600, "group": 0o660, "everyone": 0o666}
@@ -29,6 +30,7 @@ class LabSettings:
     tracker: tuple[str, int] = ("127.0.0.1", 9190)
     people: str = "owner"  # who may use the control socket
     page: int | None = None  # its port on loopback
+    heartbeat_s: float = HEARTBEAT_S  # of farm's agents
     rules: Rules = field(default_factory=Rules)
     boards: tuple[KnownBoard, ...] = ()
 
@@ -88,6 +90,8 @@ class _Reader:
             "aging",
             "half_life",
             "gather",
+            "pickup",
+            "heartbeat",
             "classes",
             "owners",
             "boards",
@@ -100,6 +104,7 @@ class _Reader:
             self._get(at, lab, "aging", usual.aging_s, _seconds),
             self._get(at, lab, "half_life", usual.half_life_s, _seconds),
             self._get(at, lab, "gather", usual.gather_s, _seconds),
+            pickup_s=self._get(at, lab, "pickup", usual.pickup_s, _seconds),
             implicit_rank=self._get(at, lab, "tracker_class", usual.implicit_rank, _one_of(RANKS)),
         )
         return LabSettings(
@@ -107,6 +112,7 @@ class _Reader:
             self._get(at, lab, "tracker", LabSettings().tracker, _host_and_port),
             self._get(at, lab, "people", "owner", _one_of(SOCKET_MODES)),
             self._get(at, lab, "page", None, _port),
+            self._get(at, lab, "heartbeat", HEARTBEAT_S, _seconds),
             rules,
             self._boards(self._table((*at, "boards"), lab)),
         )
@@ -140,9 +146,8 @@ class _Reader:
             self._only(at, table, ("kind", "address", "tags"))
             if not _NAME.fullmatch(name):
                 self._note(at, "a board's name is made of letters, digits, '_', '-' and '.'")
-            for needed in ("kind", "address"):
-                if needed not in table and isinstance(tables[name], dict):
-                    self._note(at, f"the board {name!r} needs the key {needed!r}")
+            if "kind" not in table and isinstance(tables[name], dict):
+                self._note(at, f"the board {name!r} needs the key 'kind'")
             board = KnownBoard(
                 name,
                 self._get(at, table, "kind", "", _kind),
@@ -150,7 +155,9 @@ class _Reader:
                 self._get(at, table, "tags", (), _texts),
             )
             other = places.setdefault((board.kind, board.address), name)
-            if other != name and board.address:
+            if not board.address:  # its agent says its name
+                del places[board.kind, board.address]
+            elif other != name:
                 self._note(
                     at,
                     f"the boards {other!r} and {name!r} are one: {board.kind} at {board.address}",

@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import json
 import secrets
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 from farm.errors import FarmError
 from farm.lab.codec import event_from_json, lease_from_json, lease_to_json
 from farm.lab.effects import MOST_ENDED, Effects, Past
-from farm.lab.entities import Event, Lease, State
+from farm.lab.entities import Event, Holding, Lease, State
+from farm.lab.records import FORGOTTEN_S, BoardRecord, record_from_json, record_to_json
 from farm.store.upsert import add, put
 from farm.types.postgres_url import is_postgres_url
 
@@ -67,6 +69,8 @@ class Batch:
     kinds: list[str] = field(default_factory=list)
     used: dict[str, tuple[float, float]] = field(default_factory=dict)
     sessions: list[Session] = field(default_factory=list)
+    taken: list[Holding] = field(default_factory=list)
+    boards: dict[str, BoardRecord] = field(default_factory=dict)
 
     def add(self, effects: Effects) -> None:
         """Add what has changed; of a lease that changed twice, the last state counts."""
@@ -74,6 +78,7 @@ class Batch:
         self.events += effects.events
         self.kinds += effects.kinds
         self.used.update(effects.used)
+        self.taken += effects.taken
 
     @property
     def durable(self) -> bool:
@@ -83,7 +88,15 @@ class Batch:
     @property
     def empty(self) -> bool:
         """Whether there is nothing to keep."""
-        return not (self.leases or self.events or self.kinds or self.used or self.sessions)
+        return not (
+            self.leases
+            or self.events
+            or self.kinds
+            or self.used
+            or self.sessions
+            or self.taken
+            or self.boards
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +108,12 @@ class _Tables:
     usage: Table
     kinds: Table
     sessions: Table
+    boards: Table
 
 
 @functools.cache
 def _tables() -> _Tables:
-    """Return the tables of version 1."""
+    """Return the tables of version 2."""
     from sqlalchemy import Column, Double, Index, Integer, MetaData, Table
 
     from farm.store.database import ROW_NUMBER, Name
@@ -168,7 +182,13 @@ def _tables() -> _Tables:
             *texts("kind", "owner"),
             Column("lease", ROW_NUMBER),
         ),
+        Table("lab_boards", known, *texts("board", key=True), *times("seen_at"), *texts("body")),
     )
+
+
+def _add_boards(db: Connection) -> None:
+    """Take the tables from version 1 to 2: those of the first labs know nothing of boards."""
+    _tables().boards.create(db)
 
 
 class Journal:
@@ -238,7 +258,8 @@ class Journal:
             if on_server
             else SqliteBackend(Path(self._place))
         )
-        return Database(place, "the record of the lab", "leases", _tables().server.metadata)
+        tables = _tables().server.metadata
+        return Database(place, "the record of the lab", "leases", tables, (_add_boards,))
 
     def _take_over(self, db: Connection) -> Past:
         from sqlalchemy import func
@@ -261,7 +282,15 @@ class Journal:
             {row.owner: (row.board_s, row.at) for row in db.execute(its.usage.select())},
             1 + (db.scalar(leases.select().with_only_columns(func.max(leases.c.number))) or 0),
             1 + (db.scalar(events.select().with_only_columns(func.max(events.c.number))) or 0),
+            self._boards(db),
         )
+
+    def _boards(self, db: Connection) -> list[BoardRecord]:
+        """Return what is kept of the boards; those that nobody has seen for long are forgotten."""
+        table = _tables().boards
+        db.execute(table.delete().where(table.c.seen_at < time.time() - FORGOTTEN_S))
+        rows = db.execute(table.select().order_by(table.c.seen_at))
+        return [record_from_json(json.loads(row.body)) for row in rows]
 
     def _write(self, db: Connection, batch: Batch) -> None:
         its = _tables()
@@ -276,6 +305,7 @@ class Journal:
                 "stop one of them, or give it a store of its own",
             )
         put(db, its.leases, [_row(lease) for lease in batch.leases.values()])
+        put(db, its.holdings, [dataclasses.asdict(one) for one in batch.taken])
         holdings = [row for lease in batch.leases.values() for row in _holdings(lease)]
         put(
             db, its.holdings, [row for row in holdings if row["until"] is not None]
@@ -299,6 +329,14 @@ class Journal:
             ],
         )
         add(db, its.sessions, _sessions(batch.sessions))
+        put(
+            db,
+            its.boards,
+            [
+                {"board": name, "seen_at": one.seen_at, "body": json.dumps(record_to_json(one))}
+                for name, one in batch.boards.items()
+            ],
+        )
 
 
 def _lease(body: str) -> Lease:
@@ -324,7 +362,12 @@ def _holdings(lease: Lease) -> list[dict[str, Any]]:
     if lease.state is State.QUEUED:
         return []
     return [
-        {"lease": lease.number, "board": board, "since": lease.granted_at, "until": lease.ended_at}
+        {
+            "lease": lease.number,
+            "board": board,
+            "since": lease.given_at.get(board, lease.granted_at),
+            "until": lease.ended_at,
+        }
         for board in lease.boards
     ]
 

@@ -9,17 +9,26 @@ kind and address, and further ones behind the same address by a number.
 from __future__ import annotations
 
 import itertools
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
 from farm.errors import UsageError
 from farm.lab.effects import Effects
-from farm.lab.entities import Event, KnownBoard, Lease, LeaseRequest, Rules, State
-from farm.lab.journal import Session
+from farm.lab.entities import Agent, Event, KnownBoard, Lease, LeaseRequest, Rules, State
+from farm.lab.records import Records
 from farm.lab.scheduler import LeaseScheduler
+from farm.lab.sessions import Sessions
 from farm.lab.writer import Writer
+from farm.tracker.agent_messages import (
+    HEARTBEAT_S,
+    AgentHello,
+    BoardSession,
+    Heartbeat,
+    SessionEnded,
+    Wishes,
+)
 from farm.tracker.scheduler import (
     Grant,
     Offer,
@@ -33,6 +42,7 @@ from farm.tracker.scheduler import (
 )
 
 MOST_REQUESTS = 256  # of one connection that wait
+_SILENT_BEATS = 2.5  # without a word for so many heartbeats a board is silent: 25 s
 _MOST_KEYS = 1 << 16  # before those of leases that are forgotten are looked for
 
 
@@ -53,7 +63,7 @@ class _Request:
 
 
 class LabLender:
-    """The lab's side of TVM's tracker protocol; `tracker.server.Lender` is its form.
+    """The lab's side of TVM's tracker protocol; `tracker.server.Lender` and `Agents` are its form.
 
     `clock` is the time of leases. `tell` gets what was kept: leases that changed, and events.
     """
@@ -66,9 +76,20 @@ class LabLender:
         inventory: Iterable[KnownBoard],
         clock: Callable[[], float],
         tell: Callable[[list[Lease], list[Event]], None],
+        records: Records | None = None,
+        heartbeat_s: float = HEARTBEAT_S,
     ) -> None:
         self.scheduler = scheduler
         self.deliver: Deliver = _nobody
+        self.hang_up: Callable[[int, str], None] = lambda _peer, _why: None
+        self.records = records or Records(())
+        self.sessions = Sessions(scheduler, writer, self.records, rules, clock)
+        self.endings: Counter[tuple[str, str]] = Counter()  # of sessions, by kind and how
+        self._silent_s = _SILENT_BEATS * heartbeat_s
+        self._now: float | None = None  # of the tracker
+        self._agents: dict[int, Agent] = {}  # by peer
+        self._silent: set[str] = set()  # boards that have not been heard for long
+        self._gone: dict[str, float] = {}  # boards of leases that hung up, since when
         self._writer = writer
         self._rules = rules
         self._clock = clock
@@ -87,8 +108,7 @@ class LabLender:
         self._boards_of: dict[int, set[str]] = {}
         self._requests: dict[int, OrderedDict[int, _Request]] = {}  # by peer, then number
         self._of_lease: dict[int, OrderedDict[int, _Request]] = {}  # requests by lease, then number
-        self._hushed: set[str] = set()  # boards with an offer that are silent
-        self._sessions: dict[str, Session] = {}  # that run, as far as is known
+        self._hushed: set[str] = set()  # boards with an offer that were not heard as they should
         self._keys = {lease.key: lease.number for lease in scheduler.remembered()}
 
     # of the control socket
@@ -118,17 +138,33 @@ class LabLender:
 
         `now` is the tracker's.
         """
+        if self._now is None:
+            self._expect_boards(now)
+        self._now = now
         for board, offer in self._offers.items():
             if board not in self._hushed and self._connections.is_silent(offer.peer, now):
                 self._hushed.add(board)
-                self.scheduler.board_busy(board)
+                self.scheduler.board_hushed(board)
+        self._find_silent(now)
         self.scheduler.tick(self._clock())
         self.settle()
+        self._writer.note_boards(self.records.take())
         self._writer.flush()
 
     def address(self, board: str) -> str:
         """Return where a board serves, or "" if that is not known."""
         return self._places.get(board, "")
+
+    def agent(self, board: str) -> Agent | None:
+        """Return the agent of a board; None for TVM's own server, and one that is away."""
+        return self._agents.get(self._peer_of.get(board, -1))
+
+    def last_word_s(self, board: str) -> float | None:
+        """Return how long ago the server of a board has spoken; None if it is away."""
+        peer = self._peer_of.get(board)
+        if peer is None or self._now is None:
+            return None
+        return max(0.0, self._now - self._connections.heard_at(peer))
 
     # of the tracker
 
@@ -142,9 +178,12 @@ class LabLender:
             self._forget(request)
             if request.implicit:
                 self.scheduler.withdraw(request.lease, self._clock())
+        last_word = self._connections.heard_at(peer)
+        is_agent = self._agents.pop(peer, None) is not None
         self._connections.disconnect(peer)
         for board in self._boards_of.pop(peer, ()):
             self._lose(board)
+            self._gone[board] = last_word if is_agent or self._now is None else self._now
         self.settle()
 
     def register(self, peer: int, server: Server) -> int | None:
@@ -165,8 +204,10 @@ class LabLender:
         self._offers[board] = offer
         self._places[board] = f"{offer.host}:{offer.port}"
         self._boards[peer, offer.match_key] = board
-        self._end_session(board)
+        self.sessions.end(board)
+        self._gone.pop(board, None)
         self.scheduler.board_idle(board, offer.key, self._clock())
+        self._hear_again(board)
         self._serve(board)
         self.settle()
         return []
@@ -188,14 +229,15 @@ class LabLender:
 
     def heard(self, peer: int, now: float, ping: bool) -> list[Grant]:
         """Note that a peer has spoken; boards that were silent can be lent again."""
+        self._now = now
         self._connections.heard(peer, now, ping)
-        hushed = self._hushed & self._boards_of.get(peer, set()) if self._hushed else set()
-        for board in hushed:
-            self._hushed.discard(board)
-            self.scheduler.board_idle(board, self._offers[board].key, self._clock())
-            self._serve(board)
-        if hushed:
-            self.settle()
+        if self._hushed or self._silent:
+            quiet = (self._hushed | self._silent) & self._boards_of.get(peer, set())
+            for board in quiet:
+                self._hear_again(board)
+                self._serve(board)
+            if quiet:
+                self.settle()
         return []
 
     def has_had_board(self, key: str) -> bool:
@@ -222,7 +264,117 @@ class LabLender:
         queues = {kind: Queue(*self.scheduler.counts(kind)) for kind in self.scheduler.wanted_kinds}
         return Summary(queues, self._connections.summary(now).servers)
 
+    # of farm's agents
+
+    def knows(self, peer: int) -> bool:
+        """Return whether a peer is an agent."""
+        return peer in self._agents
+
+    def hello(self, peer: int, server: Server, hello: AgentHello, now: float) -> None:
+        """Take in an agent that has registered. One that has a session is joined with its lease."""
+        address = f"{server.host}:{server.port}"
+        board = self._name_of_agent(peer, server.key, address, hello)
+        self._now = now
+        self._boards_of.setdefault(peer, set()).add(board)
+        self._peer_of[board] = peer
+        self._agents[peer] = Agent(board, server.key, hello.version, hello.boot)
+        self._places[board] = address
+        self._gone.pop(board, None)
+        self.scheduler.board_came(board, server.key, self._clock())
+        self._hear_again(board)
+        if hello.session:
+            self._join(board, server.key, hello.session)
+        self.settle()
+
+    def heartbeat(self, peer: int, heartbeat: Heartbeat) -> Wishes:
+        """Take in the whole state of a board; return what its agent is to do."""
+        agent = self._agents[peer]
+        agent.state = heartbeat.state
+        if heartbeat.session is None:
+            return Wishes()
+        self._join(agent.board, agent.kind, heartbeat.session)
+        return Wishes(self.sessions.to_end(agent.board, heartbeat.session))
+
+    def session_ended(self, peer: int, ended: SessionEnded) -> Wishes:
+        """Take in how a session has ended; return what the agent is to do."""
+        agent = self._agents[peer]
+        self.endings[agent.kind, ended.how] += 1
+        known = self.sessions.of(agent.board)
+        if known and known.match_key == ended.match_key:
+            self.sessions.end(agent.board)
+        return Wishes()
+
     # inside
+
+    def _join(self, board: str, kind: str, session: BoardSession) -> None:
+        """Note that a board has a session; it may be one that is known."""
+        known = self.sessions.of(board)
+        if known and known.match_key == session.match_key:
+            return
+        if board in self._offers:
+            self._withdraw(board)
+        self.scheduler.board_busy(board)
+        self.sessions.join(board, kind, session.match_key)
+        self.settle()
+
+    def _name_of_agent(self, peer: int, kind: str, address: str, hello: AgentHello) -> str:
+        """Return the name of an agent's board: that of the inventory, or its own, or its address.
+
+        A board of that name that is connected is another one, which keeps its name; unless it is
+        the same one that has been started again, by the boot of its system.
+        """
+        known = self._names.get((kind, address))
+        base = known or hello.board or f"{kind}@{address}"
+        for name in itertools.chain([base], (f"{base}#{number}" for number in itertools.count(2))):
+            if self.scheduler.kind_of(name) not in (None, kind):
+                continue
+            other = self._peer_of.get(name)
+            if other is not None and other != peer and self._is_near(name, peer):
+                before = self._agents.get(other)
+                if before and hello.boot and before.boot != hello.boot:
+                    self.hang_up(other, f"the board {name} has been started again")
+            if self._peer_of.get(name) in (None, peer):
+                return name
+        raise AssertionError("there is no end of names")
+
+    def _hear_again(self, board: str) -> None:
+        if board in self._hushed or board in self._silent:
+            self._hushed.discard(board)
+            self._silent.discard(board)
+            self.scheduler.board_heard(board, self._clock())
+
+    def _expect_boards(self, now: float) -> None:
+        """Expect the boards of leases to come back; TVM's own do so after their sessions."""
+        for lease in self.scheduler.leases():
+            for board in lease.boards:
+                record = self.records.of(board)
+                if record and record.agent and board not in self._peer_of:
+                    self._gone[board] = now
+
+    def _find_silent(self, now: float) -> None:
+        for peer, agent in self._agents.items():
+            if now - self._connections.heard_at(peer) > self._silent_s:
+                self._fall_silent(agent.board, f"nothing heard for {self._silent_s:.0f} s")
+        for board in self._hushed - self._silent:
+            offer = self._offers.get(board)
+            if offer and now - self._connections.heard_at(offer.peer) > self._silent_s:
+                self._fall_silent(board, f"nothing heard for {self._silent_s:.0f} s")
+        for board, since in list(self._gone.items()):
+            if now - since > self._silent_s:
+                del self._gone[board]
+                if self.scheduler.holder(board) is not None:
+                    self._fall_silent(board, "its connection is lost")
+
+    def _fall_silent(self, board: str, why: str) -> None:
+        if board not in self._silent and self.scheduler.kind_of(board) is not None:
+            self._silent.add(board)
+            self.scheduler.board_silent(board, why, self._clock())
+
+    def _withdraw(self, board: str) -> Offer:
+        offer = self._offers.pop(board)
+        del self._boards[offer.peer, offer.match_key]
+        self._connections.take_back(offer.peer, offer.match_key)
+        return offer
 
     def _lose(self, board: str) -> None:
         """Note that a board is no longer connected."""
@@ -230,7 +382,7 @@ class LabLender:
             del self._boards[offer.peer, offer.match_key]
         self._hushed.discard(board)
         del self._peer_of[board]
-        self._end_session(board)
+        self.sessions.cut(board)
         self.scheduler.board_gone(board, self._clock())
         if self.scheduler.holder(board) is None and board not in self._listed:
             del self._places[board]
@@ -240,6 +392,11 @@ class LabLender:
 
         A connection from elsewhere gets a name of its own: or strangers could replace boards.
         """
+        agent = self._agents.get(peer)
+        if agent is not None and agent.kind == offer.key:
+            if agent.board in self._offers:
+                self._withdraw(agent.board)
+            return agent.board
         address = f"{offer.host}:{offer.port}"
         base = self._names.get((offer.key, address), f"{offer.key}@{address}")
         for name in itertools.chain([base], (f"{base}#{number}" for number in itertools.count(2))):
@@ -291,6 +448,7 @@ class LabLender:
             view is None
             or offer is None
             or board in self._hushed
+            or board in self._silent
             or not (waiting := self._of_lease.get(view.number))
         ):
             return
@@ -313,6 +471,9 @@ class LabLender:
         for lease in effects.granted:
             if not lease.request.implicit:
                 for board in lease.boards:
+                    if agent := self.agent(board):
+                        now = self._clock()
+                        self.records.change(board, agent.kind, now, agent=agent.version)
                     self._serve(board)
             elif waiting := self._of_lease.get(lease.number):
                 request = next(iter(waiting.values()))
@@ -321,24 +482,13 @@ class LabLender:
         return grants, refusals
 
     def _hand_out(self, board: str, lease: Lease | None = None) -> Offer:
-        offer = self._offers.pop(board)
-        del self._boards[offer.peer, offer.match_key]
-        self._connections.take_back(offer.peer, offer.match_key)
+        offer = self._withdraw(board)
         holder = lease or self.scheduler.holder(board)
         if holder:
-            number = None if holder.request.implicit else holder.number
-            self._sessions[board] = Session(
-                board, offer.key, holder.request.owner, self._clock(), 0.0, number
-            )
+            agent = self.agent(board)
+            version = agent.version if agent else ""
+            self.sessions.hand_out(board, offer.key, offer.match_key, holder, version)
         return offer
-
-    def _end_session(self, board: str) -> None:
-        if began := self._sessions.pop(board, None):
-            self._writer.note(
-                Session(
-                    began.board, began.kind, began.owner, began.since, self._clock(), began.lease
-                )
-            )
 
     def _wait(self, request: _Request) -> None:
         waiting = request.waiting

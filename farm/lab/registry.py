@@ -15,7 +15,8 @@ MOST_KINDS = 1000
 class Board:
     """A board. `listed` is one of the inventory.
 
-    `idle` one that has said that it has no session.
+    `idle` is one that has said that it has no session. `hushed` is one that has not been heard as
+    it should, `silent` one that has not been heard for so long that its lease gets another.
     """
 
     name: str
@@ -24,6 +25,8 @@ class Board:
     listed: bool = False
     present: bool = False
     idle: bool = False
+    hushed: bool = False
+    silent: bool = False
     lease: int | None = None
 
 
@@ -89,7 +92,7 @@ class Registry:
     def refresh(self, board: Board) -> None:
         """Note whether a board is free, after a change."""
         free = self.kinds[board.kind].free
-        if board.idle and board.lease is None:
+        if board.idle and board.lease is None and not (board.hushed or board.silent):
             free.setdefault(board.name, board)
         else:
             free.pop(board.name, None)

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from farm import ownership
+from farm.tracker.errors import ProtocolError
 from farm.tracker.framing import MOST_MESSAGE_BYTES, Frames
 from farm.tracker.protocol import (
     FAIL,
@@ -28,7 +29,6 @@ from farm.tracker.protocol import (
     Code,
     Message,
     Ping,
-    ProtocolError,
     Request,
     frame,
     parse,

@@ -21,6 +21,7 @@ from farm.lab.entities import Event, Lease
 from farm.lab.inventory import SOCKET_MODES, LabSettings
 from farm.lab.journal import Journal
 from farm.lab.lender import LabLender
+from farm.lab.records import Records
 from farm.lab.scheduler import LeaseScheduler
 from farm.lab.writer import Writer
 from farm.tracker import Settings, listen
@@ -67,14 +68,27 @@ class LabServer:
         self._writer = Writer(loop, journal, failed)
         scheduler = LeaseScheduler(settings.rules, settings.boards, past, now)
         self.lender = LabLender(
-            scheduler, self._writer, settings.rules, settings.boards, time.time, self._tell
+            scheduler,
+            self._writer,
+            settings.rules,
+            settings.boards,
+            time.time,
+            self._tell,
+            Records(past.boards),
+            settings.heartbeat_s,
         )
         self.tracker = TrackerServer(
             loop,
-            Settings(place.unknown_key_s, within_open_files(Settings().limits, _BESIDE)),
+            Settings(
+                place.unknown_key_s,
+                settings.heartbeat_s,
+                within_open_files(Settings().limits, _BESIDE),
+            ),
             say,
             self.lender,
+            self.lender,
         )
+        self.lender.hang_up = self.tracker.hang_up
         self.lender.deliver = self.tracker.deliver
         self.control = Control(
             self.lender,

@@ -17,6 +17,7 @@ from farm.lab.entities import (
     BoardView,
     Caller,
     Event,
+    Holding,
     KnownBoard,
     Lease,
     LeaseRequest,
@@ -53,6 +54,8 @@ class LeaseScheduler:
         self._gathering: dict[
             int, float
         ] = {}  # since when a lease of several boards is at the head
+        self._short: dict[int, None] = {}  # leases with a board that is lost, the first first
+        self._unclaimed: dict[int, float] = {}  # granted while nobody asked, by time
         self._next_lease, self._next_event = past.next_lease, past.next_event
         for owner, (board_s, at) in past.used.items():
             self._usage.load(owner, board_s, at)
@@ -67,13 +70,18 @@ class LeaseScheduler:
 
     # boards
 
-    def board_idle(self, name: str, kind: str, now: float) -> None:
-        """Note that a board offers itself: it has no session. An implicit lease of it has ended."""
+    def board_came(self, name: str, kind: str, now: float) -> None:
+        """Note that a board is connected; nothing says yet that it has no session."""
         board = self._registry.board(name, kind)
         if not board.present:
             board.present = True
             self._event("board-came", now, board=name)
-        lease = self._live.get(board.lease) if board.lease is not None else None
+
+    def board_idle(self, name: str, kind: str, now: float) -> None:
+        """Note that a board offers itself: it has no session. An implicit lease of it has ended."""
+        self.board_came(name, kind, now)
+        board = self._registry.boards[name]
+        lease = self._holder_of(board)
         if lease is not None and lease.request.implicit:
             self._end(lease, State.RELEASED, now)
         board.idle = True
@@ -81,18 +89,54 @@ class LeaseScheduler:
         self._match(kind, now)
 
     def board_busy(self, name: str) -> None:
-        """Note that a board is not to be lent: it has a session, or is silent."""
+        """Note that a board is not to be lent: it has a session."""
         board = self._registry.boards[name]
         board.idle = False
         self._registry.refresh(board)
 
+    def board_hushed(self, name: str) -> None:
+        """Note that a board has not been heard as it should: it is not lent."""
+        board = self._registry.boards[name]
+        board.hushed = True
+        self._registry.refresh(board)
+
+    def board_silent(self, name: str, why: str, now: float) -> None:
+        """Note that a board has not been heard for long: its lease is told, and gets another."""
+        board = self._registry.boards.get(name)
+        if board is None or board.silent:
+            return
+        board.silent = True
+        self._registry.refresh(board)
+        lease = self._holder_of(board)
+        implicit = lease is not None and lease.request.implicit
+        self._event("board-silent", now, None if implicit else lease, board=name, detail=why)
+        if lease is not None and implicit:
+            self._end(lease, State.LOST, now, f"its board is silent: {why}")
+        elif lease is not None:
+            self._lose(lease, name, why, now)
+
+    def board_heard(self, name: str, now: float) -> None:
+        """Note that a board that was hushed or silent is heard again."""
+        board = self._registry.boards[name]
+        was_silent, board.hushed, board.silent = board.silent, False, False
+        self._registry.refresh(board)
+        if was_silent:
+            lease = self._holder_of(board)
+            implicit = lease is not None and lease.request.implicit
+            self._event("board-heard", now, None if implicit else lease, board=name)
+            if lease is not None and name in lease.lost:
+                left = {one: why for one, why in lease.lost.items() if one != name}
+                self._put(dataclasses.replace(lease, lost=left))
+        self._match(board.kind, now)
+
     def board_gone(self, name: str, now: float) -> None:
         """Note that a board has hung up. An implicit lease of it is lost; others go on."""
         board = self._registry.boards[name]
-        board.present = board.idle = False
+        board.present = board.idle = board.hushed = False
         self._registry.refresh(board)
-        self._event("board-gone", now, board=name)
-        lease = self._live.get(board.lease) if board.lease is not None else None
+        lease = self._holder_of(board)
+        implicit = lease is None or lease.request.implicit
+        self._event("board-gone", now, None if implicit else lease, board=name)
         if lease is not None and lease.request.implicit:
             self._end(lease, State.LOST, now, "its board hung up")
         self._registry.forget(board)
@@ -110,6 +154,13 @@ class LeaseScheduler:
     def wanted_kinds(self) -> list[str]:
         """The kinds that are known or waited for."""
         return list(self._registry.kinds)
+
+    def note(
+        self, what: str, now: float, board: str, lease: int | None, who: str = "", detail: str = ""
+    ) -> None:
+        """Note an event of a board, which changes nothing here."""
+        self.effects.events.append(Event(self._next_event, now, what, who, lease, board, detail))
+        self._next_event += 1
 
     # leases
 
@@ -133,7 +184,32 @@ class LeaseScheduler:
             detail=f"{request.count} of {request.kind} for {request.for_s:.0f} s",
         )
         self._match(request.kind, now)
+        self.claim(lease.number)  # one that has its boards at once: the answer says so
         return self.lease(lease.number)
+
+    def adopt(self, request: LeaseRequest, board: str, now: float) -> Lease:
+        """Return an implicit lease for a session that a board has already."""
+        lease = Lease(
+            self._next_lease,
+            request,
+            "",
+            now,
+            State.ACTIVE,
+            granted_at=now,
+            ends_at=now + request.for_s,
+            heard_at=now,
+            boards=(board,),
+        )
+        self._next_lease += 1
+        self._enter(lease)
+        held = self._registry.boards[board]
+        held.lease, held.idle = lease.number, False
+        self._registry.refresh(held)
+        return lease
+
+    def claim(self, number: int) -> None:
+        """Note that a lease is picked up: its owner asks for it, or has a session."""
+        self._unclaimed.pop(number, None)
 
     def heartbeat(self, number: int, caller: Caller, now: float) -> Lease:
         """Note that a lease's owner is alive. Raises DeviceError if the lease has ended."""
@@ -205,6 +281,10 @@ class LeaseScheduler:
                 and now - lease.asked_at >= request.wait_s
             ):
                 self._end(lease, State.TIMED_OUT, now, self.prospect(lease, now).reason)
+        for number, since in list(self._unclaimed.items()):
+            if now - since >= self._rules.pickup_s:
+                why = f"not picked up for {self._rules.pickup_s:.0f} s"
+                self._end(self._live[number], State.LAPSED, now, why)
         for kind in list(self._registry.kinds):
             self._match(kind, now)
 
@@ -240,7 +320,12 @@ class LeaseScheduler:
     def holder(self, board: str) -> Lease | None:
         """Return the lease that has a board."""
         found = self._registry.boards.get(board)
-        return self._live.get(found.lease) if found and found.lease is not None else None
+        return self._holder_of(found) if found else None
+
+    def kind_of(self, board: str) -> str | None:
+        """Return the kind of a board that is known."""
+        found = self._registry.boards.get(board)
+        return found.kind if found else None
 
     def counts(self, kind: str) -> tuple[int, int]:
         """Return how many boards of a kind are free, and how many leases wait for one."""
@@ -271,7 +356,7 @@ class LeaseScheduler:
 
     def _reason(self, lease: Lease, fitting: Sequence[Board]) -> str:
         request = lease.request
-        present = [board for board in fitting if board.present]
+        present = [board for board in fitting if board.present and not board.silent]
         if self._over_limit(lease):
             most = self._rules.classes[request.rank].boards
             return f"your limit of {most} {'board' if most == 1 else 'boards'} at once"
@@ -287,15 +372,58 @@ class LeaseScheduler:
             return f"{got} of {request.count} gathered"
         return f"waiting for {request.board or f'a {request.kind}'}: {lent} of {len(present)} lent"
 
+    def _holder_of(self, board: Board) -> Lease | None:
+        return self._live.get(board.lease) if board.lease is not None else None
+
+    def _lose(self, lease: Lease, board: str, why: str, now: float) -> None:
+        """Note that a lease's board is lost; another takes its place once one is free."""
+        lease = dataclasses.replace(lease, lost={**lease.lost, board: why})
+        self._put(lease)
+        self._short[lease.number] = None
+        self._make_up(lease.request.kind, now)
+
+    def _make_up(self, name: str, now: float) -> None:
+        """Give free boards of a kind to leases that have lost theirs, before all others."""
+        free = self._registry.kinds[name].free
+        for number in list(self._short):
+            lease = self._live[number]
+            if lease.request.kind != name or lease.request.board:
+                continue
+            for lost in [one for one in lease.boards if one in lease.lost]:
+                if free:
+                    self._swap(number, lost, next(iter(free.values())), now)
+            if not set(self._live[number].boards) & set(self._live[number].lost):
+                del self._short[number]
+
+    def _swap(self, number: int, lost: str, other: Board, now: float) -> None:
+        lease, old = self._live[number], self._registry.boards[lost]
+        since = lease.given_at.get(lost, lease.granted_at or now)
+        self.effects.taken.append(Holding(number, lost, since, now))
+        boards = tuple(other.name if one == lost else one for one in lease.boards)
+        given = {one: at for one, at in lease.given_at.items() if one != lost}
+        why = f"in the place of {lost}: {lease.lost[lost]}"
+        left = {one: reason for one, reason in lease.lost.items() if one != other.name}
+        given[other.name] = now
+        lease = dataclasses.replace(lease, boards=boards, given_at=given, lost=left)
+        self._put(lease)
+        old.lease, other.lease = None, number
+        self._registry.refresh(old)
+        self._registry.refresh(other)
+        self._registry.forget(old)
+        self._event("lease-board-given", now, lease, board=other.name, detail=why)
+        self.effects.granted.append(lease)
+
     def _free_at(self, board: Board, now: float) -> float:
-        lease = self._live.get(board.lease) if board.lease is not None else None
+        lease = self._holder_of(board)
         return now if lease is None or lease.ends_at is None else max(now, lease.ends_at)
 
     def _view(self, board: Board) -> BoardView:
-        lease = self._live.get(board.lease) if board.lease is not None else None
+        lease = self._holder_of(board)
         use = (
             "away"
             if not board.present
+            else "silent"
+            if board.silent or board.hushed
             else "leased"
             if lease and board.idle
             else "free"
@@ -346,6 +474,8 @@ class LeaseScheduler:
             kind.queue[lease.number] = lease
         for name in lease.boards:
             self._registry.board(name, lease.request.kind).lease = lease.number
+        if set(lease.boards) & set(lease.lost):
+            self._short[lease.number] = None
 
     def _enter(self, lease: Lease) -> None:
         self._live[lease.number] = lease
@@ -372,10 +502,7 @@ class LeaseScheduler:
         if lease is not None and lease.request.implicit:
             return
         owner, number = (lease.request.owner, lease.number) if lease else ("", None)
-        self.effects.events.append(
-            Event(self._next_event, now, what, who or owner, number, board, detail)
-        )
-        self._next_event += 1
+        self.note(what, now, board, number, who or owner, detail)
 
     def _use(self, owner: str, now: float) -> float:
         running = 0.0
@@ -410,8 +537,10 @@ class LeaseScheduler:
     def _match(self, name: str, now: float) -> None:
         """Lend the free boards of a kind to those whose turn it is."""
         kind = self._registry.kinds.get(name)
-        if kind is None or not kind.free or not kind.queue:
+        if kind is None or not kind.free:
             return
+        if self._short:
+            self._make_up(name, now)
         granted = True
         while granted and kind.free and kind.queue:  # each grant changes its owner's use
             granted = self._grant_next(kind, now)
@@ -459,6 +588,8 @@ class LeaseScheduler:
         )
         del self._registry.kinds[lease.request.kind].queue[lease.number]
         self._gathering.pop(lease.number, None)
+        if not lease.request.implicit and lease.request.heartbeat_s is None:
+            self._unclaimed[lease.number] = now
         for board in boards:
             board.lease = lease.number
             board.idle = (
@@ -476,6 +607,8 @@ class LeaseScheduler:
         del self._live[lease.number]
         self._timed.pop(lease.number, None)
         self._gathering.pop(lease.number, None)
+        self._short.pop(lease.number, None)
+        self._unclaimed.pop(lease.number, None)
         self._registry.leave_queue(lease)
         owned = self._of_owner[request.owner]
         del owned[lease.number]

@@ -7,12 +7,13 @@ it; where there are none, it is carried out at once. The rest is kept at the nex
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from farm.errors import FarmError
 from farm.lab.effects import Effects
 from farm.lab.journal import Batch, Journal, Session
+from farm.lab.records import BoardRecord
 
 Action = Callable[[], None]
 
@@ -43,6 +44,10 @@ class Writer:
     def note(self, session: Session) -> None:
         """Keep a session at the next occasion; nobody waits for it."""
         self._batch.sessions.append(session)
+
+    def note_boards(self, records: Mapping[str, BoardRecord]) -> None:
+        """Keep records of boards at the next occasion."""
+        self._batch.boards.update(records)
 
     def after(self, action: Action) -> None:
         """Carry an action out once all leases that were put before are kept."""

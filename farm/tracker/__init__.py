@@ -1,6 +1,8 @@
 """The lab's tracker, which lends boards: TVM's tracker protocol on asyncio, in memory.
 
+    errors         what is refused
     protocol       the messages, as types; what strangers send is checked there
+    agent_messages what farm's agents and a lab say beside it
     framing        a stream of bytes to messages
     scheduler      who gets which board: pure and synchronous
     admission      how many connections there may be, and which gives way

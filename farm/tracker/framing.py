@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import struct
 
-from farm.tracker.protocol import MAGIC, ProtocolError
+from farm.tracker.errors import ProtocolError
+from farm.tracker.protocol import MAGIC
 
 MOST_MESSAGE_BYTES = 1 << 16  # TVM's allows 1 MiB; its own messages have a few hundred bytes
 _LENGTH = struct.Struct("<i")

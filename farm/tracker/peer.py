@@ -12,8 +12,9 @@ import contextlib
 import socket
 from typing import Protocol
 
+from farm.tracker.errors import ProtocolError
 from farm.tracker.framing import Frames
-from farm.tracker.protocol import MAGIC, Message, ProtocolError, parse
+from farm.tracker.protocol import MAGIC, Message, parse
 from farm.tracker.scheduler import TooManyError
 
 _TURN_S = 0.002  # for the messages of one peer, before the others have theirs

@@ -14,6 +14,16 @@ from enum import IntEnum
 from typing import Any, NoReturn
 
 from farm.sanitize import is_unicode
+from farm.tracker.agent_messages import (
+    AgentHello,
+    Heartbeat,
+    SessionEnded,
+    Wishes,
+    parse_ended,
+    parse_heartbeat,
+    parse_hello,
+)
+from farm.tracker.errors import ProtocolError
 from farm.tracker.scheduler import Summary
 
 MAGIC = struct.pack("<i", 0x2F271)
@@ -35,8 +45,11 @@ class Code(IntEnum):
     PENDING = 7
 
 
-class ProtocolError(Exception):
-    """A peer has sent what no peer of a tracker sends."""
+class AgentCode(IntEnum):
+    """What farm's agents say to a lab beside TVM's messages."""
+
+    HEARTBEAT = 101
+    ENDED = 102
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +96,7 @@ class UpdateInfo:
 
     name: str
     place: Place
+    agent: AgentHello | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +109,9 @@ class AskPending:
     """Ask which of the match keys that one has offered nobody has been given."""
 
 
-Message = Ping | Stop | Put | Request | UpdateInfo | AskSummary | AskPending
+Message = (
+    Ping | Stop | Put | Request | UpdateInfo | AskSummary | AskPending | Heartbeat | SessionEnded
+)
 
 
 def parse(content: bytes) -> Message:
@@ -121,11 +137,16 @@ def parse(content: bytes) -> Message:
             return Request(_key(key), _priority(priority))
         case [Code.UPDATE_INFO, {"key": key, "addr": [host, port]}]:
             place = Place(None if host is None else _host(host), _port(port))
-            return UpdateInfo(_text(key, "key", MOST_KEY_CHARACTERS + len("server:")), place)
+            name = _text(key, "key", MOST_KEY_CHARACTERS + len("server:"))
+            return UpdateInfo(name, place, parse_hello(value[1].get("farm")))
         case [Code.SUMMARY]:
             return AskSummary()
         case [Code.PENDING]:
             return AskPending()
+        case [AgentCode.HEARTBEAT, body]:
+            return parse_heartbeat(body)
+        case [AgentCode.ENDED, body]:
+            return parse_ended(body)
         case [int(code), *_] if code in set(Code):
             raise ProtocolError(f"a {Code(code).name} in another form than TVM's")
         case [int(code), *_] if abs(code) < 1 << 31:
@@ -158,6 +179,21 @@ def summarized(summary: Summary) -> bytes:
         {"key": server.name, "addr": [server.host, server.port]} for server in summary.servers
     ]
     return frame([SUCCESS, {"queue_info": queues, "server_info": servers}])
+
+
+def welcome(heartbeat_s: float) -> bytes:
+    """Return a lab's answer to the ping of an agent, which sends heartbeats from then on."""
+    return frame([SUCCESS, {"farm": 1, "heartbeat_s": heartbeat_s}])
+
+
+def wishes(asked: Wishes) -> bytes:
+    """Return a lab's answer to a heartbeat or the end of a session."""
+    body: dict[str, Any] = {}
+    if asked.hold:
+        body["hold"] = True
+    if asked.end:
+        body["end"] = {"match_key": asked.end.match_key, "why": asked.end.why}
+    return frame([SUCCESS, body])
 
 
 def pending(match_keys: Sequence[str]) -> bytes:

@@ -41,7 +41,7 @@ def serve(
         loop = held.enter_context(contextlib.closing(asyncio.new_event_loop()))
         signals.stop(loop)
         tracker = TrackerServer(
-            loop, Settings(settings.unknown_key_s, within_open_files(settings.limits)), say
+            loop, Settings(settings.unknown_key_s, limits=within_open_files(settings.limits)), say
         )
         servers = [
             loop.run_until_complete(

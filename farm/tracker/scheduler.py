@@ -270,6 +270,10 @@ class Scheduler:
         """Return whether a server is frozen."""
         return self._peers[peer].silent(now)
 
+    def heard_at(self, peer: int) -> float:
+        """Return when a peer has spoken last."""
+        return self._peers[peer].heard_at
+
     def origin(self, peer: int) -> str:
         """Return the address that a peer connects from."""
         return self._peers[peer].origin

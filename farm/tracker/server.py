@@ -14,6 +14,13 @@ from typing import Protocol
 
 from farm.tracker import protocol
 from farm.tracker.admission import Admission, Limits
+from farm.tracker.agent_messages import (
+    HEARTBEAT_S,
+    AgentHello,
+    Heartbeat,
+    SessionEnded,
+    Wishes,
+)
 from farm.tracker.notices import Notices
 from farm.tracker.peer import Peer
 from farm.tracker.scheduler import Grant, Offer, Refusal, Scheduler, Server, Summary, Waiting
@@ -30,6 +37,7 @@ class Settings:
     """What an operator may choose."""
 
     unknown_key_s: float = UNKNOWN_KEY_S
+    heartbeat_s: float = HEARTBEAT_S  # of farm's agents, which a lab asks for
     limits: Limits = field(default_factory=Limits)
 
 
@@ -69,6 +77,22 @@ class Lender(Protocol):
         """Return the queues and the servers."""
 
 
+class Agents(Protocol):
+    """Who looks after farm's agents: a lab. A tracker without one is TVM's to them."""
+
+    def hello(self, peer: int, server: Server, hello: AgentHello, now: float) -> None:
+        """Take in an agent that has registered."""
+
+    def knows(self, peer: int) -> bool:
+        """Return whether a peer is an agent."""
+
+    def heartbeat(self, peer: int, heartbeat: Heartbeat) -> Wishes:
+        """Take in the state of an agent's board; return what it is to do."""
+
+    def session_ended(self, peer: int, ended: SessionEnded) -> Wishes:
+        """Take in how a session has ended; return what the agent is to do."""
+
+
 class TrackerServer:
     """A tracker in an event loop. `say` takes a line for the operator."""
 
@@ -78,7 +102,9 @@ class TrackerServer:
         settings: Settings,
         say: Callable[[str], None],
         lender: Lender | None = None,
+        agents: Agents | None = None,
     ) -> None:
+        self._agents = agents
         self._loop = loop
         self._settings = settings
         self._scheduler = lender or Scheduler()
@@ -114,6 +140,11 @@ class TrackerServer:
         for refusal in refusals:
             if peer := self._peers.get(refusal.client):
                 peer.send(protocol.refused(refusal.why))
+
+    def hang_up(self, peer: int, why: str) -> None:
+        """End a connection that another has replaced."""
+        if found := self._peers.get(peer):
+            found.fail(why)
 
     def admit(self, peer: Peer) -> bool:
         """Return whether a new connection may stay; another may have to give way to it."""
@@ -179,9 +210,23 @@ class TrackerServer:
             case protocol.AskSummary():
                 peer.send(protocol.summarized(self._scheduler.summary(now)))
             case protocol.Ping():
-                peer.send(protocol.frame(protocol.SUCCESS))
+                lab = self._agents is not None and self._agents.knows(peer.number)
+                heartbeat_s = self._settings.heartbeat_s
+                peer.send(
+                    protocol.welcome(heartbeat_s) if lab else protocol.frame(protocol.SUCCESS)
+                )
             case protocol.Stop():
                 peer.send(protocol.frame(protocol.FAIL))
+            case Heartbeat() | SessionEnded():
+                self._hear_agent(peer, message)
+
+    def _hear_agent(self, peer: Peer, message: Heartbeat | SessionEnded) -> None:
+        if self._agents is None or not self._agents.knows(peer.number):
+            peer.fail("it sent what only farm's agents send, and only to a lab")
+        elif isinstance(message, Heartbeat):
+            peer.send(protocol.wishes(self._agents.heartbeat(peer.number, message)))
+        else:
+            peer.send(protocol.wishes(self._agents.session_ended(peer.number, message)))
 
     def _offer(self, peer: Peer, message: protocol.Put, now: float) -> None:
         host = peer.address if message.place.host is None else message.place.host
@@ -200,13 +245,14 @@ class TrackerServer:
 
     def _register(self, peer: Peer, message: protocol.UpdateInfo) -> None:
         host = peer.address if message.place.host is None else message.place.host
-        older = self._scheduler.register(
-            peer.number, Server(message.name, host, message.place.port)
-        )
+        server = Server(message.name, host, message.place.port)
+        older = self._scheduler.register(peer.number, server)
         if older is not None:
             self._peers[older].fail(
                 f"{message.name} at {host}:{message.place.port} has connected anew"
             )
+        if self._agents is not None and message.agent:
+            self._agents.hello(peer.number, server, message.agent, self._loop.time())
         peer.send(protocol.frame(protocol.SUCCESS))
 
     def _refuse_unknown(self, waiting: Waiting) -> None:

@@ -125,6 +125,11 @@ MEANINGS: Mapping[str, Meaning] = {
     "E_NO_GPU": Meaning(
         DeviceError, "the GPU of {name} cannot be used", "farm doctor --device {name}"
     ),
+    "E_LAB": Meaning(
+        DeviceError,
+        "the lab has ended the session with {name}",
+        "see why the lease ended: farm lab leases --all; and take another one",
+    ),
     # The next two do not reach a client: they belong to commands that a person types on the board.
     "E_ARRAY": Meaning(
         DeviceError, "{name} cannot use an array", "save the array anew by numpy.save"
@@ -135,7 +140,7 @@ MEANINGS: Mapping[str, Meaning] = {
 }
 
 _CODE = re.compile(r"(?:^|[\s:])(E_[A-Z]+(?:_[A-Z]+)*): ")
-_END = re.compile(r"\bEND_(?:(TOLD|TIME_UP|CLIENT_GONE)|EXIT_(\d{1,3})|SIGNAL_(\d{1,3})): ")
+_END = re.compile(r"\bEND_(?:(TOLD|TIME_UP|CLIENT_GONE|LAB)|EXIT_(\d{1,3})|SIGNAL_(\d{1,3})): ")
 # Signals by which a session's process may die, with the fix
 _FIXES: Mapping[int, str] = {
     signal.SIGILL: (

@@ -160,6 +160,7 @@ _LAB_LEASE = {
     **dict.fromkeys(("owner", "kind", "class", "state", "why"), str),
     "count": int,
     "boards": [str],
+    "lost": Map(str),
     "labels": Map(str),
     "implicit": bool,
     "for_s": float,
@@ -169,10 +170,12 @@ _LAB_LEASE = {
     "key": Optional(str),
 }
 _LAB_BOARD = {
-    **dict.fromkeys(("name", "kind", "use", "owner", "address"), str),
+    **dict.fromkeys(("name", "kind", "use", "owner", "address", "agent"), str),
     "tags": [str],
     "lease": Maybe(int),
-    "until": Maybe(float),
+    "throttled": Maybe(int),
+    "free_bytes": Maybe(int),
+    **dict.fromkeys(("until", "heard_s", "temperature_c", "load_1m"), Maybe(float)),
 }
 _LAB_EVENT = {
     "number": int,

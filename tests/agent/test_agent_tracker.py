@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import socket
+import struct
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,7 +12,8 @@ from pathlib import Path
 import pytest
 from agent_models import SmallModel
 from agent_running import Agent, client
-from waiting import wait_until
+from test_agent_hostile import inputs
+from waiting import LIMIT_S, wait_until
 
 from farm import subprocesses
 
@@ -113,6 +116,29 @@ def test_a_tracker_that_comes_back_finds_the_device_again(
     tracker.start(port)
     registered(agent, times=2)
     assert client("through_tracker", host=HOST, port=tracker.port, sessions=1, **model)[0] < 1e-6
+
+
+@pytest.mark.parametrize("path", inputs("lab"), ids=lambda path: path.name)
+def test_answers_that_were_fuzzed_leave_the_agent_as_it_was(start: Start, path: Path) -> None:
+    """A tracker whose answer to the ping, and then to all else, is a stranger's."""
+    with socket.create_server((HOST, 0)) as listener:
+        listener.settimeout(LIMIT_S)
+        agent = start("x86_64", "--tracker", f"{HOST}:{listener.getsockname()[1]}")
+        connection, _ = listener.accept()
+        with connection:
+            connection.settimeout(LIMIT_S)
+            connection.sendall(connection.recv(4, socket.MSG_WAITALL))
+            answers, answer = [b"0"], path.read_bytes()
+            for _ in range(4):
+                head = connection.recv(4, socket.MSG_WAITALL)
+                if not head:
+                    break
+                connection.recv(*struct.unpack("<i", head), socket.MSG_WAITALL)
+                said = answers.pop() if answers else answer
+                connection.sendall(struct.pack("<i", len(said)) + said)
+        wait_until(lambda: "trying again" in agent.log, "the agent goes on")
+        assert agent.child.poll() is None
+        listener.accept()[0].close()
 
 
 def test_an_agent_starts_before_its_tracker(start: Start, tracker: OwnTracker) -> None:

@@ -73,7 +73,8 @@ def test_without_a_file_everything_has_its_usual_value() -> None:
         ("[lab.classes.ci]\nlongest = '2 h'\n", 2, "longest: '2 h' is no duration"),
         ("[lab.classes.ci]\nboards = -1\n", 2, "boards: this is to be a whole number"),
         ("[lab.owners.a]\nshare = 0\n", 2, "share: this is to be a number above 0"),
-        ("[lab.boards.a]\nkind = 'pi5'\n", 1, "the board 'a' needs the key 'address'"),
+        ("[lab.boards.a]\ntags = ['fan']\n", 1, "the board 'a' needs the key 'kind'"),
+        ("[lab]\nheartbeat = 10\n", 2, "heartbeat: this is to be a text"),
         (
             "[lab.boards.a]\nkind = 'pi5'\naddress = 'x:1'\ntags = 'fan'\n",
             4,

@@ -35,9 +35,10 @@ from tracker_wire import (
 from waiting import LIMIT_S, wait_until
 
 from farm.tracker.admission import Admission, Limits
+from farm.tracker.errors import ProtocolError
 from farm.tracker.framing import Frames
 from farm.tracker.notices import Notices
-from farm.tracker.protocol import ProtocolError, parse
+from farm.tracker.protocol import parse
 
 
 @pytest.fixture(scope="module", params=["tracker", "lab serve"])
@@ -69,7 +70,16 @@ SAID = {
     "an empty list": b"[]",
     "a code that is none": b'["PING"]',
     "true as a code": b"[true]",
-    "an unknown code": b"[101, {}]",
+    "an unknown code": b"[103, {}]",
+    "a heartbeat without a state": b'[101, {"session": null}]',
+    "a heartbeat of another form": b'[101, {"session": [], "state": {}}]',
+    "a session without a time": b'[101, {"session": {"match_key": "a"}, "state": {}}]',
+    "a temperature that is none": b'[101, {"session": null, "state": {"temperature_c": 1e999}}]',
+    "a load beyond all bounds": b'[101, {"state": {"load_1m": ' + b"9" * 4000 + b"}}]",
+    "an end of no known way": b'[102, {"match_key": "a", "how": "well", "seconds": 1}]',
+    "an end in the future": b'[102, {"match_key": "a", "how": "closed", "seconds": -1}]',
+    "a board's name that is none": b'[5, {"key": "server:a", "addr": [null, 1], "farm": '
+    b'{"board": "../a"}}]',
     "a code beyond all bounds": b"[" + b"9" * 4000 + b"]",
     "no text": b"\xff\xfe",
     "no JSON": b"{",

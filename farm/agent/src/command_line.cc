@@ -24,6 +24,7 @@ this device, with no host; or lists it.
   --key KEY             the same, but every user here can see it in the list of processes ($FARM_AGENT_KEY, which none sees, or
                         empty: then every user here may run code as this one). With --tracker it is a name, and no secret
   --tracker HOST:PORT   register with this TVM tracker, under the key
+  --board NAME          this board's name in a lab whose tracker is farm's (the key and digits of the system's machine-id)
   --custom-addr ADDRESS tell the tracker that clients find this device at this address
   --work-dir DIR        make the sessions' work directories here ($TMPDIR or /tmp, farm-agent-UID)
   --store DIR           keep files here from one session to the next (WORK-DIR/store)
@@ -51,7 +52,7 @@ const std::set<std::string> kFlags = {"--open-to-network", "--exit-with-parent",
 const std::set<std::string> kOptions = {
     "--host",  "--port",         "--port-file",  "--key",      "--key-file", "--tracker", "--custom-addr", "--work-dir",
     "--store", "--store-budget", "--max-memory", "--max-work", "--threads", "--cores",       "--input",
-    "--output", "--gpu",
+    "--output", "--gpu", "--board",
 };
 
 }  // namespace

@@ -1,9 +1,11 @@
 // farm-agent: a TVM RPC device without Python. Starts what the command line asks for; everything else is elsewhere.
+#include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <tvm/ffi/error.h>
@@ -24,6 +26,7 @@ namespace farm {
 namespace {
 
 constexpr uint64_t kMaxPort = 65535, kMaxThreads = 1024, kMaxGpus = 63;
+constexpr size_t kMaxBoardName = 100;
 
 std::string Absolute(const std::string& path) {
   if (path.compare(0, 1, "/") == 0) return path;
@@ -86,6 +89,17 @@ std::string Key(const CommandLine& given) {
   return KeyFrom(given.Value("--key-file"));
 }
 
+// A name goes into commands, files and URLs.
+std::string BoardName(const std::string& name) {
+  for (unsigned char c : name) {
+    if (!isalnum(c) && !strchr("_-.", c)) throw UsageError("--board: only letters, digits, '_', '-' and '.'");
+  }
+  if (name.size() > kMaxBoardName || name.compare(0, 1, "-") == 0 || name.compare(0, 1, ".") == 0) {
+    throw UsageError("--board: at most " + std::to_string(kMaxBoardName) + " signs, the first a letter or a digit");
+  }
+  return name;
+}
+
 ServerOptions ServerOptionsFrom(const CommandLine& given) {
   ServerOptions options;
   options.host = given.Value("--host", options.host);
@@ -95,6 +109,7 @@ ServerOptions ServerOptionsFrom(const CommandLine& given) {
   options.tracker = given.Value("--tracker");
   if (!options.tracker.empty() && options.tracker.find(':') == std::string::npos) throw UsageError("--tracker wants HOST:PORT");
   options.custom_address = given.Plain("--custom-addr", "");
+  options.board = BoardName(given.Value("--board"));
   options.open_to_network = given.Has("--open-to-network");
   options.session = SessionOptionsFrom(given);
   return options;

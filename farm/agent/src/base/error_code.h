@@ -39,6 +39,7 @@ constexpr ErrorCode kProfile{"E_PROFILE"};           // too many calls to time e
 constexpr ErrorCode kGpu{"E_GPU"};                   // the GPU, or a kernel on it, failed
 constexpr ErrorCode kNoGpu{"E_NO_GPU"};              // the GPU cannot be used by this session
 constexpr ErrorCode kArray{"E_ARRAY"};               // a .npy file is damaged, or does not fit the model
+constexpr ErrorCode kLab{"E_LAB"};                   // the lab has ended the session, with its lease
 constexpr ErrorCode kAddress{"E_ADDRESS"};           // the address to listen on
 
 }  // namespace error

@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/statvfs.h>
 #include <sys/utsname.h>
 #include <time.h>
 #include <unistd.h>
@@ -114,6 +115,15 @@ std::string Temperatures(const tvm::ffi::json::Object& gpu) {
   return out.empty() ? kNull : "{" + out + "}";
 }
 
+std::vector<std::string> TemperatureFiles() {
+  const std::string base = "/sys/class/thermal/";
+  std::vector<std::string> files;
+  for (const std::string& zone : ListDirectory(base)) {
+    if (zone.compare(0, 12, "thermal_zone") == 0) files.push_back(base + zone + "/temp");
+  }
+  return files;
+}
+
 // The bits of the Raspberry Pi's firmware: 0 is under-voltage now, 2 throttled now, 16 and 18 the same since it started.
 std::string Throttled() {
   for (const char* path : {"/sys/devices/platform/soc/soc:firmware/get_throttled", "/sys/devices/platform/soc@0/soc@0:firmware/get_throttled"}) {
@@ -194,6 +204,26 @@ std::string FactsAsJson() {
     out += ", " + Quoted(name.cast<tvm::ffi::String>()) + ": " + std::string(tvm::ffi::json::Stringify(value));
   }
   return out + "}";
+}
+
+std::string StateAsJson(const std::string& folder) {
+  static const std::vector<std::string> zones = TemperatureFiles();
+  std::string hottest = kNull;
+  double highest = 0;
+  for (const std::string& zone : zones) {
+    const std::string value = NumberOrNull(ReadText(zone), 1e-3);
+    if (value == kNull || (hottest != kNull && strtod(value.c_str(), nullptr) <= highest)) continue;
+    hottest = value;
+    highest = strtod(value.c_str(), nullptr);
+  }
+  struct statvfs disk{};
+  bool known = false;
+  for (std::string path = folder; !path.empty() && !known; path.resize(path.rfind('/') == std::string::npos ? 0 : path.rfind('/'))) {
+    known = statvfs(path.c_str(), &disk) == 0;
+  }
+  return "{\"temperature_c\": " + hottest + ", \"throttled\": " + Throttled() + ", \"load_1m\": " +
+         NumberOrNull(ReadText("/proc/loadavg")) + ", \"free_bytes\": " +
+         (known ? std::to_string(static_cast<uint64_t>(disk.f_bavail) * disk.f_frsize) : kNull) + "}";
 }
 
 std::string VersionLine() {

@@ -5,6 +5,7 @@
 #include <netinet/in.h>
 #include <poll.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -74,7 +75,9 @@ int Milliseconds(double deadline) {
 Server::Server(ServerOptions options) : options_(std::move(options)), listener_(Listen(options_)) {
   const int port = PortOf(listener_.get());
   if (!options_.tracker.empty()) {
-    tracker_ = std::make_unique<Tracker>(options_.tracker, options_.key, options_.custom_address, port);
+    std::string board = options_.board.empty() ? UsualBoardName(options_.key, atoi(options_.port.c_str())) : options_.board;
+    tracker_ = std::make_unique<Tracker>(TrackerOptions{options_.tracker, options_.key, options_.custom_address, std::move(board),
+                                                        options_.session.store, port});
   }
   std::string line = std::to_string(port) + "\n";
   if (!options_.port_file.empty()) WriteFile(options_.port_file, line.data(), line.size());
@@ -87,6 +90,7 @@ Server::~Server() {
 
 void Server::Run() {
   while (!EndIsWanted()) {
+    if (session_ && tracker_ && !tracker_->end_wanted().empty()) session_->End(tracker_->end_wanted());
     if (session_ && session_->Tick()) AfterSession();
     if (tracker_) tracker_->Tick(!session_);
     while (!session_ && !waiting_.empty()) {
@@ -210,6 +214,7 @@ void Server::Begin(Visitor visitor) {
   };
   try {
     session_ = std::make_unique<Session>(std::move(connection), Fd(), options_.session, timeout_s, let_go);
+    if (tracker_) tracker_->SessionBegan(timeout_s);
   } catch (const IoError& e) {
     Log(std::string("no session: ") + e.what());
   }
@@ -226,6 +231,7 @@ void Server::Refused() {
 }
 
 void Server::AfterSession() {
+  if (tracker_) tracker_->SessionEnded(session_->outcome());
   Fd connection = session_->TakeConnection();
   session_.reset();
   if (!connection.valid()) return;

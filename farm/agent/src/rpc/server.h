@@ -14,7 +14,7 @@ namespace farm {
 
 struct ServerOptions {
   std::string host = "127.0.0.1", port = "0", port_file;
-  std::string key, tracker, custom_address;
+  std::string key, tracker, custom_address, board;
   bool open_to_network = false;
   SessionOptions session;
 };

@@ -119,15 +119,18 @@ Session::~Session() {
 
 void Session::ClientIsGone() { gone_at_ = Now(); }
 
+void Session::End(const std::string& why) { last_words_ = why; }
+
 double Session::deadline() const {
   double at = std::numeric_limits<double>::infinity();
+  if (!last_words_.empty()) return 0;
   if (timeout_s_ > 0) at = std::min(started_ + timeout_s_, ticked_at_ + kTickS);
   if (gone_at_) at = std::min(at, gone_at_ + kGoneGraceS);
   return at;
 }
 
 bool Session::IsOverdue(double now) const {
-  return (timeout_s_ > 0 && now >= started_ + timeout_s_) || (gone_at_ && now >= gone_at_ + kGoneGraceS);
+  return !last_words_.empty() || (timeout_s_ > 0 && now >= started_ + timeout_s_) || (gone_at_ && now >= gone_at_ + kGoneGraceS);
 }
 
 bool Session::Tick() {
@@ -138,6 +141,8 @@ bool Session::Tick() {
   std::string how;
   if (waitpid(child_, &status, WNOHANG) == child_) {
     client_was_told_ = WIFEXITED(status) && WEXITSTATUS(status) == kClientWasTold;
+    outcome_.how = WIFSIGNALED(status) ? "signal" : WEXITSTATUS(status) ? "error" : "closed";
+    outcome_.signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
     const int signal = WTERMSIG(status), code = WEXITSTATUS(status);
     how = WIFSIGNALED(status)  ? "END_SIGNAL_" + std::to_string(signal) + ": died of " + strsignal(signal)
           : client_was_told_ ? "END_TOLD: its client was told why"
@@ -145,24 +150,30 @@ bool Session::Tick() {
   } else if (!IsOverdue(now)) {
     return false;
   } else {
-    if (!gone_at_) Expire();
+    outcome_.how = gone_at_ ? "gone" : last_words_.empty() ? "timeout" : "told";
+    if (last_words_.empty()) {
+      last_words_ = "RPCSessionTimeoutError: the session's " + InSeconds(timeout_s_) + " are over; try a larger \"session_timeout\"";
+    }
+    if (!gone_at_) SayLastWords();
     kill(child_, SIGKILL);
     while (waitpid(child_, &status, 0) < 0 && errno == EINTR) {
     }
-    how = expired_ ? "END_TIME_UP: its time was up" : "END_CLIENT_GONE: its client has gone";
+    how = gone_at_                   ? "END_CLIENT_GONE: its client has gone"
+          : outcome_.how == "told" ? "END_LAB: its lab ended it"
+                                   : "END_TIME_UP: its time was up";
   }
+  outcome_.seconds = now - started_;
   // The code that `how` begins with is for the host, which reads this log: see farm/transports/agent_errors.py.
   Log("session " + std::to_string(child_) + " is over after " + InSeconds(now - started_) + ": " + how);
   child_ = -1;
   return true;
 }
 
-void Session::Expire() {
-  expired_ = true;
+void Session::SayLastWords() {
+  client_was_told_ = true;
   // Stopped first, so that the message cannot land in the middle of an answer that is being written.
   kill(child_, SIGSTOP);
-  std::string packet = ExceptionPacket("RPCSessionTimeoutError: the session's " + InSeconds(timeout_s_) +
-                                       " are over; try a larger \"session_timeout\"");
+  const std::string packet = ExceptionPacket(last_words_);
   if (out_.valid()) {
     pollfd writable{out_.get(), POLLOUT, 0};
     if (poll(&writable, 1, 0) > 0) write(out_.get(), packet.data(), packet.size());
@@ -171,6 +182,6 @@ void Session::Expire() {
   }
 }
 
-Fd Session::TakeConnection() { return (expired_ || client_was_told_) && !out_.valid() ? std::move(in_) : Fd(); }
+Fd Session::TakeConnection() { return client_was_told_ && !out_.valid() ? std::move(in_) : Fd(); }
 
 }  // namespace farm

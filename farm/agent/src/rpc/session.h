@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/io.h"
+#include "rpc/lab.h"
 #include "rpc/limits.h"
 #include "execution/threads.h"
 #include "rpc/work_directory.h"
@@ -41,17 +42,26 @@ class Session {
   // True when the session is over.
   bool Tick();
 
+  // Has Tick end the session, with these last words to the client.
+  void End(const std::string& why);
+
+  double timeout_s() const { return timeout_s_; }
+  // How it has ended, once it has.
+  const SessionOutcome& outcome() const { return outcome_; }
+
   // After an end that the client was told the reason of: the connection, on which it has still to read that. Else an invalid one.
   Fd TakeConnection();
 
  private:
   bool IsOverdue(double now) const;
-  void Expire();
+  void SayLastWords();
 
   Fd in_, out_;
   WorkDirectory directory_;
   double timeout_s_, started_, ticked_at_, gone_at_ = 0;
-  bool expired_ = false, client_was_told_ = false;
+  std::string last_words_;  // what to end it with
+  bool client_was_told_ = false;
+  SessionOutcome outcome_;
   pid_t child_ = -1;
 };
 

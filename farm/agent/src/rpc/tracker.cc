@@ -27,26 +27,52 @@ std::string Code(TrackerCode code) { return std::to_string(static_cast<int>(code
 
 }  // namespace
 
-Tracker::Tracker(std::string address, std::string key, std::string custom_address, int port)
-    : address_(std::move(address)), key_(std::move(key)), custom_address_(std::move(custom_address)), port_(port) {
-  custom_address_ = custom_address_.empty() ? "null" : "\"" + custom_address_ + "\"";
+Tracker::Tracker(TrackerOptions options) : options_(std::move(options)) {
+  options_.custom_address = options_.custom_address.empty() ? "null" : "\"" + options_.custom_address + "\"";
+}
+
+void Tracker::Taken() {
+  session_.match_key = match_key_;
+  session_.since = Now();
+  match_key_.clear();
+}
+
+void Tracker::SessionBegan(double timeout_s) {
+  session_.timeout_s = timeout_s;
+  heartbeat_at_ = 0;
+}
+
+void Tracker::SessionEnded(const SessionOutcome& outcome) {
+  if (!session_.match_key.empty()) ended_ = LabEnded(session_.match_key, outcome);
+  session_ = LabSession();
+  end_wanted_.clear();
 }
 
 short Tracker::events() const { return state_ == State::kConnecting ? POLLOUT : POLLIN; }
 
 double Tracker::deadline(bool idle) const {
-  if (state_ == State::kAway) return idle ? retry_at_ : std::numeric_limits<double>::infinity();
+  constexpr double kNever = std::numeric_limits<double>::infinity();
+  if (state_ == State::kAway) return idle || was_lab_ ? retry_at_ : kNever;
   if (state_ != State::kReady || !asked_.empty()) return answer_due_;
-  return idle ? ping_at_ : std::numeric_limits<double>::infinity();
+  return std::min(idle ? ping_at_ : kNever, heartbeat_s_ ? heartbeat_at_ : kNever);
 }
 
 void Tracker::Tick(bool idle) {
   const double now = Now();
+  if (idle && !session_.match_key.empty()) session_ = LabSession();  // its client came, and no session could be begun
   if (state_ == State::kAway) {
-    if (idle && now >= retry_at_) Connect();
+    if ((idle || was_lab_) && now >= retry_at_) Connect(idle);
   } else if (state_ != State::kReady || !asked_.empty()) {
     if (now >= answer_due_) Disconnect("no answer");
-  } else if (idle && match_key_.empty()) {
+  } else if (!asked_lab_) {
+    asked_lab_ = true;
+    Ask(Request::kPing, "[" + Code(TrackerCode::kPing) + "]");
+  } else if (heartbeat_s_ && !ended_.empty()) {
+    Ask(Request::kEnded, ended_);
+  } else if (heartbeat_s_ && now >= heartbeat_at_) {
+    heartbeat_at_ = now + heartbeat_s_;
+    Ask(Request::kHeartbeat, LabHeartbeat(session_, options_.store, now));
+  } else if (idle && match_key_.empty() && !hold_) {
     Offer();
   } else if (idle && now >= ping_at_) {
     Ask(Request::kPending, "[" + Code(TrackerCode::kGetPendingMatchKeys) + "]");
@@ -67,20 +93,24 @@ void Tracker::OnReady() {
 }
 
 // Looking up a host's name may take seconds; that is why this is done between sessions only.
-void Tracker::Connect() {
-  size_t colon = address_.rfind(':');
-  std::string host = address_.substr(0, colon);
-  if (host.size() > 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
-  addrinfo hints{}, *found = nullptr;
-  hints.ai_socktype = SOCK_STREAM;
+void Tracker::Connect(bool idle) {
   retry_at_ = Now() + kRetryS;
-  if (int error = getaddrinfo(host.c_str(), address_.substr(colon + 1).c_str(), &hints, &found)) {
-    return Disconnect(gai_strerror(error));
+  if (idle) {
+    const std::string& address = options_.address;
+    const size_t colon = address.rfind(':');
+    std::string host = address.substr(0, colon);
+    if (host.size() > 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
+    addrinfo hints{}, *found = nullptr;
+    hints.ai_socktype = SOCK_STREAM;
+    if (int error = getaddrinfo(host.c_str(), address.substr(colon + 1).c_str(), &hints, &found)) {
+      return Disconnect(gai_strerror(error));
+    }
+    found_size_ = found->ai_addrlen;
+    memcpy(&found_, found->ai_addr, found_size_);
+    freeaddrinfo(found);
   }
-  socket_.Reset(socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  bool failed = connect(socket_.get(), found->ai_addr, found->ai_addrlen) && errno != EINPROGRESS;
-  freeaddrinfo(found);
-  if (failed) return Disconnect(strerror(errno));
+  socket_.Reset(socket(found_.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (connect(socket_.get(), reinterpret_cast<sockaddr*>(&found_), found_size_) && errno != EINPROGRESS) return Disconnect(strerror(errno));
   int on = 1;
   setsockopt(socket_.get(), SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
   state_ = State::kConnecting;
@@ -88,12 +118,14 @@ void Tracker::Connect() {
 }
 
 void Tracker::Disconnect(const std::string& why) {
-  if (why != complaint_) Log("tracker " + address_ + ": " + why + "; trying again every " + std::to_string(int(kRetryS)) + " s");
+  if (why != complaint_) Log("tracker " + options_.address + ": " + why + "; trying again every " + std::to_string(int(kRetryS)) + " s");
   complaint_ = why;
   socket_.Reset();
   state_ = State::kAway;
   received_.clear();
   asked_.clear();
+  asked_lab_ = hold_ = false;
+  heartbeat_s_ = 0;
   retry_at_ = Now() + kRetryS;
 }
 
@@ -110,8 +142,9 @@ void Tracker::Receive() {
       if (head != tvm::runtime::kRPCTrackerMagic) return Disconnect("not a TVM tracker");
       received_.erase(0, sizeof(head));
       state_ = State::kReady;
-      Ask(Request::kInfo, "[" + Code(TrackerCode::kUpdateInfo) + ", {\"key\": \"server:" + key_ + "\", \"addr\": [" +
-                              custom_address_ + ", " + std::to_string(port_) + "]}]");
+      Ask(Request::kInfo, "[" + Code(TrackerCode::kUpdateInfo) + ", {\"key\": \"server:" + options_.key + "\", \"addr\": [" +
+                              options_.custom_address + ", " + std::to_string(options_.port) + "], \"farm\": " +
+                              LabHello(options_.board, session_, Now()) + "}]");
       match_key_.clear();  // the next Tick offers us, if there is no session by now
       continue;
     }
@@ -144,19 +177,39 @@ void Tracker::OnAnswer(Request request, const std::string& json) {
     }
     return;
   }
+  if (request == Request::kPing || request == Request::kHeartbeat || request == Request::kEnded) return OnLabAnswer(request, json);
   if (json != Code(TrackerCode::kSuccess)) return Disconnect("it answered " + json.substr(0, 200));
   if (request == Request::kInfo) {
-    Log("registered with tracker " + address_ + " as " + key_);
+    Log("registered with tracker " + options_.address + " as " + options_.key);
     complaint_.clear();
+  }
+}
+
+void Tracker::OnLabAnswer(Request request, const std::string& json) {
+  try {
+    if (request == Request::kPing) {
+      heartbeat_s_ = HeartbeatWanted(json);
+      was_lab_ = heartbeat_s_ > 0;
+      heartbeat_at_ = 0;
+      return;
+    }
+    const LabWishes wishes = WishesOf(json);
+    if (request == Request::kEnded) ended_.clear();
+    hold_ = wishes.hold;
+    if (!session_.match_key.empty() && wishes.end_match_key == session_.match_key) {
+      end_wanted_ = Coded(error::kLab, "the lab has ended this session: " + wishes.end_why);
+    }
+  } catch (const IoError& e) {
+    Disconnect(e.what());
   }
 }
 
 // Under a name that nobody can guess or use twice.
 void Tracker::Offer() {
-  match_key_ = key_ + ":" + RandomHex(8);
+  match_key_ = options_.key + ":" + RandomHex(8);
   taken_since_ = 0;
-  Ask(Request::kOffer, "[" + Code(TrackerCode::kPut) + ", \"" + key_ + "\", [" + std::to_string(port_) + ", \"" + match_key_ +
-                           "\"], " + custom_address_ + "]");
+  Ask(Request::kOffer, "[" + Code(TrackerCode::kPut) + ", \"" + options_.key + "\", [" + std::to_string(options_.port) + ", \"" + match_key_ +
+                           "\"], " + options_.custom_address + "]");
 }
 
 void Tracker::Send(const std::string& bytes) {
