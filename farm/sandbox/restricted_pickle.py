@@ -79,6 +79,8 @@ class _Pickler(pickle.Pickler):
     def reducer_override(self, value: Any) -> Any:
         if is_dataclass(value) and not isinstance(value, type):
             return (type(value), tuple(getattr(value, field.name) for field in fields(value)))
+        if isinstance(value, Enum):  # Python 3.11.0 to 3.11.3 would have getattr called
+            return (type(value), (value.value,))
         if type(value).__module__ != "numpy":
             return NotImplemented
         import numpy as np

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import enum
 import os
 import pickle
 import re
@@ -21,7 +22,7 @@ from farm import sandbox
 from farm.deadline import Deadline
 from farm.errors import DeadlineError, FarmError, ModelError
 from farm.sandbox import capabilities, landlock, restricted_pickle, seccomp, system_calls
-from farm.types import Progress, Stage
+from farm.types import Progress, Stage, Verdict
 from farm.workers import Kind, WorkerPool
 
 needs_sandbox = pytest.mark.skipif(
@@ -376,6 +377,20 @@ def test_hostile_bytes_set_no_attributes(content: bytes) -> None:
     with pytest.raises(pickle.UnpicklingError, match="attributes that are set"):
         restricted_pickle.loads(content)
     assert (vars(FarmError), restricted_pickle.array_of.__defaults__) == before
+
+
+def test_members_of_enumerations_pass_on_every_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python 3.11.0 to 3.11.3, as Debian 12 has it, pickles a member as a call of getattr."""
+
+    def of_old(member: enum.Enum, protocol: int) -> tuple[object, ...]:
+        return getattr, (member.__class__, member.name)
+
+    monkeypatch.setattr(enum.Enum, "__reduce_ex__", of_old)
+    for member in (Verdict.STABLE, Stage.COMPILING):
+        assert b"getattr" in pickle.dumps(member)
+        assert restricted_pickle.loads(restricted_pickle.dumps((member, {"a": member}))) == (member, {"a": member})
+    with pytest.raises(pickle.UnpicklingError, match=r"builtins.getattr does not pass"):
+        restricted_pickle.loads(pickle.dumps(Verdict.STABLE))
 
 
 def test_values_pass_as_they_are() -> None:

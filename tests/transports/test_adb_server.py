@@ -105,3 +105,99 @@ def test_a_serial_number_is_quoted_in_a_command_to_copy(state: str) -> None:
         devices.check_state(Device("board", None, "adb:"), Listed(serial, state))
     words = shlex.split(caught.value.fix.rpartition("adb ")[2])
     assert serial in words
+
+
+@contextlib.contextmanager
+def listing(text: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """An adb server with this list of devices, which is named to farm."""
+    replies = {"host:version": "0029", "host:devices-l": text}
+
+    def serve() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                with listener.accept()[0] as sock:
+                    reply = replies[sock.recv(int(sock.recv(4), 16)).decode()]
+                    sock.sendall(f"OKAY{len(reply.encode()):04x}{reply}".encode())
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=serve, daemon=True).start()
+        monkeypatch.setenv("ANDROID_ADB_SERVER_PORT", str(listener.getsockname()[1]))
+        yield
+        listener.shutdown(socket.SHUT_RDWR)
+
+
+# As transports.cpp and sysdeps of the Android sources write these lines
+UDEV = (
+    "no permissions (missing udev rules? user is in the plugdev group); see "
+    "[http://developer.android.com/tools/device.html]"
+)
+
+
+@pytest.mark.parametrize(
+    ("lines", "what", "why", "fix"),
+    [
+        (
+            [f"????????????           {UDEV} usb:3-1 transport_id:2"],
+            "board is not permitted to this user",
+            f"adb lists ???????????? as {UDEV}",
+            "udev rules",
+        ),
+        (
+            [f"(no serial number)     {UDEV} usb:3-1"],
+            "board is not permitted to this user",
+            f"adb lists (no serial number) as {UDEV}",
+            "udev rules",
+        ),
+        (
+            ["0123456789ABCDEF       no permissions usb:1-4"],
+            "board is not permitted to this user",
+            "adb lists 0123456789ABCDEF as no permissions",
+            "udev rules",
+        ),
+        (
+            ["HT7A1                  unauthorized usb:1-4 transport_id:3"],
+            "board is unauthorized",
+            "has not allowed this computer",
+            "allow USB debugging",
+        ),
+        (
+            ["HT7A1                  offline usb:1-4 transport_id:3"],
+            "board is offline",
+            "adb lists HT7A1 as offline",
+            "plug it in again",
+        ),
+        (
+            ["HT7A1                  recovery usb:1-4 product:w model:Pixel_2 device:w"],
+            "board is not in Android",
+            "adb lists HT7A1 as recovery",
+            "reboot",
+        ),
+        (
+            [
+                "HT7A1                  device usb:1-4 product:w model:Pixel_2 device:w",
+                f"(no serial number)     {UDEV} usb:3-1",
+            ],
+            "board is any of several devices",
+            "HT7A1 (Pixel 2), (no serial number)",
+            "adb:HT7A1",
+        ),
+        ([], "board is not connected", "adb lists no device", "plug it in"),
+    ],
+    ids=lambda value: value if isinstance(value, str) and value.startswith("board") else "",
+)
+def test_a_state_of_adbs_list_has_its_words_and_its_cure(
+    adb: None,
+    monkeypatch: pytest.MonkeyPatch,
+    lines: list[str],
+    what: str,
+    why: str,
+    fix: str,
+) -> None:
+    with (
+        listing("".join(f"{line}\n" for line in lines), monkeypatch),
+        pytest.raises(DeviceError) as caught,
+    ):
+        devices.find(Device("board", None, "adb:"))
+    assert caught.value.what == what
+    assert why in caught.value.why and not caught.value.why.endswith("usb:3-1")
+    assert fix in caught.value.fix

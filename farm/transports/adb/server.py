@@ -25,7 +25,11 @@ _MOST_BYTES = 1 << 16  # four hexadecimal digits
 _USABLE = "device"  # the state of a device that runs commands
 _TICK_S = 0.1
 _NEWS_S = 1.5  # for the server to notice what has ended a stream
-_LINE = re.compile(r"(\S+)\s+(no permissions\b.*|\S+)(.*)")
+# Serial number, state, and key:value pairs. A device that this user may not open has a reason in
+# its state, and often no serial number that adb could read.
+_LINE = re.compile(
+    r"(\(no serial number\)|\S+)\s+(no permissions\b.*?(?=(?:\s+\w+:\S+)*$)|\S+)(.*)"
+)
 
 
 class ServerError(Exception):

@@ -87,6 +87,7 @@ def test_two_boards_and_none_named(farm: Farm, adb: AdbServer, phone: AndroidBoa
             and second.serial in shown["why"]
             and "adb:" in shown["fix"]
         )
+        assert layers(farm) == {"adb program": True, "adb server": True, "device": False}
         configure(farm, second.url)
         assert deploy(farm).code == 0
         assert second.agents() and not phone.agents()
