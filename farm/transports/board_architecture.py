@@ -10,6 +10,7 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from farm import this_machine
 from farm.config import profiles
 from farm.errors import DeviceError
 from farm.transports.board_scripts import whole_number
@@ -158,9 +159,16 @@ def check(device: Device, kind: Kind) -> None:
 
 
 def fitting(agent: str, like: str) -> list[str]:
-    """Return the built-in profiles for an agent, those with names most similar to `like` first."""
-    tables = profiles.shipped()
-    names = [name for name, table in tables.items() if table.get("agent") == agent]
+    """Return the built-in profiles for an agent, those with names most similar to `like` first.
+
+    A profile for the CPU of a controller of another architecture is none.
+    """
+    elsewhere = set(this_machine.NATIVE_PROFILES.values()) - {this_machine.native_profile()}
+    names = [
+        name
+        for name, table in profiles.shipped().items()
+        if table.get("agent") == agent and name not in elsewhere
+    ]
     return sorted(names, key=lambda name: -difflib.SequenceMatcher(None, name, like).ratio())[
         :_MOST_NAMED
     ]

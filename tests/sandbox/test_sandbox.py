@@ -388,7 +388,10 @@ def test_members_of_enumerations_pass_on_every_python(monkeypatch: pytest.Monkey
     monkeypatch.setattr(enum.Enum, "__reduce_ex__", of_old)
     for member in (Verdict.STABLE, Stage.COMPILING):
         assert b"getattr" in pickle.dumps(member)
-        assert restricted_pickle.loads(restricted_pickle.dumps((member, {"a": member}))) == (member, {"a": member})
+        assert restricted_pickle.loads(restricted_pickle.dumps((member, {"a": member}))) == (
+            member,
+            {"a": member},
+        )
     with pytest.raises(pickle.UnpicklingError, match=r"builtins.getattr does not pass"):
         restricted_pickle.loads(pickle.dumps(Verdict.STABLE))
 
