@@ -122,11 +122,12 @@ INSIDE_TABLES = {
         __init__
     """,
     "lab": """
-        entities durations door.commands door.pump
+        entities durations records door.commands door.pump
         order refusals inventory codec effects registry callers door.main door.authorized_keys
         scheduler client relay door.handover
         journal
         writer
+        sessions
         lender
         control
         run

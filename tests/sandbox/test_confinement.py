@@ -317,10 +317,12 @@ def test_data_beside_the_model_is_read_and_data_elsewhere_is_not(
     (tmp_path / "model" / "net.weights").rename(tmp_path / "elsewhere")
     path.write_bytes(path.read_bytes().replace(b"net.weights", b"../elsewher"))
     (tmp_path / "elsewhere").rename(tmp_path / "elsewher")
-    with pytest.raises(FarmError):
+    with pytest.raises(ModelError, match="external weights are not in its folder"):
         worker_tasks.prepare_task(context, Model("net", str(path)), HOST, Store(tmp_path / "cache"))
+    (tmp_path / "whole").mkdir()
+    whole = onnx_with_external_data(tmp_path / "whole")
     with pytest.raises(ModelError, match="PermissionError"):
-        confined(context, Model("net", str(path)), read, tmp_path / "elsewher")
+        confined(context, Model("net", str(whole)), read, tmp_path / "elsewher")
 
 
 def module_that_writes(path: Path) -> str:
