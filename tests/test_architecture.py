@@ -113,7 +113,8 @@ INSIDE_TABLES = {
         tuning provision __init__
     """,
     "tracker": """
-        scheduler admission notices listening
+        errors scheduler admission notices listening
+        agent_messages
         protocol metrics_page
         framing
         peer

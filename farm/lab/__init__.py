@@ -7,8 +7,8 @@
     effects    what a step changes, and what an earlier server left
     registry   the boards and kinds
     scheduler  who has which board, and for how long: pure and synchronous
-    records     what is kept of a board
-    sessions    the sessions of boards: of whom, for which lease, whether they are to end
+    records    what is kept of a board
+    sessions   the sessions of boards: of whom, for which lease, whether they are to end
     codec      leases, boards and events as JSON
     journal    what is kept, in SQLite or PostgreSQL
     writer     the thread that keeps it, and what is said only after that
