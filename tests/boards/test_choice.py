@@ -4,6 +4,7 @@ that say little or nonsense.
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from farm import boards
 from farm.boards.arm_cores import EXTENSIONS, core_of
+from farm.boards.evidence import CoreKind
 from farm.config import fleet_of, profiles
 from farm.config.edit import with_tables
 from farm.errors import DeviceError
@@ -361,3 +363,12 @@ def test_every_core_of_the_table_is_one_of_llvms() -> None:
         assert core.mcpu in known[core.architecture], core
         assert core.in_32_bit().mcpu in known[7], core
         assert set(core.extensions) <= set(EXTENSIONS.values())
+
+
+def test_a_known_board_of_another_architecture_gets_a_profile_of_its_own() -> None:
+    cores = (CoreKind(0x41, 0xD03, 4),)
+    board = boards.Evidence("armv7", "armv7l", "Ultra96 Rev1", cores=cores)
+    choice = boards.choose("u", board, SHIPPED)
+    assert choice.profile == "u" and choice.table is not None
+    wide = dataclasses.replace(board, architecture="aarch64")
+    assert boards.choose("u", wide, SHIPPED).profile == "ultra96"

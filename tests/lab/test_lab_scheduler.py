@@ -24,6 +24,7 @@ from farm.lab.entities import (
     Rules,
     State,
 )
+from farm.lab.order import surely_by
 from farm.lab.scheduler import LeaseScheduler
 
 LONGEST_S = 3600.0
@@ -408,3 +409,15 @@ def test_a_duration_is_read_and_shown(text: str, seconds: float) -> None:
 def test_what_is_no_duration_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="is no duration"):
         parse_duration(text)
+
+
+def test_boards_that_a_lease_ahead_gathers_are_free_when_the_last_of_them_is() -> None:
+    def waiting(number: int, count: int) -> Lease:
+        return Lease(number, LeaseRequest("ann", "a", 50.0, count=count), "key", 0.0)
+
+    pair, one, many = waiting(1, 2), waiting(2, 1), waiting(3, 5)
+    assert surely_by([], pair, [100.0, 200.0]) == 200.0
+    assert surely_by([pair], one, [100.0, 200.0]) == 250.0
+    assert surely_by([pair], one, [100.0, 200.0, 220.0]) == 220.0
+    assert surely_by([many], one, [100.0, 200.0]) == 100.0, "one that can never be had takes none"
+    assert surely_by([], many, [100.0, 200.0]) is None

@@ -108,3 +108,10 @@ def test_a_weight_is_off_by_half_a_step_at_the_most(weight_scale, per_channel):
     assert (np.abs(steps * each - weight) <= 0.5 * each + 1e-7).all()
     if weight_scale == "power2":
         assert (np.log2(scales) == np.round(np.log2(scales))).all()
+
+
+def test_a_weight_beyond_its_scale_is_cut_off_at_127_on_both_sides() -> None:
+    """-128 has no counterpart: products of it would leave 16 bits."""
+    weight = np.array([[-200.0, -128.0, -127.4, 127.4, 200.0]], "float32")
+    whole = quantized_weight(weight, np.float32(1), 0)
+    assert whole.dtype == np.int8 and whole.tolist() == [[-127, -127, -127, 127, 127]]

@@ -278,3 +278,16 @@ def test_bytes_are_bytes() -> None:
     assert agent_answers.content("it", bytearray(b"x")) == b"x"
     with pytest.raises(AgentAnswerError):
         agent_answers.content("it", 1 << 40)
+
+
+@pytest.mark.parametrize(
+    ("cores", "fits"), [("0,2-65535", True), ("65536", False), ("0,2-99999", False), ("3-2", False)]
+)
+def test_a_list_of_cores_has_numbers_that_a_core_can_have(cores: str, fits: bool) -> None:
+    """Such lists are written out core by core."""
+    answer = json.dumps({"big_cores": cores})
+    if fits:
+        assert agent_answers.facts(answer) == {"big_cores": cores}
+    else:
+        with pytest.raises(AgentAnswerError, match="big_cores"):
+            agent_answers.facts(answer)

@@ -231,3 +231,9 @@ def test_a_handle_is_not_taken_for_an_object() -> None:
     assert refused(call_returns(Type.INT, (68,), rng), CALL)
     assert refused(call_returns(Type.DL_TENSOR_POINTER, (Type.DL_TENSOR_POINTER,), rng), CALL)
     assert refused(returned((Type.OPAQUE_POINTER,), rng), Request(Code.INIT_SERVER))
+
+
+@pytest.mark.parametrize("length", [0, 3])
+def test_a_request_too_short_for_its_code_is_an_error(length: int) -> None:
+    with pytest.raises(ValueError, match=f"a request of {length} bytes"):
+        RequestReader().feed(struct.pack("<Qi", length, Code.CALL_FUNC))
