@@ -16,6 +16,7 @@ import psutil
 from waiting import wait_until
 
 _START = "import sys; sys.argv[0] = 'dask'; from dask.__main__ import main; main()"
+_REGISTERED = "Registered to:"
 
 
 @dataclass
@@ -61,9 +62,13 @@ class DaskCluster:
             "FARM_CACHE": str(self.cache(name)),
             "FARM_DATA": str(self.folder / f"data-{name}"),
         }
-        return self.start(
+        before = self.log().count(_REGISTERED)
+        child = self.start(
             "worker", self.address, *options, *words, **{**places, **(environment or {})}
         )
+        # A busy machine starts one later than a controller waits for the first
+        wait_until(lambda: self.log().count(_REGISTERED) > before, "the worker registers")
+        return child
 
     def cache(self, name: str) -> Path:
         return self.folder / f"cache-{name}"
