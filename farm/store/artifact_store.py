@@ -193,7 +193,7 @@ class Store:
             while (lock := _lock(folder := tmp / f"{os.getpid()}-{secrets.token_hex(6)}")) is None:
                 pass  # a concurrent sweep holds our new lock and will remove it
             try:
-                folder.mkdir()
+                folder.mkdir(mode=0o700)  # tasks in it may hold keys
                 yield folder
             finally:
                 _discard(folder, lock)

@@ -134,6 +134,15 @@ def test_sweep_of_a_store_that_is_not_there_is_nothing(store: Store) -> None:
     assert not store.root.exists()
 
 
+def test_nobody_else_looks_into_scratch_whatever_the_umask(store: Store) -> None:
+    before = os.umask(0)
+    try:
+        with store.scratch() as folder:
+            assert folder.stat().st_mode & 0o777 == 0o700
+    finally:
+        os.umask(before)
+
+
 def test_scratch_goes_with_all_in_it(store: Store) -> None:
     with store.scratch() as scratch:
         (scratch / "deep" / "deeper").mkdir(parents=True)
