@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from farm import stats
 from farm.errors import FarmError
-from farm.pipeline.confinement import confined, confined_build
 from farm.pipeline.operations import Show, run_task
+from farm.pipeline.sandboxed_tasks import confined, confined_build
 from farm.pipeline.worker_tasks import open_pool
 from farm.store import RecordStore, Store
 from farm.types import Agreement, Model, Profile, Progress, Stage
