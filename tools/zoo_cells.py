@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT)]
 
 from farm.errors import FarmError, WrongAnswer  # noqa: E402
-from farm.prepare import make  # noqa: E402
+from farm.prepare import write_prepared  # noqa: E402
 from farm.types import Model, Profile  # noqa: E402
 from farm.workers import TaskContext  # noqa: E402
 
@@ -34,7 +34,9 @@ class _Quiet(TaskContext):
 def check(name: str, made: dict[str, Any], folder: Path) -> tuple[str, str]:
     shapes = {key: tuple(shape) for key, shape in made.get("shapes", {}).items()}
     try:
-        make(_Quiet(folder), Model(name, made["file"], shapes=shapes), HOST, folder, folder)
+        write_prepared(
+            _Quiet(folder), Model(name, made["file"], shapes=shapes), HOST, folder, folder
+        )
     except WrongAnswer as error:
         return "wrong", f"{error.what}: {error.why}"
     except FarmError as error:

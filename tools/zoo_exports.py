@@ -51,11 +51,12 @@ _SMALL = {  # of a transformers configuration, those that it has
     "eos_token_id": 2,
 }
 _TEXT = (
-    "bert distilbert roberta albert electra deberta deberta-v2 gpt2 gpt_neo gptj gpt_neox opt bloom "  # noqa: E501
-    "llama mistral qwen2 qwen3 phi phi3 gemma gemma2 stablelm starcoder2 olmo falcon mpt t5 mt5 "
-    "squeezebert mobilebert funnel xlnet longformer big_bird fnet nystromformer roformer convbert "
-    "mpnet layoutlm canine data2vec-text ernie esm ibert megatron-bert openai-gpt rembert splinter "
-    "xlm xlm-roberta xmod mamba modernbert biogpt codegen camembert granite smollm3 cohere persimmon"  # noqa: E501
+    "bert distilbert roberta albert electra deberta deberta-v2 gpt2 gpt_neo gptj gpt_neox opt "
+    "bloom llama mistral qwen2 qwen3 phi phi3 gemma gemma2 stablelm starcoder2 olmo falcon mpt t5 "
+    "mt5 squeezebert mobilebert funnel xlnet longformer big_bird fnet nystromformer roformer "
+    "convbert mpnet layoutlm canine data2vec-text ernie esm ibert megatron-bert openai-gpt rembert "
+    "splinter xlm xlm-roberta xmod mamba modernbert biogpt codegen camembert granite smollm3 cohere "  # noqa: E501
+    "persimmon"
 )
 _VISION = (
     "vit deit beit swin swinv2 convnext convnextv2 segformer mobilevit mobilevitv2 yolos resnet "
@@ -116,7 +117,8 @@ _TIMM = (
     "maxvit_nano_rw_256 mixer_s16_224 mixnet_s mnasnet_small mobilenetv1_100 mobilenetv2_050 "
     "mobilenetv3_small_050 mobilenetv4_conv_small mobileone_s0 mobilevit_xxs mobilevitv2_050 "
     "mvitv2_tiny nest_tiny nf_regnet_b0 pit_ti_224 poolformer_s12 poolformerv2_s12 pvt_v2_b0 "
-    "rdnet_tiny regnetx_002 regnety_002 regnetz_b16 repghostnet_050 repvgg_a0 repvit_m0_9 res2net50_14w_8s "  # noqa: E501
+    "rdnet_tiny regnetx_002 regnety_002 regnetz_b16 repghostnet_050 repvgg_a0 repvit_m0_9 "
+    "res2net50_14w_8s "
     "resmlp_12_224 resnest14d resnet10t resnet18d resnetblur50 resnetv2_50 rexnet_100 "
     "samvit_base_patch16_224 selecsls42 semnasnet_050 sequencer2d_s seresnet18 shvit_s1 skresnet18 "
     "spnasnet_100 starnet_s1 swiftformer_xs swin_tiny_patch4_window7_224 "
