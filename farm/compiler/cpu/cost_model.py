@@ -19,6 +19,7 @@ from farm.compiler.cpu.register_tiles import (
     can_group_loads,
     grouped_tile,
     product_tiles,
+    tile_cycles,
     up_to_multiple,
 )
 from farm.compiler.target.cpu_model import CpuModel
@@ -36,14 +37,18 @@ _SHARED_BADLY = 1e6  # cycles: the penalty for fewer
 
 def product_candidates(workload: Workload, cpu: CpuModel) -> list[tuple[KernelConfig, float]]:
     """Return every tile of the CPU in both orders for a sum of products, with predicted cycles."""
-    rows, pixels, depth, values = _product(workload)
+    rows, pixels, depth, values = product_of(workload)
     channels = workload.channels
     grouped_loads = groups_loads(workload, cpu)
     if run := run_length(workload, cpu):
         depth = values = workload.weight[0] * run
     if workload.groups > 1:
         tile = grouped_tile(cpu, pixels, channels // workload.groups)
-        tiles = [] if tile is None else [(tile, 1.0)]
+        tiles = (
+            []
+            if tile is None
+            else [(tile, tile_cycles(cpu, tile, pixels, channels, depth, False, True))]
+        )
     else:
         tiles = product_tiles(cpu, pixels, channels, depth, grouped_loads)
     found = []
@@ -104,7 +109,7 @@ def memory_cycles(
     ) + by_others + again + pieces
 
 
-def _product(workload: Workload) -> tuple[int, int, int, int]:
+def product_of(workload: Workload) -> tuple[int, int, int, int]:
     """Return rows, pixels in a row, products in a sum, packed weights of a channel."""
     data, weight = workload.data, workload.weight
     if workload.operator == DENSE:

@@ -110,7 +110,7 @@ def product_tiles(
         or _registers(cpu, high, vectors, grouped_loads) <= cpu.registers
     ]
     return [
-        (tile, _cycles(cpu, tile, pixels, channels, depth, grouped_loads, followed))
+        (tile, tile_cycles(cpu, tile, pixels, channels, depth, grouped_loads, followed))
         for tile in tiles
     ]
 
@@ -141,7 +141,7 @@ def grouped_tile(cpu: CpuModel, pixels: int, channels: int) -> Tile | None:
     return None
 
 
-def _cycles(
+def tile_cycles(
     cpu: CpuModel,
     tile: Tile,
     pixels: int,
@@ -150,6 +150,7 @@ def _cycles(
     grouped_loads: bool,
     followed: bool,
 ) -> float:
+    """Return the predicted cycles of a row of pixels, of all channels: see `product_tiles`."""
     sums = tile.pixels * tile.vectors
     pointers = max(0, tile.pixels - _POINTERS) if pixels % tile.pixels else 0
     loads = (tile.pixels + tile.vectors + pointers) / cpu.loads_per_cycle
