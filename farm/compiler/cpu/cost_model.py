@@ -71,6 +71,21 @@ def product_candidates(workload: Workload, cpu: CpuModel) -> list[tuple[KernelCo
     return found
 
 
+def fastest_group(cpu: CpuModel, pixels: int, channels: int, depth: int) -> int:
+    """Return the channels to fill a group up to, for the fewest predicted cycles.
+
+    `pixels` are those of a row, `depth` the products of a sum. Zero channels are free to drop.
+    """
+    offered = {-(-channels // lanes) * lanes for lanes in (*cpu.vector_widths, 4)}
+
+    def cycles(filled: int) -> tuple[float, int]:
+        tile = grouped_tile(cpu, pixels, filled)
+        assert tile is not None, "a multiple of 4"
+        return tile_cycles(cpu, tile, pixels, filled, depth, False, True), filled
+
+    return min(offered, key=cycles)
+
+
 def pays_to_turn(workload: Workload, candidates: Candidates, cpu: CpuModel) -> bool:
     """Return whether a convolution is faster if tiles run along the height of its narrow images.
 
