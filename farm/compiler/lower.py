@@ -16,6 +16,7 @@ import tvm
 from tvm import relax
 
 from farm.compiler import load_time, pipeline
+from farm.compiler.cpu import peak_share
 from farm.compiler.cpu import schedule as cpu_schedule
 from farm.compiler.cpu.kernel_config import (
     NO_RECORDS,
@@ -131,7 +132,7 @@ def lower(
     decisions = selector.decisions if selector else {}
     widened = fp16_weights.widening_sites(module, parameters)
     said = (
-        replace(_with_choice(kernel, decisions), halves=widened.get(kernel.name, ""))
+        replace(_with_choice(kernel, decisions, selector), halves=widened.get(kernel.name, ""))
         for kernel in kernels
     )
     return Lowered(
@@ -144,11 +145,19 @@ def lower(
     )
 
 
-def _with_choice(kernel: Kernel, decisions: Mapping[str, Decision]) -> Kernel:
+def _with_choice(
+    kernel: Kernel, decisions: Mapping[str, Decision], selector: ConfigSelector | None
+) -> Kernel:
+    """Return the report on a kernel with its configuration and its predicted speed."""
     made = decisions.get(kernel.workload)
-    return (
-        kernel if made is None else replace(kernel, choice=str(made.config), recorded=made.recorded)
-    )
+    if made is None or selector is None:
+        return kernel
+    share, slow = peak_share.share_of(made, selector.cpu), kernel.slow
+    if kernel.rule not in (cpu_schedule.GENERAL, "none") and share is not None:
+        slow = peak_share.reason_of(made, selector.cpu) if share < peak_share.SLOW else slow
+    else:  # the prediction is not for these loops
+        share = None
+    return replace(kernel, choice=str(made.config), recorded=made.recorded, share=share, slow=slow)
 
 
 def _check_functions(module: tvm.IRModule) -> None:

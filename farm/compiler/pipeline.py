@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from tvm import relax
 from tvm.ir import Call, GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from farm.compiler.cpu.cost_model import fastest_group
 from farm.compiler.cpu.kernel_config import ConfigSelector
 from farm.compiler.cpu.legalize import legalization
 from farm.compiler.gpu import schedule
@@ -137,7 +139,11 @@ def loop_nests(module: tvm.IRModule, selector: ConfigSelector | None) -> tvm.IRM
     legalize = [
         *([rounding(selector.cpu), transform.DeadCodeElimination()] if selector else []),
         by_phases(selector.cpu.lanes if selector else schedule.LANES),
-        *([whole_groups(selector.cpu.vector_widths)] if selector else []),
+        *(
+            [whole_groups(selector.cpu.vector_widths, partial(fastest_group, selector.cpu))]
+            if selector
+            else []
+        ),
         transform.LegalizeOps(legalization(selector) if selector else schedule.legalization()),
         transform.AnnotateTIROpPattern(),
         transform.FoldConstant(),

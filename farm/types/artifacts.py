@@ -106,6 +106,8 @@ class Kernel:
     the workload whose configuration was chosen, empty if there was nothing to choose; `choice`
     describes the configuration, and `recorded` is whether a tuning record determined it. `halves`
     is where its weights are converted from float16 to float32: "in the kernel" or "when loaded".
+    `share` is the predicted share of what a core can do that it reaches, None if nothing is
+    predicted, and `slow` the reason if that is too little.
     """
 
     name: str
@@ -116,6 +118,8 @@ class Kernel:
     choice: str = ""
     recorded: bool = False
     halves: str = ""
+    share: float | None = None
+    slow: str = ""
 
 
 @dataclass(frozen=True, slots=True)

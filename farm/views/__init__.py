@@ -133,7 +133,12 @@ def kernel_table(kernels: Sequence[Kernel], width: int) -> Group:
             lambda kernel: f"{100 * kernel.operations / total:.1f}" if kernel.operations else "",
             right=True,
         ),
-        Column("note", lambda kernel: kernel.note, style="yellow"),
+        Column(
+            "of peak %",
+            lambda kernel: "" if kernel.share is None else f"{100 * kernel.share:.0f}",
+            right=True,
+        ),
+        Column("note", _remark, style="yellow"),
     ]
     if halved:
         columns.insert(
@@ -142,6 +147,11 @@ def kernel_table(kernels: Sequence[Kernel], width: int) -> Group:
         )
     table = table_of(columns, sorted(kernels, key=lambda kernel: -kernel.operations), width)
     return with_note(table, Text(_summary(kernels, total)))
+
+
+def _remark(kernel: Kernel) -> str:
+    """Return why a kernel fell back, or why it is slow."""
+    return kernel.note or (kernel.slow and f"slow: {kernel.slow}")
 
 
 def _summary(kernels: Sequence[Kernel], total: int) -> str:
@@ -157,6 +167,10 @@ def _summary(kernels: Sequence[Kernel], total: int) -> str:
             "by the general rule (element by element, or TVM's own loops)",
         ),
         ([kernel for kernel in kernels if kernel.note], "fell back, for the reason in the note"),
+        (
+            [kernel for kernel in kernels if kernel.slow],
+            "slow, predicted below a third of what a core can do",
+        ),
     ]
     counted = [
         (group, words, 100 * sum(kernel.operations for kernel in group) / total)

@@ -22,6 +22,7 @@ NETWORKS = {
     "squeezenet": "models.plain:squeezenet",
     "inception_v3": "models.inception:inception_v3",
     "densenet121": "models.densenet:densenet121",
+    "shufflenet_v1": "models.shufflenet:shufflenet_v1",
     "shufflenet_v2": "models.shufflenet:shufflenet_v2",
     "efficientnet_b0": "models.efficientnet:efficientnet_b0",
     "unet": "models.unet:unet",

@@ -1,4 +1,6 @@
-"""ShuffleNet v2 at width 1.0. Ma et al., "ShuffleNet V2", 2018 (https://arxiv.org/abs/1807.11164)."""
+"""ShuffleNet v2 at width 1.0. Ma et al., "ShuffleNet V2", 2018 (https://arxiv.org/abs/1807.11164);
+and the first ShuffleNet.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +12,11 @@ from models.layers import ConvNorm, image, seeded
 _STAGES = ((116, 4), (232, 8), (464, 4))
 
 
-def shuffled(x: torch.Tensor) -> torch.Tensor:
-    """The channels of two halves, taken in turn."""
+def shuffled(x: torch.Tensor, groups: int = 2) -> torch.Tensor:
+    """The channels of two halves, or of more groups, taken in turn."""
     count, channels, height, width = x.shape
     return (
-        x.view(count, 2, channels // 2, height, width)
+        x.view(count, groups, channels // groups, height, width)
         .transpose(1, 2)
         .reshape(count, channels, height, width)
     )
@@ -61,6 +63,44 @@ def shufflenet_v2() -> tuple[nn.Module, tuple[torch.Tensor]]:
             nn.AdaptiveAvgPool2d(1),
             nn.Flatten(),
             nn.Linear(1024, 1000),
+        )
+
+    return seeded(make, 2), (image(),)
+
+
+class GroupedUnit(nn.Module):
+    """A unit of ShuffleNet v1: grouped 1 x 1 convolutions with a shuffle between them."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int, groups: int, first: int) -> None:
+        super().__init__()
+        self.stride, self.groups, middle = stride, groups, outputs // 4
+        made = outputs - inputs if stride > 1 else outputs
+        self.narrow = ConvNorm(inputs, middle, 1, groups=first)
+        self.spatial = ConvNorm(middle, middle, 3, stride=stride, groups=middle, then=None)
+        self.wide = ConvNorm(middle, made, 1, groups=groups, then=None)
+        self.pool = nn.AvgPool2d(3, 2, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        worked = shuffled(self.narrow(x), self.groups)
+        worked = self.wide(self.spatial(worked))
+        if self.stride > 1:
+            return torch.relu(torch.cat([self.pool(x), worked], 1))
+        return torch.relu(x + worked)
+
+
+def shufflenet_v1() -> tuple[nn.Module, tuple[torch.Tensor]]:
+    """ShuffleNet with 4 groups. Zhang et al., 2018 (https://arxiv.org/abs/1707.01083)."""
+
+    def make() -> nn.Module:
+        layers: list[nn.Module] = [ConvNorm(3, 24, 3, stride=2), nn.MaxPool2d(3, 2, 1)]
+        channels, groups = 24, 4
+        for outputs, count in ((272, 4), (544, 8), (1088, 4)):
+            for index in range(count):
+                first = 1 if channels == 24 else groups
+                layers.append(GroupedUnit(channels, outputs, 2 if index == 0 else 1, groups, first))
+                channels = outputs
+        return nn.Sequential(
+            *layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, 1000)
         )
 
     return seeded(make, 2), (image(),)

@@ -19,6 +19,7 @@ Which configuration is best:
     kernel_config         what may be configured, and who decides: a record, or the cost model
     cost_model            predicted cycles of each configuration
     register_tiles        tile sizes that keep all sums in registers
+    peak_share            the predicted share of the peak, and why a kernel is slow
 
     int8                  kernels of 8-bit integers
     winograd              Winograd's convolution

@@ -19,6 +19,7 @@ from farm.compiler.cpu.register_tiles import (
     can_group_loads,
     grouped_tile,
     product_tiles,
+    tile_cycles,
     up_to_multiple,
 )
 from farm.compiler.target.cpu_model import CpuModel
@@ -36,14 +37,18 @@ _SHARED_BADLY = 1e6  # cycles: the penalty for fewer
 
 def product_candidates(workload: Workload, cpu: CpuModel) -> list[tuple[KernelConfig, float]]:
     """Return every tile of the CPU in both orders for a sum of products, with predicted cycles."""
-    rows, pixels, depth, values = _product(workload)
+    rows, pixels, depth, values = product_of(workload)
     channels = workload.channels
     grouped_loads = groups_loads(workload, cpu)
     if run := run_length(workload, cpu):
         depth = values = workload.weight[0] * run
     if workload.groups > 1:
         tile = grouped_tile(cpu, pixels, channels // workload.groups)
-        tiles = [] if tile is None else [(tile, 1.0)]
+        tiles = (
+            []
+            if tile is None
+            else [(tile, tile_cycles(cpu, tile, pixels, channels, depth, False, True))]
+        )
     else:
         tiles = product_tiles(cpu, pixels, channels, depth, grouped_loads)
     found = []
@@ -64,6 +69,21 @@ def product_candidates(workload: Workload, cpu: CpuModel) -> list[tuple[KernelCo
             for order, extra in zip((PIXELS, CHANNELS), memory, strict=True)
         ]
     return found
+
+
+def fastest_group(cpu: CpuModel, pixels: int, channels: int, depth: int) -> int:
+    """Return the channels to fill a group up to, for the fewest predicted cycles.
+
+    `pixels` are those of a row, `depth` the products of a sum. Zero channels are free to drop.
+    """
+    offered = {-(-channels // lanes) * lanes for lanes in (*cpu.vector_widths, 4)}
+
+    def cycles(filled: int) -> tuple[float, int]:
+        tile = grouped_tile(cpu, pixels, filled)
+        assert tile is not None, "a multiple of 4"
+        return tile_cycles(cpu, tile, pixels, filled, depth, False, True), filled
+
+    return min(offered, key=cycles)
 
 
 def pays_to_turn(workload: Workload, candidates: Candidates, cpu: CpuModel) -> bool:
@@ -104,7 +124,7 @@ def memory_cycles(
     ) + by_others + again + pieces
 
 
-def _product(workload: Workload) -> tuple[int, int, int, int]:
+def product_of(workload: Workload) -> tuple[int, int, int, int]:
     """Return rows, pixels in a row, products in a sum, packed weights of a channel."""
     data, weight = workload.data, workload.weight
     if workload.operator == DENSE:

@@ -110,7 +110,7 @@ def product_tiles(
         or _registers(cpu, high, vectors, grouped_loads) <= cpu.registers
     ]
     return [
-        (tile, _cycles(cpu, tile, pixels, channels, depth, grouped_loads, followed))
+        (tile, tile_cycles(cpu, tile, pixels, channels, depth, grouped_loads, followed))
         for tile in tiles
     ]
 
@@ -127,7 +127,8 @@ def _registers(cpu: CpuModel, high: int, vectors: int, grouped_loads: bool) -> i
 def grouped_tile(cpu: CpuModel, pixels: int, channels: int) -> Tile | None:
     """Return the largest tile that divides the channels of one group; None if none does.
 
-    All its lanes then read the same input.
+    All its lanes then read the same input. A row is divided evenly: 14 pixels are two tiles of 7,
+    if a tile may have 9.
     """
     for lanes in (*cpu.vector_widths, 4):
         if channels % lanes == 0:
@@ -135,13 +136,12 @@ def grouped_tile(cpu: CpuModel, pixels: int, channels: int) -> Tile | None:
             fitting = (
                 (cpu.registers - 1) // vectors - 1 if cpu.has_memory_operands else cpu.registers
             )
-            return Tile(
-                min(pixels, max(1, min(fitting, cpu.accumulators // vectors))), vectors, lanes
-            )
+            high = min(pixels, max(1, min(fitting, cpu.accumulators // vectors)))
+            return Tile(-(-pixels // -(-pixels // high)), vectors, lanes)
     return None
 
 
-def _cycles(
+def tile_cycles(
     cpu: CpuModel,
     tile: Tile,
     pixels: int,
@@ -150,6 +150,7 @@ def _cycles(
     grouped_loads: bool,
     followed: bool,
 ) -> float:
+    """Return the predicted cycles of a row of pixels, of all channels: see `product_tiles`."""
     sums = tile.pixels * tile.vectors
     pointers = max(0, tile.pixels - _POINTERS) if pixels % tile.pixels else 0
     loads = (tile.pixels + tile.vectors + pointers) / cpu.loads_per_cycle

@@ -32,11 +32,18 @@ from farm.compiler.cpu.winograd.compute import WINOGRAD
 from farm.compiler.cpu.winograd.schedule import schedule_winograd
 from farm.compiler.graph.transposed_conv import INTERLEAVED
 from farm.compiler.ir.annotations import WORKLOAD
-from farm.compiler.ir.blocks import block_names, is_loop_nest, operations, with_narrow_indices
+from farm.compiler.ir.blocks import (
+    block_names,
+    is_loop_nest,
+    is_product,
+    operations,
+    with_narrow_indices,
+)
 from farm.kernels import recurrent, recurrent_layer_cost
 from farm.types import Kernel
 
 GENERAL = "general"
+_UNTILED = "its sums of products are not tiled: no rule is for them"
 _RULES = {
     WINOGRAD: schedule_winograd,
     **RULES,
@@ -69,11 +76,9 @@ def schedule(module: tvm.IRModule, schedule_one: ScheduleOne) -> tuple[tvm.IRMod
         if isinstance(function, tirx.PrimFunc):
             scheduled[variable], kernel = schedule_one(variable.name_hint, function)
             workload = kernel.workload or _workload(function)
-            kernels.append(
-                replace(
-                    kernel, operations=calls[variable] * operations(function), workload=workload
-                )
-            )
+            counted = calls[variable] * operations(function)
+            slow = _UNTILED if kernel.rule in (GENERAL, "none") and is_product(function) else ""
+            kernels.append(replace(kernel, operations=counted, workload=workload, slow=slow))
     for variable, function in scheduled.items():
         module.update_func(variable, function.with_attr("tirx.is_scheduled", True))
     return module, kernels

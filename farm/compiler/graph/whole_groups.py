@@ -3,11 +3,15 @@
 A vector of results must not span two groups, because its lanes would read different inputs: 34
 channels a group, as in ShuffleNet (Zhang et al., 2018), have no tile. With zero channels after
 those of each group they have one. The zero channels are dropped again in the kernel that follows.
+If that kernel copies anyway, as a channel shuffle does, dropping them is free, and groups of 68
+channels are filled, too, if wider vectors are predicted to be faster.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -16,15 +20,30 @@ from tvm import relax
 from tvm.ir import Call
 from tvm.relax.expr_functor import mutator
 
-from farm.compiler.ir.constants import constant
-from farm.compiler.ir.relax_rewriter import Rewriter, Rule, rewriting, shape_of
+from farm.compiler.ir.constants import address_of, constant
+from farm.compiler.ir.relax_rewriter import (
+    ELEMENTWISE,
+    Rewriter,
+    Rule,
+    op_name,
+    rewriting,
+    shape_of,
+)
 
+_COPIES = {"relax.reshape", "relax.permute_dims"}
 _NARROWEST = 4  # lanes of a tile at least
 
 
-def whole_groups(widths: Sequence[int]) -> tvm.transform.Pass:
-    """Return the pass for a CPU whose vectors have these numbers of lanes."""
-    return rewriting("farm.WholeGroups", partial(_WholeGroups, widths=widths))
+# Returns the channels to fill a group up to, from pixels of a row, channels and depth of a sum.
+Fastest = Callable[[int, int, int], int]
+
+
+def whole_groups(widths: Sequence[int], fastest: Fastest) -> tvm.transform.Pass:
+    """Return the pass for a CPU whose vectors have these numbers of lanes.
+
+    `fastest` decides if filling costs no copy.
+    """
+    return rewriting("farm.WholeGroups", partial(_WholeGroups, widths=widths, fastest=fastest))
 
 
 def whole_channels(channels: int, widths: Sequence[int]) -> int:
@@ -38,13 +57,37 @@ def whole_channels(channels: int, widths: Sequence[int]) -> int:
     return -(-channels // lanes) * lanes
 
 
+def _copied_after(function: relax.Function) -> set[int]:
+    """Return the addresses of the weights of convolutions whose results are only copied.
+
+    That is, a change of layout follows, perhaps after element-wise operators.
+    """
+    users: dict[relax.Var, list[relax.Binding]] = defaultdict(list)
+    bindings = [binding for block in function.body.blocks for binding in block.bindings]
+    for binding in bindings:
+        for argument in getattr(binding.value, "args", ()):
+            if isinstance(argument, relax.Var):
+                users[argument].append(binding)
+    found = set()
+    for binding in bindings:
+        if op_name(binding.value) != "relax.nn.conv2d" or constant(binding.value.args[1]) is None:
+            continue
+        following = users[binding.var]
+        while len(following) == 1 and op_name(following[0].value) in ELEMENTWISE:
+            following = users[following[0].var]
+        if len(following) == 1 and op_name(following[0].value) in _COPIES:
+            found.add(address_of(binding.value.args[1]))
+    return found
+
+
 @mutator
 class _WholeGroups(Rewriter):
     """Rewrites grouped convolutions (NHWC, HWIO, float32) that are not depthwise."""
 
-    def __init__(self, module: tvm.IRModule, widths: Sequence[int]) -> None:
+    def __init__(self, module: tvm.IRModule, widths: Sequence[int], fastest: Fastest) -> None:
         super().__init__(module)
-        self._widths = widths
+        self._widths, self._fastest = widths, fastest
+        self._copied = _copied_after(module["main"])
 
     def rules(self) -> Mapping[str, Rule]:
         """Return the rules by the names of operators."""
@@ -63,6 +106,8 @@ class _WholeGroups(Rewriter):
         *kernel, outputs = weight.shape
         each = outputs // groups
         whole = whole_channels(each, self._widths)
+        if address_of(call.args[1]) in self._copied and isinstance(shape[2], int):
+            whole = self._fastest(shape[2], each, math.prod(kernel))
         if each == 1 or whole == each:
             return None
         filled = np.zeros((*kernel, groups, whole), weight.dtype)

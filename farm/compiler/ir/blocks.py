@@ -13,6 +13,7 @@ from farm.compiler.ir.dynamic_extents import is_open, product_at_batch_one, valu
 from farm.kernels import recurrent_layer_cost
 
 SPATIAL, REDUCTION = 0, 2  # tirx.IterVar.DataPar, CommReduce
+_MANY_STEPS = 8  # of a sum: below it a kernel has little arithmetic to lose
 
 
 def extent(sch: Schedule, loop: LoopRV) -> int:
@@ -73,6 +74,25 @@ def operations(function: tirx.PrimFunc) -> int:
         extents = [sch.get(loop).extent for loop in sch.get_loops(block)]
         total += (2 if has_reduction(sch, block) else 1) * product_at_batch_one(extents)
     return total
+
+
+def is_product(function: tirx.PrimFunc) -> bool:
+    """Return whether a kernel sums products of two tensors, many for each element."""
+    if not is_loop_nest(function):
+        return False
+    sch = Schedule(tvm.IRModule({"main": function}))
+    for block in sch.get_child_blocks(sch.get_sblock("root")):
+        if not has_reduction(sch, block):
+            continue
+        read = {region.source.name for region in sch.get(block).reads}
+        loops = [sch.get(loop) for loop in sch.get_loops(block)]
+        kinds = iterator_kinds(sch, block)
+        steps = product_at_batch_one(
+            [loop.extent for loop, kind in zip(loops, kinds, strict=False) if kind == REDUCTION]
+        )
+        if len(read) > 1 and steps >= _MANY_STEPS:
+            return True
+    return False
 
 
 def is_loop_nest(function: tirx.PrimFunc) -> bool:

@@ -1,0 +1,117 @@
+"""Kernels that are predicted to be slow are marked, with the reason, and no others."""
+
+from __future__ import annotations
+
+import numpy as np
+from relax_models import compute, lowered, target
+from tvm import relax
+
+from farm.compiler.cpu import peak_share
+from farm.compiler.cpu.cost_model import fastest_group, product_candidates
+from farm.compiler.cpu.kernel_config import DIRECT, PIXELS, Decision, KernelConfig, Workload
+from farm.compiler.cpu.register_tiles import Tile, grouped_tile
+from farm.compiler.target.cpu_model import cpu_model_of
+
+CPU = cpu_model_of(target("x86-64-v4"))
+numbers = np.random.default_rng(18)
+
+
+def decision(workload: Workload, tile: Tile | None = None) -> Decision:
+    """The model's own choice, or a tile with the cycles that the model predicts for it."""
+    offered = product_candidates(workload, CPU)
+    config, _ = min(offered, key=lambda one: one[1])
+    if tile is not None:
+        config = KernelConfig(DIRECT, tile, PIXELS)
+    return Decision(workload, config, False, offered)
+
+
+def test_a_convolution_that_fills_tiles_is_not_slow():
+    wide = decision(Workload("convolution", (1, 56, 56, 64), (1, 1, 64, 128)))
+    share = peak_share.share_of(wide, CPU)
+    assert share is not None and peak_share.SLOW < share <= 1
+
+
+def test_a_slow_kernels_main_cause_is_named():
+    grouped = decision(Workload("convolution", (1, 28, 28, 68), (1, 1, 17, 272), groups=4))
+    share = peak_share.share_of(grouped, CPU)
+    assert share is not None and share < peak_share.SLOW
+    assert peak_share.reason_of(grouped, CPU) == (
+        "vectors of 4 lanes, the CPU has 16: 68 channels of a group fill no wider ones"
+    )
+    one = Workload("dense", (1, 1, 64), (64, 64))
+    assert "vectors of sums at once" in peak_share.reason_of(decision(one, Tile(1, 1, 16)), CPU)
+    narrow = Workload("convolution", (1, 9, 9, 64), (1, 1, 64, 18))
+    assert peak_share.reason_of(decision(narrow, Tile(3, 4, 16)), CPU) == (
+        "18 channels in tiles of 64"
+    )
+
+
+def test_weights_that_take_longer_from_memory_than_the_arithmetic_are_what_the_core_can_do():
+    row = decision(Workload("dense", (1, 1, 4096), (4096, 4096)))
+    share = peak_share.share_of(row, CPU)
+    assert share is not None and share > peak_share.SLOW
+
+
+def test_nothing_is_predicted_for_what_is_no_product():
+    window = Workload("depthwise", (1, 56, 56, 64), (3, 3, 1, 64))
+    offered = [(KernelConfig(DIRECT, Tile(7, 1, 16)), 1e6)]
+    assert peak_share.share_of(Decision(window, offered[0][0], False, offered), CPU) is None
+
+
+def test_a_product_that_no_rule_tiles_is_marked_and_a_mean_is_not():
+    inputs = {
+        "x": numbers.standard_normal((4, 16, 12, 12)).astype("float32"),
+        "w": numbers.standard_normal((8, 16, 3, 3)).astype("float32"),
+    }
+
+    def body(emit, x, w):
+        return [emit(relax.op.nn.conv2d(x, w)), emit(relax.op.mean(x, axis=[2, 3]))]
+
+    found = {kernel.name: kernel.slow for kernel in lowered(inputs, body, {}, "x86-64").kernels}
+    slow = [name for name, why in found.items() if why]
+    assert len(slow) == 1 and "conv2d" in slow[0] and "not tiled" in found[slow[0]]
+
+
+def test_a_row_of_pixels_is_divided_evenly_for_groups():
+    tile = grouped_tile(CPU, 14, 48)
+    assert tile is not None and (tile.pixels, tile.vectors) == (7, 3)
+    assert all(
+        -(-pixels // tile.pixels) * tile.pixels - pixels < -(-pixels // tile.pixels)
+        for pixels in range(1, 100)
+        if (tile := grouped_tile(CPU, pixels, 48)) is not None
+    )
+
+
+def test_groups_are_filled_up_for_wider_vectors_before_a_shuffle_and_not_before_a_sum():
+    assert fastest_group(CPU, 14, 68, 136) > 68
+    assert fastest_group(CPU, 14, 64, 136) == 64
+    inputs = {"x": numbers.standard_normal((1, 64, 9, 9)).astype("float32")}
+    weights = {"w": numbers.standard_normal((4 * 68, 16, 1, 1)).astype("float32")}
+
+    def shuffled(emit, x, w):
+        made = emit(relax.op.nn.relu(emit(relax.op.nn.conv2d(x, w, groups=4))))
+        apart = emit(relax.op.reshape(made, (1, 4, 68, 9, 9)))
+        turned = emit(relax.op.permute_dims(apart, [0, 2, 1, 3, 4]))
+        return relax.op.reshape(turned, (1, 4 * 68, 9, 9))
+
+    def summed(emit, x, w):
+        made = emit(relax.op.nn.conv2d(x, w, groups=4))
+        return relax.op.add(made, emit(relax.op.nn.relu(made)))
+
+    def right(group):
+        rows = inputs["x"].reshape(4, 16, 81)[group].astype("float64")
+        return weights["w"].reshape(4, 68, 16)[group].astype("float64") @ rows
+
+    made = np.concatenate([right(group) for group in range(4)])
+    wide = compute(inputs, shuffled, weights)
+    expected = np.maximum(made, 0).reshape(4, 68, 81).transpose(1, 0, 2).reshape(1, 272, 9, 9)
+    np.testing.assert_allclose(wide.outputs[0], expected, rtol=1e-4, atol=1e-4)
+    filled, kept = (
+        [
+            kernel.workload.split()[2]
+            for kernel in lowered(inputs, body, weights, "x86-64-v4").kernels
+            if kernel.workload.startswith("convolution")
+        ]
+        for body in (shuffled, summed)
+    )
+    assert filled != ["1x1x16x272"] and kept == ["1x1x16x272"]
