@@ -22,6 +22,8 @@ from the lowest layer to the highest (CONTRIBUTING.md has all layers):
     export         a model as files that run without farm
     pipeline       the jobs of the commands, and their worker tasks
     tracker        TVM's tracker in this process
+    lab            the lab server, which leases boards
+    lab_client     the client's side of a lab
     api            the interface for Python programs
     dashboard      live display of jobs
     views          tables, reports and JSON documents

@@ -7,6 +7,7 @@
     ├── BuildError          4   compiling or linking failed, or a tool is missing
     ├── DeviceError         5   a device cannot be reached, refused, or died
     │   ├── LinkError       5   the connection broke or its server ended: a retry may succeed
+    │   ├── UnavailableError 5  a lab has no board for it, or took it away: run it again
     │   └── DeadlineError   6   it did not answer in time
     ├── WrongAnswer         7   the device's answer differs from the reference's
     ├── Regression          8   significantly slower than the baseline, by more than is allowed
@@ -91,6 +92,10 @@ class DeviceError(FarmError):
 
 class LinkError(DeviceError):
     """The connection to a device broke, or its server process ended: a retry may succeed."""
+
+
+class UnavailableError(DeviceError):
+    """A lab had no board for a job, or the board or its lease ended: the model is not to blame."""
 
 
 class DeadlineError(DeviceError):

@@ -24,7 +24,7 @@ LAYERS = """
     subprocesses stats signals worker_main ownership rpc this_machine
     workers formatting metrics sandbox
     comparison
-    config store kernels
+    config store kernels lab_client
     importers zoo compiler transports agent boards cluster
     inputs
     data
@@ -125,7 +125,7 @@ INSIDE_TABLES = {
     "lab": """
         entities durations records door.commands door.pump
         order refusals inventory codec effects registry callers door.main door.authorized_keys
-        scheduler client relay door.handover
+        scheduler relay door.handover
         journal
         writer
         sessions

@@ -37,6 +37,9 @@ def expand(text: str) -> str:
     return PLACEHOLDER.sub(lambda match: GENERATORS[match[1]](), text)
 
 
+_FIELDS = {"class": "lease_class"}  # of keys that are no names in Python
+
+
 def table(titles: list[str], rows: list[list[str]]) -> str:
     """Return a Markdown table."""
     escaped = [[cell.replace("|", r"\|").replace("\n", " ") for cell in row] for row in rows]
@@ -60,7 +63,7 @@ def devices_toml() -> str:
                 f"`{key}`",
                 _type(field, schema["$defs"]),
                 "required" if key in required else _default(field),
-                described[name, key],
+                described[name, _FIELDS.get(key, key)],
             ]
             for key, field in keys.items()
         ]

@@ -235,12 +235,18 @@ def outcome_body(outcome: Outcome) -> dict[str, Any]:
 
 
 def exit_code(outcome: Outcome) -> int:
-    """Return 0 if every run is good, the code of a single bad run, or 1 for several runs."""
-    from farm.errors import WrongAnswer
+    """Return 0 if every run is good, the code of a single bad run, or 1 for several runs.
+
+    If nothing but boards of a lab was missing, the code is that of a device, and not 1.
+    """
+    from farm.errors import UnavailableError, WrongAnswer
     from farm.types import Verdict
 
     if outcome.good:
         return 0
+    failures = [run.failure for run in outcome.runs if not run.good]
+    if all(one is not None and one.kind == UnavailableError.__name__ for one in failures):
+        return UnavailableError.exit_code
     if len(outcome.runs) > 1:
         return 1
     run = outcome.runs[0]

@@ -274,9 +274,9 @@ def run(
     farm lab run pi5 --count 2 -- python tune.py
     """
     from farm import subprocesses
-    from farm.lab.client import reachable
     from farm.lab.durations import parse_duration
     from farm.lab.relay import HOST, Leased, Relay
+    from farm.lab_client.client import reachable
 
     beat_s = parse_duration(heartbeat)
     path = path_of(socket)

@@ -13,7 +13,7 @@ from farm.commands.output import echo
 from farm.errors import DeadlineError, DeviceError, UsageError
 
 if TYPE_CHECKING:
-    from farm.lab.client import LabClient, PatientClient
+    from farm.lab_client.client import LabClient, PatientClient
 
 RESTART_S = 30.0  # a server that is started again is back in 5 s
 IN_QUEUE_S = 60.0  # after which a lease leaves the queue whose command was killed there
@@ -36,7 +36,7 @@ class Heartbeats:
     def beat(self) -> None:
         """Send a heartbeat. Raises DeviceError if the lease has ended, or the server stays away."""
         from farm.errors import LinkError
-        from farm.lab.client import connect
+        from farm.lab_client.client import connect
 
         try:
             self._client = self._client or connect(self._path)
@@ -88,7 +88,7 @@ def granted(client: PatientClient, request: dict[str, Any]) -> dict[str, Any]:
 
 def give_back(path: Path, number: int) -> None:
     """End a lease, unless it has ended; a server that is away ends it without its heartbeats."""
-    from farm.lab.client import connect
+    from farm.lab_client.client import connect
 
     with contextlib.suppress(DeviceError), connect(path, RESTART_S) as client:
         client.ask("end", lease=number)
@@ -96,7 +96,7 @@ def give_back(path: Path, number: int) -> None:
 
 def patient(path: Path) -> PatientClient:
     """Return a client that outlasts a restart of the server. Raises LinkError if there is none."""
-    from farm.lab.client import PatientClient
+    from farm.lab_client.client import PatientClient
 
     return PatientClient(path, RESTART_S)
 

@@ -10,7 +10,7 @@ import click
 from farm.commands import output
 
 if TYPE_CHECKING:
-    from farm.lab.client import LabClient
+    from farm.lab_client.client import LabClient
 
 of_socket = click.option(
     "--socket",
@@ -38,13 +38,13 @@ def lab_folder() -> Path:
 
 def path_of(socket: Path | None) -> Path:
     """Return the control socket that was named, or the usual one."""
-    from farm.lab.client import SOCKET
+    from farm.lab_client.client import SOCKET
 
     return socket or lab_folder() / SOCKET
 
 
 def client_of(socket: Path | None) -> LabClient:
     """Return a client of the lab's server. Raises LinkError if it is away."""
-    from farm.lab.client import LabClient
+    from farm.lab_client.client import LabClient
 
     return LabClient(path_of(socket))

@@ -221,7 +221,7 @@ def _free_port(entries: Sequence[Entry]) -> int:
 
 def _tracker(socket: Path | None) -> tuple[str, int]:
     """Return where the lab's tracker listens; the usual place while the server is away."""
-    from farm.lab.client import LabClient, reachable
+    from farm.lab_client.client import LabClient, reachable
 
     with contextlib.suppress(DeviceError), LabClient(path_of(socket)) as client:
         place = client.hello["tracker"]
@@ -232,7 +232,7 @@ def _tracker(socket: Path | None) -> tuple[str, int]:
 def _expel(name: str, socket: Path | None) -> list[int] | None:
     """End the leases of a user, and return their numbers; None if the server is away."""
     from farm.errors import LinkError
-    from farm.lab.client import LabClient
+    from farm.lab_client.client import LabClient
 
     try:
         with LabClient(path_of(socket)) as client:

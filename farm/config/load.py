@@ -181,7 +181,7 @@ def _device(name: str, table: DeviceTable, known: Mapping[str, Profile], folder:
         known[table.profile],
         table.url,
         tuple(table.tags),
-        table.options.model_dump(exclude_none=True),
+        table.options.model_dump(exclude_none=True, by_alias=True),
     )
     if not device.on_this_machine:
         return device

@@ -231,6 +231,15 @@ class OptionsTable(Table):
     32-bit."""
     work_dir: Text | None = None
     """The folder on the device for files of one session."""
+    wait_s: PositiveSeconds | None = None
+    """For boards of a lab: the longest wait for a free one, in seconds. The default is 600."""
+    for_s: PositiveSeconds | None = None
+    """For boards of a lab: the longest that one is kept, in seconds. The default is 3600."""
+    lease_class: Annotated[Literal["interactive", "ci", "batch"] | None, Field(alias="class")] = (
+        None
+    )
+    """For boards of a lab: how urgent a lease is, as `class`: interactive (the default), ci, batch.
+    """
 
     @model_validator(mode="after")
     def _one_key(self) -> OptionsTable:
@@ -429,6 +438,11 @@ _EXAMPLES = {
 }
 
 
+def keys_of(table: type[Table]) -> list[str]:
+    """Return the keys of a table; `class` is no name that Python has for a field."""
+    return [field.alias or name for name, field in table.model_fields.items()]
+
+
 def check(
     data: Mapping[str, Any], around: ValidationContext
 ) -> tuple[Document | None, list[tuple[Key, str]]]:
@@ -459,7 +473,7 @@ def describe_error(error: Mapping[str, Any]) -> str:
         pattern = tuple(
             "*" if place == 1 and named else part for place, part in enumerate(path[:-1])
         )
-        return f"unknown key, {did_you_mean(str(path[-1]), _TABLES[pattern].model_fields)}"
+        return f"unknown key, {did_you_mean(str(path[-1]), keys_of(_TABLES[pattern]))}"
     if kind == "missing":
         return f"is missing, for example {_EXAMPLES[str(path[-1])]}"
     if kind == "value_error":

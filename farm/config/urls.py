@@ -1,19 +1,22 @@
-"""Parse device URLs, in their six forms.
+"""Parse device URLs, in their seven forms.
 
     local:                    an agent on this machine
     qemu:                     an agent under qemu-user on this machine
     rpc://host:port           an agent, or TVM's RPC server
     tracker://host:port/key   a device that a TVM tracker leases under a key
     ssh://[user@]host[:port]  a board with an SSH server
+    lab://[user@]host[:port]/kind  a board that a lab leases; its host has an SSH server
+    lab:kind                  the same, of this machine's lab
     adb:[serial]              an Android board, by its serial number or as the only one
 
-The transport is named by the scheme.
+The transport is named by the scheme. In the place of a lab's kind, or after it and a slash, stands
+`board=NAME` or `tag=WORD`.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from urllib.parse import SplitResult, urlsplit
 
 from farm.errors import did_you_mean
@@ -25,12 +28,15 @@ EXAMPLES = {
     "tracker": "tracker://lab.example.org:9190/rasp3b",
     "ssh": "ssh://pi@raspberrypi.local",
     "adb": "adb:HT7A1B200123",
+    "lab": "lab://farm@lab.example.org/pi5",
 }
 # A ProxyCommand of ~/.ssh/config inserts users and hosts into a shell command, and ssh reads a word
 # that begins with `-` as an option.
 _HOST = re.compile(r"(?!-)[\w.-]+|[0-9A-Fa-f:.]+(%\w+)?")
 # As `adb devices` lists them: of USB, `host:port`, `[address]:port`, or the name of an mDNS service
 _SERIAL = re.compile(r"(?!-)[\w.:%@()\[\]-]{1,200}", re.ASCII)
+# Boards that are in no inventory are called KIND@HOST:PORT, and further ones behind it with #2
+_BOARDS = re.compile(r"[\w.@:#\[\]-]{1,200}", re.ASCII)
 _USER = re.compile(r"(?!-)[\w.@+-]+")
 
 
@@ -47,6 +53,8 @@ class Url:
     user: str = ""
     key: str = ""
     serial: str = ""
+    board: str = ""
+    tags: tuple[str, ...] = ()
 
 
 def parse_url(text: str) -> Url:
@@ -70,6 +78,8 @@ def parse_url(text: str) -> Url:
         return Url(scheme)
     if scheme == "adb":
         return Url(scheme, serial=_serial(rest))
+    if scheme == "lab" and not rest.startswith("//"):
+        return _with_boards(Url(scheme), rest)
     if not text.isprintable() or " " in text:
         raise ValueError(f"{text!r} has a space or an unprintable character in it")
     try:
@@ -110,25 +120,42 @@ def _network(scheme: str, text: str, parts: SplitResult) -> Url:
     check_host(parts.hostname)
     if parts.password is not None:
         raise ValueError("a password has no place in a configuration file, use an SSH key")
-    if parts.username is not None and scheme != "ssh":
+    if parts.username is not None and scheme not in ("ssh", "lab"):
         raise ValueError(f"{scheme} knows no users, leave out {parts.username + '@'!r}")
     if parts.username == "":
         raise ValueError(f"{text!r} has no user before the '@'")
     if parts.username is not None:
         check_user(parts.username)
-    return Url(
-        scheme,
-        parts.hostname,
-        _port(scheme, text, parts),
-        parts.username or "",
-        _key(scheme, text, parts),
-    )
+    port, user = _port(scheme, text, parts), parts.username or ""
+    if scheme == "lab":
+        return _with_boards(Url(scheme, parts.hostname, port, user), parts.path.removeprefix("/"))
+    return Url(scheme, parts.hostname, port, user, _key(scheme, text, parts))
+
+
+def _with_boards(url: Url, text: str) -> Url:
+    """Return a lab's url with the boards that a path names: KIND, board=NAME, tag=WORD."""
+    if not text:
+        raise ValueError(f"it names no boards; for example {EXAMPLES['lab']!r}")
+    kind, board, tags = "", "", []
+    for place, part in enumerate(text.split("/")):
+        name, equals, value = part.partition("=")
+        if not _BOARDS.fullmatch(value if equals else part):
+            raise ValueError(f"{part!r} is no kind, board=NAME or tag=WORD")
+        if not equals and place == 0:
+            kind = part
+        elif equals and name == "board" and not board:
+            board = value
+        elif equals and name == "tag":
+            tags.append(value)
+        else:
+            raise ValueError(f"{part!r} has no place there: a kind first, then board=, tag=")
+    return replace(url, key=kind, board=board, tags=tuple(tags))
 
 
 def _port(scheme: str, text: str, parts: SplitResult) -> int | None:
     digits = parts.netloc.rpartition("@")[2].rpartition("]")[2].partition(":")[2]
     if not digits:
-        if scheme == "ssh" and not parts.netloc.endswith(":"):
+        if scheme in ("ssh", "lab") and not parts.netloc.endswith(":"):
             return None
         raise ValueError(f"{text!r} has no port")
     if not (

@@ -18,7 +18,6 @@
     door       the way in from outside, by OpenSSH
     inventory  lab.toml
     run        the process: lock, sockets, event loop, signals
-    client     a client of the control socket
     relay      the tracker of one lease, for unchanged clients of TVM
 
 A change is on disk before it is acknowledged.

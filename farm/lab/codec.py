@@ -20,9 +20,8 @@ def lease_from_json(body: Mapping[str, Any]) -> Lease:
 
     The first stores of labs have the request under another name.
     """
-    request = LeaseRequest(
-        **_known(LeaseRequest, body["request"] if "request" in body else body["wish"])
-    )
+    asked = _known(LeaseRequest, body["request"] if "request" in body else body["wish"])
+    request = LeaseRequest(**{**asked, "tags": tuple(asked.get("tags", ()))})
     rest = {
         **_known(Lease, body),
         "request": request,

@@ -23,7 +23,6 @@ from typing import Any
 from farm.errors import FarmError, UsageError, did_you_mean
 from farm.lab import refusals
 from farm.lab.callers import caller_of
-from farm.lab.client import PROTOCOL, reachable
 from farm.lab.codec import shown_board, shown_lease
 from farm.lab.door.commands import is_user
 from farm.lab.door.handover import WAIT_S, Handover, Lab
@@ -31,6 +30,7 @@ from farm.lab.entities import Caller, Event, Lease, LeaseRequest, State
 from farm.lab.journal import Journal
 from farm.lab.lender import LabLender
 from farm.lab.writer import Writer
+from farm.lab_client.client import PROTOCOL, reachable
 from farm.sanitize import is_unicode
 
 MOST_LINE_BYTES = 1 << 16
@@ -92,6 +92,13 @@ class Fields:
         ):
             raise _bad("labels", "at most 20 texts of at most 200 characters, by name")
         return dict(value)
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        """Return a list of texts; none if there is none. Raises UsageError."""
+        value = self._body.get(name, [])
+        if not isinstance(value, list) or len(value) > 20:
+            raise _bad(name, "at most 20 texts of at most 200 characters")
+        return tuple(Fields({name: one}).text(name) for one in value)
 
     def flag(self, name: str) -> bool:
         """Return whether a field is true."""
@@ -324,6 +331,7 @@ class Control:
             fields.optional_seconds("heartbeat_s"),
             fields.labels(),
             fields.text("nonce", ""),
+            tags=fields.texts("tags"),
         )
         lease = self.lender.scheduler.request(
             request, f"lease-{secrets.token_hex(8)}", self._clock()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -48,9 +48,10 @@ class Caller:
 class LeaseRequest:
     """What a lease is to be.
 
-    `board` is the one wanted, or empty for any of the kind. With `heartbeat_s`, a lease without a
-    heartbeat for so long is abandoned. `wait_s` limits the time in the queue. `nonce` makes asking
-    again harmless. An implicit request is made for a client of TVM's, which knows of no leases.
+    `board` is the one wanted, or empty for any of the kind that has all of `tags`. With
+    `heartbeat_s`, a lease without a heartbeat for so long is abandoned. `wait_s` limits the time in
+    the queue. `nonce` makes asking again harmless. An implicit request is made for a client of
+    TVM's, which knows of no leases.
     """
 
     owner: str
@@ -65,6 +66,11 @@ class LeaseRequest:
     nonce: str = ""
     priority: float = 0.0
     implicit: bool = False
+    tags: tuple[str, ...] = ()
+
+    def fits(self, board: str, tags: Iterable[str]) -> bool:
+        """Return whether a board of the kind is one that is wanted."""
+        return self.board in ("", board) and set(self.tags) <= set(tags)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from farm.errors import DeviceError, UsageError, did_you_mean
 from farm.lab.durations import duration
-from farm.lab.entities import RANKS, Caller, Lease, LeaseClass
+from farm.lab.entities import RANKS, Caller, Lease, LeaseClass, LeaseRequest
 
 
 def unknown_kind(kind: str, known: Iterable[str]) -> UsageError:
@@ -20,6 +20,15 @@ def unknown_board(board: str, kind: str, known: Iterable[str]) -> UsageError:
     return UsageError(
         f"there is no board {board!r} of kind {kind}", did_you_mean(board, known), "farm lab boards"
     )
+
+
+def no_board_tagged(request: LeaseRequest, known: Iterable[str]) -> UsageError:
+    """Return the error for tags that no board of the kind has, all of them."""
+    tags = ", ".join(request.tags)
+    which = f"the board {request.board}" if request.board else f"no board of kind {request.kind}"
+    why = did_you_mean(request.tags[0], known) or f"boards of kind {request.kind} have no tags"
+    what = f"{which} is not tagged {tags}" if request.board else f"{which} is tagged {tags}"
+    return UsageError(what, why, "farm lab boards")
 
 
 def unknown_class(rank: str) -> UsageError:

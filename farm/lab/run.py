@@ -15,7 +15,6 @@ from pathlib import Path
 
 from farm import ownership, signals
 from farm.errors import DeviceError, FarmError, UsageError
-from farm.lab.client import SOCKET
 from farm.lab.control import MOST_LINE_BYTES, Control
 from farm.lab.entities import Event, Lease
 from farm.lab.inventory import SOCKET_MODES, LabSettings
@@ -24,6 +23,7 @@ from farm.lab.lender import LabLender
 from farm.lab.records import Records
 from farm.lab.scheduler import LeaseScheduler
 from farm.lab.writer import Writer
+from farm.lab_client.client import SOCKET
 from farm.tracker import Settings, listen
 from farm.tracker.admission import within_open_files
 from farm.tracker.listening import BACKLOG

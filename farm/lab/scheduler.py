@@ -337,7 +337,7 @@ class LeaseScheduler:
         kind, request = self._registry.kinds[lease.request.kind], lease.request
         order = self._order(kind, now)
         place = next(index for index, one in enumerate(order) if one.number == lease.number)
-        fitting = [board for board in kind.boards.values() if request.board in ("", board.name)]
+        fitting = [board for board in kind.boards.values() if request.fits(board.name, board.tags)]
         until = [
             self._free_at(board, now)
             for board in fitting
@@ -446,6 +446,9 @@ class LeaseScheduler:
         kind = self._registry.kinds.get(request.kind, Kind())
         if request.board and request.board not in kind.boards:
             raise refusals.unknown_board(request.board, request.kind, kind.boards)
+        boards = kind.boards.values()
+        if request.tags and not any(request.fits(one.name, one.tags) for one in boards):
+            raise refusals.no_board_tagged(request, {tag for one in boards for tag in one.tags})
         if request.for_s > longest.longest_s:
             raise refusals.too_long(request.for_s, request.rank, longest)
         if longest.boards and request.count > longest.boards:
@@ -550,11 +553,12 @@ class LeaseScheduler:
         for lease in self._order(kind, now):
             if self._over_limit(lease):
                 continue
-            count, wanted = lease.request.count, lease.request.board
+            request = lease.request
+            count = request.count
             fitting = [
                 board
                 for board in kind.free.values()
-                if board.name not in kept and wanted in ("", board.name)
+                if board.name not in kept and request.fits(board.name, board.tags)
             ]
             if len(fitting) >= count:
                 self._grant(lease, fitting[:count], now)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from farm import __version__, stats, transports
 from farm.compiler import fingerprint
-from farm.errors import FarmError, UsageError
+from farm.errors import FarmError, UnavailableError, UsageError
 from farm.pipeline.dependencies import (
     AgentKey,
     BuildKey,
@@ -190,6 +190,7 @@ class _JobRunner:
     _turns: FinishedRounds = field(default_factory=FinishedRounds)
     _waiting: list[Job] = field(default_factory=list)
     _driving: int = 0  # jobs that threads run
+    _lanes: Mapping[str, int] = field(default_factory=dict)  # of a lab's boards, by device
     _device_s: dict[str, float] = field(default_factory=dict)
     _begin: float = field(default_factory=time.monotonic)
     _built: float = 0.0
@@ -206,6 +207,14 @@ class _JobRunner:
                 strict=True,
             )
         )
+        self._lanes = _lanes([device for device in devices if states[device.name].usable])
+        # Rounds of several models are interleaved on one board; boards of a lab are several
+        self.jobs = [
+            replace(job, plan=replace(job.plan, rounds=1))
+            if self._lanes.get(job.device.name, 1) > 1
+            else job
+            for job in self.jobs
+        ]
         for job in self.jobs:
             state = states[job.device.name]
             if state.usable:
@@ -245,11 +254,19 @@ class _JobRunner:
             in_thread = transports.runs_in_thread(job.device)
             if in_thread and self._driving >= MOST_THREADS:
                 continue
-            slot = f"device-{job.device.name}"
-            free = self.pool.idle(slot) and (may_follow or job.device.name in self.canaries)
-            if free and self._may_start(job) and self._turns.may_begin(job, self._waiting):
+            idle = self._idle_slot(job.device)
+            free = may_follow or job.device.name in self.canaries
+            if idle and free and self._may_start(job) and self._turns.may_begin(job, self._waiting):
                 self._waiting.remove(job)
-                self._start_job(slot, job, in_thread)
+                self._start_job(idle, job, in_thread)
+
+    def _idle_slot(self, device: Device) -> str | None:
+        """Return a slot of a device that has nothing to do; boards of a lab have one each."""
+        slots = [f"device-{device.name}"]
+        slots += [
+            f"device-{device.name}-{n + 1}" for n in range(1, self._lanes.get(device.name, 1))
+        ]
+        return next((slot for slot in slots if self.pool.idle(slot)), None)
 
     def _assign_to_cluster(self) -> None:
         """Give every place of the cluster that is free the next build that may travel."""
@@ -342,7 +359,9 @@ class _JobRunner:
                 self._waiting.append(work)
                 self._emit(work, Stage.READY)
         else:
-            self._finish(work, Verdict.FAILED, message.value.what, error=message.value)
+            lent = isinstance(message.value, UnavailableError)
+            verdict = Verdict.UNAVAILABLE if lent else Verdict.FAILED
+            self._finish(work, verdict, message.value.what, error=message.value)
 
     def outcome(self) -> Outcome:
         """Return all runs, builds and times; every job must have its run."""
@@ -468,7 +487,7 @@ class _JobRunner:
             slot,
             measure_task,
             *arguments,
-            deadline_s=job.plan.deadline_s,
+            deadline_s=job.plan.deadline_s + transports.patience_s(job.device),
             task=f"{job.title} on {job.device.name}",
             here=job.device.on_this_machine,
             thread=in_thread,
@@ -573,3 +592,20 @@ class _JobRunner:
     def _emit(self, job: Job, stage: Stage, progress: Progress | None = None) -> None:
         note, fraction = (progress.note, progress.fraction) if progress else ("", None)
         self.show(Event(job.device.name, job.title, stage, note, fraction))
+
+
+def _lanes(devices: Sequence[Device]) -> dict[str, int]:
+    """Return how many boards of a lab are free for each device, by its name; at least 1.
+
+    A lab that does not answer is reported by the job that asks it for a board.
+    """
+
+    def lanes(device: Device) -> int:
+        try:
+            return transports.lanes(device)
+        except FarmError:
+            return 1
+
+    leased = [device for device in devices if transports.patience_s(device)]
+    counts = thread_map(lanes, leased)
+    return dict(zip((device.name for device in leased), counts, strict=True))

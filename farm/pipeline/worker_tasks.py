@@ -181,9 +181,12 @@ def build_task(
 def measure_task(
     context: TaskContext, device: Device, fitted: DeviceBuild, plan: Plan, cache: Path
 ) -> Samples:
-    """Run one job on a device."""
-    from farm import executor
+    """Run one job on a device. If a lab leases it, the wait for a board is not the job's time."""
+    from farm import executor, transports
 
+    transports.reserve(
+        device, context.ask, lambda words: context.note(Progress(Stage.CONNECTING, words))
+    )
     return executor.measure(context, with_local_store(device, cache), fitted, plan)
 
 

@@ -5,6 +5,7 @@ Modules:
     local                 `local:` and `qemu:`: the agent as a process on this machine
     rpc                   `rpc://`: an agent, or TVM's RPC server, at an address
     tracker               `tracker://`: a board that a TVM tracker lends
+    lab                   `lab:`: a board that a lab leases, here or by SSH
     ssh                   `ssh://`: install and start the agent on a board by SSH
     shell_board           install and start the agent on a board with a shell
     shells                which transports reach a shell, and how
@@ -37,6 +38,9 @@ To add a transport, write a module and add one line to `_TRANSPORTS`. The module
              optional, for transports that lend boards: return how many boards there are
     facts(device)
              optional: return what the board's system says beside the agent, as texts by name
+    reserve(device, ask, say), patience_s(device), board_facts()
+             optional, for boards that are leased: wait for one before a job begins; how long that
+             may take; which board the session of this thread is with
 """
 
 from __future__ import annotations
@@ -44,8 +48,8 @@ from __future__ import annotations
 import contextlib
 import importlib
 import logging
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -64,10 +68,11 @@ _TRANSPORTS = {
     "ssh": "farm.transports.ssh.transport",
     "adb": "farm.transports.adb.transport",
     "tracker": "farm.transports.tracker",
+    "lab": "farm.transports.lab.transport",
 }
 
 # Their sessions only wait for a network, and all their waits are breakable
-_OF_THREADS = {"rpc", "tracker", "ssh"}
+_OF_THREADS = {"rpc", "tracker", "ssh", "lab"}
 
 # For the greeting of a device that is only asked for its facts: a busy one does not greet.
 PROMPT_S = 10.0
@@ -79,13 +84,15 @@ class Link:
 
     `native` is True for farm's agent, which stores files by digest and reports facts, and False for
     TVM's own RPC server. `carry` is the transport's own function for large files, and `system` the
-    one for facts of the board's system, if it has them.
+    one for facts of the board's system, if it has them. `leased` says which board it is, if a lab
+    leases it.
     """
 
     session: BlockingSession
     native: bool
     carry: upload.Carry | None = None
     system: Callable[[], dict[str, str]] | None = None
+    leased: Mapping[str, str] = field(default_factory=dict)
 
     def call(self, name: str, *arguments: Any) -> Any:
         """Call a function of the device by its global name and return its result."""
@@ -101,7 +108,7 @@ class Link:
 
     def facts(self) -> dict[str, str]:
         """Return the facts that a native agent reports about itself and its board."""
-        return agent_answers.facts(self.call("farm.agent.facts"))
+        return {**agent_answers.facts(self.call("farm.agent.facts")), **self.leased}
 
     def system_facts(self) -> dict[str, str]:
         """Return what the board's system says beside the agent; reading it may take a second."""
@@ -172,7 +179,9 @@ def connect(
     ):
         system = getattr(_transport(device), "facts", None)
         native = session.has_function("farm.agent.facts")
-        yield Link(session, native, carry, partial(system, device) if system else None)
+        board_facts = getattr(_transport(device), "board_facts", None)
+        leased = board_facts() if board_facts else {}
+        yield Link(session, native, carry, partial(system, device) if system else None, leased)
 
 
 def state(device: Device) -> State:
@@ -182,6 +191,29 @@ def state(device: Device) -> State:
     """
     result: State = gpu_preflight.lacking(device) or _transport(device).state(device)
     return result
+
+
+def reserve(device: Device, ask: Ask, say: Callable[[str], None]) -> None:
+    """Have a board for the session that this thread opens next, if the device is leased.
+
+    `say` is told what it waits for. Raises UnavailableError if no board became free in time.
+    """
+    if wait := getattr(_transport(device), "reserve", None):
+        wait(device, ask, say)
+
+
+def patience_s(device: Device) -> float:
+    """Return how long a job may wait for a board that is leased; 0 for all other devices."""
+    wait = getattr(_transport(device), "patience_s", None)
+    return wait(device) if wait else 0.0
+
+
+def lanes(device: Device) -> int:
+    """Return how many jobs of a device may run at once: for boards of a lab, how many are free.
+
+    Raises DeviceError if the lab does not answer.
+    """
+    return boards(device) if device.scheme == "lab" else 1
 
 
 def runs_in_thread(device: Device) -> bool:

@@ -80,11 +80,16 @@ def _fix(device: Device) -> str:
 
 
 def start_command(device: Device) -> str:
-    """Return the command that starts the agent on the board of an rpc:// or tracker:// device."""
+    """Return the command that starts the agent on the board of a device that farm does not start.
+
+    Those are boards at rpc://, at a tracker, and of a lab.
+    """
     parts, gpu = urlsplit(device.url), " --cuda" if device.profile.on_gpu else ""
     if device.scheme == "tracker":
         return (
             f"farm agent{gpu} --tracker {parts.hostname}:{parts.port or 9190} --key "
             f"{shlex.quote(parts.path.lstrip('/'))}"
         )
+    if device.scheme == "lab":
+        return f"farm agent{gpu} --tracker HOST:PORT --key KIND"
     return f"farm agent{gpu} --port {parts.port or 9090}"

@@ -28,6 +28,10 @@ def layers(
         yield Layer("this machine", partial(layer.use, device))
     elif shells.has_shell(device):
         yield from shells.layers(device, stack, deadline, ask)
+    elif device.scheme == "lab":
+        from farm.transports.lab.checks import LabChecks
+
+        yield from LabChecks(device, stack, deadline, ask).layers()
     else:
         host, port = rpc.address(device)
         yield Layer("name", partial(layer.resolve, host, port))

@@ -19,7 +19,7 @@ from farm.rpc.errors import ProtocolError, RemoteError
 from farm.rpc.handshake import HandshakeError
 from farm.rpc.opening import open_session
 from farm.rpc.session import Session
-from farm.rpc.streams import Stream
+from farm.rpc.streams import GreetingStream, Stream
 from farm.types import Device
 
 OPENING_S = 15.0  # for a server's first answer after its greeting: that the session is open
@@ -51,28 +51,44 @@ def session(
     DeadlineError if the server does not greet in time, and RPCError for what the board reports and
     for a connection that ends.
     """
-    deadline = Deadline(timeout_s + _OVERDUE_S)
-    greeting = Deadline(deadline.seconds if greeting_s is None else greeting_s)
     with socket.create_connection((host, port), timeout=_CONNECT_S) as board:
         notice_silence(board)
         connection = BlockingConnection(board)
-        with breakable(connection.cut), _translated(device):
-            with greeting_errors(device, greeting_s):
-                opening = open_session(
-                    connection,
-                    device.name,
-                    f"{key} -timeout={timeout_s}",
-                    greeting=greeting,
-                    opening_s=OPENING_S,
-                )
-                try:
-                    opened = completed(opening)
-                except DeadlineError as exc:
-                    raise broke_off(
-                        device, f"nothing for {OPENING_S:.0f} s after its greeting"
-                    ) from exc
-            with _blocking(device, opened, deadline) as blocking:
-                yield blocking
+        with session_with(device, connection, key, timeout_s, greeting_s) as opened:
+            yield opened
+
+
+@contextlib.contextmanager
+def session_with(
+    device: Device,
+    connection: GreetingStream,
+    key: str,
+    timeout_s: float,
+    greeting_s: float | None,
+) -> Iterator[BlockingSession]:
+    """Yield a session by an open connection to a server, as `session` does.
+
+    No method of `connection` suspends.
+    """
+    deadline = Deadline(timeout_s + _OVERDUE_S)
+    greeting = Deadline(deadline.seconds if greeting_s is None else greeting_s)
+    with breakable(connection.cut), _translated(device):
+        with greeting_errors(device, greeting_s):
+            opening = open_session(
+                connection,
+                device.name,
+                f"{key} -timeout={timeout_s}",
+                greeting=greeting,
+                opening_s=OPENING_S,
+            )
+            try:
+                opened = completed(opening)
+            except DeadlineError as exc:
+                raise broke_off(
+                    device, f"nothing for {OPENING_S:.0f} s after its greeting"
+                ) from exc
+        with _blocking(device, opened, deadline) as blocking:
+            yield blocking
 
 
 @contextlib.contextmanager

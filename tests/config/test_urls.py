@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from farm.config import Url, parse_url
@@ -84,3 +86,38 @@ def test_a_bad_url_is_refused_in_words(text: str, words: str) -> None:
     with pytest.raises(ValueError) as caught:
         parse_url(text)
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "url"),
+    [
+        ("lab:pi5", Url("lab", key="pi5")),
+        ("lab:board=pi5-07", Url("lab", board="pi5-07")),
+        ("lab:board=pi5@10.0.0.7:9090#2", Url("lab", board="pi5@10.0.0.7:9090#2")),
+        ("lab://host/pi5", Url("lab", "host", key="pi5")),
+        ("lab://farm@host:2222/pi5", Url("lab", "host", 2222, "farm", "pi5")),
+        ("lab://[::1]:22/pi5/tag=quiet", Url("lab", "::1", 22, key="pi5", tags=("quiet",))),
+        ("lab://host/tag=a/tag=b", Url("lab", "host", tags=("a", "b"))),
+    ],
+)
+def test_a_url_of_a_lab_is_taken_apart(text: str, url: Url) -> None:
+    assert parse_url(text) == url
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("lab:", "it names no boards; for example"),
+        ("lab://farm@host", "it names no boards"),
+        ("lab://host/a/b", "'b' has no place there: a kind first, then board=, tag="),
+        ("lab://host/kind=a", "'kind=a' has no place there"),
+        ("lab://host/board=", "'board=' is no kind, board=NAME or tag=WORD"),
+        ("lab:a b", "'a b' is no kind"),
+        ("lab://host/board=a/board=b", "'board=b' has no place there"),
+        ("lab://:22/pi5", "has no host"),
+        ("lab://farm:secret@host/pi5", "a password has no place"),
+    ],
+)
+def test_a_wrong_url_of_a_lab_is_explained(text: str, words: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(words)):
+        parse_url(text)

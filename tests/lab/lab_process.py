@@ -19,7 +19,7 @@ from typing import ClassVar
 from tracker_wire import Wire
 from waiting import wait_until
 
-from farm.lab.client import LabClient
+from farm.lab_client.client import LabClient
 
 
 @dataclass

@@ -17,7 +17,7 @@ from lossy_network import BOARD, DESK, inside, lossy_network
 from tracker_wire import REQUEST, Wire
 from waiting import LIMIT_S, wait_until
 
-from farm.lab.client import LabClient
+from farm.lab_client.client import LabClient
 from farm.rpc.errors import RemoteError
 
 QUICK = '[lab]\nheartbeat = "1s"\n'

@@ -17,7 +17,7 @@ from lab_door import Door, Echo, door
 from waiting import LIMIT_S, wait_until
 
 from farm.errors import LinkError
-from farm.lab.client import LabClient
+from farm.lab_client.client import LabClient
 
 
 @pytest.fixture(scope="module")

@@ -24,8 +24,8 @@ from tracker_wire import MAGIC, PING, REQUEST, Wire
 from waiting import LIMIT_S, wait_until
 
 from farm.errors import DeviceError, LinkError, UsageError
-from farm.lab.client import LabClient
 from farm.lab.relay import Leased, Relay
+from farm.lab_client.client import LabClient
 from farm.views.schema import schema
 
 SHORT = '[lab]\ntracker_class = "batch"\n[lab.classes.interactive]\nlongest = "1h"\nboards = 2\n'

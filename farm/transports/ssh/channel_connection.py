@@ -26,6 +26,7 @@ class ChannelConnection:
         self._channel, self._break = channel, break_it
         self._log = b""
         self._piece = b""
+        self._rest = b""  # received, and not yet asked for
         self._lost = False
         self._ended = False  # by the other side
 
@@ -42,8 +43,20 @@ class ChannelConnection:
 
     async def receive(self, deadline: Deadline) -> bytes:
         """Return the next piece; empty at the end. Raises TimeoutError at the deadline."""
+        if self._rest:
+            piece, self._rest = self._rest, b""
+            return piece
         wait_in_steps(self._received, deadline)
         return self._piece
+
+    async def exactly(self, count: int, deadline: Deadline) -> bytes:
+        """Return `count` bytes. Raises EOFError if the stream ends before."""
+        data = b""
+        while len(data) < count:
+            if not (piece := await self.receive(deadline)):
+                raise EOFError
+            data, self._rest = data + piece[: count - len(data)], piece[count - len(data) :]
+        return data
 
     async def close(self) -> None:
         """Say that nothing more comes."""

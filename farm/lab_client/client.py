@@ -11,7 +11,7 @@ import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from farm import sanitize
 from farm.deadline import Deadline
@@ -25,18 +25,36 @@ _MOST_BYTES = 64 << 20
 _PAUSE_S = 0.2
 
 
-class LabClient:
-    """One connection. Raises LinkError where the server is away, and the server's own errors."""
+class Connection(Protocol):
+    """Some of a socket; a channel of paramiko's has it, too."""
 
-    def __init__(self, path: Path) -> None:
+    def settimeout(self, seconds: float | None, /) -> None:
+        """Limit each wait."""
+        ...
+
+    def sendall(self, data: bytes, /) -> None:
+        """Send all of it."""
+        ...
+
+    def makefile(self, mode: str, /) -> Any:
+        """Return a file to read from."""
+        ...
+
+    def close(self) -> None:
+        """Hang up."""
+        ...
+
+
+class LabClient:
+    """One connection: to a Unix socket, or one that is open already, through the door.
+
+    Raises LinkError where the server is away, and the server's own errors.
+    """
+
+    def __init__(self, path: Path, connection: Connection | None = None) -> None:
         self.path = path
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket = connection or connected(path)
         self._socket.settimeout(ANSWER_S)
-        try:
-            self._socket.connect(str(path))
-        except OSError as exc:
-            self._socket.close()
-            raise away(path, exc) from exc
         self._file = self._socket.makefile("rb")
         self.hello = self.ask("hello")
         if self.hello.get("protocol") != PROTOCOL:
@@ -65,7 +83,7 @@ class LabClient:
         self._send({"do": do, **fields})
         answer = self._line()
         if "error" in answer:
-            raise _error(answer["error"])
+            raise error_of(answer["error"])
         found = answer.get("ok")
         if not isinstance(found, dict):
             raise DeviceError(
@@ -82,7 +100,7 @@ class LabClient:
         while True:
             answer = self._line()
             if "error" in answer:
-                raise _error(answer["error"])
+                raise error_of(answer["error"])
             yield answer["event"]
 
     def _send(self, request: dict[str, Any]) -> None:
@@ -161,6 +179,18 @@ class PatientClient:
                 self._client = None
 
 
+def connected(path: Path) -> socket.socket:
+    """Return a connection to a Unix socket. Raises LinkError if nobody listens."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.settimeout(ANSWER_S)
+    try:
+        connection.connect(str(path))
+    except OSError as exc:
+        connection.close()
+        raise away(path, exc) from exc
+    return connection
+
+
 def reachable(host: str) -> str:
     """Return an address of this machine to connect to, for one that is listened on."""
     return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
@@ -174,7 +204,8 @@ def away(path: Path, cause: OSError) -> LinkError:
     )
 
 
-def _error(body: Any) -> FarmError:
+def error_of(body: Any) -> FarmError:
+    """Return the error that a server has put into an answer."""
     kind, what, why, fix = (
         str(body.get(name, "")) if isinstance(body, dict) else ""
         for name in ("kind", "what", "why", "fix")

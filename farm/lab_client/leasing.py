@@ -1,0 +1,314 @@
+"""A lease that a thread of its own keeps: it asks, waits, tells the lab that one lives, gives back.
+
+The thread has the connection to the lab; others wait for the boards, and open sessions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from farm.cancellation import breakable
+from farm.deadline import Deadline
+from farm.errors import (
+    DeviceError,
+    FarmError,
+    InternalError,
+    LinkError,
+    UnavailableError,
+    UsageError,
+    did_you_mean,
+)
+from farm.lab_client.client import LabClient
+from farm.rpc.streams import GreetingStream
+
+HEARTBEAT_S = 60.0  # a lease without any for so long is given to others
+AWAY_S = 60.0  # for a server that is started again
+_BEAT_S = 10.0
+_QUEUE_S = 1.0  # between two looks at the place in the queue
+_END_S = 5.0  # to give a lease back
+_STEP_S = 0.2
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The boards that are wanted: of a kind, with tags, or one by its name; and for how long.
+
+    `wait_s` limits the time in the queue.
+    """
+
+    kind: str = ""
+    board: str = ""
+    tags: tuple[str, ...] = ()
+    for_s: float = 3600.0
+    rank: str = "interactive"
+    wait_s: float = 600.0
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def words(self) -> str:
+        """What is wanted, for messages."""
+        tagged = "".join(f" tagged {tag}" for tag in self.tags)
+        return (f"the board {self.board}" if self.board else f"a {self.kind or 'board'}") + tagged
+
+    def fits(self, board: Mapping[str, Any]) -> bool:
+        """Return whether a board, as the lab shows it, is one that is wanted."""
+        return (
+            self.kind in ("", board["kind"])
+            and self.board in ("", board["name"])
+            and set(self.tags) <= set(board["tags"])
+        )
+
+    def kind_among(self, boards: Sequence[Mapping[str, Any]]) -> str:
+        """Return the kind to ask for, which a name or tags may tell. Raises UsageError."""
+        if self.kind:
+            return self.kind
+        kinds = sorted({str(board["kind"]) for board in boards if self.fits(board)})
+        if len(kinds) == 1:
+            return kinds[0]
+        if kinds:
+            why = f"there are some of the kinds {', '.join(kinds)}"
+            raise UsageError(
+                f"{self.words} may be of several kinds", why, "lab://HOST/KIND/tag=TAG"
+            )
+        known = [board["name"] for board in boards] if self.board else []
+        known += [tag for board in boards for tag in board["tags"]] if self.tags else []
+        why = did_you_mean((self.board, *self.tags)[-1] or self.board, set(known))
+        raise UsageError(
+            f"the lab has not {self.words}", why or "it has no boards", "farm lab boards"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class BoardSession:
+    """An open connection to a board of a lease, and the key that the board expects."""
+
+    board: str
+    match_key: str
+    stream: GreetingStream
+
+
+class Lab(Protocol):
+    """A way to a lab: by its Unix socket, or by the door."""
+
+    def client(self) -> LabClient:
+        """Open a connection for questions. Raises LinkError."""
+        ...
+
+    def session(self, lease: int, wait_s: float) -> AbstractContextManager[BoardSession]:
+        """Open a session with an idle board of a lease. Raises FarmError."""
+        ...
+
+
+class HeldLease:
+    """A lease of one board. `reach` is entered in the thread that keeps it, and yields the lab."""
+
+    def __init__(
+        self, reach: Callable[[], AbstractContextManager[Lab]], wanted: Wanted, say: Say
+    ) -> None:
+        self.number = 0
+        self.boards: tuple[str, ...] = ()
+        self._reach, self._wanted, self._say = reach, wanted, say
+        self._lab: Lab | None = None
+        self._error: FarmError | None = None
+        self._settled, self._stop = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._run, name="lab-lease", daemon=True)
+        self._thread.start()
+
+    @property
+    def usable(self) -> bool:
+        """Return whether the lease has its board, or waits for it."""
+        return self._error is None and self._thread.is_alive()
+
+    def wait(self) -> None:
+        """Return once the lease has its board. Raises UnavailableError if the wait ran out."""
+        broken = threading.Event()
+        with breakable(broken.set):
+            while not self._settled.wait(_STEP_S):
+                if broken.is_set():
+                    raise LinkError("the wait for a board was ended", "", "")
+        self.check()
+
+    def check(self) -> None:
+        """Raise the error by which the lease has ended, if it has."""
+        if self._error:
+            raise self._error
+
+    def session(self, wait_s: float) -> AbstractContextManager[BoardSession]:
+        """Open a session with the board."""
+        self.check()
+        assert self._lab, "a lease is waited for before"
+        return self._lab.session(self.number, wait_s)
+
+    def end(self) -> None:
+        """Have the lease given back; `join` waits until it is."""
+        self._stop.set()
+
+    def join(self) -> None:
+        """Wait until the lease is given back, as long as that may take."""
+        self._thread.join(_END_S)
+
+    def verify(self) -> None:
+        """Look how the lease is now. Raises the error by which it has ended, if it has."""
+        self.check()
+        with contextlib.suppress(LinkError, OSError):
+            assert self._lab
+            with self._lab.client() as client:
+                self._ensure_active(client.ask("lease", lease=self.number)["lease"])
+
+    def _run(self) -> None:
+        try:
+            with self._reach() as lab:
+                self._lab = lab
+                self._keep(lab)
+        except FarmError as error:
+            self._error = error
+        except Exception as exc:  # it would be lost in this thread
+            self._error = InternalError(f"{type(exc).__name__}: {exc}", "in a lease's thread")
+        finally:
+            self._settled.set()
+
+    def _keep(self, lab: Lab) -> None:
+        client = lab.client()
+        try:
+            lease = self._granted(client)
+            if lease is None:
+                return
+            self.boards = tuple(lease["boards"])
+            self._settled.set()
+            client = self._beat(lab, client)
+        finally:
+            client.close()
+            self._give_back(lab)
+
+    def _give_back(self, lab: Lab) -> None:
+        """End the lease, by a connection of its own: the server may have been started again."""
+        if self.number:
+            with contextlib.suppress(DeviceError, UsageError, OSError), lab.client() as client:
+                client.ask("end", lease=self.number)
+
+    def _granted(self, client: LabClient) -> dict[str, Any] | None:
+        """Return the lease once it has its board; None if it is no longer wanted."""
+        wanted = self._wanted
+        request = {
+            "kind": wanted.kind_among(client.ask("boards")["boards"]),
+            "board": wanted.board,
+            "tags": list(wanted.tags),
+            "for_s": wanted.for_s,
+            "class": wanted.rank,
+            "wait_s": wanted.wait_s,
+            "heartbeat_s": HEARTBEAT_S,
+            "labels": dict(wanted.labels),
+            "nonce": secrets.token_hex(8),
+        }
+        lease: dict[str, Any] = client.ask("request", **request)["lease"]
+        self.number, said = int(lease["lease"]), ""
+        while lease["state"] == "queued" and not self._stop.is_set():
+            queue = lease["queue"]
+            words = f"{queue['place']}. in the lab's queue: {queue['reason']}"
+            if words != said:
+                self._say(said := words)
+            with contextlib.suppress(DeviceError):  # it has just ended: the next answer tells how
+                client.ask("heartbeat", lease=self.number)
+            lease = client.ask("wait", lease=self.number, timeout_s=_QUEUE_S)["lease"]
+        if self._stop.is_set():
+            return None
+        self._ensure_active(lease)
+        return lease
+
+    def _ensure_active(self, lease: Mapping[str, Any]) -> None:
+        if lease["state"] == "timed out":
+            raise UnavailableError(
+                f"the lab had no board within {self._wanted.wait_s:.0f} s",
+                lease["why"],
+                "wait longer with the option wait_s, or see who has the boards: farm lab leases",
+            )
+        if lease["state"] != "active":
+            why = f"{lease['state']}{': ' if lease['why'] else ''}{lease['why']}"
+            raise UnavailableError(f"lease {self.number} has ended", why, "run the command again")
+
+    def _beat(self, lab: Lab, client: LabClient) -> LabClient:
+        """Tell the lab that one lives, until the lease is no longer wanted, or has ended.
+
+        A server that is started again is asked again. Returns the last connection to it.
+        """
+        away = Deadline(AWAY_S)
+        while not self._stop.wait(_BEAT_S if away.remaining > AWAY_S / 2 else _QUEUE_S):
+            try:
+                client.ask("heartbeat", lease=self.number)
+                away = Deadline(AWAY_S)
+            except LinkError:
+                client.close()
+                if away.expired:
+                    raise
+                with contextlib.suppress(LinkError):
+                    client = lab.client()
+            except DeviceError as error:
+                raise UnavailableError(error.what, error.why, "run the command again") from error
+        return client
+
+
+class LeasePool:
+    """The leases of this process: one that is no longer used is kept for a moment for the next."""
+
+    def __init__(self, linger_s: float) -> None:
+        self._linger_s = linger_s
+        self._lock = threading.Lock()
+        self._idle: dict[Any, list[tuple[HeldLease, float]]] = {}
+        self._all: set[HeldLease] = set()
+
+    def take(self, key: Any, made: Callable[[], HeldLease]) -> HeldLease:
+        """Return a lease under a key that is not in use, or else a new one."""
+        with self._lock:
+            waiting = self._idle.get(key, [])
+            while waiting:
+                held, _ = waiting.pop()
+                if held.usable:
+                    return held
+            held = made()
+            self._all.add(held)
+            return held
+
+    def put(self, key: Any, held: HeldLease) -> None:
+        """Put a lease back: it is given back to the lab unless it is taken again soon."""
+        if not held.usable:
+            self._forget(held)
+            return
+        with self._lock:
+            self._idle.setdefault(key, []).append((held, time.monotonic()))
+        timer = threading.Timer(self._linger_s, self._sweep, [key, held])
+        timer.daemon = True
+        timer.start()
+
+    def end_all(self) -> None:
+        """Give all leases back, those in use, too."""
+        with self._lock:
+            ending, self._all = self._all, set()
+            self._idle.clear()
+        for held in ending:
+            held.end()
+        for held in ending:
+            held.join()
+
+    def _sweep(self, key: Any, held: HeldLease) -> None:
+        """Give a lease back that has been idle for long enough."""
+        with self._lock:
+            waiting = self._idle.get(key, [])
+            due = time.monotonic() - self._linger_s + _STEP_S
+            if not any(one is held and since <= due for one, since in waiting):
+                return
+            self._idle[key] = [(one, since) for one, since in waiting if one is not held]
+        self._forget(held)
+
+    def _forget(self, held: HeldLease) -> None:
+        held.end()
+        with self._lock:
+            self._all.discard(held)

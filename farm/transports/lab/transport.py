@@ -1,0 +1,146 @@
+"""`lab://[user@]host[:port]/KIND` and `lab:KIND`: a board that a lab leases.
+
+A lease has a thread and a connection of its own (see farm/lab_client/leasing.py). One that is no
+longer used is given back after a moment, in which the next session of this process may take it:
+jobs that follow each other have the same board.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import threading
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from farm.config.urls import parse_url
+from farm.errors import DeviceError, FarmError, UsageError
+from farm.lab_client.leasing import HeldLease, LeasePool, Say, Wanted
+from farm.prompts import Ask, nobody
+from farm.transports.lab.ways import is_local, reach, socket_path, ssh_url
+from farm.transports.rpc_client import session_with
+from farm.transports.state import State
+from farm.types import Device
+
+_LINGER_S = 3.0
+_STATE_S = 10.0
+_BOARD_S = 60.0  # for a board of the lease whose last session is still ending
+_WAIT_S = 600.0
+_FOR_S = 3600.0
+
+_pool = LeasePool(_LINGER_S)
+_at_exit = threading.Event()
+_boards = threading.local()  # the name of the board of this thread's session
+
+
+@contextlib.contextmanager
+def open(  # noqa: A001
+    device: Device,
+    agent: Path | None,  # noqa: ARG001
+    scratch: Path,  # noqa: ARG001
+    timeout_s: float,
+    ask: Ask,
+    greeting_s: float | None,
+) -> Iterator[Any]:
+    """Lease a board, or take the lease of the session before, and open a session with it.
+
+    Raises UnavailableError if no board became free in time, or the lease has ended.
+    """
+    with _leased(device, ask, _nothing) as held, held.session(_BOARD_S) as board:
+        _boards.name = board.board
+        try:
+            key = board.match_key
+            with session_with(device, board.stream, key, timeout_s, greeting_s) as opened:
+                yield opened, None
+        except Exception:
+            held.verify()  # that the lease has ended explains it
+            raise
+        finally:
+            _boards.name = ""
+
+
+def reserve(device: Device, ask: Ask, say: Say) -> None:
+    """Lease a board for the session that this thread opens next. `say` is told what it waits for.
+
+    Raises UnavailableError if no board became free in time.
+    """
+    with _leased(device, ask, say):
+        pass
+
+
+def patience_s(device: Device) -> float:
+    """Return how long a job may wait for a board."""
+    return wanted(device).wait_s
+
+
+def board_facts() -> dict[str, str]:
+    """Return which board this thread's session is with."""
+    name = getattr(_boards, "name", "")
+    return {"lab_board": name} if name else {}
+
+
+def boards(device: Device) -> int:
+    """Return how many boards that a device may be are free now."""
+    wants = wanted(device)
+    with reach(device) as lab, lab.client() as client:
+        found = client.ask("boards")["boards"]
+    return sum(wants.fits(board) and board["use"] == "free" for board in found)
+
+
+def state(device: Device) -> State:
+    """Return `ready`, and how many of its boards are free, if the lab answers."""
+    where = str(socket_path()) if is_local(device) else ssh_url(device)
+    wants = wanted(device)
+    try:
+        with reach(device, nobody, _STATE_S) as lab, lab.client() as client:
+            found = [board for board in client.ask("boards")["boards"] if wants.fits(board)]
+    except UsageError as error:
+        return State("unavailable", False, f"{error.what}: {error.why}", error.fix)
+    except DeviceError as error:
+        return State("offline", False, f"{where}: {error.what}: {error.why}", error.fix)
+    there = [board for board in found if board["use"] != "away"]
+    if not there:
+        why = f"the lab at {where} has not {wants.words}"
+        return State("unavailable", False, why, "see what it has: farm lab boards")
+    free = sum(board["use"] == "free" for board in there)
+    return State("ready", True, f"{free} of {len(there)} free")
+
+
+def wanted(device: Device) -> Wanted:
+    """Return what a device's url and options ask the lab for."""
+    url, options = parse_url(device.url), device.options
+    return Wanted(
+        url.key,
+        url.board,
+        url.tags,
+        float(options.get("for_s", _FOR_S)),
+        str(options.get("class", "interactive")),
+        float(options.get("wait_s", _WAIT_S)),
+        {"device": device.name},
+    )
+
+
+@contextlib.contextmanager
+def _leased(device: Device, ask: Ask, say: Say) -> Iterator[HeldLease]:
+    """Yield a lease that has its board."""
+    if not _at_exit.is_set():
+        _at_exit.set()
+        atexit.register(_pool.end_all)
+    wants = wanted(device)
+    key = (device.url, wants.rank, wants.for_s)
+    held = _pool.take(key, lambda: HeldLease(partial(reach, device, ask), wants, say))
+    try:
+        held.wait()
+        yield held
+    except BaseException as exc:
+        if not isinstance(exc, FarmError):
+            held.end()
+        raise
+    finally:
+        _pool.put(key, held)
+
+
+def _nothing(_: str) -> None:
+    """Say nothing."""
