@@ -2,7 +2,7 @@
 #
 #   tools/wheel
 #   docker build --tag farm .
-#   docker run --rm --volume "$PWD:/work" --volume farm-cache:/cache farm bench --all --quick
+#   docker run --rm --volume "$PWD:/work" --volume farm-cache:/cache farm bench --device host digits --quick
 #
 # Runs as a user without rights. Builds are kept in /cache: name a volume for it. Boards by SSH need the runner's keys, for example
 # --volume "$HOME/.ssh:/home/farm/.ssh:ro"; for models from PyTorch: --build-arg EXTRA=torch
