@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
+import struct
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -14,6 +15,8 @@ from typing import Any
 
 from lab_process import Board, Lab, lab
 from ssh_server import SshServer, keygen, ssh_server
+
+from farm.rpc.handshake import MAGIC, MISMATCH
 
 
 @dataclass
@@ -119,7 +122,10 @@ class Session:
 
 
 class Echo:
-    """A board whose server says back what it hears. `serving` counts its open connections."""
+    """A board whose server says back what it hears. `serving` counts its open connections.
+
+    To TVM's greeting it says that the key is wrong: so the lab knows that it is a board.
+    """
 
     def __init__(self, lab: Lab, kind: str = "pi5") -> None:
         self.listener = socket.create_server(("127.0.0.1", 0))
@@ -140,6 +146,12 @@ class Echo:
 
     def _serve(self, connection: socket.socket) -> None:
         with connection, contextlib.suppress(OSError):
+            begin = connection.recv(4, socket.MSG_PEEK)
+            if begin == struct.pack("<i", MAGIC):
+                connection.sendall(struct.pack("<i", MISMATCH))
+                self.connections -= 1
+                self.serving -= 1
+                return
             while data := connection.recv(1 << 16):
                 connection.sendall(data)
         self.serving -= 1

@@ -116,12 +116,18 @@ def lab(*options: str, inventory: str = "") -> Iterator[Lab]:
 
 
 class Board:
-    """A board that offers itself, and again after each session, until it is closed."""
+    """A board that offers itself, and again after each session, until it is closed.
+
+    `host` is where it says it serves, if that is not where it connects from.
+    """
 
     _connected: ClassVar[list[Wire]] = []  # or a board that nobody names hangs up
 
-    def __init__(self, port: int, kind: str = "pi5", at: int = 9090) -> None:
+    def __init__(
+        self, port: int, kind: str = "pi5", at: int = 9090, host: str | None = None
+    ) -> None:
         self.wire = Wire(port)
+        self.host = host
         self._connected.append(self.wire)
         self.kind, self.at, self.offers = kind, at, 0
         self.wire.register(kind, at)
@@ -137,4 +143,4 @@ class Board:
 
     def offer(self) -> None:
         self.offers += 1
-        self.wire.put(self.kind, self.match_key, self.at)
+        self.wire.put(self.kind, self.match_key, self.at, self.host)

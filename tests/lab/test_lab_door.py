@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from lab_door import Door, Echo, door
+from lab_process import Board
 from waiting import LIMIT_S, wait_until
 
 from farm.errors import LinkError
@@ -203,6 +207,40 @@ def test_the_key_of_a_board_listens_on_its_port_only(tmp_path: Path) -> None:
         assert error(own.ssh("pi5-07", "sh"))["kind"] == "UsageError"
         line = own.keys.read_text()
         assert f'permitopen="127.0.0.1:{own.lab.port}"' in line
+
+
+@pytest.mark.parametrize("words", ["api", "board 1", ""])
+def test_the_key_of_a_board_is_not_the_key_of_a_person(tmp_path: Path, words: str) -> None:
+    """Else who has the board leases all others."""
+    with door(tmp_path / "own") as own:
+        own.add("pi5-07", "--board", "--port", "20007")
+        refused = error(own.ssh("pi5-07", words))
+        assert refused["what"] == "the key of a board opens its tunnel, and nothing else"
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+def test_a_board_that_names_another_service_gives_nobody_a_way_there(
+    served: Door, host: str
+) -> None:
+    """A board says where it serves: it could name a database of the lab's machine."""
+    with socket.create_server(("127.0.0.1", 0)) as database:
+        heard: list[bytes] = []
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    connection, _ = database.accept()
+                    with connection:
+                        connection.sendall(b"a secret banner")
+                        heard.append(connection.recv(1 << 10))
+
+        threading.Thread(target=serve, daemon=True).start()
+        board = Board(served.lab.port, f"evil-{host}", database.getsockname()[1], host)
+        lease = served.lease("alice", board.kind)
+        answer = served.ssh("alice", f"board {lease}")
+        assert "cannot be reached" in error(answer)["what"]
+        assert b"secret" not in answer.stdout + answer.stderr
+        served.ask("alice", do="end", lease=lease)
 
 
 def test_a_lab_that_is_away_is_said_by_the_door(tmp_path: Path) -> None:

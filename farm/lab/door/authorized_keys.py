@@ -24,7 +24,7 @@ from pathlib import Path
 
 from farm import ownership
 from farm.errors import DeviceError, UsageError
-from farm.lab.door.commands import USER
+from farm.lab.door.commands import TUNNEL, USER
 
 USUAL = Path("~/.ssh/farm_keys")
 LOOPBACK = "127.0.0.1"
@@ -242,6 +242,8 @@ def line_of(entry: Entry, door: Door, keys: Path) -> str:
     """Return the line of a key. Raises UsageError for a path that has no place in one."""
     words = [str(door.farm), "lab", "door", entry.user]
     words += ["--socket", str(door.socket), "--keys", str(keys)]
+    if entry.port is not None:
+        words.append(TUNNEL)
     if bad := next((word for word in words if re.search(r'["\\\x00-\x1f\x7f]', word)), None):
         why = "in a line of authorized_keys, a path has no quotes and no backslashes"
         raise UsageError(f"{bad!a} has no place there", why, "use a plain path")

@@ -3,12 +3,17 @@
 The board is asked for as any client of TVM's asks, with the lease's key, at the server's own
 tracker. The connected socket goes to the caller by SCM_RIGHTS. The server keeps a copy as long as
 the caller's control connection lasts: with it, it ends the session when the lease ends.
+
+The address is what a board says, which is a stranger: it must not become a way into the network of
+the lab. So it is one of numbers, and what serves there has to answer a wrong key as a server of
+TVM's RPC does before anybody gets a connection to it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import json
 import os
 import socket
@@ -20,6 +25,7 @@ from typing import Any
 from farm.errors import DeadlineError, DeviceError, LinkError, UsageError
 from farm.lab import refusals
 from farm.lab.entities import Caller, Lease, State
+from farm.rpc import handshake
 from farm.tracker.protocol import MAGIC, SUCCESS, Code, frame
 from farm.transports.rpc_client import notice_silence
 
@@ -27,6 +33,8 @@ WAIT_S = 60.0  # for a board of the lease that is in another session
 _CONNECT_S = 10.0
 _LENGTH = struct.Struct("<i")
 _MOST_ANSWER_BYTES = 1 << 16
+_WRONG_KEY = b"client:a-lab-that-looks"
+_RPC_ANSWERS = (handshake.MAGIC, handshake.DUPLICATE, handshake.MISMATCH)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,30 +199,53 @@ async def _ask_tracker(place: tuple[str, int], key: str) -> tuple[Any, Any]:
 
 
 async def _connected(offered: _Offered, lease: Lease) -> socket.socket:
-    """Return a connection to a board. Raises DeviceError."""
-    loop = asyncio.get_running_loop()
+    """Return a connection to a board. Raises DeviceError, also if no RPC server is there."""
     try:
         async with asyncio.timeout(_CONNECT_S):
-            [(family, kind, protocol, _, address), *_] = await loop.getaddrinfo(
-                offered.host, offered.port, type=socket.SOCK_STREAM
-            )
-            board = socket.socket(family, kind, protocol)
-            try:
-                board.setblocking(False)
-                await loop.sock_connect(board, address)
-                notice_silence(board)
-                board.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            except BaseException:
-                board.close()
-                raise
+            with contextlib.closing(await _connection(offered)) as first:
+                await _check_rpc(first)
+            board = await _connection(offered)
+            notice_silence(board)
+            board.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             return board
-    except OSError as exc:  # TimeoutError, too
-        why = f"{offered.host}:{offered.port}: {exc.strerror or exc or 'it does not answer'}"
+    except (OSError, ValueError) as exc:  # TimeoutError, too
+        reason = getattr(exc, "strerror", None) or exc or "it does not answer"
         raise DeviceError(
             f"the board {offered.name} of lease {lease.number} cannot be reached",
-            why,
+            f"{offered.host}:{offered.port}: {reason}",
             "give it back (farm lab end), lease another one, and tell the lab's administrator",
         ) from exc
+
+
+async def _connection(offered: _Offered) -> socket.socket:
+    """Return a connection to the address of an offer. Raises OSError, ValueError."""
+    address = ipaddress.ip_address(offered.host)
+    if address.is_unspecified or address.is_link_local or address.is_multicast:
+        raise ValueError("a board cannot be there")
+    board = socket.socket(socket.AF_INET if address.version == 4 else socket.AF_INET6)
+    try:
+        board.setblocking(False)
+        place = (offered.host, offered.port)
+        await asyncio.get_running_loop().sock_connect(board, place)
+    except BaseException:
+        board.close()
+        raise
+    return board
+
+
+async def _check_rpc(connection: socket.socket) -> None:
+    """Raise ValueError if what answers at a connection is no server of TVM's RPC."""
+    loop = asyncio.get_running_loop()
+    greeting = _LENGTH.pack(handshake.MAGIC) + _LENGTH.pack(len(_WRONG_KEY)) + _WRONG_KEY
+    await loop.sock_sendall(connection, greeting)
+    answer = b""
+    while len(answer) < _LENGTH.size:
+        data = await loop.sock_recv(connection, _LENGTH.size - len(answer))
+        if not data:
+            raise ValueError("what is there is no server of TVM's RPC")
+        answer += data
+    if _LENGTH.unpack(answer)[0] not in _RPC_ANSWERS:
+        raise ValueError("what is there is no server of TVM's RPC")
 
 
 async def _unless_gone(

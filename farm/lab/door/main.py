@@ -18,7 +18,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from farm.lab.door.commands import USAGE, Api, CommandError, is_user, parse_command
+from farm.lab.door.commands import TUNNEL, USAGE, Api, CommandError, is_user, parse_command
 from farm.lab.door.pump import pump
 
 USAGE_CODE, SERVER_CODE, ENDED_CODE = 2, 5, 4
@@ -70,6 +70,14 @@ def _place_of(arguments: Sequence[str]) -> Place:
     """Return the user's name and the control socket. Raises Refused, also for a user removed."""
     options = {"--socket": "", "--keys": ""}
     rest = list(arguments[1:])
+    if TUNNEL in rest:
+        raise Refused(
+            "UsageError",
+            "the key of a board opens its tunnel, and nothing else",
+            "a session needs the key of a person",
+            "farm lab user add alice --key KEY.pub",
+            USAGE_CODE,
+        )
     while len(rest) >= 2 and rest[0] in options:
         options[rest[0]], rest = rest[1], rest[2:]
     if rest or not options["--socket"] or not is_user(arguments[0] if arguments else ""):
