@@ -19,6 +19,9 @@
     inventory  lab.toml
     run        the process: lock, sockets, event loop, signals
     client     a client of the control socket
+    health      whether a board is fit: verdicts, faults, recovery; pure
+    checking    a check of a board: golden models by farm bench
+    keeper      what is done about it: checks, power cycles, cooling
     relay      the tracker of one lease, for unchanged clients of TVM
 
 A change is on disk before it is acknowledged.
