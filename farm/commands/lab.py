@@ -76,6 +76,11 @@ def _request_options(command: F) -> F:
     return command
 
 
+of_reason = click.option(
+    "--because", "why", required=True, metavar="REASON", help="Why, for all to read."
+)
+
+
 @click.group()
 def lab() -> None:
     """Lease a lab's boards: each to one person or job at a time, in turn, and with an end.
@@ -86,6 +91,7 @@ def lab() -> None:
     farm lab run pi5 -- python tune.py      lease one for as long as a program runs
     farm lab leases                         who has what, and who waits for what
     farm lab end 17                         give boards back
+    farm lab check pi5-07                   see whether a board is fit
 
     The server is farm lab serve.
     """
@@ -391,6 +397,60 @@ def events(since: int, socket: Path | None, json_: bool) -> None:
 
 
 @lab.command()
+@click.argument("board")
+@of_socket
+@as_json
+def check(board: str, socket: Path | None, json_: bool) -> None:
+    """Check a board with the golden models, as soon as nobody has it.
+
+    \b
+    farm lab check pi5-07
+    """
+    _care("check", board, "", socket, json_)
+
+
+@lab.command()
+@click.argument("board")
+@of_socket
+@as_json
+def power(board: str, socket: Path | None, json_: bool) -> None:
+    """Cycle the power of a board, by what lab.toml says of it. It is checked when it is back.
+
+    \b
+    farm lab power pi5-07
+    """
+    _care("power", board, "", socket, json_)
+
+
+@lab.command()
+@click.argument("board")
+@of_reason
+@of_socket
+@as_json
+def drain(board: str, why: str, socket: Path | None, json_: bool) -> None:
+    """Take a board out of service: its lease goes on to its end, and nobody else gets it.
+
+    \b
+    farm lab drain pi5-07 --because "it gets a new fan"
+    """
+    _care("drain", board, why, socket, json_)
+
+
+@lab.command("return")
+@click.argument("board")
+@of_reason
+@of_socket
+@as_json
+def return_board(board: str, why: str, socket: Path | None, json_: bool) -> None:
+    """Return a board to service; it is checked before anybody gets it.
+
+    \b
+    farm lab return pi5-07 --because "new fan"
+    """
+    _care("return", board, why, socket, json_)
+
+
+@lab.command()
 @of_socket
 def page(socket: Path | None) -> None:
     """Print a link to the lab's page, with which it knows you.
@@ -403,6 +463,18 @@ def page(socket: Path | None) -> None:
     """
     with client_of(socket) as client:
         echo(client.ask("page")["url"])
+
+
+def _care(do: str, board: str, why: str, socket: Path | None, json_: bool) -> None:
+    """Ask the server to do something with a board, and show the board."""
+    with client_of(socket) as asked:
+        found = asked.ask(do, board=board, why=why)["boards"]
+    shown = next(one for one in found if one["name"] == board)
+    if json_:
+        document("lab_board", {"board": shown})
+        return
+    state = ", ".join(part for part in (shown["use"], shown["health"], shown["barred"]) if part)
+    echo(f"{board}: {state}")
 
 
 def _page(port: int | None, folder: Path) -> Beside | None:

@@ -18,6 +18,9 @@
     door       the way in from outside, by OpenSSH
     inventory  lab.toml
     run        the process: lock, sockets, event loop, signals
+    health     whether a board is fit: verdicts, faults, recovery; pure
+    checking   a check of a board: golden models by farm bench
+    keeper     what is done about it: checks, power cycles, cooling
     relay      the tracker of one lease, for unchanged clients of TVM
 
 A change is on disk before it is acknowledged.

@@ -28,6 +28,7 @@ from farm.lab.door.commands import is_user
 from farm.lab.door.handover import WAIT_S, Handover, Lab
 from farm.lab.entities import Caller, Event, Lease, LeaseRequest, State
 from farm.lab.journal import Journal
+from farm.lab.keeper import HealthKeeper
 from farm.lab.lender import LabLender
 from farm.lab.writer import Writer
 from farm.lab_client.client import PROTOCOL, reachable
@@ -124,6 +125,7 @@ class Control:
         self.tracker = tracker
         self.last_event = last_event
         self.open_page: Callable[[Caller], str] | None = None
+        self.keeper: HealthKeeper | None = None
         self._watchers: list[Watcher] = []
         self.lender = lender
         self._journal = journal
@@ -156,6 +158,10 @@ class Control:
             "page": self._page,
             "speak-for": self._speak_for,
             "expel": self._expel,
+            "check": self._care,
+            "power": self._care,
+            "drain": self._care,
+            "return": self._care,
         }
 
     def watch(self, watcher: Watcher) -> None:
@@ -406,6 +412,23 @@ class Control:
                 "farm lab serve --page 9180",
             )
         return {"url": self.open_page(caller)}
+
+    async def _care(self, fields: Fields, caller: Caller) -> dict[str, Any]:
+        """Do what an administrator wants with a board."""
+        board, why = fields.text("board"), fields.text("why", "")
+        if (keeper := self.keeper) is None:
+            raise UsageError("this server looks after no boards", "it is ending", "try again")
+        match fields.text("do"):
+            case "check":
+                keeper.check(board, caller)
+            case "power":
+                keeper.power(board, caller)
+            case "drain":
+                keeper.drain(board, why or "no reason was given", caller)
+            case _:
+                keeper.give_back(board, why, caller)
+        self.lender.settle()
+        return await self._boards(fields, caller)
 
     async def _follow(
         self, since: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter

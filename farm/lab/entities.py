@@ -51,7 +51,7 @@ class LeaseRequest:
     `board` is the one wanted, or empty for any of the kind that has all of `tags`. With
     `heartbeat_s`, a lease without a heartbeat for so long is abandoned. `wait_s` limits the time in
     the queue. `nonce` makes asking again harmless. An implicit request is made for a client of
-    TVM's, which knows of no leases.
+    TVM's, which knows of no leases. A `check` is the lab's own, to see whether a board is fit.
     """
 
     owner: str
@@ -67,6 +67,7 @@ class LeaseRequest:
     priority: float = 0.0
     implicit: bool = False
     tags: tuple[str, ...] = ()
+    check: bool = False
 
     def fits(self, board: str, tags: Iterable[str]) -> bool:
         """Return whether a board of the kind is one that is wanted."""
@@ -121,7 +122,10 @@ class Prospect:
 
 @dataclass(frozen=True, slots=True)
 class BoardView:
-    """A board as it is shown. `use` is free, leased, in session, silent, or away."""
+    """A board as it is shown.
+
+    `use` is free, leased, in session, checking, out, silent, or away. `barred` is why it is out.
+    """
 
     name: str
     kind: str
@@ -130,6 +134,8 @@ class BoardView:
     lease: int | None = None
     owner: str = ""
     until: float | None = None
+    health: str = ""
+    barred: str = ""
 
 
 @dataclass(slots=True)
@@ -168,13 +174,27 @@ class LeaseClass:
 
 
 @dataclass(frozen=True, slots=True)
+class Cooldown:
+    """How long a board rests after a session: until it is below a temperature, if it tells one."""
+
+    at_most_s: float
+    below_c: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class KnownBoard:
-    """A board of the inventory, found by its kind and the address that its server names."""
+    """A board of the inventory, found by its kind and the address that its server names.
+
+    `profile` is what its checks are built for, `power` the command that cycles its power.
+    """
 
     name: str
     kind: str
     address: str
     tags: tuple[str, ...] = ()
+    profile: str = ""
+    power: tuple[str, ...] = ()
+    cooldown: Cooldown | None = None
 
 
 @dataclass(frozen=True, slots=True)

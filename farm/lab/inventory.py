@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import re
+import shlex
+import sys
+import urllib.parse
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from farm import sanitize
+from farm.config.profiles import shipped
 from farm.config.toml_lines import Parsed, parse
 from farm.errors import ConfigError, UsageError, did_you_mean
+from farm.lab.checking import MODELS
 from farm.lab.durations import parse_duration
-from farm.lab.entities import RANKS, KnownBoard, LeaseClass, Rules
+from farm.lab.entities import RANKS, Cooldown, KnownBoard, LeaseClass, Rules
+from farm.lab.health import DAY_S, HealthRules
 from farm.tracker.agent_messages import HEARTBEAT_S
 from farm.types.postgres_url import is_postgres_url, parse_postgres_url
 
 SOCKET_MODES = {"owner": 0o600, "group": 0o660, "everyone": 0o666}
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 _ADDRESS = re.compile(r"(?P<host>[\w.-]+|\[[0-9a-fA-F:]+\]):(?P<port>\d{1,5})")
+_PDU = re.compile(r"pdudaemon://(?P<place>[\w.-]+:\d{1,5})/(?P<pdu>[\w.-]+)/(?P<outlet>[\w.-]+)")
+_ASK = "import sys, urllib.request as u; u.urlopen(sys.argv[1], timeout=30).read()"
 _MOST_BYTES = 4 << 20
 
 
@@ -31,6 +39,7 @@ class LabSettings:
     people: str = "owner"  # who may use the control socket
     page: int | None = None  # its port on loopback
     heartbeat_s: float = HEARTBEAT_S  # of farm's agents
+    health: HealthRules = field(default_factory=HealthRules)
     rules: Rules = field(default_factory=Rules)
     boards: tuple[KnownBoard, ...] = ()
 
@@ -92,6 +101,7 @@ class _Reader:
             "gather",
             "pickup",
             "heartbeat",
+            "health",
             "classes",
             "owners",
             "boards",
@@ -113,8 +123,26 @@ class _Reader:
             self._get(at, lab, "people", "owner", _one_of(SOCKET_MODES)),
             self._get(at, lab, "page", None, _port),
             self._get(at, lab, "heartbeat", HEARTBEAT_S, _seconds),
+            self._health(self._table((*at, "health"), lab), "health" in lab),
             rules,
             self._boards(self._table((*at, "boards"), lab)),
+        )
+
+    def _health(self, table: Mapping[str, Any], there: bool) -> HealthRules:
+        """Return how boards are checked: not at all without the table [lab.health]."""
+        at, usual = ("lab", "health"), HealthRules()
+        if not there:
+            return usual
+        keys = ("every", "models", "recheck", "probation", "sessions", "back", "between_cycles")
+        self._only(at, table, keys)
+        return HealthRules(
+            self._get(at, table, "every", DAY_S, _seconds),
+            self._get(at, table, "models", usual.models, _golden),
+            self._get(at, table, "recheck", usual.recheck_s, _durations),
+            self._get(at, table, "probation", usual.probation_s, _seconds),
+            self._get(at, table, "sessions", usual.probation_sessions, _count),
+            cycle_s=self._get(at, table, "between_cycles", usual.cycle_s, _seconds),
+            back_s=self._get(at, table, "back", usual.back_s, _seconds),
         )
 
     def _classes(self, tables: Mapping[str, Any]) -> dict[str, LeaseClass]:
@@ -143,7 +171,8 @@ class _Reader:
         for name in tables:
             at = ("lab", "boards", name)
             table = self._table(at, tables)
-            self._only(at, table, ("kind", "address", "tags"))
+            keys = ("kind", "address", "tags", "profile", "power", "cooldown")
+            self._only(at, table, keys)
             if not _NAME.fullmatch(name):
                 self._note(at, "a board's name is made of letters, digits, '_', '-' and '.'")
             if "kind" not in table and isinstance(tables[name], dict):
@@ -153,6 +182,9 @@ class _Reader:
                 self._get(at, table, "kind", "", _kind),
                 self._get(at, table, "address", "", _address),
                 self._get(at, table, "tags", (), _texts),
+                self._get(at, table, "profile", "", _one_of(tuple(shipped()))),
+                self._get(at, table, "power", (), _power),
+                self._get(at, table, "cooldown", None, _cooldown),
             )
             other = places.setdefault((board.kind, board.address), name)
             if not board.address:  # its agent says its name
@@ -218,6 +250,48 @@ def _texts(value: Any) -> tuple[str, ...]:
     if not isinstance(value, list):
         raise ValueError("this is to be a list of texts")
     return tuple(_text(one) for one in value)
+
+
+def _golden(value: Any) -> tuple[str, ...]:
+    names = _texts(value)
+    for name in names:
+        if name not in MODELS:
+            raise ValueError(f"{name!r} is none of {', '.join(MODELS)}")
+    if not names:
+        raise ValueError("at least one model")
+    return names
+
+
+def _durations(value: Any) -> tuple[float, ...]:
+    found = tuple(parse_duration(one) for one in _texts(value))
+    if not found:
+        raise ValueError("at least one duration")
+    return found
+
+
+def _power(value: Any) -> tuple[str, ...]:
+    """Return the command that cycles a board's power."""
+    if isinstance(value, dict):
+        if set(value) != {"cycle"} or not (words := shlex.split(_text(value["cycle"]))):
+            raise ValueError('{ cycle = "COMMAND" }, or "pdudaemon://HOST:PORT/PDU/OUTLET"')
+        return tuple(words)
+    found = _PDU.fullmatch(_text(value))
+    if not found:
+        raise ValueError('"pdudaemon://HOST:PORT/PDU/OUTLET", or { cycle = "COMMAND" }')
+    query = urllib.parse.urlencode({"hostname": found["pdu"], "port": found["outlet"]})
+    url = f"http://{found['place']}/power/control/reboot?{query}"
+    return (sys.executable, "-I", "-c", _ASK, url)
+
+
+def _cooldown(value: Any) -> Cooldown:
+    if isinstance(value, str):
+        return Cooldown(_seconds(value))
+    if not isinstance(value, dict) or not {"below_c"} <= set(value) <= {"below_c", "at_most"}:
+        raise ValueError('"60s", or { below_c = 55, at_most = "5m" }')
+    below = value["below_c"]
+    if not isinstance(below, (int, float)) or isinstance(below, bool):
+        raise ValueError("below_c: a temperature in degrees Celsius")
+    return Cooldown(_seconds(value.get("at_most", "5m")), float(below))
 
 
 def _seconds(value: Any) -> float:

@@ -17,7 +17,7 @@ from typing import Protocol
 from farm.errors import UsageError
 from farm.lab.effects import Effects
 from farm.lab.entities import Agent, Event, KnownBoard, Lease, LeaseRequest, Rules, State
-from farm.lab.records import Records
+from farm.lab.records import OpenSession, Records
 from farm.lab.scheduler import LeaseScheduler
 from farm.lab.sessions import Sessions
 from farm.lab.writer import Writer
@@ -62,6 +62,19 @@ class _Request:
     implicit: bool
 
 
+class Keeper(Protocol):
+    """Whoever looks after the health of boards."""
+
+    def before_idle(self, board: str, had_session: bool) -> None:
+        """Say whether a board that is about to be idle may be lent."""
+
+    def session_ended(self, board: str, session: OpenSession | None, ended: SessionEnded) -> None:
+        """Take in how a session has ended."""
+
+    def fault(self, board: str, owner: str, what: str) -> None:
+        """Take in a fault of a board in a session."""
+
+
 class LabLender:
     """The lab's side of TVM's tracker protocol; `tracker.server.Lender` and `Agents` are its form.
 
@@ -84,6 +97,7 @@ class LabLender:
         self.hang_up: Callable[[int, str], None] = lambda _peer, _why: None
         self.records = records or Records(())
         self.sessions = Sessions(scheduler, writer, self.records, rules, clock)
+        self.keeper: Keeper | None = None
         self.endings: Counter[tuple[str, str]] = Counter()  # of sessions, by kind and how
         self._silent_s = _SILENT_BEATS * heartbeat_s
         self._now: float | None = None  # of the tracker
@@ -159,6 +173,10 @@ class LabLender:
         """Return the agent of a board; None for TVM's own server, and one that is away."""
         return self._agents.get(self._peer_of.get(board, -1))
 
+    def peer_of(self, board: str) -> int | None:
+        """Return the connection of a board."""
+        return self._peer_of.get(board)
+
     def last_word_s(self, board: str) -> float | None:
         """Return how long ago the server of a board has spoken; None if it is away."""
         peer = self._peer_of.get(board)
@@ -179,6 +197,8 @@ class LabLender:
             if request.implicit:
                 self.scheduler.withdraw(request.lease, self._clock())
         last_word = self._connections.heard_at(peer)
+        if agent := self._agents.get(peer):
+            self._blame(agent.board, "its agent hung up")
         is_agent = self._agents.pop(peer, None) is not None
         self._connections.disconnect(peer)
         for board in self._boards_of.pop(peer, ()):
@@ -204,8 +224,12 @@ class LabLender:
         self._offers[board] = offer
         self._places[board] = f"{offer.host}:{offer.port}"
         self._boards[peer, offer.match_key] = board
+        had_session = self.sessions.of(board) is not None
         self.sessions.end(board)
         self._gone.pop(board, None)
+        self.scheduler.board_came(board, offer.key, self._clock())
+        if self.keeper:
+            self.keeper.before_idle(board, had_session)
         self.scheduler.board_idle(board, offer.key, self._clock())
         self._hear_again(board)
         self._serve(board)
@@ -301,7 +325,11 @@ class LabLender:
         self.endings[agent.kind, ended.how] += 1
         known = self.sessions.of(agent.board)
         if known and known.match_key == ended.match_key:
+            if self.keeper:
+                self.keeper.session_ended(agent.board, known, ended)
+                self.keeper.before_idle(agent.board, True)
             self.sessions.end(agent.board)
+            self.settle()
         return Wishes()
 
     # inside
@@ -368,7 +396,14 @@ class LabLender:
     def _fall_silent(self, board: str, why: str) -> None:
         if board not in self._silent and self.scheduler.kind_of(board) is not None:
             self._silent.add(board)
+            self._blame(board, why)
             self.scheduler.board_silent(board, why, self._clock())
+
+    def _blame(self, board: str, what: str) -> None:
+        """Count what happened in a session as the board's fault."""
+        session = self.sessions.of(board)
+        if session and self.keeper:
+            self.keeper.fault(board, session.owner, f"{what}, in a session")
 
     def _withdraw(self, board: str) -> Offer:
         offer = self._offers.pop(board)

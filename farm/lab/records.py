@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from farm.lab.health import Health, health_from_json
+
 MOST_RECORDS = 10_000
 FORGOTTEN_S = 90 * 86400.0  # after which a board that nobody named is not known any more
 
@@ -38,6 +40,7 @@ class BoardRecord:
     agent: str = ""
     seen_at: float = 0.0
     session: OpenSession | None = None
+    health: Health | None = None
 
 
 class Records:
@@ -80,6 +83,8 @@ def record_from_json(body: Mapping[str, Any]) -> BoardRecord:
     found = _known(BoardRecord, body)
     if found.get("session"):
         found["session"] = OpenSession(**_known(OpenSession, found["session"]))
+    if found.get("health"):
+        found["health"] = health_from_json(found["health"])
     return BoardRecord(**found)
 
 

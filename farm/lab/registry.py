@@ -17,6 +17,7 @@ class Board:
 
     `idle` is one that has said that it has no session. `hushed` is one that has not been heard as
     it should, `silent` one that has not been heard for so long that its lease gets another.
+    `barred` is why it is not lent, by its health or its admin; one in probation is `batch_only`.
     """
 
     name: str
@@ -27,6 +28,9 @@ class Board:
     idle: bool = False
     hushed: bool = False
     silent: bool = False
+    barred: str = ""
+    batch_only: bool = False
+    health: str = ""
     lease: int | None = None
 
 
@@ -92,7 +96,11 @@ class Registry:
     def refresh(self, board: Board) -> None:
         """Note whether a board is free, after a change."""
         free = self.kinds[board.kind].free
-        if board.idle and board.lease is None and not (board.hushed or board.silent):
+        if (
+            board.idle
+            and board.lease is None
+            and not (board.hushed or board.silent or board.barred)
+        ):
             free.setdefault(board.name, board)
         else:
             free.pop(board.name, None)

@@ -14,11 +14,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from farm import ownership, signals
+from farm.config.profiles import shipped
 from farm.errors import DeviceError, FarmError, UsageError
 from farm.lab.control import MOST_LINE_BYTES, Control
 from farm.lab.entities import Event, Lease
 from farm.lab.inventory import SOCKET_MODES, LabSettings
 from farm.lab.journal import Journal
+from farm.lab.keeper import HealthKeeper, remove_old
 from farm.lab.lender import LabLender
 from farm.lab.records import Records
 from farm.lab.scheduler import LeaseScheduler
@@ -98,11 +100,24 @@ class LabServer:
             (place.host, place.port),
             past.next_event - 1,
         )
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(place.host, place.host)
+        self.keeper = HealthKeeper(
+            self.lender,
+            settings.health,
+            settings.boards,
+            place.folder,
+            lambda key: f"tracker://{f'[{host}]' if ':' in host else host}:{place.port}/{key}",
+            time.time,
+            lambda kind: kind if kind in shipped() else "",
+        )
+        remove_old(place.folder)
+        self.lender.keeper = self.control.keeper = self.keeper
         self._tick()
 
     async def end(self) -> None:
         """End all connections, and keep what has changed."""
         self._ticking.cancel()
+        self.keeper.close()
         self.tracker.close()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_DRAIN_S):
@@ -116,6 +131,7 @@ class LabServer:
         self.control.tell(leases, events)
 
     def _tick(self) -> None:
+        self.keeper.tick()
         self.lender.tick(self._loop.time())
         self._ticking = self._loop.call_later(_TICK_S, self._tick)
 

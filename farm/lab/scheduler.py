@@ -100,6 +100,46 @@ class LeaseScheduler:
         board.hushed = True
         self._registry.refresh(board)
 
+    def bar(self, name: str, why: str, batch_only: bool, health: str, now: float) -> None:
+        """Set why a board is not lent, or is lent to batch work only. Its lease goes on."""
+        board = self._registry.boards.get(name)
+        if board is None or (board.barred, board.batch_only, board.health) == (
+            why,
+            batch_only,
+            health,
+        ):
+            return
+        board.barred, board.batch_only, board.health = why, batch_only, health
+        self._registry.refresh(board)
+        self._match(board.kind, now)
+
+    def board_bad(self, name: str, why: str, now: float) -> None:
+        """Note that a leased board is not fit: its lease is told, and gets another."""
+        board = self._registry.boards.get(name)
+        lease = self._holder_of(board) if board else None
+        if lease is not None and not lease.request.implicit and not lease.request.check:
+            self._lose(lease, name, why, now)
+
+    def take_for_check(self, name: str, key: str, for_s: float, now: float) -> Lease | None:
+        """Return a lease of a board for its check, also of a barred one; None if it is used."""
+        board = self._registry.boards.get(name)
+        usable = board is not None and board.idle and board.lease is None
+        if board is None or not usable or board.hushed or board.silent:
+            return None
+        request = LeaseRequest("farm", board.kind, for_s, board=name, check=True)
+        lease = Lease(self._next_lease, request, key, now, heard_at=now)
+        self._next_lease += 1
+        self._enter(lease)
+        self._registry.queue(lease)
+        self._grant(lease, [board], now)
+        self.claim(lease.number)
+        return self._live[lease.number]
+
+    def is_present(self, name: str) -> bool:
+        """Return whether a board is connected and heard."""
+        board = self._registry.boards.get(name)
+        return board is not None and board.present and not board.silent
+
     def board_silent(self, name: str, why: str, now: float) -> None:
         """Note that a board has not been heard for long: its lease is told, and gets another."""
         board = self._registry.boards.get(name)
@@ -365,12 +405,15 @@ class LeaseScheduler:
                 f"{request.count} of {request.board or request.kind} wanted, {len(present)} "
                 "connected"
             )
+        barred = sum(bool(board.barred) and board.lease is None for board in present)
         lent = sum(not board.idle or board.lease is not None for board in present)
         if lease.number in self._gathering and (
             got := sum(board.idle and board.lease is None for board in present)
         ):
             return f"{got} of {request.count} gathered"
-        return f"waiting for {request.board or f'a {request.kind}'}: {lent} of {len(present)} lent"
+        out = f", {barred} out of service or being checked" if barred else ""
+        wanted = request.board or f"a {request.kind}"
+        return f"waiting for {wanted}: {lent} of {len(present)} lent{out}"
 
     def _holder_of(self, board: Board) -> Lease | None:
         return self._live.get(board.lease) if board.lease is not None else None
@@ -424,8 +467,12 @@ class LeaseScheduler:
             if not board.present
             else "silent"
             if board.silent or board.hushed
+            else "checking"
+            if lease and lease.request.check
             else "leased"
             if lease and board.idle
+            else "out"
+            if board.idle and board.barred
             else "free"
             if board.idle
             else "in session"
@@ -435,7 +482,17 @@ class LeaseScheduler:
             if lease
             else ("", None)
         )
-        return BoardView(board.name, board.kind, board.tags, use, board.lease, owner, until)
+        return BoardView(
+            board.name,
+            board.kind,
+            board.tags,
+            use,
+            board.lease,
+            owner,
+            until,
+            board.health,
+            board.barred,
+        )
 
     def _check(self, request: LeaseRequest) -> None:
         longest = self._rules.classes.get(request.rank)
@@ -558,7 +615,9 @@ class LeaseScheduler:
             fitting = [
                 board
                 for board in kind.free.values()
-                if board.name not in kept and request.fits(board.name, board.tags)
+                if board.name not in kept
+                and request.fits(board.name, board.tags)
+                and (not board.batch_only or request.rank == "batch")
             ]
             if len(fitting) >= count:
                 self._grant(lease, fitting[:count], now)

@@ -53,6 +53,17 @@ class Numbers:
         boards.values += [
             ({"kind": kind, "use": use}, count) for (kind, use), count in _sorted(uses)
         ]
+        fit = metrics.Metric("farm_lab_health", "Boards by kind and health.")
+        healths = Counter((one.kind, one.health or "unchecked") for one in shown.boards)
+        fit.values += [
+            ({"kind": kind, "health": health}, count) for (kind, health), count in _sorted(healths)
+        ]
+        ended = metrics.Metric(
+            "farm_lab_sessions_total",
+            "Sessions that farm's agents have told the end of, by how they ended.",
+            [({"kind": kind, "end": how}, n) for (kind, how), n in _sorted(lender.endings)],
+            "counter",
+        )
         queued = Counter(
             one.request.rank for one in lender.scheduler.leases() if one.state is State.QUEUED
         )
@@ -85,7 +96,9 @@ class Numbers:
             "farm_lab_loop_lag_seconds", "How late the event loop woke last.", [({}, self._lag_s)]
         )
         beside = of_summary(lender.summary(asyncio.get_running_loop().time()))
-        return beside + metrics.text([boards, queue, leases, grants, waited, events, lag])
+        return beside + metrics.text(
+            [boards, fit, ended, queue, leases, grants, waited, events, lag]
+        )
 
     def _note(self, leases: list[Lease], events: list[Event]) -> None:
         self._events.update(one.what for one in events)

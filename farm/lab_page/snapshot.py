@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from farm.lab.entities import BoardView, Caller, Lease, Prospect, State
+from farm.lab.health import BAD, HANDS
 from farm.lab.lender import LabLender
 
 _MOST_SHOWN = 200  # of the queue: what a person reads, and the scheduler works out
@@ -50,6 +51,8 @@ class Snapshot:
                     else ""
                 )
                 found.append((board.name, f"it is away{holder}"))
+            elif board.health in (BAD, HANDS):
+                found.append((board.name, board.barred))
         connected = Counter(board.kind for board in self.boards if board.use != "away")
         wanted = {lease.request.kind: lease for lease, _ in self.queue}
         found += [

@@ -24,6 +24,7 @@ def lab_boards_table(boards: Sequence[Row], now: float, width: int) -> Table:
         Column("board", lambda row: str(row["name"]), style="bold"),
         Column("kind", lambda row: str(row["kind"])),
         Column("use", lambda row: Text(str(row["use"]), USE_STYLE.get(str(row["use"]), ""))),
+        Column("why", lambda row: str(row["barred"])),
         Column("owner", lambda row: str(row["owner"])),
         Column("lease", lambda row: "" if row["lease"] is None else str(row["lease"]), right=True),
         Column("ends in", lambda row: _left(row["until"], now), right=True),

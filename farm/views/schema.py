@@ -171,6 +171,7 @@ _LAB_LEASE = {
 }
 _LAB_BOARD = {
     **dict.fromkeys(("name", "kind", "use", "owner", "address", "agent"), str),
+    **dict.fromkeys(("health", "barred"), str),
     "tags": [str],
     "lease": Maybe(int),
     "throttled": Maybe(int),
