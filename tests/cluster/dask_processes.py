@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
+from namespaces import Machine
 from waiting import wait_until
 
 _START = "import sys; sys.argv[0] = 'dask'; from dask.__main__ import main; main()"
@@ -26,6 +27,7 @@ class DaskCluster:
     folder: Path
     address: str = ""
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    machine: Machine | None = None  # where what is started next runs; None for this one
 
     @property
     def scheduler(self) -> subprocess.Popen[bytes]:
@@ -34,7 +36,8 @@ class DaskCluster:
     def start(self, *words: str | Path, **environment: str) -> subprocess.Popen[bytes]:
         with (self.folder / "log").open("ab") as log:
             environ = {**os.environ, **environment}
-            command = [sys.executable, "-P", "-c", _START, *map(str, words)]
+            prefix = self.machine.prefix if self.machine else ()
+            command = [*prefix, sys.executable, "-P", "-c", _START, *map(str, words)]
             child = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environ
             )
@@ -78,11 +81,12 @@ class DaskCluster:
 
 
 @contextlib.contextmanager
-def dask_cluster(folder: Path) -> Iterator[DaskCluster]:
+def dask_cluster(folder: Path, machine: Machine | None = None) -> Iterator[DaskCluster]:
     """Run a scheduler for the duration of the block; its workers end with it."""
-    cluster = DaskCluster(folder)
+    cluster = DaskCluster(folder, machine=machine)
     file = folder / "scheduler.json"
-    options = ("--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file", file)
+    host = machine.address if machine else "127.0.0.1"
+    options = ("--host", host, "--port", "0", "--no-dashboard", "--scheduler-file", file)
     cluster.start("scheduler", *options)
     try:
         wait_until(lambda: file.exists() and file.read_text().endswith("}"), "the scheduler's file")

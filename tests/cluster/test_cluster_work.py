@@ -8,8 +8,9 @@ from typing import cast
 
 import numpy as np
 import onnx
-from dask_processes import DaskCluster
+from dask_processes import DaskCluster, dask_cluster
 from farm_commands import farm
+from namespaces import machines
 from onnx_models import graph, node, save
 
 from farm import prepare
@@ -176,3 +177,16 @@ def test_batches_are_built_ahead_on_a_cluster(tmp_path: Path) -> None:
 
     assert slots(None) == ["worker"]
     assert slots(Sixteen("tcp://127.0.0.1:9")) == [f"worker-{number}" for number in range(1, 5)]
+
+
+def test_scheduler_and_workers_are_other_machines(tmp_path: Path, home: Path) -> None:
+    folder = tmp_path / "cluster"
+    folder.mkdir()
+    with machines(2) as (head, other), dask_cluster(folder, head) as cluster:
+        cluster.machine = other
+        cluster.worker("one", "--no-nanny")
+        words = ("deploy", "--device", "here", "digits", "--cluster", cluster.address)
+        done = farm(*words, folder=home)
+        assert done.returncode == 0, done.stderr
+        assert head.address in cluster.address
+        assert "artifacts" in kinds(cluster, "one")
