@@ -123,13 +123,15 @@ INSIDE_TABLES = {
         __init__
     """,
     "lab": """
-        entities durations records door.commands door.pump
+        entities durations health door.commands door.pump
+        records checking
         order refusals inventory codec effects registry callers door.main door.authorized_keys
         scheduler relay door.handover
         journal
         writer
         sessions
         lender
+        keeper
         control
         run
         __init__

@@ -6,15 +6,17 @@ import json
 import secrets
 import shutil
 import statistics
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from farm import sanitize, subprocesses
 from farm.lab.health import UNREACHABLE, CheckResult, Health, judge
+
+if TYPE_CHECKING:
+    from subprocess import Popen
 
 CHECK_S = 600.0  # of a check with its builds
 _GOLDEN = {
@@ -43,7 +45,7 @@ class RunningCheck:
 
     board: str
     lease: int
-    child: subprocess.Popen[bytes]
+    child: Popen[bytes]
     folder: Path
     began_at: float
 

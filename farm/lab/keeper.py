@@ -10,10 +10,10 @@ import contextlib
 import dataclasses
 import secrets
 import shutil
-import subprocess
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from farm import sanitize, subprocesses
 from farm.errors import FarmError, UsageError, did_you_mean
@@ -24,6 +24,9 @@ from farm.lab.lender import LabLender
 from farm.lab.records import OpenSession
 from farm.tracker.agent_messages import SessionEnded
 
+if TYPE_CHECKING:
+    from subprocess import Popen
+
 MOST_CHECKS = 2  # at once: they build and measure
 _POWER_S = 60.0  # of the command that cycles the power
 _OUT_OF_MEMORY = 9  # SIGKILL: the kernel of the board ended the session
@@ -32,7 +35,7 @@ _TO_BE_CHECKED = "to be checked"
 
 @dataclass(slots=True)
 class _PowerCycle:
-    child: subprocess.Popen[bytes]
+    child: Popen[bytes]
     log: Path
     began_at: float
     peer: int | None
