@@ -188,7 +188,7 @@ def serve(
 @of_socket
 @as_json
 def boards(socket: Path | None, json_: bool) -> None:
-    """List the boards: their kind, their use, by whom, and for how long."""
+    """List the boards: their kind, their use, by whom, how long."""
     with client_of(socket) as client:
         found = client.ask("boards")["boards"]
     if json_:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from farm.lab.client import LabClient
+from farm.lab_client.client import LabClient
 from lab_agents import handed_out, session_with
 from lab_process import Lab, lab
 from waiting import wait_until

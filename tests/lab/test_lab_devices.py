@@ -268,7 +268,7 @@ def test_the_doctor_checks_door_server_and_board(served: Door, place: str, tmp_p
     result = found("x86")
     assert list(result) == ["socket" if place == "lab:" else "door", "server", "board"]
     assert result["server"] == f"you are {'root' if place == 'lab:' else 'alice'}"
-    assert result["board"].startswith("2 of 2 free: x86@127.0.0.1:")
+    assert result["board"].startswith("2 of 2 free: x86-")
     with pytest.raises(DeviceError, match="the lab has not a pi5"):
         found("pi5")
 
