@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from farm.lab_client.client import LabClient
 from lab_agents import handed_out, session_with
 from lab_process import Lab, lab
 from waiting import wait_until
 
 from farm.errors import UsageError
+from farm.lab_client.client import LabClient
 
 # A board's power switch: it ends the agent and starts it again, the healthy one.
 SWITCH = """
