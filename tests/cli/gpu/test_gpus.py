@@ -172,7 +172,7 @@ def test_where_the_driver_makes_no_graphs_kernels_are_launched_one_by_one(
 ) -> None:
     samples, log = deployed(gpu, STAND_IN_FAIL="capture")
     assert samples["facts_after"]["gpu_launches"].startswith(
-        "one by one: the GPU failed: cuStreamBeginCapture"
+        "one by one: E_GPU: the GPU failed: cuStreamBeginCapture"
     )
     assert "graph" not in log and samples["agreement"]["right"]
     old = kernels.driver(tmp_path_factory.mktemp("old-driver"), "-DWITHOUT_GRAPHS")
