@@ -58,6 +58,11 @@ def branch(nodes, output, shape):
 SCALAR: list[int] = []
 CONVOLUTION = {"w": draw(16, 3, 3, 3)}
 NORM = {"s": draw(16), "b": draw(16), "m": draw(16), "v": np.abs(draw(16)) + 0.1}
+LOOP = graph(
+    [node("Add", ["v", "v"], ["w"]), node("Identity", ["c"], ["d"])],
+    {"i": ("int64", SCALAR), "c": ("bool", SCALAR), "v": [2, 5]},
+    {"d": ("bool", SCALAR), "w": [2, 5]},
+)
 WORKS = {
     "clip by attributes": graph(
         [node("Clip", ["x"], ["y"], min=0.0, max=6.0)], {"x": [2, 5]}, {"y": [2, 5]}
@@ -237,6 +242,12 @@ WORKS = {
         {"y": [4]},
         {"w": np.array([np.nan, np.inf, -np.inf, -0.0], "float32")},
     ),
+    "a loop": graph(
+        [node("Loop", ["n", "t", "x"], ["y"], body=LOOP)],
+        {"x": [2, 5]},
+        {"y": [2, 5]},
+        {"n": np.int64(3), "t": np.bool_(True)},
+    ),
     "bytes in, truth out": graph(
         [node("Cast", ["x"], ["a"], to=onnx.TensorProto.FLOAT), node("Greater", ["a", "w"], ["y"])],
         {"x": ("uint8", [4, 9])},
@@ -252,18 +263,13 @@ def test_a_model_is_right_with(name, run):
     assert samples.agreement.right, samples.agreement
 
 
-LOOP = graph(
-    [node("Add", ["v", "v"], ["w"]), node("Identity", ["c"], ["d"])],
-    {"i": ("int64", SCALAR), "c": ("bool", SCALAR), "v": [2, 5]},
-    {"d": ("bool", SCALAR), "w": [2, 5]},
-)
 REFUSED: dict[str, tuple[Any, type[FarmError], str]] = {
-    "a loop": (
+    "a loop whose number of runs is an input": (
         graph(
             [node("Loop", ["n", "t", "x"], ["y"], body=LOOP)],
-            {"x": [2, 5]},
+            {"x": [2, 5], "n": ("int64", SCALAR)},
             {"y": [2, 5]},
-            {"n": np.int64(3), "t": np.bool_(True)},
+            {"t": np.bool_(True)},
         ),
         ModelError,
         "Loop",
