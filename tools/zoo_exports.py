@@ -55,8 +55,8 @@ _TEXT = (
     "bloom llama mistral qwen2 qwen3 phi phi3 gemma gemma2 stablelm starcoder2 olmo falcon mpt t5 "
     "mt5 squeezebert mobilebert funnel xlnet longformer big_bird fnet nystromformer roformer "
     "convbert mpnet layoutlm canine data2vec-text ernie esm ibert megatron-bert openai-gpt rembert "
-    "splinter xlm xlm-roberta xmod mamba modernbert biogpt codegen camembert granite smollm3 cohere "  # noqa: E501
-    "persimmon"
+    "splinter xlm xlm-roberta xmod mamba modernbert biogpt codegen camembert granite smollm3 "
+    "cohere persimmon"
 )
 _VISION = (
     "vit deit beit swin swinv2 convnext convnextv2 segformer mobilevit mobilevitv2 yolos resnet "
