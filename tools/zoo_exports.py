@@ -65,7 +65,7 @@ _VISION = (
 )
 _SOUND = "wav2vec2 hubert wavlm sew unispeech data2vec-audio audio-spectrogram-transformer"
 _TORCHVISION = {
-    "alexnet": 64,
+    "alexnet": 224,
     "convnext_tiny": 64,
     "densenet121": 64,
     "efficientnet_b0": 64,
@@ -89,8 +89,8 @@ _TORCHVISION = {
     "squeezenet1_1": 64,
     "swin_t": 64,
     "swin_v2_t": 64,
-    "vgg11": 64,
-    "vgg11_bn": 64,
+    "vgg11": 224,
+    "vgg11_bn": 224,
     "vit_b_16": 224,
     "deeplabv3_mobilenet_v3_large": 64,
     "fcn_resnet50": 64,

@@ -31,34 +31,43 @@ def attribute(node: onnx.NodeProto, name: str, default: Any = None) -> Any:
 
 
 def copied(body: onnx.GraphProto, inputs: Sequence[str], prefix: str) -> Copy:
-    """Return a copy of a body that reads these inputs; other names in it begin with `prefix`."""
-    own = [tensor.name for tensor in body.initializer]
-    own += [name for node in body.node for name in node.output if name]
-    names = {name: f"{prefix}{name}" for name in own}
+    """Return a copy of a body that reads these inputs; other names in it begin with `prefix`.
+
+    So do the names in its own branches and loops, which may become part of the graph later.
+    """
+    names = {name: f"{prefix}{name}" for name in _defined(body)}
     names |= dict(zip((value.name for value in body.input), inputs, strict=True))
-    initializers = []
-    for tensor in body.initializer:
-        initializers.append(onnx.TensorProto())
-        initializers[-1].CopyFrom(tensor)
-        initializers[-1].name = names[tensor.name]
-    nodes = [_renamed(node, names) for node in body.node]
-    return Copy(nodes, initializers, [names.get(one.name, one.name) for one in body.output])
+    copy = onnx.GraphProto()
+    copy.CopyFrom(body)
+    _rename(copy, names)
+    return Copy(list(copy.node), list(copy.initializer), [value.name for value in copy.output])
 
 
-def _renamed(node: onnx.NodeProto, names: Mapping[str, str]) -> onnx.NodeProto:
-    result = onnx.NodeProto()
-    result.CopyFrom(node)
-    del result.input[:], result.output[:]
-    result.input.extend(names.get(name, name) for name in node.input)
-    result.output.extend(names.get(name, name) for name in node.output)
-    for one in result.attribute:
-        for graph in (one.g, *one.graphs) if one.HasField("g") or one.graphs else ():
-            for value in graph.output:
-                value.name = names.get(value.name, value.name)
-            inner = [_renamed(each, names) for each in graph.node]
-            del graph.node[:]
-            graph.node.extend(inner)
-    return result
+def _defined(graph: onnx.GraphProto) -> list[str]:
+    """Return all names that a graph and the graphs in it define, except for its own inputs."""
+    names = [tensor.name for tensor in graph.initializer]
+    for node in graph.node:
+        names += [name for name in node.output if name]
+        for inner in _graphs(node):
+            names += [value.name for value in inner.input] + _defined(inner)
+    return names
+
+
+def _graphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:
+    found = [one.g for one in node.attribute if one.HasField("g")]
+    return found + [graph for one in node.attribute for graph in one.graphs]
+
+
+def _rename(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
+    for value in (*graph.input, *graph.output, *graph.initializer):
+        value.name = names.get(value.name, value.name)
+    for node in graph.node:
+        for place, name in enumerate(node.input):
+            node.input[place] = names.get(name, name)
+        for place, name in enumerate(node.output):
+            node.output[place] = names.get(name, name)
+        for inner in _graphs(node):
+            _rename(inner, names)
 
 
 def constant(value: Any, name: str) -> onnx.TensorProto:

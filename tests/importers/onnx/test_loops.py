@@ -110,6 +110,37 @@ def test_a_loop_in_a_loop_reads_the_names_of_both(tmp_path):
     agrees(save(tmp_path / "loop.onnx", whole))
 
 
+def test_a_branch_in_a_loop_that_each_run_decides_anew_is_of_that_run(tmp_path):
+    adding = body(
+        [
+            node("Cast", ["number"], ["c"], to=onnx.TensorProto.FLOAT),
+            node("Mul", ["c", "w"], ["d"]),
+            node("Add", ["state", "d"], ["sum"]),
+        ],
+        {},
+        {"sum": [2, 3]},
+    )
+    turning = body([node("Neg", ["state"], ["turned"])], {}, {"turned": [2, 3]})
+    inner = body(
+        [
+            node("Mod", ["number", "two"], ["rest"]),
+            node("Cast", ["rest"], ["odd"], to=onnx.TensorProto.BOOL),
+            node("If", ["odd"], ["next"], then_branch=adding, else_branch=turning),
+            node("Identity", ["going"], ["on"]),
+        ],
+        {"number": NUMBER, "going": GOING, "state": [2, 3]},
+        {"on": GOING, "next": [2, 3]},
+        two=np.int64(2),
+    )
+    whole = graph(
+        [node("Loop", ["six", "", "x"], ["y"], body=inner)],
+        {"x": [2, 3]},
+        {"y": [2, 3]},
+        {"six": np.int64(6), "w": np.float32(0.7)},
+    )
+    agrees(save(tmp_path / "loop.onnx", whole))
+
+
 def test_a_scan_runs_along_any_axis_in_both_directions(tmp_path):
     inner = body(
         [
