@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from farm.types import Device, Profile, layers
+from farm.types import Device, Profile, is_lease_key, layers, new_lease_key
 
 BOARD = Profile("board", {"kind": "llvm"}, "aarch64-linux-gnu", agent="aarch64")
 
@@ -38,3 +38,10 @@ def test_a_variable_tells_its_layer_by_a_name_that_c_allows_behind_the_number(la
 
 def test_a_variable_without_a_layer_tells_none():
     assert [layers.layer_of(name) for name in ("lv", "layers:x", "lv1:x")] == ["", "", ""]
+
+
+def test_a_lease_key_is_known_by_its_form_and_no_two_are_equal() -> None:
+    keys = {new_lease_key() for _ in range(100)}
+    assert len(keys) == 100 and all(map(is_lease_key, keys))
+    key = min(keys)
+    assert not any(map(is_lease_key, ("", "pi5", "lease-", key.upper(), key + "0", key + "\n")))

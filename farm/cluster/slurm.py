@@ -138,7 +138,7 @@ class _Task:
 
 @dataclass
 class _State:
-    """What the threads share, under a lock."""
+    """The state that threads share, under a lock."""
 
     lock: Lock = field(default_factory=Lock)
     tasks: dict[int, _Task] = field(default_factory=dict)

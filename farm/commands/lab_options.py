@@ -1,4 +1,4 @@
-"""What the commands of `farm lab` share: the server they ask, and JSON."""
+"""Options and output that the commands of `farm lab` share: the server, and JSON."""
 
 from __future__ import annotations
 

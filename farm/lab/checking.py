@@ -51,7 +51,7 @@ class RunningCheck:
 
     @property
     def done(self) -> bool:
-        """Whether it has ended."""
+        """Return whether the process of the check has ended."""
         return self.child.poll() is not None
 
     def stop(self) -> None:

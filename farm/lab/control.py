@@ -16,7 +16,6 @@ import asyncio
 import contextlib
 import dataclasses
 import json
-import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from typing import Any
 
@@ -33,6 +32,7 @@ from farm.lab.lender import LabLender
 from farm.lab.writer import Writer
 from farm.lab_client.client import PROTOCOL, reachable
 from farm.sanitize import is_unicode
+from farm.types import new_lease_key
 
 MOST_LINE_BYTES = 1 << 16
 MOST_CLIENTS = 512
@@ -339,9 +339,7 @@ class Control:
             fields.text("nonce", ""),
             tags=fields.texts("tags"),
         )
-        lease = self.lender.scheduler.request(
-            request, f"lease-{secrets.token_hex(8)}", self._clock()
-        )
+        lease = self.lender.scheduler.request(request, new_lease_key(), self._clock())
         self.lender.know(lease)
         self.lender.settle()
         return await self._told(lease, caller)

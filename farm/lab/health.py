@@ -1,4 +1,4 @@
-"""Whether a board is fit to be lent: by checks, by the history of its faults, and by its admin.
+"""Decide whether a board is fit to be lent: by checks, by its faults, and by its admin.
 
 Pure: a board's `Health` is a value, and each function returns the next one. A board is taken out
 when a check finds it wrong, slow or unreachable, or when it had faults with several owners. Then it
@@ -43,7 +43,7 @@ class HealthRules:
 
     @property
     def checks(self) -> bool:
-        """Whether boards are checked."""
+        """Return whether boards are checked."""
         return self.every_s > 0
 
 

@@ -23,6 +23,7 @@ from farm.lab.health import CheckResult, Fault, Health, HealthRules
 from farm.lab.lender import LabLender
 from farm.lab.records import OpenSession
 from farm.tracker.agent_messages import SessionEnded
+from farm.types import new_lease_key
 
 if TYPE_CHECKING:
     from subprocess import Popen
@@ -174,7 +175,7 @@ class HealthKeeper:
         for check in self._checks.values():
             check.stop()
         for cycle in self._cycles.values():
-            subprocesses.end(cycle.child)
+            subprocesses.end(cycle.child, group=True)
 
     # inside
 
@@ -211,7 +212,7 @@ class HealthKeeper:
             self._take_in(board, CheckResult(now, health.UNREACHABLE, why))
 
     def _begin_check(self, board: str, now: float) -> None:
-        key = f"lease-{secrets.token_hex(8)}"
+        key = new_lease_key()
         lease = self._lender.scheduler.take_for_check(board, key, checking.CHECK_S, now)
         if lease is None:
             return

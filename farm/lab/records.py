@@ -1,4 +1,4 @@
-"""What is kept of each board: its agent, the session that it had, and its health.
+"""Keep the records of the boards: agent, open session, and health.
 
 A server that starts again knows by it which lease a session belongs to.
 """

@@ -55,7 +55,7 @@ class Wanted:
 
     @property
     def words(self) -> str:
-        """What is wanted, for messages."""
+        """Describe the boards that are wanted, for messages."""
         tagged = "".join(f" tagged {tag}" for tag in self.tags)
         return (f"the board {self.board}" if self.board else f"a {self.kind or 'board'}") + tagged
 

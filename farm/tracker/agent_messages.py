@@ -83,7 +83,7 @@ class EndSession:
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """What a lab asks of an agent: to end a session; to hold, that is, not to offer its board."""
+    """The requests of a lab to an agent: end a session; hold, that is, do not offer the board."""
 
     end: EndSession | None = None
     hold: bool = False

@@ -1,4 +1,4 @@
-"""What a tracker refuses in the messages of its peers."""
+"""The error of a message that the tracker refuses."""
 
 
 class ProtocolError(Exception):

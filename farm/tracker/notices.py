@@ -1,4 +1,4 @@
-"""What the tracker says of its peers.
+"""Log messages about the peers of a tracker.
 
 Clean, and so much at most that a flood of them fills no log.
 """

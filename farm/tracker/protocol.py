@@ -46,7 +46,7 @@ class Code(IntEnum):
 
 
 class AgentCode(IntEnum):
-    """What farm's agents say to a lab beside TVM's messages."""
+    """The messages of farm's agents to a lab, beside TVM's."""
 
     HEARTBEAT = 101
     ENDED = 102

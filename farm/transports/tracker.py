@@ -24,7 +24,7 @@ from farm.rpc.handshake import Patience
 from farm.transports import rpc
 from farm.transports.rpc_client import notice_silence, session
 from farm.transports.state import State
-from farm.types import Device
+from farm.types import Device, is_lease_key
 
 _MAGIC = 0x2F271  # RPC_TRACKER_MAGIC, TrackerCode.SUCCESS, REQUEST and SUMMARY of tvm/rpc/base.py
 _SUCCESS, _REQUEST, _SUMMARY = 0, 4, 6
@@ -38,8 +38,6 @@ _INT32 = struct.Struct("<i")
 # The tracker chooses the address to which the key is sent; another protocol may be in use there.
 _MATCH_KEY = re.compile(r"[!-~]{0,1024}")
 _HOST = re.compile(r"[\w.:%-]{1,255}", re.ASCII)
-# The key of a lease of `farm lab`: a lab lists none, because who knows one may use its boards
-_LEASE = re.compile(r"lease-[0-9a-f]{16}")
 
 
 @contextlib.contextmanager
@@ -60,7 +58,7 @@ def open(  # noqa: A001
     key = _key(device)
     with _connected(device, host, port) as tracker:
         known = sorted(set(tracker.keys()))
-        if key not in known and not _LEASE.fullmatch(key):
+        if key not in known and not is_lease_key(key):
             raise DeviceError(
                 f"the tracker at {host}:{port} has no device {key!r}",
                 f"it has: {_listed(known)}" if known else "no device has registered with it",

@@ -1,19 +1,20 @@
 """Frozen, picklable data types without behaviour, shared by all packages of farm.
 
-    accuracy            Accuracy, Answered: classification accuracy over labelled samples
+    accuracy            Accuracy, PredictionBatch: classification accuracy over labelled samples
     artifacts           Prepared, Artifact, Release and so on: a model imported, built, installed
-    bisect              Dissection, Layer, Likeness: outputs of single kernels on a device
+    bisect              KernelBisection, Layer, TensorFingerprint: outputs of single kernels
     cache_location      CacheLocation: where the shared cache lies, and the check of its URL
     cluster_address     the check of the address of a cluster
+    engine_comparison   EngineComparison, EngineResult: farm and other inference engines
     fleet               Profile, Device, Model, TensorSpec and so on: the content of devices.toml
     layers              names of source operators, encoded in variables' names
-    paired_measurement  Side, Until, Paired: two builds measured interleaved
+    lease_key           new_lease_key, is_lease_key: keys of a lab's leases
+    paired_measurement  BuildOfPair, PairedStopping, PairedSamples: two builds measured interleaved
     postgres_url        checks of PostgreSQL URLs, and their form without secrets
-    profiling           Profiled, Step, Roof, Span: seconds of each kernel, and the roofline
+    profiling           Profiled, Step, Roofline, Span: seconds of each kernel, and the roofline
     progress            Stage, Progress, Event: progress of a job
     python_source       parser of `python:package.module:function`
     records             Record: the fastest kernel configuration measured for a workload
-    engine_comparison   Contest, Rival: farm compared with other inference engines
     runs                Plan, Job, Run, Samples, Latency, Verdict: a job and its result
     tuning              Task, Candidate, Variant, Batch and so on: the search for configurations
 
@@ -51,6 +52,7 @@ from farm.types.fleet import (
     batch_in_words,
     shape_in_words,
 )
+from farm.types.lease_key import is_lease_key, new_lease_key
 from farm.types.paired_measurement import BuildOfPair, PairedSamples, PairedStopping
 from farm.types.profiling import Profiled, Roofline, Span, Step
 from farm.types.progress import Event, Progress, Stage
@@ -128,5 +130,7 @@ __all__ = [
     "batch_in_words",
     "check_cache_url",
     "check_cluster",
+    "is_lease_key",
+    "new_lease_key",
     "shape_in_words",
 ]

@@ -52,7 +52,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class GuardedRun:
-    """What the kernels of a model did, and the model's outputs."""
+    """The findings about the kernels of a model, and the model's outputs."""
 
     kernels: int
     findings: tuple[Finding, ...]

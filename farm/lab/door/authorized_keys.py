@@ -70,7 +70,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Door:
-    """What the lines say: the program `farm`, the control socket, and where the tracker listens."""
+    """The content of the lines: the program `farm`, the control socket, the tracker's address."""
 
     farm: Path
     socket: Path

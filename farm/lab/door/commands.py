@@ -1,4 +1,4 @@
-"""What the holder of a key may ask for: `api`, or `board LEASE`. Nothing else is understood."""
+"""Parse the command of a key's holder: `api`, or `board LEASE`. All others are refused."""
 
 from __future__ import annotations
 

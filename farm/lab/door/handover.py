@@ -39,7 +39,7 @@ _RPC_ANSWERS = (handshake.MAGIC, handshake.DUPLICATE, handshake.MISMATCH)
 
 @dataclass(frozen=True, slots=True)
 class Lab:
-    """What a handover asks of the lab.
+    """The functions of the lab that a handover calls.
 
     `lease` returns a lease by its number; `changed` a future that is done when one changes;
     `address` where a board serves; `tracker` where clients of TVM's find the lab.
