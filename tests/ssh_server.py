@@ -32,14 +32,14 @@ StrictModes no
 UsePAM no
 PasswordAuthentication no
 KbdInteractiveAuthentication no
-SetEnv XDG_DATA_HOME={data} FARM_TEST={mark}
+SetEnv HOME={folder}/board XDG_DATA_HOME={data} FARM_TEST={mark}
 """
 
 
 @dataclass
 class SshServer:
-    """The server. `data` is the board's ~/.local/share; every process of the board carries `mark`
-    in its environment.
+    """The server. `data` is the board's ~/.local/share, and its home folder: no start-up file of
+    this machine's user runs. Every process of the board carries `mark` in its environment.
     """
 
     folder: Path

@@ -126,6 +126,8 @@ seconds=$2; shift 2
 exec 3<&0 </dev/null
 "$@" <&3 3<&- &
 pid=$!
+# Whoever ends the agents by their command lines ends this shell too; its sleep must end with it.
+trap "kill $pid 2>/dev/null" TERM
 exec 3<&-
 trap "" PIPE  # of what the shell says of a killed agent, when nobody hears it any more
 # Only SIGKILL is sure to end a sleep that is forked and has not begun: it still runs the shell,

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -168,7 +169,10 @@ def systemd_board(folder: Path, mark: str) -> Iterator[SystemdBoard]:
         Path("/home/board"),
     )
     config = folder / "sshd_config"
-    config.write_text(config.read_text().replace("SetEnv ", f"SetEnv PATH=/run/bin:{os.defpath} "))
+    # The users of the board have home folders of their own.
+    path = f"SetEnv PATH=/run/bin:{os.defpath}"
+    environment = re.sub("SetEnv HOME=[^ ]*", path, config.read_text())
+    config.write_text(environment)
     board = SystemdBoard(folder, port, mark)
     board.trust()
     try:
