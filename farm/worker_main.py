@@ -22,6 +22,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from farm import at_exit
 from farm.errors import BuildError, FarmError, InternalError
 from farm.prompts import Question
 from farm.tvm_import import leave_torch_out
@@ -151,9 +152,11 @@ def _unexpected(error: Exception) -> FarmError:
 def main() -> None:
     """Run the worker process; its arguments are a file descriptor and a scratch folder."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    at_exit.in_worker()
     leave_torch_out()
     connection = Connection(int(sys.argv[1]))
     logging.getLogger("farm").addHandler(_Warnings(connection))
     with contextlib.suppress(BrokenPipeError):
         _work(connection, TaskContext(Path(sys.argv[2]), connection))
+    at_exit.run()
     os._exit(0)  # TVM's and torch's threads need no cleanup

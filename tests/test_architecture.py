@@ -19,7 +19,7 @@ import farm
 # other.
 LAYERS = """
     sanitize regular_files npy_header
-    types deadline cancellation time_ledger interleaved prompts tvm_import
+    types at_exit deadline cancellation time_ledger interleaved prompts tvm_import
     errors
     subprocesses stats signals worker_main ownership rpc this_machine
     workers formatting metrics sandbox

@@ -16,6 +16,7 @@ from pickle import PicklingError
 import pytest
 from waiting import LIMIT_S, wait_until
 
+from farm import at_exit
 from farm.cancellation import Cancelled, breakable
 from farm.errors import BuildError, DeadlineError, FarmError, InternalError
 from farm.prompts import Question
@@ -474,3 +475,24 @@ def test_where_nobody_can_be_asked_a_lane_goes_on_without_an_answer(pool: Worker
         pool.assign(slot, ask, deadline_s=LIMIT_S, task="asking")
     ends = finish(pool, "one", "two")
     assert [(end.kind, end.value) for end in ends.values()] == [(Kind.DONE, None)] * 2
+
+
+def write_at_the_end(_: TaskContext, file: Path) -> None:
+    at_exit.register(lambda: file.touch())
+
+
+def write_at_the_end_and_hang(context: TaskContext, file: Path) -> None:
+    write_at_the_end(context, file)
+    context.note("hanging")
+    time.sleep(LIMIT_S)
+
+
+def test_what_a_worker_holds_elsewhere_is_given_back_when_it_ends(tmp_path: Path) -> None:
+    idle, busy = tmp_path / "idle", tmp_path / "busy"
+    with WorkerPool(tmp_path / "scratch") as pool:
+        pool.assign("idle", write_at_the_end, idle, deadline_s=LIMIT_S, task="t")
+        finish(pool, "idle")
+        pool.assign("busy", write_at_the_end_and_hang, busy, deadline_s=LIMIT_S, task="t")
+        wait_until(lambda: pool.messages(0.1), "its note")
+        assert not idle.exists() and not busy.exists()
+    assert idle.exists() and busy.exists()

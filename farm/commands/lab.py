@@ -428,7 +428,9 @@ def power(board: str, socket: Path | None, json_: bool) -> None:
 @of_socket
 @as_json
 def drain(board: str, why: str, socket: Path | None, json_: bool) -> None:
-    """Take a board out of service: its lease goes on to its end, and nobody else gets it.
+    """Take a board out of service once its lease has ended.
+
+    The lease goes on to its end, and nobody else gets the board.
 
     \b
     farm lab drain pi5-07 --because "it gets a new fan"

@@ -126,7 +126,12 @@ class HeldLease:
     @property
     def usable(self) -> bool:
         """Return whether the lease has its board, or waits for it."""
-        return self._error is None and self._thread.is_alive()
+        return self._error is None and not self._stop.is_set() and self.is_alive
+
+    @property
+    def is_alive(self) -> bool:
+        """Return whether the lease may still have to be given back."""
+        return self._thread.is_alive()
 
     def wait(self) -> None:
         """Return once the lease has its board. Raises UnavailableError if the wait ran out."""
@@ -274,13 +279,13 @@ class LeasePool:
                 if held.usable:
                     return held
             held = made()
-            self._all.add(held)
+            self._all = {one for one in self._all if one.is_alive} | {held}
             return held
 
     def put(self, key: Any, held: HeldLease) -> None:
         """Put a lease back: it is given back to the lab unless it is taken again soon."""
         if not held.usable:
-            self._forget(held)
+            held.end()
             return
         with self._lock:
             self._idle.setdefault(key, []).append((held, time.monotonic()))
@@ -306,9 +311,4 @@ class LeasePool:
             if not any(one is held and since <= due for one, since in waiting):
                 return
             self._idle[key] = [(one, since) for one, since in waiting if one is not held]
-        self._forget(held)
-
-    def _forget(self, held: HeldLease) -> None:
         held.end()
-        with self._lock:
-            self._all.discard(held)

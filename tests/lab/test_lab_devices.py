@@ -352,3 +352,6 @@ def test_devices_deploy_and_doctor_lease_too(
     done = farm(served.lab, f"{place}x86", "doctor", "--device", "one")
     assert done.returncode == 0, done.stdout
     assert "2 of 2 free" in done.stdout
+    with served.lab.client() as client:  # the command gave its board back before it ended
+        assert set(uses(client)) == {"free"}
+        assert "lease-abandoned" not in [one["what"] for one in client.ask("events")["events"]]

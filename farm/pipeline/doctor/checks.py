@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from farm import __version__
+from farm import __version__, transports
 from farm.deadline import Deadline
 from farm.errors import FarmError, WrongAnswer, of_failure
 from farm.pipeline.operations import Show, ensure_agent
@@ -80,7 +80,7 @@ class Examination:
         more: Callable[[Device], tuple[Any, ...]],
         deadline_s: float,
     ) -> dict[str, Any]:
-        """Run a task for each device without a failure, each in a worker process.
+        """Run a task for each device without a failure, each in a worker of its own.
 
         Returns the results by device name. The task is called as `task(context, device,
         *more(device))` and reports findings as notes. If it raises an error, that is the failure of
@@ -95,6 +95,7 @@ class Examination:
                 *more(device),
                 deadline_s=deadline_s,
                 task=f"{device.name}, {layer}",
+                thread=transports.runs_in_thread(device),
             )
             running.add(device.name)
         while running:

@@ -7,7 +7,6 @@ jobs that follow each other have the same board.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import threading
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from farm import at_exit
 from farm.config.urls import parse_url
 from farm.errors import DeviceError, FarmError, UsageError
 from farm.lab_client.leasing import HeldLease, LeasePool, Say, Wanted
@@ -31,7 +31,7 @@ _WAIT_S = 600.0
 _FOR_S = 3600.0
 
 _pool = LeasePool(_LINGER_S)
-_at_exit = threading.Event()
+_registered = threading.Event()
 _boards = threading.local()  # the name of the board of this thread's session
 
 
@@ -125,9 +125,9 @@ def wanted(device: Device) -> Wanted:
 @contextlib.contextmanager
 def _leased(device: Device, ask: Ask, say: Say) -> Iterator[HeldLease]:
     """Yield a lease that has its board."""
-    if not _at_exit.is_set():
-        _at_exit.set()
-        atexit.register(_pool.end_all)
+    if not _registered.is_set():
+        _registered.set()
+        at_exit.register(_pool.end_all)
     wants = wanted(device)
     key = (device.url, wants.rank, wants.for_s)
     held = _pool.take(key, lambda: HeldLease(partial(reach, device, ask), wants, say))

@@ -1,0 +1,49 @@
+"""Run functions when this process ends, also in a worker process.
+
+A worker ends without Python's own cleanup, and by SIGTERM in the middle of a task. What it holds
+elsewhere, a lease of a board for instance, would otherwise stay there until somebody misses it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+
+@dataclass
+class _State:
+    in_worker: bool = False
+    functions: list[Callable[[], None]] = field(default_factory=list)
+
+
+_state = _State()  # one per process, as is its end
+
+
+def in_worker() -> None:
+    """Have SIGTERM run the functions, too, once there is one, and not only `run`."""
+    _state.in_worker = True
+
+
+def register(function: Callable[[], None]) -> None:
+    """Have a function run when this process ends; in a worker, call this from its main thread."""
+    if not _state.functions:
+        atexit.register(run)
+        if _state.in_worker:
+            signal.signal(signal.SIGTERM, _end)
+    _state.functions.append(function)
+
+
+def run() -> None:
+    """Run the registered functions, each once, the last first."""
+    while _state.functions:
+        _state.functions.pop()()
+
+
+def _end(number: int, _: object) -> None:
+    """End the process as the signal would, after the functions."""
+    signal.signal(number, signal.SIG_IGN)
+    run()
+    os._exit(128 + number)
