@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copyreg
 import enum
 import os
 import pickle
@@ -412,6 +413,17 @@ def test_values_pass_as_they_are() -> None:
         restricted_pickle.loads(restricted_pickle.dumps(arrays)), arrays, strict=True
     ):
         np.testing.assert_array_equal(given, array)
+
+
+def test_an_error_passes_where_others_have_changed_how_exceptions_are_pickled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Dask does so, for all exceptions that are loaded."""
+    monkeypatch.setitem(
+        copyreg.dispatch_table, ModelError, lambda error: (eval, (repr(str(error)),))
+    )
+    given = restricted_pickle.loads(restricted_pickle.dumps(ModelError("a", "b", "c")))
+    assert given.parts() == ("a", "b", "c")
 
 
 def test_each_version_of_landlock_is_asked_for_what_it_knows() -> None:

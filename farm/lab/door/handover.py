@@ -106,8 +106,11 @@ class Handover:
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
     ) -> None:
-        """Tell the caller when a lease ends, or moves its end. Raises FarmError."""
-        lease = self._owned(number, caller)
+        """Tell the caller when a lease ends, or moves its end, also of one that has ended lately.
+
+        Raises FarmError.
+        """
+        lease = self._granted(number, caller)
         gone = asyncio.ensure_future(reader.read(1))
         try:
             _say(writer, {"ok": {"lease": number, "ends_at": lease.ends_at}})
@@ -117,11 +120,16 @@ class Handover:
 
     def _owned(self, number: int, caller: Caller) -> Lease:
         """Return a lease in force of the caller's. Raises FarmError."""
+        lease = self._granted(number, caller)
+        if lease.state.ended:
+            raise refusals.ended(lease)
+        return lease
+
+    def _granted(self, number: int, caller: Caller) -> Lease:
+        """Return a lease of the caller's that is in force, or was. Raises FarmError."""
         lease = self._lab.lease(number)
         if lease.request.owner != caller.name:
             raise refusals.anothers(lease)
-        if lease.state.ended:
-            raise refusals.ended(lease)
         if lease.state is State.QUEUED:
             raise refusals.has_no_boards(lease)
         return lease
