@@ -15,23 +15,23 @@ from dataclasses import dataclass, field
 
 @dataclass
 class _State:
-    in_worker: bool = False
+    on_sigterm: bool = False
     functions: list[Callable[[], None]] = field(default_factory=list)
 
 
 _state = _State()  # one per process, as is its end
 
 
-def in_worker() -> None:
-    """Have SIGTERM run the functions, too, once there is one, and not only `run`."""
-    _state.in_worker = True
+def also_on_sigterm() -> None:
+    """Have SIGTERM run the functions, too. Until there is one, SIGTERM ends the process at once."""
+    _state.on_sigterm = True
 
 
 def register(function: Callable[[], None]) -> None:
-    """Have a function run when this process ends; in a worker, call this from its main thread."""
+    """Have a function run when this process ends. A worker registers in its main thread only."""
     if not _state.functions:
         atexit.register(run)
-        if _state.in_worker:
+        if _state.on_sigterm:
             signal.signal(signal.SIGTERM, _end)
     _state.functions.append(function)
 

@@ -266,7 +266,7 @@ class LeasePool:
 
     def __init__(self, linger_s: float) -> None:
         self._linger_s = linger_s
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal may end all leases in the middle of `take`
         self._idle: dict[Any, list[tuple[HeldLease, float]]] = {}
         self._all: set[HeldLease] = set()
 

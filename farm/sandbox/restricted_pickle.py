@@ -81,7 +81,7 @@ class _Pickler(pickle.Pickler):
             return (type(value), tuple(getattr(value, field.name) for field in fields(value)))
         if isinstance(value, Enum):  # Python 3.11.0 to 3.11.3 would have getattr called
             return (type(value), (value.value,))
-        if isinstance(value, FarmError):  # Dask has tblib pickle exceptions in its own way
+        if isinstance(value, FarmError):  # Dask's tblib pickles exceptions otherwise
             return value.__reduce__()
         if type(value).__module__ != "numpy":
             return NotImplemented

@@ -106,9 +106,9 @@ class Handover:
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
     ) -> None:
-        """Tell the caller when a lease ends, or moves its end, also of one that has ended lately.
+        """Tell the caller when a lease ends, and when its end moves.
 
-        Raises FarmError.
+        A lease that has ended lately is answered with its end. Raises FarmError.
         """
         lease = self._granted(number, caller)
         gone = asyncio.ensure_future(reader.read(1))
