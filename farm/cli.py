@@ -17,37 +17,15 @@ from typing import NoReturn
 import click
 
 from farm import __version__, ownership, signals, this_machine
-from farm.commands import (
-    accuracy,
-    add,
-    baseline,
-    bench,
-    bisect,
-    cache,
-    check,
-    compare,
-    completion,
-    deploy,
-    deployments,
-    devices,
-    doctor,
-    export,
-    history,
-    lab,
-    profile,
-    provision,
-    quantize,
-    records,
-    report,
-    run,
-    runs,
-    schema,
-    serve,
-    tune,
-)
-from farm.commands.compile import compile_
+from farm.commands import completion, schema
 from farm.commands.completion import VARIABLE
+from farm.commands.devices import add, deployments, devices, doctor, provision
+from farm.commands.judge import baseline, compare, history, records, report, runs
+from farm.commands.measure import accuracy, bench, bisect, deploy, profile, run, tune
+from farm.commands.models import cache, check, export, quantize
+from farm.commands.models.compile import compile_
 from farm.commands.output import echo_json, echo_text, guarded, show_error, warnings_at_end
+from farm.commands.servers import lab, serve
 from farm.errors import FarmError, InternalError, Interrupted, UsageError, did_you_mean
 from farm.tvm_import import leave_torch_out
 

@@ -225,7 +225,8 @@ def test_turns_have_the_deadline_of_a_job(
         return [FarmError("not measured")]
 
     monkeypatch.setattr(
-        "farm.commands.bench.run_jobs", lambda *_: Outcome((after,), (), StageTimes(0.0, 0.0, {}))
+        "farm.commands.measure.bench.run_jobs",
+        lambda *_: Outcome((after,), (), StageTimes(0.0, 0.0, {})),
     )
     monkeypatch.setattr("farm.pipeline.compare.pair_of_builds", lambda *_: None)
     monkeypatch.setattr("farm.pipeline.compare.measure", measure)

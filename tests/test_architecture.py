@@ -136,6 +136,16 @@ INSIDE_TABLES = {
         run
         __init__
     """,
+    "commands": """
+        colours options
+        output
+        common
+        progress
+        completion engine_option model_options schema thread_options
+        judge models servers
+        measure devices
+        __init__
+    """,
     "lab_page": """
         answers snapshot history gantt
         access templates numbers
@@ -424,12 +434,12 @@ def test_the_guide_shows_the_layers_as_they_are() -> None:
         ("farm.pipeline", "from farm.executor import execute", "farm.executor is or brings in a heavy library as the module loads"),  # noqa: E501
         ("farm.pipeline", "from farm import prepare", "farm.prepare is or brings in a heavy library as the module loads"),  # noqa: E501
         ("farm.store.artifact_store", "print(1)", "print prints past farm.commands.output"),
-        ("farm.commands.devices", "print(1)", "print prints past farm.commands.output"),
-        ("farm.commands.devices", "import click\nclick.echo(1)", "click.echo prints past farm.commands.output"),  # noqa: E501
-        ("farm.commands.devices", "def f():\n    click.secho(1)", "click.secho prints past farm.commands.output"),  # noqa: E501
-        ("farm.commands.devices", "from click import echo", "echo prints past farm.commands.output"),  # noqa: E501
-        ("farm.commands.devices", "from rich import print as show", "print prints past farm.commands.output"),  # noqa: E501
-        ("farm.commands.devices", "click.confirm(name)", "click.confirm prints past farm.commands.output"),  # noqa: E501
+        ("farm.commands.devices.devices", "print(1)", "print prints past farm.commands.output"),
+        ("farm.commands.devices.devices", "import click\nclick.echo(1)", "click.echo prints past farm.commands.output"),  # noqa: E501
+        ("farm.commands.devices.devices", "def f():\n    click.secho(1)", "click.secho prints past farm.commands.output"),  # noqa: E501
+        ("farm.commands.devices.devices", "from click import echo", "echo prints past farm.commands.output"),  # noqa: E501
+        ("farm.commands.devices.devices", "from rich import print as show", "print prints past farm.commands.output"),  # noqa: E501
+        ("farm.commands.devices.devices", "click.confirm(name)", "click.confirm prints past farm.commands.output"),  # noqa: E501
         ("farm.cli", "import sys\nsys.stderr.write(name)", "sys.stderr.write prints past farm.commands.output"),  # noqa: E501
         ("farm.cli", "sys.stdout.buffer.write(name)", "sys.stdout.buffer.write prints past farm.commands.output"),  # noqa: E501
         ("farm.cli", "os.write(1, name)", "os.write prints past farm.commands.output"),
@@ -454,9 +464,9 @@ def test_a_planted_violation_is_found(module: str, source: str, words: str) -> N
         ("farm.compiler.lower", "from farm.compiler import pipeline"),
         ("farm.compiler.cpu.winograd.compute", "import farm.compiler.cpu.conv_dense"),
         ("farm.subprocesses", "import subprocess"),
-        ("farm.commands.devices", "import sys\nfrom rich.table import Table\nsys.exit(0)"),
+        ("farm.commands.devices.devices", "import sys\nfrom rich.table import Table\nsys.exit(0)"),
         ("farm.commands.output", "click.echo(1)\nConsole()"),
-        ("farm.commands.devices", "from farm.commands.output import echo\necho(1)"),
+        ("farm.commands.devices.devices", "from farm.commands.output import echo\necho(1)"),
         ("farm.prompts", "os.write(1, b'')"),
         (
             "farm.dashboard.display",

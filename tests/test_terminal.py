@@ -31,7 +31,8 @@ from rich.table import Table
 from rich.text import Text
 
 from farm import cli, config, export, metrics, pytest_plugin, views
-from farm.commands import doctor_output, output
+from farm.commands import output
+from farm.commands.devices import doctor_output
 from farm.errors import DeviceError, FarmError, UntrustedNumber
 from farm.pipeline import compare
 from farm.pipeline.doctor.board import Finding

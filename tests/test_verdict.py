@@ -14,8 +14,8 @@ import pytest
 
 import farm.agent
 from farm import comparison, stats
-from farm.commands import baseline_comparison
 from farm.commands.common import Session
+from farm.commands.judge import baseline_comparison
 from farm.errors import DeviceError
 from farm.stats.verdict import _POWER_CAP
 from farm.types import Agreement, Latency, Run, Samples, Verdict

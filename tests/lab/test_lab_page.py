@@ -383,7 +383,7 @@ def test_the_page_needs_its_library_and_says_which(
 ) -> None:
     import sys
 
-    from farm.commands.lab import lab
+    from farm.commands.servers.lab import lab
     from farm.errors import UsageError
 
     for name in [name for name in sys.modules if name.startswith(("aiohttp", "farm.lab_page"))]:

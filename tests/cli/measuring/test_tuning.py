@@ -21,7 +21,7 @@ from onnx_models import graph, node, save
 from rpc_servers import farm_agent, farm_tracker
 from waiting import wait_until
 
-from farm.commands.tune import verdict
+from farm.commands.measure.tune import verdict
 from farm.errors import WrongAnswer
 from farm.pipeline.tuning.loop import TuningState
 from farm.pipeline.tuning.tune import tune

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 import farm
-from farm.commands import doctor_output
 from farm.commands.common import Session, build_slots, host_profile, with_session
+from farm.commands.devices import doctor_output
 from farm.commands.options import with_devices
 from farm.commands.output import Styled, echo
 

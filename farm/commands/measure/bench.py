@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from farm.api.resolve import resolve_deadline, resolve_plan, with_batch
-from farm.commands import baseline_comparison, engine_option
+from farm.commands import engine_option
 from farm.commands.common import Session, check_writable, with_session, write_whole
+from farm.commands.judge import baseline_comparison
 from farm.commands.model_options import ModelProperties, with_model_properties
 from farm.commands.options import (
     Number,

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from farm.commands import output
-from farm.commands.lab_leasing import (
+from farm.commands.output import echo
+from farm.commands.servers.lab_leasing import (
     BEAT_PARTS,
     IN_QUEUE_S,
     Heartbeats,
@@ -20,9 +21,15 @@ from farm.commands.lab_leasing import (
     patient,
     request_of,
 )
-from farm.commands.lab_options import as_json, client_of, document, lab_folder, of_socket, path_of
-from farm.commands.lab_users import door, user
-from farm.commands.output import echo
+from farm.commands.servers.lab_options import (
+    as_json,
+    client_of,
+    document,
+    lab_folder,
+    of_socket,
+    path_of,
+)
+from farm.commands.servers.lab_users import door, user
 from farm.errors import UsageError
 
 if TYPE_CHECKING:
@@ -161,7 +168,7 @@ def serve(
     farm lab serve --config lab.toml
     """
     from farm import signals
-    from farm.commands.serve import check_loopback
+    from farm.commands.servers.serve import check_loopback
     from farm.lab.inventory import read_settings
     from farm.lab.run import LabPlace
     from farm.lab.run import serve as serve_lab

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from farm.commands import output
-from farm.commands.lab_options import as_json, document, of_socket, path_of
 from farm.commands.output import echo
+from farm.commands.servers.lab_options import as_json, document, of_socket, path_of
 from farm.errors import DeviceError, UsageError
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from farm.commands.bench import exit_code, outcome_body, run_jobs, show_jobs
 from farm.commands.common import Session, with_session
+from farm.commands.measure.bench import exit_code, outcome_body, run_jobs, show_jobs
 from farm.commands.model_options import ModelProperties, with_model_properties
 from farm.commands.options import Number, complete, with_cluster, with_devices, with_gates
 from farm.commands.output import echo, show_error

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
-from farm.commands import baseline_comparison
 from farm.commands.common import Session, report_no_runs, with_session, write_whole
+from farm.commands.judge import baseline_comparison
 from farm.commands.options import complete, with_several_devices
 from farm.commands.output import echo, echo_text
 

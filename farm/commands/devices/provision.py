@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import farm
-from farm.commands import doctor_output
 from farm.commands.common import Session, build_slots, host_profile, with_session
+from farm.commands.devices import doctor_output
 from farm.commands.options import with_devices
-from farm.commands.serve import (
+from farm.commands.servers.serve import (
     KEY_FILE,
     KEY_FILE_HELP,
     KEY_HELP,

@@ -6,8 +6,8 @@ import shlex
 
 import click
 
-from farm.commands import baseline_comparison
 from farm.commands.common import Session, with_session
+from farm.commands.judge import baseline_comparison
 from farm.commands.options import Number
 from farm.errors import UsageError
 from farm.types import PairedStopping

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from farm.commands import doctor_output
 from farm.commands.common import (
     Session,
     build_slots,
@@ -21,6 +20,7 @@ from farm.commands.common import (
     with_session,
     write_whole,
 )
+from farm.commands.devices import doctor_output
 from farm.commands.options import complete
 from farm.commands.output import Styled, echo, echo_text
 from farm.errors import ConfigError, UsageError, did_you_mean

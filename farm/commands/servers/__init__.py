@@ -1,0 +1,9 @@
+"""Commands of the group "Servers" of `farm --help`.
+
+Modules:
+    serve        agent and tracker
+    lab          lab serve, and what its people ask of it
+    lab_leasing  lease boards for a command
+    lab_options  options shared by the lab's commands
+    lab_users    lab user and lab door: who may come in by SSH
+"""
