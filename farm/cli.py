@@ -16,7 +16,7 @@ from typing import NoReturn
 
 import click
 
-from farm import __version__, ownership, signals, this_machine
+from farm import __version__, ownership, this_machine
 from farm.commands import completion, schema
 from farm.commands.completion import VARIABLE
 from farm.commands.devices import add, deployments, devices, doctor, provision
@@ -27,6 +27,7 @@ from farm.commands.models.compile import compile_
 from farm.commands.output import echo_json, echo_text, guarded, show_error, warnings_at_end
 from farm.commands.servers import lab, serve
 from farm.errors import FarmError, InternalError, Interrupted, UsageError, did_you_mean
+from farm.processes import signals
 from farm.tvm_import import leave_torch_out
 
 # The commands in the order of `farm --help`, the most used first.

@@ -23,12 +23,12 @@ from farm.compiler.build import Generated, code_of, compiling, keep_checked
 from farm.compiler.fingerprint import compiler_digest, versions
 from farm.errors import BuildError, ModelError, WrongAnswer
 from farm.importers.imported_model import example_inputs, with_fixed_shapes
+from farm.processes.workers import TaskContext
 from farm.sandbox.array_files import read_arrays
 from farm.sandbox.field_types import wrong_field
 from farm.store import Store, Upstream, digest_of
 from farm.time_ledger import timed
 from farm.types import LIMITS, Agreement, Limits, Model, Prepared, Profile, Progress, Stage
-from farm.workers import TaskContext
 
 if TYPE_CHECKING:
     import numpy as np

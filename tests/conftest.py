@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 from quick_tier import is_quick, refuse_tvm
 
 from farm.agent.build import ensure
-from farm.deadline import Deadline
+from farm.processes.deadline import Deadline
 
 _BUILD_S = 1200.0
 

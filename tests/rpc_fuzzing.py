@@ -13,8 +13,8 @@ from typing import Any
 
 from rpc_streams import exchange, mutated, pieces
 
-from farm.deadline import Deadline
 from farm.errors import FarmError
+from farm.processes.deadline import Deadline
 from farm.rpc.answers import Code
 from farm.rpc.connection import Connection
 from farm.rpc.errors import RemoteError

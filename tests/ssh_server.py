@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 from waiting import LIMIT_S
 
-from farm.deadline import Deadline
+from farm.processes.deadline import Deadline
 
 SSHD = Path("/usr/sbin/sshd")
 CONFIG = """

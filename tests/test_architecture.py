@@ -19,10 +19,10 @@ import farm
 # other.
 LAYERS = """
     sanitize regular_files npy_header
-    types at_exit deadline cancellation time_ledger interleaved prompts tvm_import
+    types time_ledger interleaved prompts tvm_import
     errors
-    subprocesses stats signals worker_main ownership rpc this_machine
-    workers formatting metrics sandbox
+    processes stats ownership this_machine
+    rpc formatting metrics sandbox
     comparison
     config store kernels lab_client
     importers zoo compiler transports agent boards cluster
@@ -55,7 +55,7 @@ HEAVY_ROOMS = {
     "executor",
     "quantize",
 }
-SUBPROCESS = {"farm.subprocesses"}
+SUBPROCESS = {"farm.processes.subprocesses"}
 RICH = {"dashboard", "views", "commands"}
 EXITING = {"commands", "cli"}
 # Only here does anything go to the terminal: `output` cleans what comes from outside. `asking`
@@ -81,6 +81,12 @@ PRINTING_IMPORTS = {
 # Inside a room: a package or module may import those of the rows above its own. "__init__" is the
 # room's own file.
 INSIDE_TABLES = {
+    "processes": """
+        deadline cancellation at_exit
+        subprocesses signals worker_main
+        workers
+        __init__
+    """,
     "compiler": """
         winograd_weights
         target ir tensor_cache artifact fingerprint __init__
@@ -326,7 +332,7 @@ def _wrong_import(module: str, home: str, one: Import, slow: set[str]) -> Iterat
     if one.for_types:
         return
     if top == "subprocess" and module not in SUBPROCESS:
-        yield "subprocess belongs in subprocesses"
+        yield "subprocess belongs in processes.subprocesses"
     if top == "rich" and home not in RICH:
         yield "rich belongs in dashboard, views and commands"
     if at_load(one) and home not in HEAVY_ROOMS and slow & chain(one.name):
@@ -426,8 +432,8 @@ def test_the_guide_shows_the_layers_as_they_are() -> None:
         ("farm.transports.ssh.transport", "if TYPE_CHECKING:\n    from farm import executor", "transports may not import executor"),  # noqa: E501
         ("farm.pipeline", "def f():\n    from farm.zoo import resnet18", "the zoo is imported by name only, from devices.toml"),  # noqa: E501
         ("farm.extra", "x = 1", "extra is in no layer"),
-        ("farm.store.artifact_store", "import subprocess", "subprocess belongs in subprocesses"),
-        ("farm.store.artifact_store", "def f():\n    from subprocess import run", "subprocess belongs in subprocesses"),  # noqa: E501
+        ("farm.store.artifact_store", "import subprocess", "subprocess belongs in processes.subprocesses"),  # noqa: E501
+        ("farm.store.artifact_store", "def f():\n    from subprocess import run", "subprocess belongs in processes.subprocesses"),  # noqa: E501
         ("farm.pipeline", "from rich.text import Text", "rich belongs in dashboard, views and commands"),  # noqa: E501
         ("farm.stats", "import torch.nn as nn", "torch.nn is or brings in a heavy library as the module loads"),  # noqa: E501
         ("farm.stats", "try:\n    from tvm import rpc\nexcept: pass", "tvm is or brings in a heavy library as the module loads"),  # noqa: E501
@@ -463,7 +469,7 @@ def test_a_planted_violation_is_found(module: str, source: str, words: str) -> N
         ("farm.compiler.lower", "import tvm"),
         ("farm.compiler.lower", "from farm.compiler import pipeline"),
         ("farm.compiler.cpu.winograd.compute", "import farm.compiler.cpu.conv_dense"),
-        ("farm.subprocesses", "import subprocess"),
+        ("farm.processes.subprocesses", "import subprocess"),
         ("farm.commands.devices.devices", "import sys\nfrom rich.table import Table\nsys.exit(0)"),
         ("farm.commands.output", "click.echo(1)\nConsole()"),
         ("farm.commands.devices.devices", "from farm.commands.output import echo\necho(1)"),

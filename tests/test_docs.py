@@ -22,7 +22,7 @@ from farm import config, errors, transports
 from farm.cli import GROUPS, cli
 from farm.inputs.images import read_image
 from farm.lab.inventory import read_settings
-from farm.signals import Stopped
+from farm.processes.signals import Stopped
 from farm.types import Model, Preprocess, TensorSpec, Verdict
 
 PACKAGE = Path(farm.__file__).parent

@@ -16,10 +16,10 @@ from typing import Any
 import click
 import pytest
 
-from farm import subprocesses
 from farm.cli import cli
-from farm.deadline import Deadline
 from farm.errors import FarmError
+from farm.processes import subprocesses
+from farm.processes.deadline import Deadline
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 BUILD_S = 240.0

@@ -12,10 +12,14 @@ from pathlib import Path
 import pytest
 from waiting import LIMIT_S, wait_until
 
-from farm import subprocesses
-from farm.deadline import Deadline
+from farm.processes import subprocesses
+from farm.processes.deadline import Deadline
 
-BEGIN = "import os, signal, time\nfrom farm import signals\nsignals.catch()\nme = os.getpid()\n"
+BEGIN = """import os, signal, time
+from farm.processes import signals
+signals.catch()
+me = os.getpid()
+"""
 
 
 def run(script: str) -> list[str]:
@@ -107,7 +111,7 @@ def alive(pid: int) -> bool:
 def test_the_reaper_ends_what_a_killed_process_has_left(tmp_path: Path) -> None:
     script = f"""
 from pathlib import Path
-from farm import subprocesses
+from farm.processes import subprocesses
 reaper = subprocesses.OrphanReaper()
 known = subprocesses.start(["sleep", "600"], log=Path({str(tmp_path / "log")!r}), own_group=True)
 gone = subprocesses.start(["sleep", "600"], log=Path({str(tmp_path / "log")!r}), own_group=True)

@@ -19,8 +19,8 @@ from farm.compiler.host_run import flat
 from farm.errors import BuildError, ModelError, WrongAnswer
 from farm.importers.onnx import converters
 from farm.prepare import KIND, reference
+from farm.processes.workers import TaskContext
 from farm.types import LIMITS, Model, Prepared, Preprocess, Profile
-from farm.workers import TaskContext
 
 CLASSES = 8
 # The file that holds the factor is named by a variable.

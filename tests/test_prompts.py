@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import pytest
 from waiting import LIMIT_S
 
-from farm.deadline import Deadline
+from farm.processes.deadline import Deadline
 
 # A session leader without a terminal takes the first one that it opens. `ask` puts questions and
 # gives the answers, in order.

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from report_runs import PROFILE, many, timed
 
-from farm import subprocesses
+from farm.processes import subprocesses
 from farm.views import html, roofline
 from farm.views.report import gather
 

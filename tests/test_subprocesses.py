@@ -10,7 +10,7 @@ import time
 _INIT = """
 import ctypes, os, sys, time
 from pathlib import Path
-from farm import subprocesses
+from farm.processes import subprocesses
 
 ctypes.CDLL(None).prctl(36, 1)  # PR_SET_CHILD_SUBREAPER
 log = Path(sys.argv[1])

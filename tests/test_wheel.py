@@ -34,7 +34,7 @@ ENSURE = """
 import json, sys
 from pathlib import Path
 from farm.agent.build import ensure
-from farm.deadline import Deadline
+from farm.processes.deadline import Deadline
 
 def note(text, fraction):
     sys.exit(f"it compiles: {text}")

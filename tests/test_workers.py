@@ -16,12 +16,12 @@ from pickle import PicklingError
 import pytest
 from waiting import LIMIT_S, wait_until
 
-from farm import at_exit
-from farm.cancellation import Cancelled, breakable
 from farm.errors import BuildError, DeadlineError, FarmError, InternalError
+from farm.processes import at_exit
+from farm.processes.cancellation import Cancelled, breakable
+from farm.processes.workers import Kind, Message, TaskContext, WorkerPool, thread_map
 from farm.prompts import Question
 from farm.types import Progress, Stage
-from farm.workers import Kind, Message, TaskContext, WorkerPool, thread_map
 
 
 @pytest.fixture

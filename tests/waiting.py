@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from farm.deadline import Deadline
+from farm.processes.deadline import Deadline
 
 LIMIT_S = 300.0  # for what comes by itself on any machine: only a test that fails waits so long
 _QUIET_S = (

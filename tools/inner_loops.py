@@ -25,9 +25,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from farm import subprocesses
-from farm.deadline import Deadline
 from farm.errors import BuildError
+from farm.processes import subprocesses
+from farm.processes.deadline import Deadline
 
 MCA = "llvm-mca"
 _ITERATIONS = 200

@@ -209,9 +209,9 @@ def _agent(folder: Path) -> Iterator[Any]:
 
     from tvm import rpc
 
-    from farm import subprocesses
     from farm.agent import build
-    from farm.deadline import Deadline
+    from farm.processes import subprocesses
+    from farm.processes.deadline import Deadline
     from farm.store import cache_root
 
     executable = build.ensure(platform.machine(), cache_root(), lambda *_: None, Deadline(1800))

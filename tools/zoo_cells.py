@@ -20,8 +20,8 @@ sys.path[:0] = [str(ROOT)]
 
 from farm.errors import FarmError, WrongAnswer  # noqa: E402
 from farm.prepare import write_prepared  # noqa: E402
+from farm.processes.workers import TaskContext  # noqa: E402
 from farm.types import Model, Profile  # noqa: E402
-from farm.workers import TaskContext  # noqa: E402
 
 HOST = Profile("this machine", {"kind": "llvm", "mcpu": "native"}, "")
 

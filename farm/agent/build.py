@@ -21,10 +21,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from farm import subprocesses
 from farm.agent.recipe import AGENTS, ARCHITECTURES, HERE, Step, digest, steps
-from farm.deadline import Deadline
 from farm.errors import BuildError, DeadlineError
+from farm.processes import subprocesses
+from farm.processes.deadline import Deadline
 
 if TYPE_CHECKING:
     from subprocess import Popen

@@ -20,10 +20,10 @@ from dataclasses import dataclass
 from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, Any
 
-from farm.cancellation import Cancelled
 from farm.cluster.engine import Engine, Work
 from farm.cluster.environment import EXPRESSION, difference
 from farm.errors import BuildError, FarmError, UsageError
+from farm.processes.cancellation import Cancelled
 from farm.types import Progress, Stage
 
 if TYPE_CHECKING:

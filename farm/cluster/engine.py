@@ -15,7 +15,7 @@ from threading import Lock
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from farm.cancellation import Cancelled, breakable
+from farm.processes.cancellation import Cancelled, breakable
 from farm.types import Progress
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from farm import sanitize, signals
+from farm import sanitize
 from farm.commands.common import Session
 from farm.commands.output import Styled, echo
+from farm.processes import signals
 from farm.prompts import terminal
 
 if TYPE_CHECKING:

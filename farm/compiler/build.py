@@ -34,10 +34,10 @@ from farm.compiler import tensor_cache
 from farm.compiler.artifact import GRAPH, KIND, LIBRARY, METADATA, PARAMETERS, load
 from farm.compiler.fingerprint import artifact_digest, versions
 from farm.errors import BuildError, FarmError
+from farm.processes.workers import TaskContext
 from farm.store import ArchiveError, RecordStore, Store, Upstream, digest_of, file_digest
 from farm.time_ledger import timed
 from farm.types import Artifact, Kernel, Prepared, Profile, Progress, Record, Stage
-from farm.workers import TaskContext
 
 if TYPE_CHECKING:
     import numpy as np

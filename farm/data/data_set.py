@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from farm.errors import ModelError
-from farm.workers import prefetch
+from farm.processes.workers import prefetch
 
 if TYPE_CHECKING:
     import numpy as np

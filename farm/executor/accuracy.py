@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from farm import data, importers, quantize, stats
 from farm.data import Sample
-from farm.deadline import Deadline
 from farm.executor.batches import first_outputs
 from farm.executor.loading import open_and_load
+from farm.processes.deadline import Deadline
+from farm.processes.workers import TaskContext
 from farm.types import Artifact, Device, Model, PredictionBatch, Prepared, Progress, Stage
-from farm.workers import TaskContext
 
 if TYPE_CHECKING:
     import numpy as np

@@ -10,7 +10,6 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from farm import prepare, stats
-from farm.deadline import Deadline
 from farm.errors import WrongAnswer
 from farm.executor.loading import (
     Loaded,
@@ -22,9 +21,10 @@ from farm.executor.loading import (
     push,
 )
 from farm.interleaved import Block, BlockLength, Medians, measure_interleaved
+from farm.processes.deadline import Deadline
+from farm.processes.workers import TaskContext
 from farm.transports import Link
 from farm.types import BuildOfPair, Device, PairedSamples, PairedStopping, Progress, Stage
-from farm.workers import TaskContext
 
 # Time one inference per block, or more if the RPC round trip would dominate. The device runs one
 # untimed inference before each block, which refills the caches. Blocks are short, so that a

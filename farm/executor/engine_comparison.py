@@ -10,8 +10,8 @@ from farm.errors import ModelError
 from farm.executor import other_engines
 from farm.executor.loading import exclusive_cpu, facts_of, open_and_load
 from farm.interleaved import Block, block_of, measure_interleaved, stop_after_rounds
+from farm.processes.workers import TaskContext
 from farm.types import Device, DeviceBuild, EngineComparison, EngineResult, Progress, Stage
-from farm.workers import TaskContext
 
 
 def compare_engines(

@@ -24,6 +24,7 @@ from farm.compiler.diagnostics.reference_run import compute
 from farm.compiler.diagnostics.reference_steps import Computed, Reference, Step
 from farm.compiler.tensor_cache import PREFIX, raw, read_as_loaded
 from farm.executor.loading import open_and_load
+from farm.processes.workers import TaskContext
 from farm.store import RecordStore
 from farm.types import (
     Artifact,
@@ -35,7 +36,6 @@ from farm.types import (
     Progress,
     Stage,
 )
-from farm.workers import TaskContext
 
 if TYPE_CHECKING:
     from farm.rpc.blocking import Tensor

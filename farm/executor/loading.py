@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 from farm import deployments, transports
 from farm.compiler.artifact import LIBRARY
 from farm.compiler.tensor_cache import ON_LOAD, PREFIX, SHARD
-from farm.deadline import Deadline
 from farm.errors import DeviceError, LinkError
 from farm.executor.threads import configure_session
+from farm.processes.deadline import Deadline
+from farm.processes.workers import TaskContext
 from farm.prompts import patiently
 from farm.rpc.blocking import BlockingSession, Tensor
 from farm.rpc.values import CPU, RemoteDevice
@@ -24,7 +25,6 @@ from farm.store import file_digest
 from farm.time_ledger import timed
 from farm.transports import Link, agent_answers
 from farm.types import Artifact, Device, Progress, Stage, TensorSpec
-from farm.workers import TaskContext
 
 if TYPE_CHECKING:
     import numpy as np

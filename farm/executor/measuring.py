@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from farm import data, deployments, prepare, stats
-from farm.deadline import Deadline
 from farm.executor.batches import first_outputs
 from farm.executor.loading import Loaded, exclusive_cpu, facts_of, open_and_load
+from farm.processes.deadline import Deadline
+from farm.processes.workers import TaskContext
 from farm.time_ledger import timed
 from farm.transports import Link
 from farm.types import (
@@ -29,7 +30,6 @@ from farm.types import (
     Samples,
     Stage,
 )
-from farm.workers import TaskContext
 
 if TYPE_CHECKING:
     import numpy as np

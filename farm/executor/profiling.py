@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING
 
 from farm import prepare
 from farm.compiler.artifact import GRAPH
-from farm.deadline import Deadline
 from farm.errors import DeviceError, WrongAnswer
 from farm.executor.loading import Loaded, exclusive_cpu, facts_of, open_and_load
 from farm.executor.measuring import first_answer
 from farm.executor.profile_records import Inference, median_inference, parse_records, steps_of
 from farm.executor.roofline import measure_roofline
+from farm.processes.deadline import Deadline
+from farm.processes.workers import TaskContext
 from farm.time_ledger import timed
 from farm.transports import Link, agent_answers
 from farm.types import Device, DeviceBuild, Profiled, Progress, Stage
-from farm.workers import TaskContext
 
 if TYPE_CHECKING:
     from farm.compiler.diagnostics.roofline_probe import Probe

@@ -15,8 +15,8 @@ from farm.errors import DeviceError
 from farm.executor.loading import load, open_and_load
 from farm.executor.threads import configure_session
 from farm.inputs import read
+from farm.processes.workers import TaskContext
 from farm.types import Artifact, Device, Progress, Release, Stage
-from farm.workers import TaskContext
 
 if TYPE_CHECKING:
     import numpy as np

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 from farm import transports
 from farm.executor.loading import exclusive_cpu, facts_of, send
 from farm.executor.threads import configure_session
+from farm.processes.workers import TaskContext
 from farm.rpc.blocking import Tensor
 from farm.rpc.values import CPU
 from farm.rpc.virtual_machine import RemoteVirtualMachine
 from farm.sandbox.array_files import read_arrays
 from farm.transports import agent_answers
 from farm.types import Batch, Device, Progress, Stage, TuningRound, VariantStarted, WrongVariant
-from farm.workers import TaskContext
 
 if TYPE_CHECKING:
     import numpy as np

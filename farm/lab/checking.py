@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from farm import sanitize, subprocesses
+from farm import sanitize
 from farm.lab.health import UNREACHABLE, CheckResult, Health, judge
+from farm.processes import subprocesses
 
 if TYPE_CHECKING:
     from subprocess import Popen

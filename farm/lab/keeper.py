@@ -15,13 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from farm import sanitize, subprocesses
+from farm import sanitize
 from farm.errors import FarmError, UsageError, did_you_mean
 from farm.lab import checking, health
 from farm.lab.entities import Caller, KnownBoard
 from farm.lab.health import CheckResult, Fault, Health, HealthRules
 from farm.lab.lender import LabLender
 from farm.lab.records import OpenSession
+from farm.processes import subprocesses
 from farm.tracker.agent_messages import SessionEnded
 from farm.types import new_lease_key
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from farm import ownership, signals
+from farm import ownership
 from farm.config.profiles import shipped
 from farm.errors import DeviceError, FarmError, UsageError
 from farm.lab.control import MOST_LINE_BYTES, Control
@@ -26,6 +26,7 @@ from farm.lab.records import Records
 from farm.lab.scheduler import LeaseScheduler
 from farm.lab.writer import Writer
 from farm.lab_client.client import SOCKET
+from farm.processes import signals
 from farm.tracker import Settings, listen
 from farm.tracker.admission import within_open_files
 from farm.tracker.listening import BACKLOG

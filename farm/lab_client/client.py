@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from farm import sanitize
-from farm.deadline import Deadline
 from farm.errors import DeviceError, FarmError, LinkError, of_failure
+from farm.processes.deadline import Deadline
 from farm.types import Failure
 
 PROTOCOL = 1

@@ -14,8 +14,6 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from farm.cancellation import breakable
-from farm.deadline import Deadline
 from farm.errors import (
     DeviceError,
     FarmError,
@@ -26,6 +24,8 @@ from farm.errors import (
     did_you_mean,
 )
 from farm.lab_client.client import LabClient
+from farm.processes.cancellation import breakable
+from farm.processes.deadline import Deadline
 from farm.rpc.streams import GreetingStream
 
 HEARTBEAT_S = 60.0  # a lease without any for so long is given to others

@@ -21,6 +21,7 @@ from farm.errors import FarmError, ModelError
 from farm.pipeline.operations import build_for_devices, prepare, state_error
 from farm.pipeline.sandboxed_tasks import confined
 from farm.pipeline.worker_tasks import open_pool, with_local_store
+from farm.processes.workers import Kind, Message, TaskContext, WorkerPool, thread_map
 from farm.store import AnswerStore, Store, digest_of
 from farm.types import (
     Accuracy,
@@ -32,7 +33,6 @@ from farm.types import (
     Profile,
     Progress,
 )
-from farm.workers import Kind, Message, TaskContext, WorkerPool, thread_map
 
 if TYPE_CHECKING:
     from farm.data import DataSet

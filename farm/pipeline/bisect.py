@@ -21,6 +21,7 @@ from farm import importers, quantize, stats
 from farm.pipeline.operations import Show, build_for_device, check_usable, prepare, run_task
 from farm.pipeline.sandboxed_tasks import confined, confined_build
 from farm.pipeline.worker_tasks import PREPARE_S, open_pool, with_local_store
+from farm.processes.workers import TaskContext
 from farm.store import Store
 from farm.types import (
     Artifact,
@@ -35,7 +36,6 @@ from farm.types import (
     Stage,
     TensorFingerprint,
 )
-from farm.workers import TaskContext
 
 if TYPE_CHECKING:
     import numpy as np

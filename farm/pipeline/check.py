@@ -10,9 +10,9 @@ from farm.errors import FarmError, InternalError
 from farm.pipeline.operations import Show, run_task
 from farm.pipeline.sandboxed_tasks import confined
 from farm.pipeline.worker_tasks import PREPARE_S, open_pool
+from farm.processes.workers import TaskContext
 from farm.store import Store
 from farm.types import Failure, Model, Profile, Progress, Stage, batch_in_words
-from farm.workers import TaskContext
 
 if TYPE_CHECKING:
     from farm.importers.summary import Outline

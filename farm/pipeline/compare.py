@@ -15,9 +15,9 @@ from farm.config import Fleet
 from farm.errors import FarmError, UsageError
 from farm.pipeline.operations import agents_of, check_no_emulator
 from farm.pipeline.worker_tasks import compare_task, open_pool
+from farm.processes.workers import Kind
 from farm.store import Store
 from farm.types import BuildOfPair, Device, Limits, PairedSamples, PairedStopping, Progress, Run
-from farm.workers import Kind
 
 _TICK_S = 0.1
 _AROUND_S = 20.0  # per load, without the measurement: connect, upload, first inference

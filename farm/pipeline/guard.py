@@ -19,9 +19,9 @@ from farm.errors import FarmError
 from farm.pipeline.operations import Show, run_task
 from farm.pipeline.sandboxed_tasks import confined, confined_build
 from farm.pipeline.worker_tasks import open_pool
+from farm.processes.workers import TaskContext
 from farm.store import RecordStore, Store
 from farm.types import Agreement, Model, Profile, Progress, Stage
-from farm.workers import TaskContext
 
 if TYPE_CHECKING:
     import numpy as np

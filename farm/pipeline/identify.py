@@ -5,14 +5,15 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from farm import boards, subprocesses
-from farm.deadline import Deadline
+from farm import boards
 from farm.errors import DeviceError
 from farm.pipeline.operations import Show, run_task
 from farm.pipeline.worker_tasks import facts_task, open_pool
+from farm.processes import subprocesses
+from farm.processes.deadline import Deadline
+from farm.processes.workers import TaskContext
 from farm.store import Store
 from farm.types import Device
-from farm.workers import TaskContext
 
 _IDENTIFY_S = 60.0
 

@@ -29,6 +29,7 @@ from farm.pipeline.worker_tasks import (
     prepare_task,
     with_local_store,
 )
+from farm.processes.workers import Kind, WorkerPool, thread_map
 from farm.store import Store
 from farm.transports.state import State
 from farm.types import (
@@ -42,7 +43,6 @@ from farm.types import (
     Release,
     TensorSpec,
 )
-from farm.workers import Kind, WorkerPool, thread_map
 
 if TYPE_CHECKING:
     import numpy as np

@@ -11,14 +11,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from farm.deadline import Deadline
 from farm.errors import UsageError
 from farm.pipeline.doctor.checks import Examination, Finding
 from farm.pipeline.operations import Show
 from farm.pipeline.worker_tasks import open_pool
+from farm.processes.deadline import Deadline
+from farm.processes.workers import TaskContext
 from farm.store import RunStore, Store
 from farm.types import Device, Model, Profile
-from farm.workers import TaskContext
 
 if TYPE_CHECKING:
     from farm.transports.ssh.systemd_service import Service

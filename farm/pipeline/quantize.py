@@ -11,9 +11,9 @@ from farm.errors import ModelError
 from farm.pipeline.operations import Show, compile_model, run_task
 from farm.pipeline.sandboxed_tasks import confined
 from farm.pipeline.worker_tasks import open_pool
+from farm.processes.workers import TaskContext
 from farm.store import Store
 from farm.types import Artifact, Model, Profile, Progress, Quantized, Stage
-from farm.workers import TaskContext
 
 if TYPE_CHECKING:
     from farm.quantize.recipe import Recipe

@@ -49,6 +49,7 @@ from farm.pipeline.worker_tasks import (
     prepare_task,
     with_time_ledger,
 )
+from farm.processes.workers import Kind, Message, WorkerPool, thread_map
 from farm.store import RunStore, Store
 from farm.types import (
     Artifact,
@@ -67,7 +68,6 @@ from farm.types import (
     Stage,
     Verdict,
 )
-from farm.workers import Kind, Message, WorkerPool, thread_map
 
 if TYPE_CHECKING:
     from farm.cluster import Engine

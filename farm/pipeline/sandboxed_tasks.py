@@ -19,9 +19,9 @@ from typing import Any
 
 from farm import importers, sandbox
 from farm.errors import ModelError
+from farm.processes.workers import TaskContext
 from farm.sandbox import Policy
 from farm.types import Model, Progress, Stage
-from farm.workers import TaskContext
 
 _BUILD_MODULES = ("farm.compiler.build", "farm.compiler.lower", "farm.compiler.codegen.executable")
 # Imported ahead of a task, with the importer.

@@ -12,9 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from farm.deadline import Deadline
 from farm.errors import FarmError
 from farm.pipeline.sandboxed_tasks import confined, confined_build
+from farm.processes.deadline import Deadline
+from farm.processes.workers import TaskContext, WorkerPool
 from farm.store import RecordStore, Store
 from farm.types import (
     Artifact,
@@ -37,7 +38,6 @@ from farm.types import (
     Stage,
     Task,
 )
-from farm.workers import TaskContext, WorkerPool
 
 # Deadlines; reading the facts may include sending the agent.
 PREPARE_S, BUILD_S, AGENT_S, FACTS_S = 900.0, 900.0, 1800.0, 120.0

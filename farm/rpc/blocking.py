@@ -13,8 +13,8 @@ from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from farm.deadline import Deadline
 from farm.errors import DeviceError
+from farm.processes.deadline import Deadline
 from farm.rpc.answers import Type
 from farm.rpc.blocking_connection import completed
 from farm.rpc.errors import ProtocolError, RemoteError

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
-from farm.deadline import Deadline
+from farm.processes.deadline import Deadline
 
 Answer = TypeVar("Answer")
 

@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Iterable
 
-from farm.deadline import Deadline
+from farm.processes.deadline import Deadline
 
 _STEP_S = 1.0  # a longer wait is made in steps, so that a stop of this process is noticed
 _STOPPED_S = 1.0

@@ -5,7 +5,7 @@ The greeting is that of RPCConnect (rpc_socket_impl.cc).
 
 from __future__ import annotations
 
-from farm.deadline import Deadline
+from farm.processes.deadline import Deadline
 from farm.rpc import handshake
 from farm.rpc.answers import MOST_RETURN_BYTES
 from farm.rpc.session import Session

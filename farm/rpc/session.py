@@ -12,8 +12,8 @@ import struct
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from farm.deadline import Deadline
 from farm.errors import DeadlineError, LinkError
+from farm.processes.deadline import Deadline
 from farm.rpc import packing, unpacking
 from farm.rpc.answers import (
     MOST_TENSOR_BYTES,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
-from farm.deadline import Deadline
+from farm.processes.deadline import Deadline
 
 
 class Stream(Protocol):

@@ -18,8 +18,8 @@ from sqlalchemy import BigInteger, Connection, Dialect, Integer, MetaData, Text,
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.types import TypeEngine
 
-from farm.deadline import Deadline
 from farm.errors import FarmError
+from farm.processes.deadline import Deadline
 from farm.store.backends import PostgresBackend, SqliteBackend
 
 T = TypeVar("T")

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from farm import signals
+from farm.processes import signals
 from farm.tracker.admission import within_open_files
 from farm.tracker.listening import BACKLOG, listen
 from farm.tracker.metrics_page import MetricsPage, serve_metrics

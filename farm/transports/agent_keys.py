@@ -21,9 +21,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from farm.deadline import Deadline
 from farm.errors import DeviceError, UsageError
 from farm.ownership import make_private_folder, open_private
+from farm.processes.deadline import Deadline
 from farm.store import data_root
 
 VARIABLE = "FARM_AGENT_KEY"

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from farm import subprocesses
-from farm.deadline import Deadline
+from farm.processes import subprocesses
+from farm.processes.deadline import Deadline
 from farm.prompts import Ask, nobody
 from farm.transports import agent_version, layer, rpc, shells
 from farm.transports.layer import Layer

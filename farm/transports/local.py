@@ -15,9 +15,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from farm import subprocesses, this_machine
-from farm.deadline import Deadline
+from farm import this_machine
 from farm.errors import DeadlineError, DeviceError, FarmError
+from farm.processes import subprocesses
+from farm.processes.deadline import Deadline
 from farm.prompts import Ask
 from farm.transports.agent_errors import session_end
 from farm.transports.rpc_client import session

@@ -9,9 +9,9 @@ import contextlib
 import socket
 from collections.abc import Iterator
 
-from farm.cancellation import breakable
-from farm.deadline import Deadline
 from farm.errors import DeadlineError, DeviceError, LinkError
+from farm.processes.cancellation import breakable
+from farm.processes.deadline import Deadline
 from farm.rpc.answers import MOST_RETURN_BYTES
 from farm.rpc.blocking import BlockingSession
 from farm.rpc.blocking_connection import BlockingConnection, completed

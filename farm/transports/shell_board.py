@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from farm.deadline import Deadline
 from farm.errors import DeviceError
+from farm.processes.deadline import Deadline
 from farm.transports import board_architecture, board_scripts
 from farm.transports.local import agent_options
 from farm.types import Device

@@ -15,7 +15,7 @@ import importlib
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 
-from farm.deadline import Deadline
+from farm.processes.deadline import Deadline
 from farm.prompts import Ask
 from farm.transports.layer import Layer
 from farm.transports.shell_board import ShellBoard

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from farm.cancellation import breakable
 from farm.errors import DeadlineError, DeviceError
+from farm.processes.cancellation import breakable
 from farm.prompts import Ask
 from farm.rpc.handshake import Patience
 from farm.transports import rpc

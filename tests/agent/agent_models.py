@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from waiting import LIMIT_S
 
-from farm import subprocesses
-from farm.deadline import Deadline
+from farm.processes import subprocesses
+from farm.processes.deadline import Deadline
 
 BATCH, INPUTS, OUTPUTS = 2, 64, 10
 TARGETS: dict[str, dict[str, object]] = {

@@ -16,7 +16,7 @@ from typing import Any
 
 from waiting import LIMIT_S, wait_until
 
-from farm import subprocesses
+from farm.processes import subprocesses
 
 CLIENTS = Path(__file__).with_name("agent_clients.py")
 QEMU = {"x86_64": None, "aarch64": "qemu-aarch64", "armv7": "qemu-arm", "riscv64": "qemu-riscv64"}

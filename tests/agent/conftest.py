@@ -9,7 +9,7 @@ import agent_models
 import pytest
 from agent_running import QEMU, Agent
 
-from farm import subprocesses
+from farm.processes import subprocesses
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ import pytest
 from waiting import LIMIT_S, patient, wait_until
 
 from farm.agent import build, recipe
-from farm.deadline import Deadline
 from farm.errors import BuildError, DeadlineError
+from farm.processes.deadline import Deadline
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -17,7 +17,7 @@ from agent_models import SmallModel
 from agent_running import Agent, children_of, client, start_client
 from waiting import wait_until
 
-from farm import subprocesses
+from farm.processes import subprocesses
 
 Start = Callable[..., Agent]
 Models = Callable[[str], SmallModel]

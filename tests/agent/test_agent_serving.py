@@ -20,8 +20,9 @@ from agent_models import SmallModel
 from agent_running import Agent, children_of, client, start_client
 from waiting import LIMIT_S, patient, wait_until
 
-from farm import __version__, subprocesses
-from farm.deadline import Deadline
+from farm import __version__
+from farm.processes import subprocesses
+from farm.processes.deadline import Deadline
 from farm.transports.agent_version import PROTOCOL
 
 Start = Callable[..., Agent]

@@ -28,9 +28,9 @@ from agent_calls import (
 from agent_running import Agent, client
 from waiting import wait_until
 
-from farm import subprocesses
-from farm.deadline import Deadline
 from farm.errors import BuildError
+from farm.processes import subprocesses
+from farm.processes.deadline import Deadline
 
 Start = Callable[..., Agent]
 ZEROS = 300_000

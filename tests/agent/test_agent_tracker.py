@@ -15,7 +15,7 @@ from agent_running import Agent, client
 from test_agent_hostile import inputs
 from waiting import LIMIT_S, wait_until
 
-from farm import subprocesses
+from farm.processes import subprocesses
 
 Start = Callable[..., Agent]
 HOST = "127.0.0.1"

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from farm import subprocesses
 from farm.agent.recipe import SOURCES, zig_flags
-from farm.deadline import Deadline
+from farm.processes import subprocesses
+from farm.processes.deadline import Deadline
 from farm.store import cache_root
 
 CHECK = """

@@ -16,7 +16,7 @@ from farm_running import DEVICES, DIGITS, QUICK, Farm
 from onnx import TensorProto, helper, numpy_helper
 from ssh_server import SshServer, ssh_server
 
-from farm import subprocesses
+from farm.processes import subprocesses
 
 AGENTS = {
     "x86_64": "true",

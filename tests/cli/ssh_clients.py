@@ -7,8 +7,8 @@ from __future__ import annotations
 import pytest
 from ssh_server import SshServer
 
-from farm.deadline import Deadline
 from farm.errors import DeviceError
+from farm.processes.deadline import Deadline
 from farm.prompts import Ask, Question, nobody
 from farm.transports.ssh.config import route
 from farm.transports.ssh.connect import logged_in

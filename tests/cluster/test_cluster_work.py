@@ -23,9 +23,9 @@ from farm.pipeline.cluster.imports import can_import_remotely
 from farm.pipeline.tuning.loop import Board, TuningLoop, TuningState
 from farm.pipeline.tuning.search import Kernel, Search
 from farm.pipeline.worker_tasks import batch_task, prepare_task, tasks_task
+from farm.processes.workers import TaskContext, WorkerPool
 from farm.store import RecordStore, Store
 from farm.types import Candidate, Device, Prepared, Quantize, Task
-from farm.workers import TaskContext, WorkerPool
 
 FLEET = load(None)
 HOST = host_profile(FLEET)

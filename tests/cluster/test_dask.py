@@ -20,16 +20,16 @@ from farm_commands import BOARD, begin, farm
 from waiting import LIMIT_S, wait_until
 
 from farm.api.resolve import host_profile
-from farm.cancellation import Cancellation, Cancelled
 from farm.cluster import Engine, open_cluster
 from farm.config import load
 from farm.errors import BuildError, FarmError
 from farm.pipeline.cluster import builds
 from farm.pipeline.cluster.carrying import packed
 from farm.pipeline.operations import compile_model
+from farm.processes.cancellation import Cancellation, Cancelled
+from farm.processes.worker_main import TaskContext
 from farm.store import RecordStore, Store
 from farm.types import Model, Prepared, Progress, Record, Stage
-from farm.worker_main import TaskContext
 
 FLEET = load(None)
 KILLED_FOR = ("rasp3b", "rk3399", "riscv64")

@@ -18,16 +18,16 @@ from slurm_programs import install, scripts
 from waiting import LIMIT_S, wait_until
 
 from farm.api.resolve import host_profile
-from farm.cancellation import Cancellation, Cancelled
 from farm.cluster import Engine, environment, open_cluster, slurm
 from farm.cluster.slurm import SlurmEngine
 from farm.config import load
 from farm.errors import BuildError, UsageError
 from farm.pipeline.cluster.builds import build_on_cluster_task
 from farm.pipeline.operations import compile_model
+from farm.processes.cancellation import Cancellation, Cancelled
+from farm.processes.worker_main import TaskContext
 from farm.store import Store
 from farm.types import Progress, Stage
-from farm.worker_main import TaskContext
 
 FLEET = load(None)
 NODE = os.uname().nodename

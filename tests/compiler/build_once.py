@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from farm.compiler.build import build
-from farm.workers import TaskContext
+from farm.processes.workers import TaskContext
 
 
 def main() -> None:

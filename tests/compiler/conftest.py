@@ -12,8 +12,8 @@ import tvm
 from relax_models import Array, module
 from tvm import relax
 
+from farm.processes.workers import TaskContext
 from farm.types import Agreement, Prepared, TensorSpec
-from farm.workers import TaskContext
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from waiting import LIMIT_S
 
-from farm import subprocesses
 from farm.config import profiles
-from farm.deadline import Deadline
+from farm.processes import subprocesses
+from farm.processes.deadline import Deadline
 
 SHIPPED = {
     name: profiles.profile_from_table(name, table) for name, table in profiles.shipped().items()

@@ -14,7 +14,7 @@ from pathlib import Path
 from tracker_wire import HOST, REQUEST, Wire
 from waiting import LIMIT_S, wait_until
 
-from farm.deadline import Deadline
+from farm.processes.deadline import Deadline
 from farm.rpc.blocking import BlockingSession
 from farm.rpc.blocking_connection import BlockingConnection, completed
 from farm.rpc.opening import open_session

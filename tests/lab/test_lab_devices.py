@@ -233,7 +233,7 @@ def test_a_killed_client_leaves_its_board_to_others_after_the_heartbeat(
 
 
 def test_a_wait_for_a_board_ends_with_the_work_of_its_thread(served: Door, tmp_path: Path) -> None:
-    from farm.cancellation import Cancellation
+    from farm.processes.cancellation import Cancellation
 
     one, work, failed = device(tmp_path, "lab:x86", wait_s=600), Cancellation(), list[object]()
     with served.lab.client() as client:
@@ -257,7 +257,7 @@ def test_a_wait_for_a_board_ends_with_the_work_of_its_thread(served: Door, tmp_p
 
 
 def test_the_doctor_checks_door_server_and_board(served: Door, place: str, tmp_path: Path) -> None:
-    from farm.deadline import Deadline
+    from farm.processes.deadline import Deadline
     from farm.transports.connectivity_checks import layers
 
     def found(path: str) -> dict[str, str]:

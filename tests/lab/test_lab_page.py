@@ -17,10 +17,10 @@ from lab_process import Board
 from tracker_wire import PENDING, REQUEST, Wire
 from waiting import wait_until
 
-from farm import subprocesses
 from farm.lab.journal import Stretch
 from farm.lab_page.gantt import day
 from farm.lab_page.history import sparks, uses
+from farm.processes import subprocesses
 
 DESK, PHONE = {"width": 1400, "height": 1000}, {"width": 360, "height": 740}
 BOARDS, KINDS, LEASES, WAITING = 1000, 10, 50, 5

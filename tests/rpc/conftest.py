@@ -11,7 +11,7 @@ import pytest
 from rpc_sessions import ServingAgent
 from waiting import wait_until
 
-from farm import subprocesses
+from farm.processes import subprocesses
 
 
 @pytest.fixture

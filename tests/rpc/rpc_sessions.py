@@ -12,8 +12,8 @@ from typing import Any
 
 from waiting import LIMIT_S
 
-from farm import subprocesses
-from farm.deadline import Deadline
+from farm.processes import subprocesses
+from farm.processes.deadline import Deadline
 from farm.rpc.connection import connect
 from farm.rpc.handshake import MAGIC
 from farm.rpc.opening import open_session

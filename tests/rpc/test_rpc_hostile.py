@@ -16,8 +16,8 @@ from rpc_fuzzing import answered
 from rpc_sessions import HOST, OPENED, greet, request, run, served, session, soon
 from waiting import LIMIT_S
 
-from farm.deadline import Deadline
 from farm.errors import DeadlineError, FarmError, LinkError
+from farm.processes.deadline import Deadline
 from farm.rpc.connection import connect
 from farm.rpc.errors import ProtocolError, VersionError
 from farm.rpc.handshake import MAGIC, MISMATCH, HandshakeError

@@ -13,8 +13,8 @@ from recorded_servers import FOLDER, Seen, expected, kept, replay, visit
 from rpc_sessions import HOST, ServingAgent, run, served, session, soon
 from waiting import LIMIT_S
 
-from farm.deadline import Deadline
 from farm.errors import DeadlineError, LinkError
+from farm.processes.deadline import Deadline
 from farm.rpc.connection import connect
 from farm.rpc.errors import ProtocolError, RemoteError
 from farm.rpc.handshake import HandshakeError

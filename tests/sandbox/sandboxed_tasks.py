@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from farm.processes.workers import TaskContext
 from farm.types import Progress, Stage
-from farm.workers import TaskContext
 
 _PTRACE_ATTACH = 16
 

@@ -23,22 +23,23 @@ import torch
 from onnx_models import graph, node, save
 from this_machine import HOST
 
-from farm import sandbox, subprocesses
+from farm import sandbox
 from farm.compiler.codegen.link import _zig, linker
 from farm.compiler.diagnostics.reference_steps import Computed, Reference, Step, file_of
 from farm.config import load, profiles
-from farm.deadline import Deadline
 from farm.errors import BuildError, FarmError, ModelError, UsageError
 from farm.importers.onnx.external_data import external_files
 from farm.pipeline import accuracy, bisect, check, quantize, worker_tasks
 from farm.pipeline.sandboxed_tasks import confined, may_run_here
+from farm.processes import subprocesses
+from farm.processes.deadline import Deadline
+from farm.processes.workers import TaskContext
 from farm.quantize.recipe import Recipe
 from farm.quantize.recipe import _packed as packed
 from farm.quantize.recipe import read as read_recipe
 from farm.sandbox.program import restricted
 from farm.store import Store
 from farm.types import Candidate, Device, DeviceBuild, Model, Quantize
-from farm.workers import TaskContext
 
 TFLITE = Path(__file__).parents[1] / "data" / "small-float.tflite"
 NONE = sandbox.Support(0, True, "the kernel does not offer Landlock")

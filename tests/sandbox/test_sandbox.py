@@ -20,11 +20,11 @@ import sandboxed_tasks as tasks
 from waiting import LIMIT_S, wait_until
 
 from farm import sandbox
-from farm.deadline import Deadline
 from farm.errors import DeadlineError, FarmError, ModelError
+from farm.processes.deadline import Deadline
+from farm.processes.workers import Kind, WorkerPool
 from farm.sandbox import capabilities, landlock, restricted_pickle, seccomp, system_calls
 from farm.types import Progress, Stage, Verdict
-from farm.workers import Kind, WorkerPool
 
 needs_sandbox = pytest.mark.skipif(
     not sandbox.support().complete, reason=sandbox.support().missing or "never"

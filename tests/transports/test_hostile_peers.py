@@ -21,8 +21,8 @@ import pytest
 
 from farm import transports
 from farm.config import load
-from farm.deadline import Deadline
 from farm.errors import DeadlineError, DeviceError
+from farm.processes.deadline import Deadline
 from farm.rpc.blocking_connection import BlockingConnection, completed
 from farm.transports import rpc_client, tracker
 from farm.transports.ssh.channel_connection import ChannelConnection

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from farm.deadline import Deadline
+from farm.processes.deadline import Deadline
 from farm.rpc.blocking_connection import BlockingConnection, completed
 from farm.rpc.handshake import HandshakeError
 from farm.rpc.opening import greet

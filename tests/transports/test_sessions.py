@@ -13,9 +13,9 @@ import pytest
 from waiting import LIMIT_S
 
 from farm import transports
-from farm.cancellation import Cancellation
 from farm.config import load
 from farm.errors import DeviceError, LinkError
+from farm.processes.cancellation import Cancellation
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from this_machine import HOST
 
-from farm.deadline import Deadline
 from farm.errors import DeviceError
+from farm.processes.deadline import Deadline
 from farm.prompts import Ask, nobody
 from farm.transports import board_scripts, connectivity_checks, shells
 from farm.transports.shell_board import ShellBoard

@@ -16,7 +16,7 @@ from waiting import LIMIT_S, patient, wait_until
 
 from farm.config import load
 from farm.config.locate import SHIPPED
-from farm.deadline import Deadline
+from farm.processes.deadline import Deadline
 from farm.transports import board_scripts
 from farm.transports.ssh import systemd_scripts
 from farm.transports.ssh.board import Board

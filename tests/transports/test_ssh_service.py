@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from farm import subprocesses
 from farm.errors import DeviceError
+from farm.processes import subprocesses
 from farm.transports.ssh.systemd_service import Service, unit_text
 
 DIGEST = "0" * 64

@@ -26,7 +26,7 @@ def devices(
     something, which the note names).
     """
     from farm import transports
-    from farm.workers import thread_map
+    from farm.processes.workers import thread_map
 
     fleet = session.fleet()
     chosen = fleet.select_devices(devices, tags, everywhere or not (devices or tags))

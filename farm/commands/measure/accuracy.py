@@ -143,9 +143,10 @@ def _count(
     fresh: bool,
     deadline_s: float | None,
 ) -> AccuracyResults:
-    from farm import dashboard, signals
+    from farm import dashboard
     from farm.pipeline.accuracy import AccuracyProgress
     from farm.pipeline.accuracy import accuracy as measure
+    from farm.processes import signals
     from farm.store import AnswerStore
 
     fleet = session.fleet()

@@ -179,7 +179,8 @@ def bench(
 
 def run_jobs(session: Session, jobs: Sequence[Job], canaries: int = 0) -> Outcome:
     """Execute the jobs, showing the live dashboard."""
-    from farm import dashboard, signals
+    from farm import dashboard
+    from farm.processes import signals
 
     farm = session.farm()
     with (

@@ -54,9 +54,10 @@ def tune(
     farm tune --device pi3 resnet18 --minutes 30
     farm tune --device host model.onnx --minutes 5
     """
-    from farm import dashboard, signals
+    from farm import dashboard
     from farm.errors import FarmError
     from farm.pipeline.tuning.tune import tune as search
+    from farm.processes import signals
     from farm.store import RecordStore
 
     session.cluster = cluster

@@ -167,11 +167,11 @@ def serve(
     \b
     farm lab serve --config lab.toml
     """
-    from farm import signals
     from farm.commands.servers.serve import check_loopback
     from farm.lab.inventory import read_settings
     from farm.lab.run import LabPlace
     from farm.lab.run import serve as serve_lab
+    from farm.processes import signals
 
     settings = read_settings(config)
     address, usual_port = settings.tracker
@@ -286,10 +286,10 @@ def run(
     \b
     farm lab run pi5 --count 2 -- python tune.py
     """
-    from farm import subprocesses
     from farm.lab.durations import parse_duration
     from farm.lab.relay import HOST, Leased, Relay
     from farm.lab_client.client import reachable
+    from farm.processes import subprocesses
 
     beat_s = parse_duration(heartbeat)
     path = path_of(socket)

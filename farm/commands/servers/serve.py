@@ -88,10 +88,10 @@ def agent(
     farm agent                                              url = "rpc://127.0.0.1:9090"
     farm agent --tracker 127.0.0.1:9190 --key rasp3b        url = "tracker://127.0.0.1:9190/rasp3b"
     """
-    from farm import subprocesses
     from farm.agent.recipe import AGENTS, ARCHITECTURES, GPU
     from farm.commands.progress import Spinner
     from farm.pipeline import agent_for
+    from farm.processes import subprocesses
     from farm.store import Store, cache_root
     from farm.transports.agent_keys import hold_key
 
@@ -176,7 +176,7 @@ def tracker(
     kind of board (url = "tracker://HOST:PORT/KIND"). It does not authenticate anyone: keep it on
     loopback or on a network of the lab's own.
     """
-    from farm import signals
+    from farm.processes import signals
     from farm.tracker import Settings, Where, serve
 
     settings = session.fleet().tracker

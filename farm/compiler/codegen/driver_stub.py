@@ -11,8 +11,8 @@ import re
 import sys
 from pathlib import Path
 
-from farm import subprocesses
-from farm.deadline import Deadline
+from farm.processes import subprocesses
+from farm.processes.deadline import Deadline
 from farm.store import Store, digest_of
 
 DRIVER = "libcuda.so.1"

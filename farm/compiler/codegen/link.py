@@ -10,9 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from farm import sandbox, subprocesses
-from farm.deadline import Deadline
+from farm import sandbox
 from farm.errors import BuildError
+from farm.processes import subprocesses
+from farm.processes.deadline import Deadline
 from farm.sandbox.program import restricted
 from farm.types import Profile
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from farm.compiler.build import RawChoices
 from farm.compiler.diagnostics.reference_steps import Computed, file_of
 from farm.compiler.tensor_cache import raw
+from farm.processes.workers import TaskContext
 from farm.types import Artifact, Prepared, Profile, Progress, Stage
-from farm.workers import TaskContext
 
 if TYPE_CHECKING:
     import numpy as np

@@ -26,9 +26,9 @@ from farm.compiler.fingerprint import compiler_digest, cuda_version, this_cpu, v
 from farm.compiler.gpu.schedule import CUDA, is_gpu
 from farm.compiler.lower import resolve_target
 from farm.compiler.target.cpu_model import CpuModel, cpu_model_of
+from farm.processes.workers import TaskContext
 from farm.store import Store, digest_of
 from farm.types import Profile
-from farm.workers import TaskContext
 
 ARITHMETIC, MEMORY = "farm_probe_arithmetic", "farm_probe_memory"
 BLOCK_BYTES = 1 << 16  # bytes that one iteration of the memory kernel copies

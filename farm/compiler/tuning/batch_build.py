@@ -13,9 +13,9 @@ from pathlib import Path
 from farm.compiler.build import OBJECTS, RawChoices, object_files, plain_file
 from farm.compiler.codegen.link import linker
 from farm.errors import BuildError
+from farm.processes.workers import TaskContext
 from farm.store import RecordStore
 from farm.types import Batch, Candidate, Prepared, Profile, Proposals, Task, Variant
-from farm.workers import TaskContext
 
 ARRAYS = "arrays.npz"
 Wanted = Sequence[tuple[str, Candidate | Proposals]]

@@ -29,9 +29,9 @@ from farm.compiler.lower import NOTHING, resolve_target
 from farm.compiler.target.cpu_model import cpu_model_of, target_key
 from farm.compiler.tuning import tasks as tuning_tasks
 from farm.compiler.tuning.tasks import General, Piece
+from farm.processes.workers import TaskContext
 from farm.store import digest_of
 from farm.types import Candidate, Prepared, Profile, Progress, Proposals, Stage, Task, Variant
-from farm.workers import TaskContext
 
 Array = np.ndarray[Any, Any]
 Wanted = Sequence[tuple[str, Candidate | Proposals]]

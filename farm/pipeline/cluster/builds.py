@@ -23,9 +23,9 @@ from farm.pipeline.cluster.carrying import (
     with_import,
 )
 from farm.pipeline.worker_tasks import BUILD_S, build_task, kept_build_task, open_pool
+from farm.processes.workers import TaskContext
 from farm.store import ArchiveError, RecordStore, Store, open_store, read_archive
 from farm.types import Artifact, Model, Prepared, Profile, Record
-from farm.workers import TaskContext
 
 
 @dataclass(frozen=True, slots=True)

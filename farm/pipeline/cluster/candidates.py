@@ -11,10 +11,10 @@ from farm.compiler.fingerprint import compiler_digest
 from farm.errors import BuildError, FarmError
 from farm.pipeline.cluster.carrying import Missing, carry_out, imported_here, with_import
 from farm.pipeline.worker_tasks import BUILD_S, batch_task, open_pool
+from farm.processes.workers import TaskContext
 from farm.quantize import float_model
 from farm.store import ArchiveError, open_store
 from farm.types import Batch, Model, Prepared, Profile, Variant
-from farm.workers import TaskContext
 
 
 @dataclass(frozen=True, slots=True)

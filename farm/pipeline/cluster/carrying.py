@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from farm import prepare
-from farm.cancellation import Cancelled
 from farm.cluster import Engine, Line, Work
+from farm.processes.cancellation import Cancelled
+from farm.processes.workers import Kind, WorkerPool
 from farm.store import Store, read_archive, write_archive
 from farm.types import Prepared, Progress
-from farm.workers import Kind, WorkerPool
 
 # A task may wait for a place on a cluster that others use, too; its own deadline is the worker's.
 ELSEWHERE_S = 86_400.0

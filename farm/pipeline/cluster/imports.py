@@ -18,9 +18,9 @@ from farm.errors import BuildError, FarmError, ModelError
 from farm.importers.fingerprints import external_files
 from farm.pipeline.cluster.carrying import carry_out, packed, unpack
 from farm.pipeline.worker_tasks import PREPARE_S, kept_model_task, open_pool, prepare_task
+from farm.processes.workers import TaskContext
 from farm.store import ArchiveError, Store, open_store
 from farm.types import RECIPES, Model, Prepared, Profile
-from farm.workers import TaskContext
 
 _MOST_BYTES = 1 << 30  # of a model's files; they pass through the scheduler's memory
 

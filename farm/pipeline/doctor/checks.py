@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from farm import __version__, transports
-from farm.deadline import Deadline
 from farm.errors import FarmError, WrongAnswer, of_failure
 from farm.pipeline.operations import Show, ensure_agent
 from farm.pipeline.run_jobs import execute, expand
+from farm.processes.deadline import Deadline
+from farm.processes.workers import Kind, TaskContext, WorkerPool
 from farm.store import RunStore, Store
 from farm.transports.layer import Layer
 from farm.types import Device, Event, Model, Plan, Profile, Progress
-from farm.workers import Kind, TaskContext, WorkerPool
 
 _REACH_S, _PLACE_S, _SESSION_S, _ANSWER_S = 60.0, 300.0, 60.0, 300.0
 _TICK_S = 0.1

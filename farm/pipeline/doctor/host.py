@@ -14,10 +14,11 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from farm import sandbox, subprocesses
-from farm.deadline import Deadline
+from farm import sandbox
 from farm.errors import BuildError, FarmError
 from farm.pipeline.doctor.board import Finding
+from farm.processes import subprocesses
+from farm.processes.deadline import Deadline
 from farm.store import SharedCache, Store
 
 _LINK_S = 120.0

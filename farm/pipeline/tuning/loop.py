@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING
 
 from farm import __version__
 from farm.compiler import fingerprint
-from farm.deadline import Deadline
 from farm.errors import FarmError
 from farm.pipeline.tuning.search import BatchRequest, Kernel, Search
 from farm.pipeline.worker_tasks import BUILD_S, batch_task, time_variants_task
+from farm.processes.deadline import Deadline
+from farm.processes.workers import Kind, Message, WorkerPool
 from farm.store import RecordStore, Store
 from farm.types import (
     Batch,
@@ -34,7 +35,6 @@ from farm.types import (
     VariantStarted,
     WrongVariant,
 )
-from farm.workers import Kind, Message, WorkerPool
 
 if TYPE_CHECKING:
     from farm.cluster import Engine

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from farm import stats, transports
-from farm.deadline import Deadline
 from farm.errors import UsageError, WrongAnswer
 from farm.pipeline.dependencies import can_build_remotely, for_profile
 from farm.pipeline.operations import (
@@ -27,6 +26,8 @@ from farm.pipeline.operations import (
 from farm.pipeline.tuning.loop import Board, Show, TuningLoop, TuningState
 from farm.pipeline.tuning.search import Kernel, Search
 from farm.pipeline.worker_tasks import BUILD_S, boards_task, compare_task, open_pool, tasks_task
+from farm.processes.deadline import Deadline
+from farm.processes.workers import thread_map
 from farm.store import RecordStore, Store
 from farm.types import (
     Artifact,
@@ -39,7 +40,6 @@ from farm.types import (
     Progress,
     Record,
 )
-from farm.workers import thread_map
 
 if TYPE_CHECKING:
     from farm.cluster import Engine

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from farm import subprocesses
-from farm.deadline import Deadline
 from farm.errors import DeadlineError, DeviceError
+from farm.processes import subprocesses
+from farm.processes.deadline import Deadline
 from farm.prompts import Ask
 from farm.transports import board_scripts
 from farm.transports.adb import client, devices

@@ -10,7 +10,7 @@ import socket
 import time
 from pathlib import Path
 
-from farm import subprocesses
+from farm.processes import subprocesses
 from farm.transports.adb.board import AdbBoard
 from farm.transports.upload import Note
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from farm.deadline import Deadline
 from farm.errors import DeviceError
+from farm.processes.deadline import Deadline
 from farm.prompts import Ask
 from farm.transports import board_architecture
 from farm.transports.adb import client, devices, server

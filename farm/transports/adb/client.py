@@ -11,9 +11,10 @@ import functools
 import os
 import re
 
-from farm import ownership, subprocesses
-from farm.deadline import Deadline
+from farm import ownership
 from farm.errors import DeviceError, FarmError
+from farm.processes import subprocesses
+from farm.processes.deadline import Deadline
 from farm.transports.adb import server
 from farm.transports.adb.server import Place, ServerError
 

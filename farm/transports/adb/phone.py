@@ -11,8 +11,8 @@ import re
 from collections.abc import Mapping
 
 from farm import sanitize
-from farm.deadline import Deadline
 from farm.errors import DeviceError
+from farm.processes.deadline import Deadline
 from farm.prompts import nobody
 from farm.transports.adb.board import reached
 from farm.types import Device

@@ -12,9 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from farm import subprocesses
-from farm.deadline import Deadline
 from farm.errors import DeadlineError, DeviceError, FarmError, LinkError
+from farm.processes import subprocesses
+from farm.processes.deadline import Deadline
 from farm.prompts import Ask
 from farm.rpc.blocking_connection import BlockingConnection
 from farm.transports.adb import devices, phone, server

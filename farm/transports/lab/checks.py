@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from farm.deadline import Deadline
 from farm.errors import DeviceError
 from farm.lab_client.leasing import Lab
+from farm.processes.deadline import Deadline
 from farm.prompts import Ask
 from farm.transports.lab.transport import wanted
 from farm.transports.lab.ways import is_local, reach, socket_path, ssh_url

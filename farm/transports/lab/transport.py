@@ -14,10 +14,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from farm import at_exit
 from farm.config.urls import parse_url
 from farm.errors import DeviceError, FarmError, UsageError
 from farm.lab_client.leasing import HeldLease, LeasePool, Say, Wanted
+from farm.processes import at_exit
 from farm.prompts import Ask, nobody
 from farm.transports.lab.ways import is_local, reach, socket_path, ssh_url
 from farm.transports.rpc_client import session_with

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from farm import store
-from farm.deadline import Deadline
 from farm.errors import DeviceError, LinkError
 from farm.lab_client.client import SOCKET, LabClient, connected, error_of
 from farm.lab_client.leasing import BoardSession, Lab
+from farm.processes.deadline import Deadline
 from farm.prompts import Ask, nobody
 from farm.rpc.blocking_connection import BlockingConnection
 from farm.types import Device

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from farm.deadline import Deadline
 from farm.errors import DeadlineError
+from farm.processes.deadline import Deadline
 from farm.prompts import Ask
 from farm.transports import board_scripts
 from farm.transports.shell_board import ShellBoard

@@ -6,8 +6,8 @@ import contextlib
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from farm import subprocesses
-from farm.deadline import Deadline
+from farm.processes import subprocesses
+from farm.processes.deadline import Deadline
 from farm.rpc.blocking_connection import wait_in_steps
 
 _PIECE_BYTES = 1 << 18

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from paramiko import AuthenticationException
 
-from farm.deadline import Deadline
 from farm.errors import DeviceError, FarmError
+from farm.processes.deadline import Deadline
 from farm.prompts import Ask
 from farm.transports import board_architecture, layer
 from farm.transports.layer import Layer

@@ -17,10 +17,10 @@ from typing import Any
 
 import paramiko
 
-from farm import subprocesses
-from farm.cancellation import breakable
-from farm.deadline import Deadline
 from farm.errors import DeviceError, FarmError
+from farm.processes import subprocesses
+from farm.processes.cancellation import breakable
+from farm.processes.deadline import Deadline
 from farm.prompts import Ask, nobody, patiently
 from farm.transports.ssh import paramiko_transport
 from farm.transports.ssh.auth import Login
@@ -52,8 +52,8 @@ def logged_in(
     """Yield a client connected to the last hop, each hop reached through the one before.
 
     `name` is the device's name, for messages. `ask` prompts for passwords and passphrases; the
-    deadline does not run meanwhile. All waits are breakable (see farm.cancellation). Raises
-    DeviceError, DeadlineError and LinkError.
+    deadline does not run meanwhile. All waits are breakable (see farm.processes.cancellation).
+    Raises DeviceError, DeadlineError and LinkError.
     """
     with contextlib.ExitStack() as stack:
         said = (

@@ -12,8 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from farm.deadline import Deadline
 from farm.errors import DeadlineError, DeviceError, FarmError, LinkError
+from farm.processes.deadline import Deadline
 from farm.prompts import Ask
 from farm.transports import rpc as transports_rpc
 from farm.transports.rpc_client import session_over

@@ -17,9 +17,9 @@ from farm_running import DEVICES, DIGITS, QUICK, Done, Farm, Running, kill_all
 from ssh_boards import assert_failed
 from waiting import LIMIT_S, patient, wait_until
 
-from farm import subprocesses
-from farm.deadline import Deadline
 from farm.errors import BuildError
+from farm.processes import subprocesses
+from farm.processes.deadline import Deadline
 from farm.store import file_digest
 
 

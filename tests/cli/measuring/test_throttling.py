@@ -14,9 +14,9 @@ import pytest
 from farm_running import HOST, Farm, server
 from rpc_servers import configure
 
-from farm import subprocesses
-from farm.deadline import Deadline
 from farm.errors import FarmError
+from farm.processes import subprocesses
+from farm.processes.deadline import Deadline
 
 SLOW_DOWN_AFTER_S = 2.5  # a warm-up of at most one, and some samples
 

@@ -27,9 +27,9 @@ from farm.pipeline.tuning.loop import TuningState
 from farm.pipeline.tuning.tune import tune
 from farm.pipeline.worker_tasks import compare_task
 from farm.prepare import prepare
+from farm.processes.workers import TaskContext
 from farm.store import RecordStore, Store
 from farm.types import Device, Limits, Model, Profile, Record
-from farm.workers import TaskContext
 
 numbers = np.random.default_rng(0)
 BUDGETS = (0.3, 0.6, 1.2, 2.4)  # minutes: on a busy machine, little is found in a short time

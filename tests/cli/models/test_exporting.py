@@ -17,8 +17,8 @@ import pytest
 from farm_running import DEVICES, DIGITS, QUICK, Farm
 from PIL import Image
 
-from farm import subprocesses
 from farm.agent import recipe
+from farm.processes import subprocesses
 from farm.store import digest_of
 
 BINARIES = Path(sys.executable).parent

@@ -24,7 +24,7 @@ from ssh_boards import assert_failed, assert_nothing_is_left, configure, run_slo
 from ssh_server import SshServer
 from systemd_board import SystemdBoard, systemd_board
 
-from farm import subprocesses
+from farm.processes import subprocesses
 
 IMAGE = Path(__file__).parents[3] / "docs" / "digit.png"
 STEPS = [

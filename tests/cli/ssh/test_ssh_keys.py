@@ -21,8 +21,8 @@ from ssh_passwords import KEY_AND_PASSWORD, PASSWORD, PASSWORDS, password_server
 from ssh_server import SshServer, ssh_server
 from waiting import patient, wait_until
 
-from farm.cancellation import Cancellation
-from farm.deadline import Deadline
+from farm.processes.cancellation import Cancellation
+from farm.processes.deadline import Deadline
 from farm.transports.ssh.config import route
 from farm.transports.ssh.connect import logged_in
 

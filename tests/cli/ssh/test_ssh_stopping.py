@@ -14,7 +14,7 @@ from ssh_boards import END_S, assert_failed, assert_nothing_is_left, run_slowly,
 from ssh_server import SshServer
 from waiting import LIMIT_S, patient, wait_until
 
-from farm.deadline import Deadline
+from farm.processes.deadline import Deadline
 from farm.rpc.blocking_connection import completed
 from farm.transports.ssh.channel_connection import ChannelConnection
 

@@ -6,9 +6,9 @@ import re
 import sys
 from pathlib import Path
 
-from farm import subprocesses
 from farm.agent.recipe import zig_flags
-from farm.deadline import Deadline
+from farm.processes import subprocesses
+from farm.processes.deadline import Deadline
 from farm.store import cache_root
 
 HERE = Path(__file__).resolve().parent

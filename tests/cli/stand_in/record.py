@@ -13,8 +13,8 @@ from farm.commands.common import host_profile
 from farm.compiler.codegen import nvrtc
 from farm.config import load
 from farm.pipeline.worker_tasks import build_task, prepare_task, probe_task
+from farm.processes.workers import TaskContext
 from farm.store import Store
-from farm.workers import TaskContext
 
 _KERNEL = 'extern "C" __global__'
 

@@ -11,9 +11,10 @@ from onnx_models import graph, node, save
 from relax_models import HOST
 from target_profiles import ARM
 
-from farm import executor, subprocesses
+from farm import executor
 from farm.compiler.build import build
 from farm.prepare import prepare
+from farm.processes import subprocesses
 from farm.types import Device, DeviceBuild, Model, Plan
 
 numbers = np.random.default_rng(6)

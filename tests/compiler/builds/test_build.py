@@ -22,15 +22,16 @@ from target_profiles import ARM32, ARM64, X86
 from tvm import relax
 from waiting import LIMIT_S
 
-from farm import agent, subprocesses
+from farm import agent
 from farm.compiler import fingerprint
 from farm.compiler.artifact import KIND
 from farm.compiler.build import build
 from farm.compiler.codegen.executable import compiled
 from farm.compiler.codegen.kernel_libraries import export
 from farm.compiler.codegen.link import linker
-from farm.deadline import Deadline
 from farm.errors import BuildError
+from farm.processes import subprocesses
+from farm.processes.deadline import Deadline
 from farm.store import file_digest
 from farm.types import Prepared
 
@@ -276,7 +277,7 @@ import pickle, sys
 from pathlib import Path
 import farm.prepare
 from farm.compiler.build import build
-from farm.workers import TaskContext
+from farm.processes.workers import TaskContext
 here = Path({str(tmp_path)!r})
 assert build(TaskContext(here), *(pickle.loads((here / name).read_bytes()) for name in ("prepared", "profile")), here / "cache").cached
 print([name for name in ("tvm", "torch", "onnx", "onnxruntime") if name in sys.modules])

@@ -13,11 +13,12 @@ from relax_models import HOST
 from target_profiles import ARM
 from tvm import relax
 
-from farm import executor, importers, subprocesses
+from farm import executor, importers
 from farm.compiler import host_run
 from farm.compiler.build import build
 from farm.compiler.graph.requantize import FACTOR_BITS, Scale, Sums, round_mantissa
 from farm.prepare import prepare
+from farm.processes import subprocesses
 from farm.types import Device, Model
 
 numbers = np.random.default_rng(9)

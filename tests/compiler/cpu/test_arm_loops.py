@@ -13,8 +13,8 @@ import relax_models
 import tvm
 from tvm import relax
 
-from farm import subprocesses
 from farm.compiler.lower import lower
+from farm.processes import subprocesses
 
 sys.path.append(str(Path(__file__).parents[3] / "tools"))
 

@@ -20,9 +20,10 @@ sys.path.append(str(Path(__file__).parents[3] / "tools"))
 
 import inner_loops
 
-from farm import executor, subprocesses
+from farm import executor
 from farm.compiler.build import build
 from farm.compiler.lower import lower, resolve_target
+from farm.processes import subprocesses
 from farm.types import Device, DeviceBuild, Model, Plan, Profile
 
 generated = settings(max_examples=2, suppress_health_check=list(HealthCheck))

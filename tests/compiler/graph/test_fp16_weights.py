@@ -14,7 +14,7 @@ from relax_models import CPUS, HOST, lowered, module, runner
 from target_profiles import ARM
 from tvm import relax, tirx
 
-from farm import executor, subprocesses
+from farm import executor
 from farm.compiler import host_run, tensor_cache
 from farm.compiler.build import build
 from farm.compiler.codegen.executable import compiled
@@ -22,6 +22,7 @@ from farm.compiler.graph import fp16_weights
 from farm.compiler.lower import lower, resolve_target
 from farm.compiler.tensor_cache import ON_LOAD
 from farm.prepare import prepare
+from farm.processes import subprocesses
 from farm.types import Device, DeviceBuild, Model, Plan, Profile, Quantize
 
 numbers = np.random.default_rng(16)

@@ -15,8 +15,8 @@ from this_machine import HOST
 from farm import importers, prepare
 from farm.errors import ModelError
 from farm.inputs.read import read_inputs
+from farm.processes.workers import TaskContext
 from farm.types import Model, Preprocess, TensorSpec, batch_in_words
-from farm.workers import TaskContext
 
 RELU = helper.make_node("Relu", ["x"], ["y"])
 ADD = helper.make_node("Add", ["x", "y"], ["z"])

@@ -38,12 +38,12 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from farm import signals, subprocesses
-from farm.cancellation import Cancellation
-from farm.deadline import Deadline
 from farm.errors import DeadlineError, InternalError
+from farm.processes import signals, subprocesses
+from farm.processes.cancellation import Cancellation
+from farm.processes.deadline import Deadline
+from farm.processes.worker_main import ANSWER, TASK, Kind, TaskContext, run
 from farm.prompts import terminal
-from farm.worker_main import ANSWER, TASK, Kind, TaskContext, run
 
 if TYPE_CHECKING:
     from subprocess import Popen
@@ -58,7 +58,9 @@ _PART, _PART_S = 64, 0.001  # of what is read ahead: items, and seconds of proce
 _MOST_FILES = 1 << 16
 # A worker has our import path. (`python -m` would search the working directory first, where a
 # user's file may have any name.)
-_START = "import sys; sys.path[:] = {path!r}; from farm import worker_main; worker_main.main()"
+_START = (
+    "import sys; sys.path[:] = {path!r}; from farm.processes import worker_main; worker_main.main()"
+)
 
 
 @dataclass(frozen=True, slots=True)

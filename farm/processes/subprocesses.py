@@ -18,9 +18,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from farm.cancellation import breakable
-from farm.deadline import Deadline
 from farm.errors import BuildError, DeadlineError, UsageError
+from farm.processes.cancellation import breakable
+from farm.processes.deadline import Deadline
 
 GRACE_S = 2.0
 _ENDED = ("Z", "X")  # states of processes that have ended
@@ -155,7 +155,7 @@ def peer_process(
     """Run a program for the duration of the block, with a socket as its standard input and output.
 
     Yields the other end of the socket, and the process. Another thread that cancels this one ends
-    the program (see farm.cancellation).
+    the program (see farm.processes.cancellation).
 
     The program's stderr is appended to the file `stderr`, if there is one, or goes to the socket,
     too, with `both`. At the end of the block its input ends; it is given `grace_s` seconds to end

@@ -22,8 +22,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from farm import at_exit
 from farm.errors import BuildError, FarmError, InternalError
+from farm.processes import at_exit
 from farm.prompts import Question
 from farm.tvm_import import leave_torch_out
 
