@@ -33,7 +33,7 @@ def install(link: Link, model: Model, artifact: Artifact) -> int:
 
 def list_releases(link: Link) -> list[Release]:
     """Return all releases on the device, by name and the newest first."""
-    from farm.transports import manifests
+    from farm.transports.agent import manifests
 
     return manifests.listed(link.document("farm.deploy.list"))
 
@@ -84,6 +84,6 @@ def manifest(model: Model, artifact: Artifact) -> dict[str, Any]:
 
 
 def _release(link: Link, function: str, *arguments: Any) -> Release:
-    from farm.transports import manifests
+    from farm.transports.agent import manifests
 
     return manifests.release(link.document(function, *arguments), current=True)

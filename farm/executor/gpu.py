@@ -7,8 +7,9 @@ from typing import Any
 
 from farm.config import profiles
 from farm.errors import DeviceError, FarmError
-from farm.transports import Link, agent_version
-from farm.transports.agent_answers import AgentAnswerError
+from farm.transports import Link
+from farm.transports.agent import version as agent_version
+from farm.transports.agent.answers import AgentAnswerError
 from farm.types import Device
 
 # What is wrong and how to fix it, by the kind of problem that the agent reports

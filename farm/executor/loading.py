@@ -23,7 +23,8 @@ from farm.rpc.values import CPU, RemoteDevice
 from farm.rpc.virtual_machine import RemoteVirtualMachine
 from farm.store import file_digest
 from farm.time_ledger import timed
-from farm.transports import Link, agent_answers
+from farm.transports import Link
+from farm.transports.agent import answers as agent_answers
 from farm.types import Artifact, Device, Progress, Stage, TensorSpec
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from farm.transports.agent_answers import AgentAnswerError
+from farm.transports.agent.answers import AgentAnswerError
 from farm.types import Kernel, Span, Step
 
 _RECORD = np.dtype(

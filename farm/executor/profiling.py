@@ -19,7 +19,8 @@ from farm.executor.roofline import measure_roofline
 from farm.processes.deadline import Deadline
 from farm.processes.workers import TaskContext
 from farm.time_ledger import timed
-from farm.transports import Link, agent_answers
+from farm.transports import Link
+from farm.transports.agent import answers as agent_answers
 from farm.types import Device, DeviceBuild, Profiled, Progress, Stage
 
 if TYPE_CHECKING:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from farm.executor.loading import device_of_tensors, facts_of, send
-from farm.transports import Link, agent_answers
+from farm.transports import Link
+from farm.transports.agent import answers as agent_answers
 from farm.types import Device, Roofline
 
 if TYPE_CHECKING:

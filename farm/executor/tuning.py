@@ -13,7 +13,7 @@ from farm.rpc.blocking import Tensor
 from farm.rpc.values import CPU
 from farm.rpc.virtual_machine import RemoteVirtualMachine
 from farm.sandbox.array_files import read_arrays
-from farm.transports import agent_answers
+from farm.transports.agent import answers as agent_answers
 from farm.types import Batch, Device, Progress, Stage, TuningRound, VariantStarted, WrongVariant
 
 if TYPE_CHECKING:

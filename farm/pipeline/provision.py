@@ -107,7 +107,7 @@ def _only_by_ssh(devices: Sequence[Device], what: str) -> None:
 
 def _by_hand(device: Device) -> str:
     """Return the advice for starting the agent by hand."""
-    from farm.transports.agent_version import start_command
+    from farm.transports.agent.version import start_command
 
     return (
         f"on the board: {start_command(device)}; where farm is to do it, give the device an "

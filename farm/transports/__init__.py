@@ -12,12 +12,7 @@ Modules:
     board_scripts         shell scripts for that
     adb                   `adb:`: install and start the agent on an Android board by adb
     gpu_preflight         reasons why a GPU device cannot be used, known before connecting
-    agent_keys            keys of agents on this machine, in files of their owner
-    agent_version         check that the agent has farm's protocol and versions
-    agent_answers         validate the documents and numbers that an agent returns
-    agent_errors          what an agent's errors mean, by their codes
-    agent_errors_by_text  the same for agents from before there were codes
-    manifests             validate the manifests of releases that an agent returns
+    agent                 what farm knows of an agent's side: keys, versions, answers, errors
     upload                store a file on a device, resuming interrupted transfers
     board_architecture    detect a board's architecture and check it against the profile
     layer                 a layer of a connection, and checks that transports share
@@ -57,7 +52,8 @@ from typing import Any
 from farm.errors import DeviceError, UsageError, did_you_mean
 from farm.prompts import Ask, nobody
 from farm.rpc.blocking import BlockingSession
-from farm.transports import agent_answers, gpu_preflight, upload
+from farm.transports import gpu_preflight, upload
+from farm.transports.agent import answers as agent_answers
 from farm.transports.state import State
 from farm.types import Device
 
@@ -142,7 +138,7 @@ def open(  # noqa: A001
     Raises DeviceError, also for a native agent of another version. A server of TVM's own that is of
     an older version is a warning.
     """
-    from farm.transports import agent_version
+    from farm.transports.agent import version as agent_version
 
     with connect(device, agent, scratch, timeout_s, ask, greeting_s) as link:
         if link.native:

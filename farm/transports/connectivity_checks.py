@@ -11,7 +11,8 @@ from pathlib import Path
 from farm.processes import subprocesses
 from farm.processes.deadline import Deadline
 from farm.prompts import Ask, nobody
-from farm.transports import agent_version, layer, rpc, shells
+from farm.transports import layer, rpc, shells
+from farm.transports.agent import version as agent_version
 from farm.transports.layer import Layer
 from farm.transports.local import launcher_of
 from farm.types import Device

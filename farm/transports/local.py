@@ -20,7 +20,7 @@ from farm.errors import DeadlineError, DeviceError, FarmError
 from farm.processes import subprocesses
 from farm.processes.deadline import Deadline
 from farm.prompts import Ask
-from farm.transports.agent_errors import session_end
+from farm.transports.agent.errors import session_end
 from farm.transports.rpc_client import session
 from farm.transports.rpc_errors import ended, translate
 from farm.transports.state import State

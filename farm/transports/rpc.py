@@ -11,8 +11,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from farm.prompts import Ask
-from farm.transports.agent_keys import local_agent, read_key
-from farm.transports.agent_version import start_command
+from farm.transports.agent.keys import local_agent, read_key
+from farm.transports.agent.version import start_command
 from farm.transports.rpc_client import session
 from farm.transports.state import State
 from farm.types import Device

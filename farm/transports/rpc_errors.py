@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from farm.errors import DeadlineError, DeviceError, FarmError, LinkError
-from farm.transports import agent_errors
-from farm.transports.agent_errors import DISK_FULL, NO_MEMORY, SESSION_ENDED
+from farm.transports.agent import errors as agent_errors
+from farm.transports.agent.errors import DISK_FULL, NO_MEMORY, SESSION_ENDED
 from farm.types import Device
 
 

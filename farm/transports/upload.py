@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from farm.transports import agent_answers
+from farm.transports.agent import answers as agent_answers
 
 Note = Callable[[int], None]  # called with the number of bytes that have arrived or are in transit
 # carry(path, digest, offset, note) sends a file from the offset on to its partial file on the

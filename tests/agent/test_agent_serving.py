@@ -23,7 +23,7 @@ from waiting import LIMIT_S, patient, wait_until
 from farm import __version__
 from farm.processes import subprocesses
 from farm.processes.deadline import Deadline
-from farm.transports.agent_version import PROTOCOL
+from farm.transports.agent.version import PROTOCOL
 
 Start = Callable[..., Agent]
 Models = Callable[[str], SmallModel]

@@ -21,7 +21,7 @@ from farm.rpc.handshake import HandshakeError
 from farm.rpc.opening import open_session
 from farm.rpc.session import Session
 from farm.rpc.values import CPU, DataType, Pointer, RemoteDevice, RemoteObject, RemoteTensor
-from farm.transports import agent_version
+from farm.transports.agent import version as agent_version
 
 KEY = "echo"
 DATA_TYPES = [

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from farm.transports import agent_answers, manifests
-from farm.transports.agent_answers import AgentAnswerError
+from farm.transports.agent import answers as agent_answers
+from farm.transports.agent import manifests
+from farm.transports.agent.answers import AgentAnswerError
 
 FACTS: dict[str, Any] = {
     "agent": "0.1.0",

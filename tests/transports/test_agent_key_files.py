@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from farm.errors import DeviceError, UsageError
-from farm.transports.agent_keys import hold_key, local_agent, read_key
+from farm.transports.agent.keys import hold_key, local_agent, read_key
 
 PORT = 9
 

@@ -10,8 +10,8 @@ import pytest
 
 import farm.agent
 from farm.errors import BuildError, DeadlineError, DeviceError, FarmError, LinkError
-from farm.transports import agent_errors_by_text
-from farm.transports.agent_errors import MEANINGS, SessionEnd, session_end
+from farm.transports.agent import errors_by_text as agent_errors_by_text
+from farm.transports.agent.errors import MEANINGS, SessionEnd, session_end
 from farm.transports.rpc_errors import ROWS, SYSTEM_ROWS, ended, essence, translate
 from farm.types import Device, Profile
 

@@ -93,7 +93,7 @@ def agent(
     from farm.pipeline import agent_for
     from farm.processes import subprocesses
     from farm.store import Store, cache_root
-    from farm.transports.agent_keys import hold_key
+    from farm.transports.agent.keys import hold_key
 
     check_loopback(host, open_to_network)
     key = chosen_key(key, key_file, no_key, tracker)
@@ -200,7 +200,7 @@ def chosen_key(key: str, key_file: Path | None, no_key: bool, tracker: str | Non
 
     Raises UsageError for an invalid key, and if more than one option gives it.
     """
-    from farm.transports.agent_keys import read_key
+    from farm.transports.agent.keys import read_key
 
     spoken = (
         click.get_current_context().get_parameter_source("key")
@@ -244,7 +244,7 @@ def chosen_key(key: str, key_file: Path | None, no_key: bool, tracker: str | Non
 
 def check_key(key: str, tracker: str | None) -> None:
     """Raise UsageError for an invalid key or tracker address, and for a tracker without a key."""
-    from farm.transports.agent_keys import is_key
+    from farm.transports.agent.keys import is_key
 
     if key and not is_key(key):
         raise UsageError(

@@ -235,7 +235,7 @@ def session_task(
     Returns the findings about the board's conditions. TVM's own server reports none.
     """
     from farm import executor, transports
-    from farm.transports import agent_version
+    from farm.transports.agent import version as agent_version
 
     gpu: Finding | None = None
     older = ""

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from farm import __version__
 from farm.errors import DeviceError
-from farm.transports.agent_answers import AgentAnswerError
+from farm.transports.agent.answers import AgentAnswerError
 from farm.types import Device
 
 PROTOCOL = 5  # version of the agent's own RPC functions

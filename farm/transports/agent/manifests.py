@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from farm.transports.agent_answers import AgentAnswerError
+from farm.transports.agent.answers import AgentAnswerError
 from farm.types import Preprocess, Release, TensorSpec
 
 _MOST_TENSOR_BYTES = (1 << 31) - 1  # as in farm/agent/src/rpc/packets.h
