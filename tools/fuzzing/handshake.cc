@@ -1,4 +1,5 @@
-// A client's greeting, in pieces. Input: one byte, the size of a piece less one; the bytes that the client sends.
+// A client's greeting, in pieces. Input: one byte, the size of a piece less one; the bytes that the
+// client sends.
 #include "rpc/handshake.h"
 
 #include <errno.h>
@@ -53,6 +54,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   CLAIM(visitor.session_timeout_s() >= 0);
   CLAIM(visitor.Accept("board").get() == connection);
   int32_t answer[2];
-  CLAIM(read(client.get(), answer, sizeof(answer)) == sizeof(answer) && answer[0] == tvm::runtime::kRPCSuccess);
+  CLAIM(read(client.get(), answer, sizeof(answer)) == sizeof(answer) &&
+        answer[0] == tvm::runtime::kRPCSuccess);
   return 0;
 }

@@ -3,8 +3,8 @@
 
 #include <string>
 
-#include "fuzzing.h"
 #include "base/io.h"
+#include "fuzzing.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string answer(reinterpret_cast<const char*>(data), size);

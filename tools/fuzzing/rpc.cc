@@ -1,6 +1,7 @@
-// A client's packets after the greeting, to TVM's own server loop. Input: one byte (see Client), then packets.
-// A packet's addresses and functions are what the server gave out before, so that the wild ones of a fuzzer would say nothing
-// about the framing: the session that is served here takes all that TVM's has, and follows none.
+// A client's packets after the greeting, to TVM's own server loop. Input: one byte (see Client),
+// then packets. A packet's addresses and functions are what the server gave out before, so that the
+// wild ones of a fuzzer would say nothing about the framing: the session that is served here takes
+// all that TVM's has, and follows none.
 #include <string.h>
 #include <tvm/ffi/function.h>
 #include <tvm/runtime/device_api.h>
@@ -11,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "fuzzing.h"
 #include "base/io.h"
+#include "fuzzing.h"
 #include "rpc/packets.h"
 #include "rpc_endpoint.h"
 #include "rpc_session.h"
@@ -31,16 +32,19 @@ std::string Bytes(T value) {
 }
 
 std::string Packet(const std::string& body) { return Bytes<uint64_t>(body.size()) + body; }
-std::string Text(const std::string& text) { return Bytes<int32_t>(ffi::TypeIndex::kTVMFFIRawStr) + Bytes<uint64_t>(text.size()) + text; }
+std::string Text(const std::string& text) {
+  return Bytes<int32_t>(ffi::TypeIndex::kTVMFFIRawStr) + Bytes<uint64_t>(text.size()) + text;
+}
 
 // Every session begins like this; the fuzzer's packets come after it.
 std::string Beginning() {
   const std::string version = tvm::runtime::kRPCProtocolVer;
-  return Packet(Bytes(RPCCode::kInitServer) + Bytes<uint64_t>(version.size()) + version + Bytes<int32_t>(1) + Text(kSession));
+  return Packet(Bytes(RPCCode::kInitServer) + Bytes<uint64_t>(version.size()) + version +
+                Bytes<int32_t>(1) + Text(kSession));
 }
 
-// The first byte says how the client behaves: the 7 low bits are the size of the pieces that come (0: as much as fits), the highest
-// bit says that it has hung up without reading any answer.
+// The first byte says how the client behaves: the 7 low bits are the size of the pieces that come
+// (0: as much as fits), the highest bit says that it has hung up without reading any answer.
 class Client final : public tvm::runtime::RPCChannel {
  public:
   Client(const uint8_t* data, size_t size) : piece_(data[0] & 127), gone_(data[0] & 128) {
@@ -48,7 +52,8 @@ class Client final : public tvm::runtime::RPCChannel {
   }
 
   size_t Send(const void*, size_t size) final {
-    if (gone_ && at_ == bytes_.size()) throw farm::IoError(farm::error::kFile, "write: Broken pipe");
+    if (gone_ && at_ == bytes_.size())
+      throw farm::IoError(farm::error::kFile, "write: Broken pipe");
     return size;
   }
 
@@ -69,20 +74,27 @@ class Client final : public tvm::runtime::RPCChannel {
 class Device final : public tvm::runtime::DeviceAPI {
  public:
   void SetDevice(tvm::Device) final {}
-  void GetAttr(tvm::Device, tvm::runtime::DeviceAttrKind kind, ffi::Any* value) final { *value = static_cast<int>(kind); }
-  void* AllocDataSpace(tvm::Device, size_t nbytes, size_t, DLDataType) final { return reinterpret_cast<void*>(nbytes | 1); }
+  void GetAttr(tvm::Device, tvm::runtime::DeviceAttrKind kind, ffi::Any* value) final {
+    *value = static_cast<int>(kind);
+  }
+  void* AllocDataSpace(tvm::Device, size_t nbytes, size_t, DLDataType) final {
+    return reinterpret_cast<void*>(nbytes | 1);
+  }
   void FreeDataSpace(tvm::Device, void*) final {}
   void StreamSync(tvm::Device, TVMStreamHandle) final {}
-  void CopyDataFromTo(const void*, size_t, void*, size_t, size_t, tvm::Device, tvm::Device, DLDataType,
-                      TVMStreamHandle) final {}
+  void CopyDataFromTo(const void*, size_t, void*, size_t, size_t, tvm::Device, tvm::Device,
+                      DLDataType, TVMStreamHandle) final {}
 };
 
 class Session final : public tvm::runtime::RPCSession {
  public:
-  PackedFuncHandle GetFunction(const std::string& name) final { return reinterpret_cast<void*>(name.size()); }
+  PackedFuncHandle GetFunction(const std::string& name) final {
+    return reinterpret_cast<void*>(name.size());
+  }
 
   // Answers with one of the arguments, or with something of another kind.
-  void CallFunc(PackedFuncHandle function, ffi::PackedArgs args, const FEncodeReturn& answer) final {
+  void CallFunc(PackedFuncHandle function, ffi::PackedArgs args,
+                const FEncodeReturn& answer) final {
     const auto number = reinterpret_cast<size_t>(function);
     CLAIM(number != 0);
     Touch(args);
@@ -90,7 +102,8 @@ class Session final : public tvm::runtime::RPCSession {
     ffi::AnyView values[2] = {0, nullptr};
     if (number % 4 == 2 && args.size() > 0) {
       ffi::AnyView arg = args[static_cast<int>(number / 4 % static_cast<size_t>(args.size()))];
-      const bool wild = arg.type_index() == ffi::TypeIndex::kTVMFFIFunction || arg.type_index() == ffi::TypeIndex::kTVMFFIModule;
+      const bool wild = arg.type_index() == ffi::TypeIndex::kTVMFFIFunction ||
+                        arg.type_index() == ffi::TypeIndex::kTVMFFIModule;
       if (!wild) values[1] = arg;
     }
     if (number % 4 == 3) values[1] = reinterpret_cast<void*>(number);
@@ -125,7 +138,8 @@ class Session final : public tvm::runtime::RPCSession {
       if (auto bytes = args[i].as<ffi::Bytes>()) ReadAll(bytes->data(), bytes->size());
       if (args[i].type_index() == ffi::TypeIndex::kTVMFFIDLTensorPtr) {
         auto* tensor = args[i].cast<DLTensor*>();
-        ReadAll(reinterpret_cast<const char*>(tensor->shape), sizeof(int64_t) * static_cast<size_t>(tensor->ndim));
+        ReadAll(reinterpret_cast<const char*>(tensor->shape),
+                sizeof(int64_t) * static_cast<size_t>(tensor->ndim));
       }
     }
   }
@@ -143,8 +157,10 @@ class Author {
     std::string body = Bytes<int32_t>(code);
     if (code == static_cast<int>(RPCCode::kInitServer)) body += Bytes<uint64_t>(3) + "0.8";
     if (code == static_cast<int>(RPCCode::kCallFunc)) body += Bytes<uint64_t>(1 + Below(64));
-    if (code == static_cast<int>(RPCCode::kCopyToRemote)) return Packet(body + Tensor() + Bytes<uint64_t>(4) + "abcd");
-    if (code == static_cast<int>(RPCCode::kCopyFromRemote)) return Packet(body + Tensor() + Bytes<uint64_t>(Below(64)));
+    if (code == static_cast<int>(RPCCode::kCopyToRemote))
+      return Packet(body + Tensor() + Bytes<uint64_t>(4) + "abcd");
+    if (code == static_cast<int>(RPCCode::kCopyFromRemote))
+      return Packet(body + Tensor() + Bytes<uint64_t>(Below(64)));
     const int count = static_cast<int>(Below(5));
     body += Bytes<int32_t>(count);
     for (int i = 0; i < count; ++i) body += Argument();
@@ -156,12 +172,16 @@ class Author {
  private:
   std::string Tensor() {
     const int dimensions = static_cast<int>(Below(4));
-    std::string bytes = Bytes<uint64_t>(4096) + Device() + Bytes<int32_t>(dimensions) + Bytes(DLDataType{kDLFloat, 32, 1});
-    for (int i = 0; i < dimensions; ++i) bytes += Bytes<int64_t>(static_cast<int64_t>(1 + Below(8)));
+    std::string bytes = Bytes<uint64_t>(4096) + Device() + Bytes<int32_t>(dimensions) +
+                        Bytes(DLDataType{kDLFloat, 32, 1});
+    for (int i = 0; i < dimensions; ++i)
+      bytes += Bytes<int64_t>(static_cast<int64_t>(1 + Below(8)));
     return bytes + Bytes<uint64_t>(0);
   }
 
-  std::string Device() { return Bytes<int32_t>(Below(8) ? kDLCPU : static_cast<int32_t>(Below(200))) + Bytes<int32_t>(0); }
+  std::string Device() {
+    return Bytes<int32_t>(Below(8) ? kDLCPU : static_cast<int32_t>(Below(200))) + Bytes<int32_t>(0);
+  }
 
   std::string Argument() {
     const int32_t kinds[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 64, 65, 66, 68, 70, 73, 128};
@@ -170,11 +190,13 @@ class Author {
     if (kind == ffi::TypeIndex::kTVMFFIDevice) return bytes + Device();
     if (kind == ffi::TypeIndex::kTVMFFIDLTensorPtr) return bytes + Tensor();
     if (kind == 8 || kind == 9) return bytes + Bytes<uint64_t>(5) + "words";
-    const bool plain = kind <= 5 || kind == ffi::TypeIndex::kTVMFFIFunction || kind == ffi::TypeIndex::kTVMFFIModule;
+    const bool plain = kind <= 5 || kind == ffi::TypeIndex::kTVMFFIFunction ||
+                       kind == ffi::TypeIndex::kTVMFFIModule;
     if (plain) return kind ? bytes + Bytes<uint64_t>(Below(100)) : bytes;
     const uint32_t objects[] = {static_cast<uint32_t>(tvm::runtime::kRuntimeRPCObjectRef), 65, 66};
     const uint32_t object = objects[Below(std::size(objects))];
-    return bytes + Bytes(object) + (object > 66 ? Bytes<uint64_t>(64) : Bytes<uint64_t>(5) + "words");
+    return bytes + Bytes(object) +
+           (object > 66 ? Bytes<uint64_t>(64) : Bytes<uint64_t>(5) + "words");
   }
 
   std::minstd_rand random_;
@@ -199,16 +221,18 @@ std::vector<Whole> PacketsOf(const uint8_t* data, size_t size) {
 }  // namespace
 
 extern "C" int LLVMFuzzerInitialize(int*, char***) {
-  ffi::Function::SetGlobal(kSession, ffi::Function::FromTyped([] {
-                             return tvm::runtime::CreateRPCSessionModule(std::make_shared<Session>());
-                           }));
+  ffi::Function::SetGlobal(
+      kSession, ffi::Function::FromTyped([] {
+        return tvm::runtime::CreateRPCSessionModule(std::make_shared<Session>());
+      }));
   return 0;
 }
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size < 1) return 0;
   try {
-    auto channel = std::make_unique<farm::PacketChannel>(std::make_unique<Client>(data, size), kMaxPacketBytes);
+    auto channel = std::make_unique<farm::PacketChannel>(std::make_unique<Client>(data, size),
+                                                         kMaxPacketBytes);
     tvm::runtime::RPCEndpoint::Create(std::move(channel), "fuzzing", "")->ServerLoop();
   } catch (const std::exception&) {
   }
@@ -216,7 +240,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
 }
 
 // Most changes keep packets whole, so that they come further than to the first length.
-extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t max_size, unsigned seed) {
+extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t max_size,
+                                          unsigned seed) {
   Author author(seed);
   if (size == 0 || author.Below(8) == 0) return LLVMFuzzerMutate(data, size, max_size);
   auto packets = PacketsOf(data, size);
@@ -230,7 +255,8 @@ extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t max
     const size_t room = body.size() + 64;
     const size_t before = body.size();
     body.resize(room);
-    body.resize(before ? LLVMFuzzerMutate(reinterpret_cast<uint8_t*>(body.data()), before, room) : 4);
+    body.resize(before ? LLVMFuzzerMutate(reinterpret_cast<uint8_t*>(body.data()), before, room)
+                       : 4);
     out.replace(packet.begin, packet.size, Packet(body));
   }
   if (out.size() > max_size) return LLVMFuzzerMutate(data, size, max_size);

@@ -30,7 +30,8 @@ class CommandLine {
   std::string Value(const std::string& option, const std::string& otherwise = "") const;
   std::vector<std::string> Values(const std::string& option) const;
   // A number, up to `maximum`. UsageError when it is none.
-  uint64_t Number(const std::string& option, uint64_t otherwise, uint64_t maximum = UINT64_MAX) const;
+  uint64_t Number(const std::string& option, uint64_t otherwise,
+                  uint64_t maximum = UINT64_MAX) const;
   // Text that goes into a tracker's JSON and the handshake as it is. UsageError when it cannot.
   std::string Plain(const std::string& option, const std::string& otherwise) const;
   // The same for what an option has brought in from elsewhere.

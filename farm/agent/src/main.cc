@@ -1,4 +1,5 @@
-// farm-agent: a TVM RPC device without Python. Starts what the command line asks for; everything else is elsewhere.
+// farm-agent: a TVM RPC device without Python. Starts what the command line asks for; everything
+// else is elsewhere.
 #include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -14,12 +15,12 @@
 #include <algorithm>
 #include <string>
 
+#include "base/signals.h"
 #include "command_line.h"
-#include "loader/elf_loader.h"
 #include "execution/facts.h"
 #include "execution/run.h"
+#include "loader/elf_loader.h"
 #include "rpc/server.h"
-#include "base/signals.h"
 #include "store/store.h"
 
 namespace farm {
@@ -37,14 +38,17 @@ std::string Absolute(const std::string& path) {
   return absolute;
 }
 
-// In a folder that everybody may write to, the name that we would use may be somebody else's already.
+// In a folder that everybody may write to, the name that we would use may be somebody else's
+// already.
 std::string OwnFolder() {
   const char* temporary = getenv("TMPDIR");
-  std::string path = std::string(temporary && *temporary ? temporary : "/tmp") + "/farm-agent-" + std::to_string(geteuid());
+  std::string path = std::string(temporary && *temporary ? temporary : "/tmp") + "/farm-agent-" +
+                     std::to_string(geteuid());
   struct stat info;
   mkdir(path.c_str(), 0700);
   if (lstat(path.c_str(), &info)) Fail("cannot make " + path);
-  if (!S_ISDIR(info.st_mode) || info.st_uid != geteuid()) throw IoError(error::kFile, path + " is not this user's folder; name another by --work-dir");
+  if (!S_ISDIR(info.st_mode) || info.st_uid != geteuid())
+    throw IoError(error::kFile, path + " is not this user's folder; name another by --work-dir");
   return path;
 }
 
@@ -66,12 +70,14 @@ std::string KeyFrom(const std::string& path) {
   struct stat info;
   if (!file.valid() || fstat(file.get(), &info)) Fail("cannot read the key file " + path);
   if (S_ISREG(info.st_mode) && (info.st_mode & (S_IRWXG | S_IRWXO))) {
-    throw UsageError("--key-file: other users may use " + path + "; chmod 600 it, and take a new key where they could read this one");
+    throw UsageError("--key-file: other users may use " + path +
+                     "; chmod 600 it, and take a new key where they could read this one");
   }
   std::string text;
   char piece[4096];
   ssize_t count;
-  while (text.size() < sizeof(piece) && text.find('\n') == std::string::npos && (count = read(file.get(), piece, sizeof(piece)))) {
+  while (text.size() < sizeof(piece) && text.find('\n') == std::string::npos &&
+         (count = read(file.get(), piece, sizeof(piece)))) {
     if (count < 0 && errno != EINTR) Fail("cannot read the key file " + path);
     text.append(piece, count > 0 ? static_cast<size_t>(count) : 0);
   }
@@ -92,10 +98,12 @@ std::string Key(const CommandLine& given) {
 // A name goes into commands, files and URLs.
 std::string BoardName(const std::string& name) {
   for (unsigned char c : name) {
-    if (!isalnum(c) && !strchr("_-.", c)) throw UsageError("--board: only letters, digits, '_', '-' and '.'");
+    if (!isalnum(c) && !strchr("_-.", c))
+      throw UsageError("--board: only letters, digits, '_', '-' and '.'");
   }
   if (name.size() > kMaxBoardName || name.compare(0, 1, "-") == 0 || name.compare(0, 1, ".") == 0) {
-    throw UsageError("--board: at most " + std::to_string(kMaxBoardName) + " signs, the first a letter or a digit");
+    throw UsageError("--board: at most " + std::to_string(kMaxBoardName) +
+                     " signs, the first a letter or a digit");
   }
   return name;
 }
@@ -107,7 +115,8 @@ ServerOptions ServerOptionsFrom(const CommandLine& given) {
   options.port_file = given.Value("--port-file");
   options.key = Key(given);
   options.tracker = given.Value("--tracker");
-  if (!options.tracker.empty() && options.tracker.find(':') == std::string::npos) throw UsageError("--tracker wants HOST:PORT");
+  if (!options.tracker.empty() && options.tracker.find(':') == std::string::npos)
+    throw UsageError("--tracker wants HOST:PORT");
   options.custom_address = given.Plain("--custom-addr", "");
   options.board = BoardName(given.Value("--board"));
   options.open_to_network = given.Has("--open-to-network");
@@ -145,7 +154,8 @@ int Serve(const CommandLine& given, pid_t parent) {
   SweepStore(options.session.store);
   RegisterElfLoader();
   if (given.Has("--stdio")) return ServeStandardStreams(options.session);
-  if (options.key.empty()) Log("no key: every user who reaches the port may run code as this one; see --key-file");
+  if (options.key.empty())
+    Log("no key: every user who reaches the port may run code as this one; see --key-file");
   Server(options).Run();
   return 0;
 }

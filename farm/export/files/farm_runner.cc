@@ -7,9 +7,9 @@
 #include <sstream>
 #include <stdexcept>
 
+#include "execution/model.h"
 #include "loader/elf_loader.h"
 #include "store/manifest.h"
-#include "execution/model.h"
 
 namespace farm {
 namespace {
@@ -28,7 +28,8 @@ DLDataType TypeOf(const std::string& dtype) { return tvm::ffi::StringToDLDataTyp
 
 TensorInfo InfoOf(const TensorSpec& spec) {
   const DLDataType type = TypeOf(spec.dtype);
-  TensorInfo info{spec.name, spec.dtype, spec.shape, static_cast<size_t>((type.bits * type.lanes + 7) / 8)};
+  TensorInfo info{spec.name, spec.dtype, spec.shape,
+                  static_cast<size_t>((type.bits * type.lanes + 7) / 8)};
   for (int64_t extent : spec.shape) info.nbytes *= static_cast<size_t>(extent);
   return info;
 }
@@ -46,15 +47,20 @@ double NumberOr(const tvm::ffi::Any& number, double otherwise) {
 
 std::vector<double> NumbersAt(const json::Object& rules, const char* key) {
   std::vector<double> numbers;
-  for (const tvm::ffi::Any& number : rules.at(tvm::ffi::String(key)).cast<json::Array>()) numbers.push_back(NumberOr(number, 0));
+  for (const tvm::ffi::Any& number : rules.at(tvm::ffi::String(key)).cast<json::Array>())
+    numbers.push_back(NumberOr(number, 0));
   return numbers;
 }
 
 ImageRules RulesOf(const Manifest& manifest) {
   const auto rules = manifest.json().at(tvm::ffi::String("preprocess")).cast<json::Object>();
-  auto text = [&rules](const char* key) { return std::string(rules.at(tvm::ffi::String(key)).cast<tvm::ffi::String>()); };
-  const tvm::ffi::Any crop = rules.count(tvm::ffi::String("crop")) ? rules.at(tvm::ffi::String("crop")) : tvm::ffi::Any();
-  return {NumbersAt(rules, "mean"), NumbersAt(rules, "std"), text("layout"), text("channels"), NumberOr(crop, 0)};
+  auto text = [&rules](const char* key) {
+    return std::string(rules.at(tvm::ffi::String(key)).cast<tvm::ffi::String>());
+  };
+  const tvm::ffi::Any crop =
+      rules.count(tvm::ffi::String("crop")) ? rules.at(tvm::ffi::String("crop")) : tvm::ffi::Any();
+  return {NumbersAt(rules, "mean"), NumbersAt(rules, "std"), text("layout"), text("channels"),
+          NumberOr(crop, 0)};
 }
 
 // The place of a name. `bytes` must be its size.
@@ -63,7 +69,8 @@ size_t Find(const std::vector<TensorInfo>& infos, const std::string& name, size_
   for (size_t i = 0; i < infos.size(); ++i) {
     if (infos[i].name == name) {
       if (infos[i].nbytes == nbytes) return i;
-      throw std::runtime_error(name + " has " + std::to_string(infos[i].nbytes) + " bytes, not " + std::to_string(nbytes));
+      throw std::runtime_error(name + " has " + std::to_string(infos[i].nbytes) + " bytes, not " +
+                               std::to_string(nbytes));
     }
     names += (i ? ", " : "") + infos[i].name;
   }
@@ -113,14 +120,17 @@ void Runner::SetInput(const std::string& name, const void* data, size_t nbytes) 
   const size_t at = Find(state_->inputs, name, nbytes);
   std::optional<Tensor>& tensor = state_->given[at];
   const TensorInfo& info = state_->inputs[at];
-  if (!tensor) tensor = Tensor::Empty(tvm::ffi::Shape(info.shape.begin(), info.shape.end()), TypeOf(info.dtype), {kDLCPU, 0});
+  if (!tensor)
+    tensor = Tensor::Empty(tvm::ffi::Shape(info.shape.begin(), info.shape.end()),
+                           TypeOf(info.dtype), {kDLCPU, 0});
   if (nbytes) tensor->CopyFromBytes(data, nbytes);
 }
 
 void Runner::Run() {
   std::vector<Tensor> inputs;
   for (size_t i = 0; i < state_->given.size(); ++i) {
-    if (!state_->given[i]) throw std::runtime_error("the input " + state_->inputs[i].name + " was not set");
+    if (!state_->given[i])
+      throw std::runtime_error("the input " + state_->inputs[i].name + " was not set");
     inputs.push_back(*state_->given[i]);
   }
   state_->results = state_->model.Run(inputs);
@@ -128,7 +138,8 @@ void Runner::Run() {
 
 void Runner::GetOutput(const std::string& name, void* data, size_t nbytes) const {
   const size_t at = Find(state_->outputs, name, nbytes);
-  if (at >= state_->results.size()) throw std::runtime_error("there are no outputs yet: Run() comes first");
+  if (at >= state_->results.size())
+    throw std::runtime_error("there are no outputs yet: Run() comes first");
   if (nbytes) state_->results[at].CopyToBytes(data, nbytes);
 }
 

@@ -1,10 +1,13 @@
-// CUDA's half precision, as far as TVM's kernels use it, for the host: every operation rounds, as a GPU's do.
+// CUDA's half precision, as far as TVM's kernels use it, for the host: every operation rounds, as a
+// GPU's do.
 #pragma once
 #include <math.h>
 
 using half = _Float16;
 using __half = half;
-struct half2 { half x, y; };
+struct half2 {
+  half x, y;
+};
 using __half2 = half2;
 static inline half2 make_half2(half x, half y) { return {x, y}; }
 static inline half __float2half(float value) { return static_cast<half>(value); }

@@ -1,5 +1,6 @@
-// CUDA's matrix fragments, as far as TVM's kernels use them, for the host. The 32 threads of a warp hold 8 of the 256 elements each, and
-// multiply together: one that comes alone, or with another fragment, gives a wrong answer, as it does on a GPU.
+// CUDA's matrix fragments, as far as TVM's kernels use them, for the host. The 32 threads of a warp
+// hold 8 of the 256 elements each, and multiply together: one that comes alone, or with another
+// fragment, gives a wrong answer, as it does on a GPU.
 #pragma once
 #include "cuda_fp16.h"
 
@@ -25,7 +26,8 @@ struct fragment {
 template <typename Work>
 static void ForHeld(Work work) {
   const unsigned lane = stand_in::now % stand_in::kLanes;
-  for (unsigned i = 0; i < kHeld; ++i) work(i, (lane * kHeld + i) / kSide, (lane * kHeld + i) % kSide);
+  for (unsigned i = 0; i < kHeld; ++i)
+    work(i, (lane * kHeld + i) / kSide, (lane * kHeld + i) % kSide);
 }
 
 template <typename Fragment, typename Value>
@@ -34,18 +36,24 @@ static void fill_fragment(Fragment& to, Value value) {
 }
 
 template <typename Use, typename T>
-static void load_matrix_sync(fragment<Use, 16, 16, 16, T, row_major>& to, const T* from, unsigned stride) {
-  ForHeld([&](unsigned i, unsigned row, unsigned column) { to.x[i] = from[row * stride + column]; });
+static void load_matrix_sync(fragment<Use, 16, 16, 16, T, row_major>& to, const T* from,
+                             unsigned stride) {
+  ForHeld(
+      [&](unsigned i, unsigned row, unsigned column) { to.x[i] = from[row * stride + column]; });
 }
 
 template <typename Use, typename T>
-static void load_matrix_sync(fragment<Use, 16, 16, 16, T, col_major>& to, const T* from, unsigned stride) {
-  ForHeld([&](unsigned i, unsigned row, unsigned column) { to.x[i] = from[column * stride + row]; });
+static void load_matrix_sync(fragment<Use, 16, 16, 16, T, col_major>& to, const T* from,
+                             unsigned stride) {
+  ForHeld(
+      [&](unsigned i, unsigned row, unsigned column) { to.x[i] = from[column * stride + row]; });
 }
 
 template <typename T>
-static void store_matrix_sync(T* to, const fragment<accumulator, 16, 16, 16, T>& from, unsigned stride, layout_t) {
-  ForHeld([&](unsigned i, unsigned row, unsigned column) { to[row * stride + column] = from.x[i]; });
+static void store_matrix_sync(T* to, const fragment<accumulator, 16, 16, 16, T>& from,
+                              unsigned stride, layout_t) {
+  ForHeld(
+      [&](unsigned i, unsigned row, unsigned column) { to[row * stride + column] = from.x[i]; });
 }
 
 // The element of a warp's fragment that another of its threads holds.

@@ -6,7 +6,8 @@
 
 namespace farm {
 
-// Holds the lock for as long as it lives; the system lets go of it with the process, however that ends.
+// Holds the lock for as long as it lives; the system lets go of it with the process, however that
+// ends.
 class FileLock {
  public:
   // Waits for those who have it, a minute at most; IoError then.

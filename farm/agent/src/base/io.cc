@@ -15,7 +15,9 @@
 namespace farm {
 
 void Fail(const std::string& what) {
-  const ErrorCode code = errno == ENOSPC || errno == EDQUOT ? error::kDiskFull : errno == ENOMEM ? error::kNoMemory : error::kFile;
+  const ErrorCode code = errno == ENOSPC || errno == EDQUOT ? error::kDiskFull
+                         : errno == ENOMEM                  ? error::kNoMemory
+                                                            : error::kFile;
   throw IoError(code, what + ": " + strerror(errno));
 }
 
@@ -25,7 +27,8 @@ void Log(const std::string& text) {
   localtime_r(&now, &local);
   char stamp[32];
   strftime(stamp, sizeof(stamp), "%F %T", &local);
-  std::string line = std::string(stamp) + " farm-agent[" + std::to_string(getpid()) + "] " + text + "\n";
+  std::string line =
+      std::string(stamp) + " farm-agent[" + std::to_string(getpid()) + "] " + text + "\n";
   ssize_t written = write(STDERR_FILENO, line.data(), line.size());
   static_cast<void>(written);  // there is nobody to tell
 }
@@ -69,8 +72,11 @@ std::string ReadText(const std::string& path) {
   std::string text;
   char piece[4096];
   ssize_t n;
-  while (file.valid() && text.size() < (1 << 20) && (n = read(file.get(), piece, sizeof(piece))) > 0) text.append(piece, n);
-  while (!text.empty() && (isspace(static_cast<unsigned char>(text.back())) || !text.back())) text.pop_back();
+  while (file.valid() && text.size() < (1 << 20) &&
+         (n = read(file.get(), piece, sizeof(piece))) > 0)
+    text.append(piece, n);
+  while (!text.empty() && (isspace(static_cast<unsigned char>(text.back())) || !text.back()))
+    text.pop_back();
   return text;
 }
 
@@ -78,7 +84,8 @@ std::string ReadFile(const std::string& path) {
   Fd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
   struct stat info;
   if (!file.valid() || fstat(file.get(), &info)) Fail("cannot read " + path);
-  if (!S_ISREG(info.st_mode)) throw IoError(error::kFile, "cannot read " + path + ": not a regular file");
+  if (!S_ISREG(info.st_mode))
+    throw IoError(error::kFile, "cannot read " + path + ": not a regular file");
   std::string data(static_cast<size_t>(info.st_size), '\0');
   size_t done = 0;
   while (done < data.size()) {
@@ -94,7 +101,8 @@ std::string ReadFile(const std::string& path) {
 
 namespace {
 
-// Gives `write` the descriptor of a new file, which takes the place of `path` when all of it is written.
+// Gives `write` the descriptor of a new file, which takes the place of `path` when all of it is
+// written.
 template <typename Write>
 void Replace(const std::string& path, Write write) {
   std::string temporary = path + "." + RandomHex(4) + ".part";
@@ -136,13 +144,15 @@ void CopyFile(const std::string& from, const std::string& to) {
 void SyncDirectory(const std::string& path) {
   Fd directory(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   // Some file systems cannot, and do it by themselves.
-  if (!directory.valid() || (fsync(directory.get()) && errno != EINVAL)) Fail("cannot sync " + path);
+  if (!directory.valid() || (fsync(directory.get()) && errno != EINVAL))
+    Fail("cannot sync " + path);
 }
 
 void MakeDirectories(const std::string& path) {
   for (size_t end = path.find('/', 1);; end = path.find('/', end + 1)) {
     std::string part = path.substr(0, end);
-    if (!part.empty() && mkdir(part.c_str(), 0700) && errno != EEXIST) Fail("cannot make directory " + part);
+    if (!part.empty() && mkdir(part.c_str(), 0700) && errno != EEXIST)
+      Fail("cannot make directory " + part);
     if (end == std::string::npos) return;
   }
 }
@@ -171,7 +181,9 @@ void RemoveTree(const std::string& path) {
 std::string RandomHex(int count) {
   std::string bytes(static_cast<size_t>(count), '\0'), hex;
   Fd source(open("/dev/urandom", O_RDONLY | O_CLOEXEC));
-  if (!source.valid() || read(source.get(), &bytes[0], bytes.size()) != static_cast<ssize_t>(bytes.size())) Fail("/dev/urandom");
+  if (!source.valid() ||
+      read(source.get(), &bytes[0], bytes.size()) != static_cast<ssize_t>(bytes.size()))
+    Fail("/dev/urandom");
   for (unsigned char byte : bytes) {
     hex += "0123456789abcdef"[byte >> 4];
     hex += "0123456789abcdef"[byte & 15];

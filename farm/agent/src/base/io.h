@@ -11,15 +11,18 @@
 
 namespace farm {
 
-// Something outside failed. The text is for the person at the other end: what was tried, and why it failed. what() begins with the code.
+// Something outside failed. The text is for the person at the other end: what was tried, and why it
+// failed. what() begins with the code.
 struct IoError : std::runtime_error {
-  IoError(ErrorCode code, const std::string& text) : std::runtime_error(Coded(code, text)), code(code) {}
+  IoError(ErrorCode code, const std::string& text)
+      : std::runtime_error(Coded(code, text)), code(code) {}
   std::string text() const { return what() + std::string(code.name()).size() + 2; }
 
   ErrorCode code;
 };
 
-// Throws an IoError that ends with errno's text. Its code says whether a disk or the memory is full.
+// Throws an IoError that ends with errno's text. Its code says whether a disk or the memory is
+// full.
 [[noreturn]] void Fail(const std::string& what);
 
 // One line on stderr, with the time.
@@ -60,11 +63,13 @@ std::string ReadText(const std::string& path);
 // A whole file. IoError when it cannot be read.
 std::string ReadFile(const std::string& path);
 
-// Writes under a temporary name, then renames: `path` is whole or as it was, and never shares its bytes with a hard link
-// made before. IoError with the system's reason, "No space left on device" for one. `durable`: even if the power fails right after.
+// Writes under a temporary name, then renames: `path` is whole or as it was, and never shares its
+// bytes with a hard link made before. IoError with the system's reason, "No space left on device"
+// for one. `durable`: even if the power fails right after.
 void WriteFile(const std::string& path, const void* data, size_t size, bool durable = false);
 
-// Copies a file the same way, durably. Both may be the same: a file of its own then, apart from hard links and open descriptors.
+// Copies a file the same way, durably. Both may be the same: a file of its own then, apart from
+// hard links and open descriptors.
 void CopyFile(const std::string& from, const std::string& to);
 
 // Has what was renamed, linked or removed in a directory reach the disk.
@@ -73,7 +78,8 @@ void SyncDirectory(const std::string& path);
 // Makes a directory and those above it, for this user only; one that exists stays as it is.
 void MakeDirectories(const std::string& path);
 
-// The names in a directory, sorted; those that start with a dot only if asked for. Empty when there is no such directory.
+// The names in a directory, sorted; those that start with a dot only if asked for. Empty when there
+// is no such directory.
 std::vector<std::string> ListDirectory(const std::string& path, bool hidden = false);
 
 // Removes a file or a directory with all that is in it; follows no symbolic link.

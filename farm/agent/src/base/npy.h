@@ -8,8 +8,8 @@
 
 namespace farm {
 
-// The tensor in a file of version 1 to 3, which must have the shape and dtype of `spec`. IoError, with the words of who made the file,
-// when it has not.
+// The tensor in a file of version 1 to 3, which must have the shape and dtype of `spec`. IoError,
+// with the words of who made the file, when it has not.
 tvm::runtime::Tensor ReadNpy(const std::string& path, const TensorSpec& spec);
 
 // IoError when the disk is full, or for a dtype that numpy does not have.

@@ -15,17 +15,21 @@ namespace {
 
 // The first 32 bits of the fractions of the cube roots of the first 64 primes.
 alignas(16) constexpr uint32_t kRound[64] = {
-    0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5, 0xd807aa98, 0x12835b01, 0x243185be,
-    0x550c7dc3, 0x72be5d74, 0x80deb1fe, 0x9bdc06a7, 0xc19bf174, 0xe49b69c1, 0xefbe4786, 0x0fc19dc6, 0x240ca1cc, 0x2de92c6f, 0x4a7484aa,
-    0x5cb0a9dc, 0x76f988da, 0x983e5152, 0xa831c66d, 0xb00327c8, 0xbf597fc7, 0xc6e00bf3, 0xd5a79147, 0x06ca6351, 0x14292967, 0x27b70a85,
-    0x2e1b2138, 0x4d2c6dfc, 0x53380d13, 0x650a7354, 0x766a0abb, 0x81c2c92e, 0x92722c85, 0xa2bfe8a1, 0xa81a664b, 0xc24b8b70, 0xc76c51a3,
-    0xd192e819, 0xd6990624, 0xf40e3585, 0x106aa070, 0x19a4c116, 0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f,
-    0x682e6ff3, 0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2};
+    0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5,
+    0xd807aa98, 0x12835b01, 0x243185be, 0x550c7dc3, 0x72be5d74, 0x80deb1fe, 0x9bdc06a7, 0xc19bf174,
+    0xe49b69c1, 0xefbe4786, 0x0fc19dc6, 0x240ca1cc, 0x2de92c6f, 0x4a7484aa, 0x5cb0a9dc, 0x76f988da,
+    0x983e5152, 0xa831c66d, 0xb00327c8, 0xbf597fc7, 0xc6e00bf3, 0xd5a79147, 0x06ca6351, 0x14292967,
+    0x27b70a85, 0x2e1b2138, 0x4d2c6dfc, 0x53380d13, 0x650a7354, 0x766a0abb, 0x81c2c92e, 0x92722c85,
+    0xa2bfe8a1, 0xa81a664b, 0xc24b8b70, 0xc76c51a3, 0xd192e819, 0xd6990624, 0xf40e3585, 0x106aa070,
+    0x19a4c116, 0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f, 0x682e6ff3,
+    0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2};
 
 uint32_t RotateRight(uint32_t x, int n) { return x >> n | x << (32 - n); }
 
-// One round. The caller renames the words instead of moving them; `h` becomes the new `a`, `d` the new `e`.
-inline void Round(uint32_t a, uint32_t b, uint32_t c, uint32_t& d, uint32_t e, uint32_t f, uint32_t g, uint32_t& h, uint32_t kw) {
+// One round. The caller renames the words instead of moving them; `h` becomes the new `a`, `d` the
+// new `e`.
+inline void Round(uint32_t a, uint32_t b, uint32_t c, uint32_t& d, uint32_t e, uint32_t f,
+                  uint32_t g, uint32_t& h, uint32_t kw) {
   h += (RotateRight(e, 6) ^ RotateRight(e, 11) ^ RotateRight(e, 25)) + (g ^ (e & (f ^ g))) + kw;
   d += h;
   h += (RotateRight(a, 2) ^ RotateRight(a, 13) ^ RotateRight(a, 22)) + ((a & b) | (c & (a | b)));
@@ -40,9 +44,11 @@ void PlainBlocks(uint32_t* state, const unsigned char* data, size_t count) {
     }
     for (int i = 16; i < 64; ++i) {
       uint32_t a = w[i - 15], b = w[i - 2];
-      w[i] = w[i - 16] + w[i - 7] + (RotateRight(a, 7) ^ RotateRight(a, 18) ^ a >> 3) + (RotateRight(b, 17) ^ RotateRight(b, 19) ^ b >> 10);
+      w[i] = w[i - 16] + w[i - 7] + (RotateRight(a, 7) ^ RotateRight(a, 18) ^ a >> 3) +
+             (RotateRight(b, 17) ^ RotateRight(b, 19) ^ b >> 10);
     }
-    uint32_t a = state[0], b = state[1], c = state[2], d = state[3], e = state[4], f = state[5], g = state[6], h = state[7];
+    uint32_t a = state[0], b = state[1], c = state[2], d = state[3], e = state[4], f = state[5],
+             g = state[6], h = state[7];
     for (int i = 0; i < 64; i += 8) {
       const uint32_t* k = kRound + i;
       const uint32_t* v = w + i;
@@ -62,12 +68,16 @@ void PlainBlocks(uint32_t* state, const unsigned char* data, size_t count) {
 
 #if defined(__x86_64__)
 
-// The SHA extensions of x86: https://www.intel.com/content/www/us/en/developer/articles/technical/intel-sha-extensions.html
-__attribute__((target("sha,sse4.1"))) void ShaExtensionBlocks(uint32_t* state, const unsigned char* data, size_t count) {
+// The SHA extensions of x86:
+// https://www.intel.com/content/www/us/en/developer/articles/technical/intel-sha-extensions.html
+__attribute__((target("sha,sse4.1"))) void ShaExtensionBlocks(uint32_t* state,
+                                                              const unsigned char* data,
+                                                              size_t count) {
   const __m128i bytes_swapped = _mm_set_epi64x(0x0c0d0e0f08090a0b, 0x0405060700010203);
   auto words = reinterpret_cast<__m128i*>(state);
   // The instructions want the words as A B E F and C D G H, the first in the highest place.
-  __m128i badc = _mm_shuffle_epi32(_mm_loadu_si128(words), 0xb1), hgfe = _mm_shuffle_epi32(_mm_loadu_si128(words + 1), 0x1b);
+  __m128i badc = _mm_shuffle_epi32(_mm_loadu_si128(words), 0xb1),
+          hgfe = _mm_shuffle_epi32(_mm_loadu_si128(words + 1), 0x1b);
   __m128i abef = _mm_alignr_epi8(badc, hgfe, 8), cdgh = _mm_blend_epi16(hgfe, badc, 0xf0);
   for (; count; --count, data += kShaBlockBytes) {
     const __m128i abef_before = abef, cdgh_before = cdgh;
@@ -76,12 +86,15 @@ __attribute__((target("sha,sse4.1"))) void ShaExtensionBlocks(uint32_t* state, c
     for (int i = 0; i < 16; ++i) {
       __m128i& now = w[i % 4];
       if (i < 4) {
-        now = _mm_shuffle_epi8(_mm_loadu_si128(reinterpret_cast<const __m128i*>(data) + i), bytes_swapped);
+        now = _mm_shuffle_epi8(_mm_loadu_si128(reinterpret_cast<const __m128i*>(data) + i),
+                               bytes_swapped);
       } else {
         const __m128i last = w[(i + 3) % 4], seventh = _mm_alignr_epi8(last, w[(i + 2) % 4], 4);
-        now = _mm_sha256msg2_epu32(_mm_add_epi32(_mm_sha256msg1_epu32(now, w[(i + 1) % 4]), seventh), last);
+        now = _mm_sha256msg2_epu32(
+            _mm_add_epi32(_mm_sha256msg1_epu32(now, w[(i + 1) % 4]), seventh), last);
       }
-      const __m128i kw = _mm_add_epi32(now, _mm_load_si128(reinterpret_cast<const __m128i*>(kRound) + i));
+      const __m128i kw =
+          _mm_add_epi32(now, _mm_load_si128(reinterpret_cast<const __m128i*>(kRound) + i));
       cdgh = _mm_sha256rnds2_epu32(cdgh, abef, kw);
       abef = _mm_sha256rnds2_epu32(abef, cdgh, _mm_shuffle_epi32(kw, 0x0e));
     }
@@ -101,8 +114,10 @@ bool HasShaExtension() {
 
 #elif defined(__aarch64__)
 
-// ARMv8's cryptographic extension; not every board's processor has it, those of the Raspberry Pi 3 and 4 do not.
-__attribute__((target("sha2"))) void ShaExtensionBlocks(uint32_t* state, const unsigned char* data, size_t count) {
+// ARMv8's cryptographic extension; not every board's processor has it, those of the Raspberry Pi 3
+// and 4 do not.
+__attribute__((target("sha2"))) void ShaExtensionBlocks(uint32_t* state, const unsigned char* data,
+                                                        size_t count) {
   uint32x4_t abcd = vld1q_u32(state), efgh = vld1q_u32(state + 4);
   for (; count; --count, data += kShaBlockBytes) {
     const uint32x4_t abcd_before = abcd, efgh_before = efgh;
@@ -111,7 +126,8 @@ __attribute__((target("sha2"))) void ShaExtensionBlocks(uint32_t* state, const u
     for (int i = 0; i < 16; ++i) {
       uint32x4_t& now = w[i % 4];
       now = i < 4 ? vreinterpretq_u32_u8(vrev32q_u8(vld1q_u8(data + 16 * i)))
-                  : vsha256su1q_u32(vsha256su0q_u32(now, w[(i + 1) % 4]), w[(i + 2) % 4], w[(i + 3) % 4]);
+                  : vsha256su1q_u32(vsha256su0q_u32(now, w[(i + 1) % 4]), w[(i + 2) % 4],
+                                    w[(i + 3) % 4]);
       const uint32x4_t kw = vaddq_u32(now, vld1q_u32(kRound + 4 * i)), abcd_now = abcd;
       abcd = vsha256hq_u32(abcd, efgh, kw);
       efgh = vsha256h2q_u32(efgh, abcd_now, kw);

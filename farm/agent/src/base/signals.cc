@@ -27,11 +27,11 @@ void OnSignal(int number) {
 void CatchSignals() {
   if (pipe2(signal_pipe, O_CLOEXEC | O_NONBLOCK)) Fail("pipe");
   signal(SIGPIPE, SIG_IGN);
-  struct sigaction action {};
+  struct sigaction action{};
   action.sa_handler = OnSignal;
   action.sa_flags = SA_RESTART;
   for (int number : kCaught) {
-    struct sigaction before {};
+    struct sigaction before{};
     sigaction(number, nullptr, &before);
     // nohup and shells' "&" have us ignore some; that stands.
     if (before.sa_handler != SIG_IGN || number == SIGCHLD) sigaction(number, &action, nullptr);
@@ -51,7 +51,7 @@ bool EndIsWanted() {
 
 void ReleaseSignals() {
   for (int number : kCaught) {
-    struct sigaction now {};
+    struct sigaction now{};
     sigaction(number, nullptr, &now);
     if (now.sa_handler == OnSignal) signal(number, SIG_DFL);
   }

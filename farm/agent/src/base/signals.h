@@ -3,8 +3,8 @@
 
 namespace farm {
 
-// From now on SIGTERM, SIGINT, SIGHUP and SIGCHLD make `signal_descriptor()` readable (but for those that are ignored
-// already), and SIGPIPE is ignored.
+// From now on SIGTERM, SIGINT, SIGHUP and SIGCHLD make `signal_descriptor()` readable (but for
+// those that are ignored already), and SIGPIPE is ignored.
 void CatchSignals();
 int signal_descriptor();
 

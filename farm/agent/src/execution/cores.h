@@ -5,8 +5,8 @@
 
 namespace farm {
 
-// One CPU for each core, by number, without those that this process was kept from when it began; what hyper-threading adds to a core is
-// left out. `little` is empty where all cores are of a kind.
+// One CPU for each core, by number, without those that this process was kept from when it began;
+// what hyper-threading adds to a core is left out. `little` is empty where all cores are of a kind.
 struct Cores {
   std::vector<int> big, little;
 
@@ -22,8 +22,9 @@ const std::vector<int>& AllowedCpus();
 // How many CPUs' time the control group of this process gets; 0 where it is not limited.
 int CpuQuota();
 
-// The CPUs that a text means: "big", "little", "all", or numbers and ranges such as "0,2-3". IoError for any other, for CPUs that are not
-// there or not allowed, and for "little" where all cores are of a kind.
+// The CPUs that a text means: "big", "little", "all", or numbers and ranges such as "0,2-3".
+// IoError for any other, for CPUs that are not there or not allowed, and for "little" where all
+// cores are of a kind.
 std::vector<int> CpusOf(const std::string& text);
 
 // "0,2-3"

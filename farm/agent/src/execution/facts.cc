@@ -12,11 +12,11 @@
 #include <sstream>
 #include <vector>
 
-#include "execution/cores.h"
-#include "loader/elf_loader.h"
-#include "execution/gpu.h"
 #include "base/io.h"
+#include "execution/cores.h"
+#include "execution/gpu.h"
 #include "execution/threads.h"
+#include "loader/elf_loader.h"
 
 namespace farm {
 namespace {
@@ -47,7 +47,8 @@ std::string QuotedOrNull(const std::string& text) { return text.empty() ? kNull 
 // The number at the start of a text, scaled.
 std::string NumberOrNull(const std::string& text, double scale = 1, int base = 10) {
   char* end = nullptr;
-  double value = base == 16 ? static_cast<double>(strtoull(text.c_str(), &end, 16)) : strtod(text.c_str(), &end);
+  double value = base == 16 ? static_cast<double>(strtoull(text.c_str(), &end, 16))
+                            : strtod(text.c_str(), &end);
   if (end == text.c_str() || !std::isfinite(value)) return kNull;
   std::ostringstream out;
   out.precision(15);
@@ -63,7 +64,8 @@ std::string Field(const std::string& text, const std::string& name) {
     if (colon == std::string::npos) continue;
     size_t end = line.find_last_not_of(" \t", colon ? colon - 1 : 0);
     size_t start = line.find_first_not_of(" \t", colon + 1);
-    if (end != std::string::npos && line.substr(0, end + 1) == name && start != std::string::npos) return line.substr(start);
+    if (end != std::string::npos && line.substr(0, end + 1) == name && start != std::string::npos)
+      return line.substr(start);
   }
   return "";
 }
@@ -76,7 +78,8 @@ std::string Cpu() {
   // A board says more of itself than its CPU does.
   std::string board = ReadText("/proc/device-tree/model");
   if (!board.empty()) return board;
-  if (!Field(info, "vendor_id").empty()) return "";  // an emulator shows us the CPU of the machine it runs on
+  if (!Field(info, "vendor_id").empty())
+    return "";  // an emulator shows us the CPU of the machine it runs on
   for (const char* name : {"Model", "model name", "Hardware", "Processor", "uarch"}) {
     std::string value = Field(info, name);
     if (!value.empty()) return value;
@@ -91,7 +94,8 @@ std::string OfEveryCore(const std::string& file) {
   bool known = false;
   long count = sysconf(_SC_NPROCESSORS_CONF);
   for (long i = 0; i < count; ++i) {
-    std::string value = NumberOrNull(ReadText(kCpus + ("cpu" + std::to_string(i)) + "/cpufreq/" + file));
+    std::string value =
+        NumberOrNull(ReadText(kCpus + ("cpu" + std::to_string(i)) + "/cpufreq/" + file));
     known = known || value != kNull;
     out += (i ? ", " : "") + value;
   }
@@ -111,7 +115,8 @@ std::string Temperatures(const tvm::ffi::json::Object& gpu) {
     zones.emplace(type.empty() || zones.count(type) ? zone : type, value);
   }
   std::string out;
-  for (const auto& [name, value] : zones) out += (out.empty() ? "" : ", ") + Quoted(name) + ": " + value;
+  for (const auto& [name, value] : zones)
+    out += (out.empty() ? "" : ", ") + Quoted(name) + ": " + value;
   return out.empty() ? kNull : "{" + out + "}";
 }
 
@@ -124,9 +129,11 @@ std::vector<std::string> TemperatureFiles() {
   return files;
 }
 
-// The bits of the Raspberry Pi's firmware: 0 is under-voltage now, 2 throttled now, 16 and 18 the same since it started.
+// The bits of the Raspberry Pi's firmware: 0 is under-voltage now, 2 throttled now, 16 and 18 the
+// same since it started.
 std::string Throttled() {
-  for (const char* path : {"/sys/devices/platform/soc/soc:firmware/get_throttled", "/sys/devices/platform/soc@0/soc@0:firmware/get_throttled"}) {
+  for (const char* path : {"/sys/devices/platform/soc/soc:firmware/get_throttled",
+                           "/sys/devices/platform/soc@0/soc@0:firmware/get_throttled"}) {
     std::string value = NumberOrNull(ReadText(path), 1, 16);
     if (value != kNull) return value;
   }
@@ -138,11 +145,13 @@ std::string Clock() {
   timespec now;
   clock_gettime(CLOCK_REALTIME, &now);
   char text[40];
-  snprintf(text, sizeof(text), "%lld.%03ld", static_cast<long long>(now.tv_sec), now.tv_nsec / 1000000);
+  snprintf(text, sizeof(text), "%lld.%03ld", static_cast<long long>(now.tv_sec),
+           now.tv_nsec / 1000000);
   return text;
 }
 
-// Seconds that this process's threads have stood ready to run while others had the CPUs: see schedstats in the kernel's documentation.
+// Seconds that this process's threads have stood ready to run while others had the CPUs: see
+// schedstats in the kernel's documentation.
 std::string CpuWait() {
   const std::string tasks = "/proc/self/task/";
   double nanoseconds = 0;
@@ -158,9 +167,13 @@ std::string CpuWait() {
 }
 
 // The most memory that this process, which is the session's, has had at once.
-std::string MemoryPeak() { return NumberOrNull(Field(ReadText("/proc/self/status"), "VmHWM"), 1024); }
+std::string MemoryPeak() {
+  return NumberOrNull(Field(ReadText("/proc/self/status"), "VmHWM"), 1024);
+}
 
-std::string Memory(const std::string& name) { return NumberOrNull(Field(ReadText("/proc/meminfo"), name), 1024); }
+std::string Memory(const std::string& name) {
+  return NumberOrNull(Field(ReadText("/proc/meminfo"), name), 1024);
+}
 
 }  // namespace
 
@@ -199,9 +212,11 @@ std::string FactsAsJson() {
       {"throttled", Throttled()},
   };
   std::string out;
-  for (const auto& [name, value] : facts) out += (out.empty() ? "{" : ", ") + Quoted(name) + ": " + value;
+  for (const auto& [name, value] : facts)
+    out += (out.empty() ? "{" : ", ") + Quoted(name) + ": " + value;
   for (const auto& [name, value] : gpu) {
-    out += ", " + Quoted(name.cast<tvm::ffi::String>()) + ": " + std::string(tvm::ffi::json::Stringify(value));
+    out += ", " + Quoted(name.cast<tvm::ffi::String>()) + ": " +
+           std::string(tvm::ffi::json::Stringify(value));
   }
   return out + "}";
 }
@@ -218,16 +233,19 @@ std::string StateAsJson(const std::string& folder) {
   }
   struct statvfs disk{};
   bool known = false;
-  for (std::string path = folder; !path.empty() && !known; path.resize(path.rfind('/') == std::string::npos ? 0 : path.rfind('/'))) {
+  for (std::string path = folder; !path.empty() && !known;
+       path.resize(path.rfind('/') == std::string::npos ? 0 : path.rfind('/'))) {
     known = statvfs(path.c_str(), &disk) == 0;
   }
-  return "{\"temperature_c\": " + hottest + ", \"throttled\": " + Throttled() + ", \"load_1m\": " +
-         NumberOrNull(ReadText("/proc/loadavg")) + ", \"free_bytes\": " +
-         (known ? std::to_string(static_cast<uint64_t>(disk.f_bavail) * disk.f_frsize) : kNull) + "}";
+  return "{\"temperature_c\": " + hottest + ", \"throttled\": " + Throttled() +
+         ", \"load_1m\": " + NumberOrNull(ReadText("/proc/loadavg")) + ", \"free_bytes\": " +
+         (known ? std::to_string(static_cast<uint64_t>(disk.f_bavail) * disk.f_frsize) : kNull) +
+         "}";
 }
 
 std::string VersionLine() {
-  return "farm-agent " FARM_VERSION " (TVM " FARM_TVM_VERSION ", " + std::string(kMachineName) + (kForGpu ? ", for NVIDIA's GPUs)" : ")");
+  return "farm-agent " FARM_VERSION " (TVM " FARM_TVM_VERSION ", " + std::string(kMachineName) +
+         (kForGpu ? ", for NVIDIA's GPUs)" : ")");
 }
 
 }  // namespace farm

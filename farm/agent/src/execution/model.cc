@@ -34,7 +34,8 @@ Any Call(const char* name, Arguments... arguments) {
 }  // namespace
 
 // The same functions, in the same order, as a host calls by RPC.
-Model::Model(const std::string& folder, bool has_parameters, int gpu) : Model(Module::LoadFromFile(folder + "/" + kLibraryFile)) {
+Model::Model(const std::string& folder, bool has_parameters, int gpu)
+    : Model(Module::LoadFromFile(folder + "/" + kLibraryFile)) {
   const bool on_gpu = HasCodeForGpu(library_);
   const int kind = on_gpu ? kDLCUDA : kDLCPU, number = on_gpu ? gpu : 0;
   if (has_parameters) Call("vm.builtin.tensor_cache.load", folder, kind, number);
@@ -49,7 +50,9 @@ Model::Model(const std::string& folder, bool has_parameters, int gpu) : Model(Mo
   parameters_.push_back(Call("vm.builtin.param_array_from_cache", kPrefix, -1));
 }
 
-Model::Model(const Module& library) : library_(library), machine_(library->GetFunction("vm_load_executable").value()().cast<Module>()) {}
+Model::Model(const Module& library)
+    : library_(library),
+      machine_(library->GetFunction("vm_load_executable").value()().cast<Module>()) {}
 
 Function Model::Get(const char* name) const { return machine_->GetFunction(name).value(); }
 
@@ -69,7 +72,8 @@ void Model::Collect(std::vector<int64_t> index, std::vector<Tensor>* outputs) {
   std::vector<AnyView> arguments = {kMain};
   arguments.insert(arguments.end(), index.begin(), index.end());
   Any arity, value;
-  Get("get_output_arity").CallPacked(arguments.data(), static_cast<int32_t>(arguments.size()), &arity);
+  Get("get_output_arity")
+      .CallPacked(arguments.data(), static_cast<int32_t>(arguments.size()), &arity);
   if (arity.cast<int>() < 0) {
     Get("get_output").CallPacked(arguments.data(), static_cast<int32_t>(arguments.size()), &value);
     outputs->push_back(value.cast<Tensor>());

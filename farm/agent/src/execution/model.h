@@ -10,8 +10,8 @@ namespace farm {
 
 class Model {
  public:
-  // `folder` holds the files of a deployment. A library with code for a GPU runs on the one of this number. TVM's errors when they cannot
-  // be loaded.
+  // `folder` holds the files of a deployment. A library with code for a GPU runs on the one of this
+  // number. TVM's errors when they cannot be loaded.
   Model(const std::string& folder, bool has_parameters, int gpu);
 
   // The outputs for these inputs, flat, in the model's order.

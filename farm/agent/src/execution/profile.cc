@@ -7,8 +7,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "execution/gpu.h"
 #include "base/io.h"
+#include "execution/gpu.h"
 
 namespace farm {
 namespace {
@@ -19,7 +19,9 @@ using tvm::ffi::Module;
 using tvm::ffi::PackedArgs;
 
 constexpr uint32_t kPlain = 0xffffffff, kRecorded = 0xfffffffe;
-constexpr size_t kEnough = 200'000, kMost = 1'000'000;  // records: no further inference, and no further call, is recorded
+constexpr size_t kEnough = 200'000,
+                 kMost =
+                     1'000'000;  // records: no further inference, and no further call, is recorded
 const char kOff[] = "farm.profile.off";
 
 struct Record {
@@ -34,7 +36,8 @@ int64_t Nanoseconds() {
   return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
 }
 
-// What the machine's instrument writes down: little, as it is part of what is timed. On a GPU, the times are marks in its stream at first.
+// What the machine's instrument writes down: little, as it is part of what is timed. On a GPU, the
+// times are marks in its stream at first.
 class Recorder {
  public:
   Recorder() : gpu_(MakeGpuClock()) {
@@ -70,7 +73,10 @@ class Recorder {
   }
 
   void Add(uint32_t function, int64_t begin, int64_t end) {
-    if (records_.size() == kMost) throw IoError(error::kProfile, "the model makes more than a million calls in an inference: too many for a profile");
+    if (records_.size() == kMost)
+      throw IoError(
+          error::kProfile,
+          "the model makes more than a million calls in an inference: too many for a profile");
     records_.push_back({function, static_cast<uint32_t>(open_.size()), begin, end - begin});
   }
 
@@ -80,7 +86,8 @@ class Recorder {
     std::string text;
     for (const char* name : names_) text += std::string(name) + "\n";
     text += "\n";
-    return text.append(reinterpret_cast<const char*>(records_.data()), records_.size() * sizeof(Record));
+    return text.append(reinterpret_cast<const char*>(records_.data()),
+                       records_.size() * sizeof(Record));
   }
 
  private:
@@ -102,8 +109,10 @@ class Recorder {
 // While it lives, the machine's calls are recorded.
 class Instrumented {
  public:
-  Instrumented(const Function& set_instrument, Recorder* recorder) : set_instrument_(set_instrument) {
-    // The machine calls it with the function, its name, whether this is before the call, the result, and the arguments.
+  Instrumented(const Function& set_instrument, Recorder* recorder)
+      : set_instrument_(set_instrument) {
+    // The machine calls it with the function, its name, whether this is before the call, the
+    // result, and the arguments.
     set_instrument_(Function([recorder](PackedArgs args, Any*) {
       if (args[2].cast<bool>()) {
         recorder->Enter(args[1].cast<const char*>());
@@ -122,9 +131,11 @@ class Instrumented {
 
 }  // namespace
 
-tvm::ffi::Bytes Profile(const Module& machine, const std::string& function, int64_t pairs, double seconds) {
+tvm::ffi::Bytes Profile(const Module& machine, const std::string& function, int64_t pairs,
+                        double seconds) {
   // The machine takes no empty function for an instrument, but the name of one that makes it.
-  Function::SetGlobal(kOff, Function::FromTyped([] { return Function(nullptr); }), /*override=*/true);
+  Function::SetGlobal(kOff, Function::FromTyped([] { return Function(nullptr); }),
+                      /*override=*/true);
   const Function invoke = machine->GetFunction("invoke_stateful").value();
   const Function set_instrument = machine->GetFunction("set_instrument").value();
   Recorder recorder;

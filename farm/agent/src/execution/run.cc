@@ -8,13 +8,13 @@
 #include <numeric>
 #include <set>
 
-#include "command_line.h"
-#include "store/deployments.h"
 #include "base/io.h"
-#include "execution/model.h"
 #include "base/npy.h"
+#include "command_line.h"
+#include "execution/model.h"
 #include "rpc/session.h"
 #include "rpc/work_directory.h"
+#include "store/deployments.h"
 
 namespace farm {
 namespace {
@@ -56,13 +56,15 @@ std::vector<double> Values(const Tensor& tensor) {
   if (dtype == "uint64") return Converted<uint64_t>(bytes);
   std::vector<double> values;
   if (dtype == "float16") {
-    for (double half : Converted<uint16_t>(bytes)) values.push_back(FromHalf(static_cast<uint16_t>(half)));
+    for (double half : Converted<uint16_t>(bytes))
+      values.push_back(FromHalf(static_cast<uint16_t>(half)));
   }
   return values;
 }
 
 // The file for each input. UsageError when they do not fit.
-std::vector<std::string> FilesFor(const std::vector<TensorSpec>& specs, const std::vector<std::string>& given) {
+std::vector<std::string> FilesFor(const std::vector<TensorSpec>& specs,
+                                  const std::vector<std::string>& given) {
   std::vector<std::string> files(specs.size());
   std::string names;
   for (const TensorSpec& spec : specs) names += " --input " + spec.name + "=FILE";
@@ -76,7 +78,8 @@ std::vector<std::string> FilesFor(const std::vector<TensorSpec>& specs, const st
       }
     }
     if (found == specs.size() && specs.size() == 1) found = 0;
-    if (found == specs.size()) throw UsageError("which input is " + word + "? This model wants" + names);
+    if (found == specs.size())
+      throw UsageError("which input is " + word + "? This model wants" + names);
     files[found] = word.substr(name);
   }
   if (std::count(files.begin(), files.end(), "")) throw UsageError("this model wants" + names);
@@ -102,7 +105,9 @@ void PrintBest(const std::vector<double>& scores, const std::vector<std::string>
   };
   std::stable_sort(order.begin(), order.end(), better);
   order.resize(std::min(order.size(), kBest));
-  for (size_t i : order) printf("%10.4f  %s\n", scores[i], i < labels.size() ? labels[i].c_str() : std::to_string(i).c_str());
+  for (size_t i : order)
+    printf("%10.4f  %s\n", scores[i],
+           i < labels.size() ? labels[i].c_str() : std::to_string(i).c_str());
 }
 
 // A file name for an output, whatever it is called: no two are the same.
@@ -124,8 +129,10 @@ int RunDeployment(const RunOptions& options) {
   BeginThreads(options.threads);
   Deployments deployments(std::make_shared<Store>(options.store, work.path(), UINT64_MAX));
   const Manifest manifest = deployments.Open(options.name);
-  const std::vector<TensorSpec> inputs = manifest.Specs("inputs"), specs = manifest.Specs("outputs");
-  const std::vector<std::string> files = FilesFor(inputs, options.inputs), labels = manifest.Labels();
+  const std::vector<TensorSpec> inputs = manifest.Specs("inputs"),
+                                specs = manifest.Specs("outputs");
+  const std::vector<std::string> files = FilesFor(inputs, options.inputs),
+                                 labels = manifest.Labels();
   std::vector<Tensor> tensors;
   for (size_t i = 0; i < inputs.size(); ++i) tensors.push_back(ReadNpy(files[i], inputs[i]));
   StartThreads();
@@ -138,7 +145,8 @@ int RunDeployment(const RunOptions& options) {
     const std::vector<double> values = Values(outputs[i]);
     const Tensor& output = outputs[i];
     Describe(name, output, values);
-    const bool scores = outputs.size() == 1 && output->ndim == 2 && output->shape[0] == 1 && values.size() > 1;
+    const bool scores =
+        outputs.size() == 1 && output->ndim == 2 && output->shape[0] == 1 && values.size() > 1;
     if (scores) PrintBest(values, labels);
     if (!options.output.empty()) WriteNpy(options.output + "/" + FileFor(name, &taken), output);
   }
@@ -150,7 +158,8 @@ int ListDeployments(const std::string& store) {
   for (const std::string& name : releases.Names()) {
     auto manifest = releases.Read(name, releases.Current(name));
     if (!manifest) continue;
-    printf("%s  release %d  %s  %s\n", name.c_str(), manifest->release(), manifest->Text("installed_at").c_str(),
+    printf("%s  release %d  %s  %s\n", name.c_str(), manifest->release(),
+           manifest->Text("installed_at").c_str(),
            manifest->Text("artifact").substr(0, 12).c_str());
   }
   return fflush(stdout) != 0;

@@ -16,7 +16,8 @@ struct RunOptions {
   int gpu = 0;
 };
 
-// Runs the current release once and prints what came out. Returns the exit code. UsageError, IoError, and TVM's errors.
+// Runs the current release once and prints what came out. Returns the exit code. UsageError,
+// IoError, and TVM's errors.
 int RunDeployment(const RunOptions& options);
 
 // Prints a line for each deployment. Returns the exit code.

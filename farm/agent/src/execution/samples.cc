@@ -19,7 +19,7 @@ using tvm::ffi::Module;
 using tvm::ffi::PackedArgs;
 using tvm::runtime::Tensor;
 
-constexpr int32_t kInputs = 4;  // the first input's place among the arguments
+constexpr int32_t kInputs = 4;                   // the first input's place among the arguments
 constexpr size_t kMostBytes = size_t{64} << 20;  // of an answer, as the host takes it
 
 // The part of an input that belongs to a sample. It refers to the input's memory and shape.
@@ -46,7 +46,8 @@ Bytes RunSamples(PackedArgs arguments) {
   const std::string function = arguments[1].cast<std::string>();
   const int64_t count = arguments[2].cast<int64_t>();
   const int64_t inputs = arguments[3].cast<int64_t>();
-  if (inputs < 0 || inputs > arguments.size() - kInputs) throw IoError(error::kSamples, "the samples have too few inputs");
+  if (inputs < 0 || inputs > arguments.size() - kInputs)
+    throw IoError(error::kSamples, "the samples have too few inputs");
 
   std::vector<DLTensor> stacked;
   for (int64_t i = 0; i < inputs; ++i) {
@@ -66,7 +67,8 @@ Bytes RunSamples(PackedArgs arguments) {
       parts[i] = PartOf(stacked[i], sample);
       values.push_back(&parts[i]);
     }
-    for (int32_t i = kInputs + static_cast<int32_t>(inputs); i < arguments.size(); ++i) values.push_back(arguments[i]);
+    for (int32_t i = kInputs + static_cast<int32_t>(inputs); i < arguments.size(); ++i)
+      values.push_back(arguments[i]);
     Any nothing;
     set_input.CallPacked(values.data(), static_cast<int32_t>(values.size()), &nothing);
     invoke(function);
@@ -74,7 +76,8 @@ Bytes RunSamples(PackedArgs arguments) {
     const bool is_tuple = arity(function).cast<int64_t>() >= 0;
     const Tensor answer = (is_tuple ? output(function, 0) : output(function)).cast<Tensor>();
     const size_t size = tvm::ffi::GetDataSize(*answer.operator->());
-    if (size > kMostBytes - answers.size()) throw IoError(error::kSamples, "the answers to the samples are too large");
+    if (size > kMostBytes - answers.size())
+      throw IoError(error::kSamples, "the answers to the samples are too large");
     answers.resize(answers.size() + size);
     Tensor::CopyToBytes(answer.operator->(), answers.data() + answers.size() - size, size);
   }

@@ -9,8 +9,8 @@
 #include <algorithm>
 #include <set>
 
-#include "execution/cores.h"
 #include "base/io.h"
+#include "execution/cores.h"
 
 namespace farm {
 namespace {
@@ -30,7 +30,8 @@ State& TheState() {
 
 std::vector<int> ThreadIds() {
   std::vector<int> ids;
-  for (const std::string& name : ListDirectory("/proc/self/task")) ids.push_back(atoi(name.c_str()));
+  for (const std::string& name : ListDirectory("/proc/self/task"))
+    ids.push_back(atoi(name.c_str()));
   std::sort(ids.begin(), ids.end());
   return ids;
 }
@@ -48,7 +49,8 @@ void Bind(int thread, const std::vector<int>& cpus) {
   cpu_set_t set;
   CPU_ZERO(&set);
   for (int cpu : cpus) CPU_SET(cpu, &set);
-  if (sched_setaffinity(thread, sizeof(set), &set)) Fail("cannot bind a thread to the cores " + InRanges(cpus));
+  if (sched_setaffinity(thread, sizeof(set), &set))
+    Fail("cannot bind a thread to the cores " + InRanges(cpus));
 }
 
 // `count` of 0 is one thread a core, as far as the time that our control group gets allows.
@@ -58,8 +60,9 @@ Threads Chosen(int64_t count, const std::string& cores, bool pinned) {
   const int64_t room = static_cast<int64_t>(chosen.cpus.size()), quota = CpuQuota();
   if (count < 0) throw IoError(error::kThreads, "threads: a number above 0, or 0 for one a core");
   if (count > room) {
-    throw IoError(error::kThreads, std::to_string(count) + " threads on " + std::to_string(room) + (room == 1 ? " core (" : " cores (") +
-                  InRanges(chosen.cpus) + "): a core takes one");
+    throw IoError(error::kThreads, std::to_string(count) + " threads on " + std::to_string(room) +
+                                       (room == 1 ? " core (" : " cores (") +
+                                       InRanges(chosen.cpus) + "): a core takes one");
   }
   chosen.count = static_cast<int>(count ? count : quota ? std::min(room, quota) : room);
   chosen.pinned = pinned;
@@ -69,14 +72,16 @@ Threads Chosen(int64_t count, const std::string& cores, bool pinned) {
 void Put(const Threads& chosen) {
   const std::vector<int> workers = Workers();
   auto cpus_of = [&chosen](size_t thread) {
-    return chosen.pinned && thread < chosen.cpus.size() ? std::vector<int>{chosen.cpus[thread]} : chosen.cpus;
+    return chosen.pinned && thread < chosen.cpus.size() ? std::vector<int>{chosen.cpus[thread]}
+                                                        : chosen.cpus;
   };
   Bind(0, cpus_of(0));
   for (size_t i = 0; i < workers.size(); ++i) Bind(workers[i], cpus_of(i + 1));
   TheState().now = chosen;
 }
 
-// Has TVM's pool use so many of its threads; its first call starts the pool. With so many CPUs, too, it counts: see MaxConcurrency.
+// Has TVM's pool use so many of its threads; its first call starts the pool. With so many CPUs,
+// too, it counts: see MaxConcurrency.
 void Configure(int count) {
   tvm::ffi::Array<tvm::ffi::String> cpus;
   for (int i = 0; i < count; ++i) cpus.push_back(std::to_string(i));
@@ -114,8 +119,10 @@ void ChangeThreads(int64_t count, const std::string& cores, bool pinned) {
   if (!TheState().started) {
     SetPoolSize(std::max<size_t>(AllowedCpus().size(), 2));  // whatever the session asks for later
   } else if (chosen.count > static_cast<int>(Workers().size()) + 1) {
-    throw IoError(error::kThreads, std::to_string(chosen.count) + " threads: this session has begun with " + std::to_string(Workers().size() + 1) +
-                  "; ask for more before its first inference");
+    throw IoError(error::kThreads, std::to_string(chosen.count) +
+                                       " threads: this session has begun with " +
+                                       std::to_string(Workers().size() + 1) +
+                                       "; ask for more before its first inference");
   }
   Configure(chosen.count);
   Put(chosen);

@@ -6,7 +6,8 @@
 
 namespace farm {
 
-// What was asked for: 0 threads stand for TVM_NUM_THREADS or one a core of those meant, no cores for the big ones.
+// What was asked for: 0 threads stand for TVM_NUM_THREADS or one a core of those meant, no cores
+// for the big ones.
 struct ThreadOptions {
   int count = 0;
   std::string cores;
@@ -28,7 +29,8 @@ void BeginThreads(const ThreadOptions& options);
 // Before a library is run: TVM's pool, which by itself would count the cores otherwise.
 void StartThreads();
 
-// Another setting in a session that has begun. Errors as above, and for more threads than TVM's pool was started with.
+// Another setting in a session that has begun. Errors as above, and for more threads than TVM's
+// pool was started with.
 void ChangeThreads(int64_t count, const std::string& cores, bool pinned);
 
 const Threads& ThreadsInForce();

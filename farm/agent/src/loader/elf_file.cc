@@ -15,9 +15,10 @@ struct Machine {
   uint16_t number;
   const char* name;
 };
-constexpr Machine kMachines[] = {{EM_X86_64, "x86_64"}, {EM_386, "x86 (32-bit)"}, {EM_AARCH64, "aarch64"}, {EM_ARM, "armv7"},
-                                 {EM_RISCV, "riscv"},   {EM_MIPS, "mips"},        {EM_PPC64, "ppc64"},     {EM_S390, "s390"},
-                                 {EM_LOONGARCH, "loongarch"}};
+constexpr Machine kMachines[] = {
+    {EM_X86_64, "x86_64"}, {EM_386, "x86 (32-bit)"}, {EM_AARCH64, "aarch64"},
+    {EM_ARM, "armv7"},     {EM_RISCV, "riscv"},      {EM_MIPS, "mips"},
+    {EM_PPC64, "ppc64"},   {EM_S390, "s390"},        {EM_LOONGARCH, "loongarch"}};
 
 template <typename T>
 T At(const std::string& file, size_t offset) {
@@ -55,14 +56,16 @@ std::string OwnName() {
 std::string WhyNotLoadable(const std::string& file) {
   if (file.empty()) return "the file is empty";
   if (file.compare(0, SELFMAG, ELFMAG)) return "not an ELF library";
-  if (file.size() < sizeof(Elf64_Ehdr)) return "the library is truncated: " + std::to_string(file.size()) + " bytes";
+  if (file.size() < sizeof(Elf64_Ehdr))
+    return "the library is truncated: " + std::to_string(file.size()) + " bytes";
   std::string name = NameOf(file);
   if (name != OwnName()) {
     std::string why = "library is for " + name + ", this device is " + OwnName();
     bool soft = name == "armv7 (soft-float)" && std::string(kMachineName) == "armv7";
     return why + (soft ? ": compile for a target with \"mfloat-abi\": \"hard\"" : "");
   }
-  if (At<uint16_t>(file, kTypeOffset) != ET_DYN) return "not a shared library, but another kind of ELF file";
+  if (At<uint16_t>(file, kTypeOffset) != ET_DYN)
+    return "not a shared library, but another kind of ELF file";
   return "";
 }
 

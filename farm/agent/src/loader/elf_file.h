@@ -17,7 +17,8 @@ constexpr char kMachineName[] = "riscv64";
 #error "an architecture that the agent does not know"
 #endif
 
-// Empty when this agent can load the library; else why not, naming what the file is and what this device is.
+// Empty when this agent can load the library; else why not, naming what the file is and what this
+// device is.
 std::string WhyNotLoadable(const std::string& file);
 
 }  // namespace farm

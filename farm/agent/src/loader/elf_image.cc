@@ -17,26 +17,34 @@
 namespace farm {
 namespace {
 
-// A model library wants few kinds of relocation, the same on every machine but for their numbers. It has no
-// constructors (those of C's start files, which some linkers add, serve C++ programs and are left out), no thread-local
-// storage and no libraries of its own. The format: https://refspecs.linuxfoundation.org/elf/gabi4+/contents.html
+// A model library wants few kinds of relocation, the same on every machine but for their numbers.
+// It has no constructors (those of C's start files, which some linkers add, serve C++ programs and
+// are left out), no thread-local storage and no libraries of its own. The format:
+// https://refspecs.linuxfoundation.org/elf/gabi4+/contents.html
 #if defined(__x86_64__)
-constexpr unsigned kAbsolute = R_X86_64_64, kGlobal = R_X86_64_GLOB_DAT, kJump = R_X86_64_JUMP_SLOT, kRelative = R_X86_64_RELATIVE;
+constexpr unsigned kAbsolute = R_X86_64_64, kGlobal = R_X86_64_GLOB_DAT, kJump = R_X86_64_JUMP_SLOT,
+                   kRelative = R_X86_64_RELATIVE;
 #elif defined(__aarch64__)
-constexpr unsigned kAbsolute = R_AARCH64_ABS64, kGlobal = R_AARCH64_GLOB_DAT, kJump = R_AARCH64_JUMP_SLOT,
-                   kRelative = R_AARCH64_RELATIVE;
+constexpr unsigned kAbsolute = R_AARCH64_ABS64, kGlobal = R_AARCH64_GLOB_DAT,
+                   kJump = R_AARCH64_JUMP_SLOT, kRelative = R_AARCH64_RELATIVE;
 #elif defined(__arm__)
-constexpr unsigned kAbsolute = R_ARM_ABS32, kGlobal = R_ARM_GLOB_DAT, kJump = R_ARM_JUMP_SLOT, kRelative = R_ARM_RELATIVE;
+constexpr unsigned kAbsolute = R_ARM_ABS32, kGlobal = R_ARM_GLOB_DAT, kJump = R_ARM_JUMP_SLOT,
+                   kRelative = R_ARM_RELATIVE;
 #else
-constexpr unsigned kAbsolute = R_RISCV_64, kGlobal = R_RISCV_64, kJump = R_RISCV_JUMP_SLOT, kRelative = R_RISCV_RELATIVE;
+constexpr unsigned kAbsolute = R_RISCV_64, kGlobal = R_RISCV_64, kJump = R_RISCV_JUMP_SLOT,
+                   kRelative = R_RISCV_RELATIVE;
 #endif
 constexpr bool kWide = sizeof(void*) == 8;
 constexpr size_t kMaxImageBytes = kWide ? size_t{1} << 36 : size_t{1} << 30;
 constexpr size_t kMaxSymbolBytes = 4096;
 constexpr int kPackedRelocations = 36;  // DT_RELR
 
-unsigned SymbolOf(size_t info) { return static_cast<unsigned>(kWide ? static_cast<uint64_t>(info) >> 32 : info >> 8); }
-unsigned TypeOf(size_t info) { return static_cast<unsigned>(kWide ? info & 0xffffffff : info & 0xff); }
+unsigned SymbolOf(size_t info) {
+  return static_cast<unsigned>(kWide ? static_cast<uint64_t>(info) >> 32 : info >> 8);
+}
+unsigned TypeOf(size_t info) {
+  return static_cast<unsigned>(kWide ? info & 0xffffffff : info & 0xff);
+}
 
 size_t Page() { return static_cast<size_t>(sysconf(_SC_PAGESIZE)); }
 size_t RoundDown(size_t n) { return n / Page() * Page(); }
@@ -70,15 +78,20 @@ ElfImage::ElfImage(const std::string& file) : file_bytes_(file.size()) {
 void ElfImage::ReadSegments(const std::string& file) {
   ElfW(Ehdr) header;
   memcpy(&header, file.data(), sizeof(header));
-  Check(header.e_phentsize == sizeof(ElfW(Phdr)), "corrupted: its program headers have another size");
-  Check(header.e_phoff <= file.size() && header.e_phnum <= (file.size() - header.e_phoff) / sizeof(ElfW(Phdr)), "truncated");
+  Check(header.e_phentsize == sizeof(ElfW(Phdr)),
+        "corrupted: its program headers have another size");
+  Check(header.e_phoff <= file.size() &&
+            header.e_phnum <= (file.size() - header.e_phoff) / sizeof(ElfW(Phdr)),
+        "truncated");
   segments_.resize(header.e_phnum);
-  if (header.e_phnum) memcpy(segments_.data(), &file[header.e_phoff], header.e_phnum * sizeof(ElfW(Phdr)));
+  if (header.e_phnum)
+    memcpy(segments_.data(), &file[header.e_phoff], header.e_phnum * sizeof(ElfW(Phdr)));
   for (const auto& s : segments_) {
     Check(s.p_type != PT_TLS, "thread-local storage is not supported");
     if (!IsLoaded(s)) continue;
     Check(s.p_offset <= file.size() && s.p_filesz <= file.size() - s.p_offset, "truncated");
-    Check(s.p_filesz <= s.p_memsz && s.p_memsz <= kMaxImageBytes && s.p_vaddr <= kMaxImageBytes, "corrupted: a segment has no sense");
+    Check(s.p_filesz <= s.p_memsz && s.p_memsz <= kMaxImageBytes && s.p_vaddr <= kMaxImageBytes,
+          "corrupted: a segment has no sense");
     image_.size = std::max<size_t>(image_.size, s.p_vaddr + s.p_memsz);
   }
   Check(image_.size > 0, "corrupted: it has nothing to load");
@@ -86,8 +99,11 @@ void ElfImage::ReadSegments(const std::string& file) {
 
 void ElfImage::Map(const std::string& file) {
   image_.size = RoundUp(image_.size);
-  void* memory = mmap(nullptr, image_.size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  Check(memory != MAP_FAILED, "it wants " + std::to_string(image_.size) + " bytes of memory: " + strerror(errno), error::kNoMemory);
+  void* memory = mmap(nullptr, image_.size, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  Check(memory != MAP_FAILED,
+        "it wants " + std::to_string(image_.size) + " bytes of memory: " + strerror(errno),
+        error::kNoMemory);
   image_.begin = static_cast<char*>(memory);
   for (const auto& s : segments_) {
     if (IsLoaded(s) && s.p_filesz) memcpy(image_.begin + s.p_vaddr, &file[s.p_offset], s.p_filesz);
@@ -95,12 +111,14 @@ void ElfImage::Map(const std::string& file) {
 }
 
 void ElfImage::ReadDynamicTable() {
-  auto dynamic = std::find_if(segments_.begin(), segments_.end(), [](const auto& s) { return s.p_type == PT_DYNAMIC; });
+  auto dynamic = std::find_if(segments_.begin(), segments_.end(),
+                              [](const auto& s) { return s.p_type == PT_DYNAMIC; });
   Check(dynamic != segments_.end(), "it has no dynamic section");
   for (size_t at = dynamic->p_vaddr;; at += sizeof(ElfW(Dyn))) {
     auto entry = Read<ElfW(Dyn)>(at);
     if (entry.d_tag == DT_NULL) break;
-    Check(entry.d_tag != kPackedRelocations, "packed relocations are not supported; link without -z pack-relative-relocs");
+    Check(entry.d_tag != kPackedRelocations,
+          "packed relocations are not supported; link without -z pack-relative-relocs");
     if (entry.d_tag > 0 && entry.d_tag < DT_NUM) table_[entry.d_tag] = entry.d_un.d_val;
     if (entry.d_tag == DT_GNU_HASH) hash_ = entry.d_un.d_val;
   }
@@ -145,11 +163,13 @@ void ElfImage::Protect() {
     for (const auto& data : segments_) {
       bool apart = data.p_vaddr >= end || data.p_vaddr + data.p_memsz <= begin;
       Check(!IsLoaded(data) || !(data.p_flags & PF_W) || apart,
-            "its code and data share a page of " + std::to_string(Page()) + " bytes; link with -z max-page-size=65536");
+            "its code and data share a page of " + std::to_string(Page()) +
+                " bytes; link with -z max-page-size=65536");
     }
     char* first = image_.begin + code.p_vaddr;
     __builtin___clear_cache(first, first + code.p_filesz);
-    Check(mprotect(image_.begin + begin, end - begin, PROT_READ | PROT_EXEC) == 0, std::string("mprotect: ") + strerror(errno));
+    Check(mprotect(image_.begin + begin, end - begin, PROT_READ | PROT_EXEC) == 0,
+          std::string("mprotect: ") + strerror(errno));
   }
 }
 
@@ -164,7 +184,8 @@ void** ElfImage::Pointer(const std::string& name) const {
   size_t value = Find(name);
   if (!value) return nullptr;
   const auto& segment = SegmentOf(value);
-  const bool fits = segment.p_vaddr + segment.p_memsz - value >= sizeof(void*) && value % sizeof(void*) == 0;
+  const bool fits =
+      segment.p_vaddr + segment.p_memsz - value >= sizeof(void*) && value % sizeof(void*) == 0;
   Check(fits && (segment.p_flags & PF_W), "corrupted: " + name + " is no pointer");
   return reinterpret_cast<void**>(image_.begin + value);
 }
@@ -189,13 +210,16 @@ const ElfW(Phdr) & ElfImage::SegmentOf(size_t offset) const {
 }
 
 // Where in the image a symbol is that the library defines; 0 when it does not. The GNU hash table:
-// buckets, first symbol, bloom words, shift; bloom filter; a bucket's first symbol; the symbols' hashes, the last of a bucket odd.
+// buckets, first symbol, bloom words, shift; bloom filter; a bucket's first symbol; the symbols'
+// hashes, the last of a bucket odd.
 size_t ElfImage::Find(const std::string& name) const {
   uint32_t h = 5381;
   for (unsigned char c : name) h = h * 33 + c;
-  auto buckets = Read<uint32_t>(hash_), first = Read<uint32_t>(hash_ + 4), bloom = Read<uint32_t>(hash_ + 8);
+  auto buckets = Read<uint32_t>(hash_), first = Read<uint32_t>(hash_ + 4),
+       bloom = Read<uint32_t>(hash_ + 8);
   Check(buckets > 0, "corrupted: its hash table is empty");
-  size_t bucket_table = hash_ + 16 + size_t{bloom} * sizeof(size_t), chain = bucket_table + size_t{buckets} * 4;
+  size_t bucket_table = hash_ + 16 + size_t{bloom} * sizeof(size_t),
+         chain = bucket_table + size_t{buckets} * 4;
   auto begin = Read<uint32_t>(bucket_table + size_t{h % buckets} * 4);
   if (begin < first) return 0;
   for (size_t i = begin; i - begin < file_bytes_ / sizeof(uint32_t); ++i) {
@@ -225,7 +249,8 @@ ElfW(Sym) ElfImage::Symbol(uint32_t index) const {
 
 size_t ElfImage::ValueOf(const ElfW(Sym) & symbol) const {
   int type = symbol.st_info & 0xf;
-  Check(type != STT_TLS && type != STT_GNU_IFUNC, "symbol " + NameOf(symbol) + " is of a kind that is not supported");
+  Check(type != STT_TLS && type != STT_GNU_IFUNC,
+        "symbol " + NameOf(symbol) + " is of a kind that is not supported");
   CheckRange(symbol.st_value, 1);
   return symbol.st_value;
 }
@@ -248,7 +273,8 @@ T ElfImage::Read(size_t offset) const {
 }
 
 void ElfImage::CheckRange(size_t offset, size_t nbytes) const {
-  Check(offset <= image_.size && nbytes <= image_.size - offset, "corrupted: an offset leads outside");
+  Check(offset <= image_.size && nbytes <= image_.size - offset,
+        "corrupted: an offset leads outside");
 }
 
 }  // namespace farm

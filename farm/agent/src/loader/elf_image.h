@@ -1,4 +1,5 @@
-// A shared library in memory: mapped, relocated, with its symbols. Nothing that the file says is believed, and none of its code is run.
+// A shared library in memory: mapped, relocated, with its symbols. Nothing that the file says is
+// believed, and none of its code is run.
 #pragma once
 #include <link.h>
 
@@ -10,11 +11,12 @@ namespace farm {
 
 class ElfImage {
  public:
-  // Maps the library of which `file` is the whole content. Throws an error of TVM's that says what is wrong with it.
+  // Maps the library of which `file` is the whole content. Throws an error of TVM's that says what
+  // is wrong with it.
   explicit ElfImage(const std::string& file);
 
-  // The address of a symbol, null when the library does not define it: of code, of a pointer that may be written, of data. An error when
-  // something else is there.
+  // The address of a symbol, null when the library does not define it: of code, of a pointer that
+  // may be written, of data. An error when something else is there.
   void* Code(const std::string& name) const;
   void** Pointer(const std::string& name) const;
   const char* Data(const std::string& name) const;

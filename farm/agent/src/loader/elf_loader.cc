@@ -21,11 +21,15 @@ namespace ffi = tvm::ffi;
 namespace symbol = tvm::ffi::symbol;
 
 void Demand(bool ok) {
-  if (!ok) TVM_FFI_THROW(RuntimeError) << Coded(error::kLibrary, "cannot load library: corrupted: the modules that it carries have no sense");
+  if (!ok)
+    TVM_FFI_THROW(RuntimeError) << Coded(
+        error::kLibrary,
+        "cannot load library: corrupted: the modules that it carries have no sense");
 }
 
-// What a library carries beside its code: its size, then the tree of its modules as two lists of numbers (where the children of each
-// begin, and the children), then kind and content of each. TVM takes all of these sizes and numbers as they come.
+// What a library carries beside its code: its size, then the tree of its modules as two lists of
+// numbers (where the children of each begin, and the children), then kind and content of each. TVM
+// takes all of these sizes and numbers as they come.
 class Carried {
  public:
   Carried(const char* begin, size_t size) : at_(begin), left_(size) {}
@@ -88,7 +92,9 @@ class ElfLibrary final : public ffi::Library {
   ElfImage image_;
 };
 
-bool StartsWith(const std::string& text, const std::string& start) { return text.compare(0, start.size(), start) == 0; }
+bool StartsWith(const std::string& text, const std::string& start) {
+  return text.compare(0, start.size(), start) == 0;
+}
 
 }  // namespace
 
@@ -98,14 +104,19 @@ void* SymbolForTvm(const ElfImage& image, const std::string& name) {
     if (carried) Carried(carried, image.BytesFrom(carried)).CheckAll();
     return const_cast<char*>(carried);
   }
-  // The functions of a library have this prefix. All others that TVM asks for are pointers, to be set to what the library may call.
-  if (StartsWith(name, symbol::tvm_ffi_symbol_prefix) && name != symbol::tvm_ffi_library_ctx) return image.Code(name);
+  // The functions of a library have this prefix. All others that TVM asks for are pointers, to be
+  // set to what the library may call.
+  if (StartsWith(name, symbol::tvm_ffi_symbol_prefix) && name != symbol::tvm_ffi_library_ctx)
+    return image.Code(name);
   return image.Pointer(name);
 }
 
 void RegisterElfLoader() {
-  auto load = [](const ffi::String& path, const ffi::String&) { return ffi::CreateLibraryModule(ffi::make_object<ElfLibrary>(path)); };
-  ffi::Function::SetGlobal("ffi.Module.load_from_file.so", ffi::Function::FromTyped(load), /*override=*/true);
+  auto load = [](const ffi::String& path, const ffi::String&) {
+    return ffi::CreateLibraryModule(ffi::make_object<ElfLibrary>(path));
+  };
+  ffi::Function::SetGlobal("ffi.Module.load_from_file.so", ffi::Function::FromTyped(load),
+                           /*override=*/true);
 }
 
 }  // namespace farm

@@ -1,4 +1,5 @@
-// Loads model libraries (ELF shared objects made by TVM's LLVM back end) without dlopen, which a static executable lacks.
+// Loads model libraries (ELF shared objects made by TVM's LLVM back end) without dlopen, which a
+// static executable lacks.
 #pragma once
 #include <string>
 
@@ -10,7 +11,8 @@ namespace farm {
 // Has TVM load ".so" files with this loader.
 void RegisterElfLoader();
 
-// The address of a symbol, as TVM's module asks for it: null when the library has none, an error when TVM would stumble over it.
+// The address of a symbol, as TVM's module asks for it: null when the library has none, an error
+// when TVM would stumble over it.
 void* SymbolForTvm(const ElfImage& image, const std::string& name);
 
 }  // namespace farm

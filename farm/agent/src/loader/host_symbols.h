@@ -4,7 +4,8 @@
 
 namespace farm {
 
-// The address of a C function by its name; null when model libraries have no use for such a function.
+// The address of a C function by its name; null when model libraries have no use for such a
+// function.
 void* HostSymbol(const std::string& name);
 
 }  // namespace farm

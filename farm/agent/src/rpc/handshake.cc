@@ -20,7 +20,9 @@ constexpr int32_t kMaxKeyBytes = 4096;
 constexpr size_t kHeadBytes = 2 * sizeof(int32_t);
 const char kClient[] = "client:", kTimeout[] = " -timeout=";
 
-void Option(int fd, int level, int name, int value) { setsockopt(fd, level, name, &value, sizeof(value)); }
+void Option(int fd, int level, int name, int value) {
+  setsockopt(fd, level, name, &value, sizeof(value));
+}
 
 }  // namespace
 
@@ -55,7 +57,9 @@ std::string Visitor::key() const {
 
 double Visitor::session_timeout_s() const {
   size_t option = said_.find(kTimeout, kHeadBytes);
-  return option == std::string::npos ? 0 : std::max(0.0, atof(said_.c_str() + option + sizeof(kTimeout) - 1));
+  return option == std::string::npos
+             ? 0
+             : std::max(0.0, atof(said_.c_str() + option + sizeof(kTimeout) - 1));
 }
 
 Fd Visitor::Accept(const std::string& key) {
@@ -63,9 +67,12 @@ Fd Visitor::Accept(const std::string& key) {
   int32_t head[2] = {tvm::runtime::kRPCSuccess, static_cast<int32_t>(name.size())};
   std::string answer = std::string(reinterpret_cast<const char*>(head), sizeof(head)) + name;
   const int fd = connection_.get();
-  if (send(fd, answer.data(), answer.size(), MSG_DONTWAIT | MSG_NOSIGNAL) != static_cast<ssize_t>(answer.size())) return Fd();
+  if (send(fd, answer.data(), answer.size(), MSG_DONTWAIT | MSG_NOSIGNAL) !=
+      static_cast<ssize_t>(answer.size()))
+    return Fd();
   Option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
-  // A client whose network is gone says nothing: the kernel asks after 10 s, and gives up 20 s later.
+  // A client whose network is gone says nothing: the kernel asks after 10 s, and gives up 20 s
+  // later.
   Option(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
   Option(fd, IPPROTO_TCP, TCP_KEEPIDLE, 10);
   Option(fd, IPPROTO_TCP, TCP_KEEPINTVL, 5);

@@ -1,4 +1,5 @@
-// The start of a TVM RPC connection: the client sends a magic number and "client:KEY -timeout=SECONDS", and we answer.
+// The start of a TVM RPC connection: the client sends a magic number and "client:KEY
+// -timeout=SECONDS", and we answer.
 #pragma once
 #include <string>
 

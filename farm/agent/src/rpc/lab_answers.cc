@@ -36,7 +36,9 @@ T Field(const json::Object& object, const char* name, T otherwise) {
   return (*found).second.template try_cast<T>().value_or(otherwise);
 }
 
-std::string Text(const json::Object& object, const char* name) { return Field(object, name, tvm::ffi::String("")); }
+std::string Text(const json::Object& object, const char* name) {
+  return Field(object, name, tvm::ffi::String(""));
+}
 
 }  // namespace
 

@@ -24,7 +24,9 @@ constexpr uint64_t kMaxTensorBits = uint64_t{1} << (sizeof(void*) == 8 ? 48 : 34
 constexpr size_t kWordBytes = 8, kIntegerBytes = 4, kTensorBytes = 24;
 
 void Sane(bool ok, const char* what) {
-  if (!ok) TVM_FFI_THROW(RPCServerError) << Coded(error::kPacket, "a packet of the client has no sense: ") << what;
+  if (!ok)
+    TVM_FFI_THROW(RPCServerError) << Coded(error::kPacket, "a packet of the client has no sense: ")
+                                  << what;
 }
 
 template <typename T>
@@ -120,7 +122,9 @@ void PacketCheck::OnField(const char* field) {
     case Field::kLength:
       left_ = At<uint64_t>(field);
       Sane(left_ <= kMaxBytes, "its length");
-      if (left_ > max_bytes_) TVM_FFI_THROW(RPCServerError) << Coded(error::kNoMemory, "out of memory: a message of ") << left_ << " bytes is too large";
+      if (left_ > max_bytes_)
+        TVM_FFI_THROW(RPCServerError) << Coded(error::kNoMemory, "out of memory: a message of ")
+                                      << left_ << " bytes is too large";
       return left_ ? Expect(Field::kCode, kIntegerBytes) : Next();
     case Field::kCode:
       return OnCode(At<int32_t>(field));
@@ -151,14 +155,16 @@ void PacketCheck::OnField(const char* field) {
 
 void PacketCheck::OnCode(int32_t code) {
   code_ = static_cast<RPCCode>(code);
-  const bool copy = code_ == RPCCode::kCopyFromRemote || code_ == RPCCode::kCopyToRemote || code_ == RPCCode::kShutdown;
+  const bool copy = code_ == RPCCode::kCopyFromRemote || code_ == RPCCode::kCopyToRemote ||
+                    code_ == RPCCode::kShutdown;
   counted_ = copy;
   arguments_ = 0;
   if (code_ == RPCCode::kShutdown) return Next();
   if (copy) return Expect(Field::kTensor, kTensorBytes);
   if (code_ == RPCCode::kInitServer) return Expect(Field::kText, kWordBytes);
   if (code_ == RPCCode::kCallFunc) return Expect(Field::kHandle, kWordBytes);
-  Sane(code_ >= RPCCode::kSyscallCodeStart && code_ <= RPCCode::kDevGetCurrentStream, "it is no request");
+  Sane(code_ >= RPCCode::kSyscallCodeStart && code_ <= RPCCode::kDevGetCurrentStream,
+       "it is no request");
   Next();
 }
 
@@ -192,13 +198,15 @@ void PacketCheck::OnType(int32_t type) {
     case kTVMFFIModule:
       return Expect(Field::kHandle, kWordBytes);
     default:
-      Sane(type >= kTVMFFIStaticObjectBegin || type == kTVMFFISmallStr || type == kTVMFFISmallBytes, "an argument of an unknown type");
+      Sane(type >= kTVMFFIStaticObjectBegin || type == kTVMFFISmallStr || type == kTVMFFISmallBytes,
+           "an argument of an unknown type");
       return Expect(Field::kObject, kIntegerBytes);
   }
 }
 
 void PacketCheck::OnObject(uint32_t type) {
-  if (type == static_cast<uint32_t>(tvm::runtime::kRuntimeRPCObjectRef)) return Expect(Field::kHandle, kWordBytes);
+  if (type == static_cast<uint32_t>(tvm::runtime::kRuntimeRPCObjectRef))
+    return Expect(Field::kHandle, kWordBytes);
   Sane(type == kTVMFFIStr || type == kTVMFFIBytes, "an object of an unknown type");
   Expect(Field::kText, kWordBytes);
 }
@@ -225,7 +233,8 @@ void PacketCheck::OnShape(const char* field) {
   auto offset = At<uint64_t>(field, offset_at);
   Sane(offset <= tensor_bytes_, "a tensor begins behind its end");
   tensor_bytes_ -= offset;
-  if (code_ == RPCCode::kCopyFromRemote || code_ == RPCCode::kCopyToRemote) return Expect(Field::kCopy, kWordBytes);
+  if (code_ == RPCCode::kCopyFromRemote || code_ == RPCCode::kCopyToRemote)
+    return Expect(Field::kCopy, kWordBytes);
   Next();
 }
 

@@ -1,4 +1,5 @@
-// Checks a client's packets before TVM's runtime reads them: it takes lengths, counts and shapes as they come.
+// Checks a client's packets before TVM's runtime reads them: it takes lengths, counts and shapes as
+// they come.
 #pragma once
 #include <cstdint>
 #include <limits>
@@ -11,7 +12,8 @@
 
 namespace farm {
 
-// Follows the bytes of packets as they pass. The format: RPCReference in TVM's minrpc/rpc_reference.h.
+// Follows the bytes of packets as they pass. The format: RPCReference in TVM's
+// minrpc/rpc_reference.h.
 class PacketCheck {
  public:
   // TVM takes lengths and counts as int: a larger packet is not for it.
@@ -25,7 +27,20 @@ class PacketCheck {
 
  private:
   // What comes next. All but kRest is collected whole before it is looked at.
-  enum class Field { kLength, kCode, kCount, kType, kObject, kText, kHandle, kDevice, kTensor, kShape, kCopy, kRest };
+  enum class Field {
+    kLength,
+    kCode,
+    kCount,
+    kType,
+    kObject,
+    kText,
+    kHandle,
+    kDevice,
+    kTensor,
+    kShape,
+    kCopy,
+    kRest
+  };
 
   void OnField(const char* field);
   void OnCode(int32_t code);
@@ -38,7 +53,8 @@ class PacketCheck {
   void Expect(Field field, size_t size);
   // Lets bytes pass that mean nothing to us.
   void Pass(uint64_t size);
-  // A part of the packet is over: on to the number of its arguments, the next argument, or the next packet.
+  // A part of the packet is over: on to the number of its arguments, the next argument, or the next
+  // packet.
   void Next();
 
   const uint64_t max_bytes_;
@@ -53,11 +69,12 @@ class PacketCheck {
   uint64_t element_bits_ = 0, tensor_bytes_ = 0;
 };
 
-// A channel whose packets are checked. What fails in the one below becomes an error of TVM's, which its endpoint expects even while
-// it is being destroyed.
+// A channel whose packets are checked. What fails in the one below becomes an error of TVM's, which
+// its endpoint expects even while it is being destroyed.
 class PacketChannel final : public tvm::runtime::RPCChannel {
  public:
-  explicit PacketChannel(std::unique_ptr<tvm::runtime::RPCChannel> below, uint64_t max_bytes = PacketCheck::kMaxBytes)
+  explicit PacketChannel(std::unique_ptr<tvm::runtime::RPCChannel> below,
+                         uint64_t max_bytes = PacketCheck::kMaxBytes)
       : below_(std::move(below)), check_(max_bytes) {}
   size_t Send(const void* data, size_t size) final;
   size_t Recv(void* data, size_t size) final;

@@ -22,15 +22,18 @@ namespace {
 
 constexpr size_t kMaxVisitors = 256, kMaxWaiting = 32;
 constexpr int kBacklog = 1024;
-// A visitor has this long before it may have to go for a newer one; meanwhile newer ones wait in the kernel's queue.
+// A visitor has this long before it may have to go for a newer one; meanwhile newer ones wait in
+// the kernel's queue.
 constexpr double kGraceS = 1;
-// While a session runs, strangers are attended to this seldom, and so many of them at a time: what a crowd costs is bounded.
+// While a session runs, strangers are attended to this seldom, and so many of them at a time: what
+// a crowd costs is bounded.
 constexpr double kPauseS = 0.1;
 constexpr int kMaxAccepts = 64;
 constexpr double kRefusalsEveryS = 10;  // a line in the log
 
 bool IsLoopback(const sockaddr* address) {
-  if (address->sa_family == AF_INET) return ntohl(reinterpret_cast<const sockaddr_in*>(address)->sin_addr.s_addr) >> 24 == 127;
+  if (address->sa_family == AF_INET)
+    return ntohl(reinterpret_cast<const sockaddr_in*>(address)->sin_addr.s_addr) >> 24 == 127;
   return IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr);
 }
 
@@ -39,14 +42,17 @@ Fd Listen(const ServerOptions& options) {
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_PASSIVE;
   if (int error = getaddrinfo(options.host.c_str(), options.port.c_str(), &hints, &found)) {
-    throw IoError(error::kAddress, "--host " + options.host + " --port " + options.port + ": " + gai_strerror(error));
+    throw IoError(error::kAddress, "--host " + options.host + " --port " + options.port + ": " +
+                                       gai_strerror(error));
   }
   std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(found, freeaddrinfo);
   if (!IsLoopback(found->ai_addr) && !options.open_to_network) {
     throw IoError(error::kAddress, "--host " + options.host +
-                  " is open to the network. TVM's RPC has no password and no encryption: whoever can connect can run any code as this "
-                  "user. Reach a loopback agent through an SSH tunnel, or say --open-to-network if everybody on that network is "
-                  "trusted");
+                                       " is open to the network. TVM's RPC has no password and no "
+                                       "encryption: whoever can connect can run any code as this "
+                                       "user. Reach a loopback agent through an SSH tunnel, or say "
+                                       "--open-to-network if everybody on that network is "
+                                       "trusted");
   }
   Fd listener(socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   int on = 1;
@@ -75,8 +81,11 @@ int Milliseconds(double deadline) {
 Server::Server(ServerOptions options) : options_(std::move(options)), listener_(Listen(options_)) {
   const int port = PortOf(listener_.get());
   if (!options_.tracker.empty()) {
-    std::string board = options_.board.empty() ? UsualBoardName(options_.key, atoi(options_.port.c_str())) : options_.board;
-    tracker_ = std::make_unique<Tracker>(TrackerOptions{options_.tracker, options_.key, options_.custom_address, std::move(board),
+    std::string board = options_.board.empty()
+                            ? UsualBoardName(options_.key, atoi(options_.port.c_str()))
+                            : options_.board;
+    tracker_ = std::make_unique<Tracker>(TrackerOptions{options_.tracker, options_.key,
+                                                        options_.custom_address, std::move(board),
                                                         options_.session.store, port});
   }
   std::string line = std::to_string(port) + "\n";
@@ -90,7 +99,8 @@ Server::~Server() {
 
 void Server::Run() {
   while (!EndIsWanted()) {
-    if (session_ && tracker_ && !tracker_->end_wanted().empty()) session_->End(tracker_->end_wanted());
+    if (session_ && tracker_ && !tracker_->end_wanted().empty())
+      session_->End(tracker_->end_wanted());
     if (session_ && session_->Tick()) AfterSession();
     if (tracker_) tracker_->Tick(!session_);
     while (!session_ && !waiting_.empty()) {
@@ -105,7 +115,8 @@ void Server::Run() {
 void Server::Wait() {
   std::vector<pollfd> polled = {{signal_descriptor(), POLLIN, 0}};
   const size_t tracker = polled.size();
-  polled.push_back({tracker_ ? tracker_->descriptor() : -1, tracker_ ? tracker_->events() : short{0}, 0});
+  polled.push_back(
+      {tracker_ ? tracker_->descriptor() : -1, tracker_ ? tracker_->events() : short{0}, 0});
   const size_t client = polled.size();
   polled.push_back({session_ ? session_->watched() : -1, POLLRDHUP, 0});
   const size_t strangers = polled.size();
@@ -116,16 +127,19 @@ void Server::Wait() {
     for (const Visitor& v : waiting_) polled.push_back({v.descriptor(), POLLRDHUP, 0});
     for (const Visitor& v : leaving_) polled.push_back({v.descriptor(), POLLIN, 0});
   }
-  if (poll(polled.data(), polled.size(), Milliseconds(NextDeadline())) < 0 && errno != EINTR) Fail("poll");
+  if (poll(polled.data(), polled.size(), Milliseconds(NextDeadline())) < 0 && errno != EINTR)
+    Fail("poll");
   if (polled[client].revents) session_->ClientIsGone();
   if (polled[tracker].revents) tracker_->OnReady();
   if (attend) Attend(&polled[strangers]);
 }
 
-bool Server::HasRoom() const { return visitors_.size() < kMaxVisitors || Now() >= visitors_.front().since() + kGraceS; }
+bool Server::HasRoom() const {
+  return visitors_.size() < kMaxVisitors || Now() >= visitors_.front().since() + kGraceS;
+}
 
-// Nobody here can make us wait: every read takes what there is, and not for ever. `polled` is what Wait has asked about the listener and
-// all strangers, in their order.
+// Nobody here can make us wait: every read takes what there is, and not for ever. `polled` is what
+// Wait has asked about the listener and all strangers, in their order.
 void Server::Attend(const pollfd* polled) {
   const double now = Now();
   const bool knocked = (polled++)->revents;
@@ -153,7 +167,8 @@ void Server::Attend(const pollfd* polled) {
   for (auto v = leaving_.begin(); v != leaving_.end();) {
     auto visitor = v++;
     char piece[1 << 14];
-    const ssize_t n = of_next() ? recv(visitor->descriptor(), piece, sizeof(piece), MSG_DONTWAIT) : 1;
+    const ssize_t n =
+        of_next() ? recv(visitor->descriptor(), piece, sizeof(piece), MSG_DONTWAIT) : 1;
     if (n == 0 || (n < 0 && errno != EAGAIN) || now >= visitor->deadline()) leaving_.erase(visitor);
   }
   if (knocked) AcceptVisitors();
@@ -213,7 +228,8 @@ void Server::Begin(Visitor visitor) {
     leaving_.clear();
   };
   try {
-    session_ = std::make_unique<Session>(std::move(connection), Fd(), options_.session, timeout_s, let_go);
+    session_ =
+        std::make_unique<Session>(std::move(connection), Fd(), options_.session, timeout_s, let_go);
     if (tracker_) tracker_->SessionBegan(timeout_s);
   } catch (const IoError& e) {
     Log(std::string("no session: ") + e.what());
@@ -225,7 +241,9 @@ void Server::Refused() {
   ++refusals_;
   const double now = Now();
   if (refusals_logged_at_ && now < refusals_logged_at_ + kRefusalsEveryS) return;
-  Log("refused " + (refusals_ == 1 ? std::string("a client") : std::to_string(refusals_) + " clients") + " with another key");
+  Log("refused " +
+      (refusals_ == 1 ? std::string("a client") : std::to_string(refusals_) + " clients") +
+      " with another key");
   refusals_logged_at_ = now;
   refusals_ = 0;
 }

@@ -43,7 +43,8 @@ class DescriptorChannel final : public tvm::runtime::RPCChannel {
   size_t Recv(void* data, size_t size) final {
     // Who has got the device and says nothing would keep others from it.
     pollfd first_word{in_, POLLIN, 0};
-    if (!heard_ && poll(&first_word, 1, kFirstWordMs) == 0) throw IoError(error::kSilent, "the client said nothing");
+    if (!heard_ && poll(&first_word, 1, kFirstWordMs) == 0)
+      throw IoError(error::kSilent, "the client said nothing");
     heard_ = true;
     ssize_t n;
     do n = read(in_, data, size);
@@ -58,11 +59,15 @@ class DescriptorChannel final : public tvm::runtime::RPCChannel {
   bool heard_ = false;
 };
 
-// RPCCode::kException with one string, as TVM's clients read it: see rpc_endpoint.cc and minrpc/rpc_reference.h.
+// RPCCode::kException with one string, as TVM's clients read it: see rpc_endpoint.cc and
+// minrpc/rpc_reference.h.
 std::string ExceptionPacket(const std::string& message) {
-  const int32_t head[] = {static_cast<int32_t>(tvm::runtime::RPCCode::kException), 1, tvm::ffi::TypeIndex::kTVMFFIRawStr};
+  const int32_t head[] = {static_cast<int32_t>(tvm::runtime::RPCCode::kException), 1,
+                          tvm::ffi::TypeIndex::kTVMFFIRawStr};
   const uint64_t length = message.size(), packet = sizeof(head) + sizeof(length) + length;
-  auto bytes = [](const auto& value) { return std::string(reinterpret_cast<const char*>(&value), sizeof(value)); };
+  auto bytes = [](const auto& value) {
+    return std::string(reinterpret_cast<const char*>(&value), sizeof(value));
+  };
   return bytes(packet) + bytes(head) + bytes(length) + message;
 }
 
@@ -77,7 +82,8 @@ int ServeClient(int in, int out, const std::string& directory, const SessionOpti
     ApplyLimits(options.limits, std::max(options.limits.work_bytes, options.store_budget_bytes));
     RegisterFunctions(directory, options);
     const uint64_t max_bytes = std::min(options.limits.memory_bytes, PacketCheck::kMaxBytes);
-    auto channel = std::make_unique<PacketChannel>(std::make_unique<DescriptorChannel>(in, out, &sending), max_bytes);
+    auto channel = std::make_unique<PacketChannel>(
+        std::make_unique<DescriptorChannel>(in, out, &sending), max_bytes);
     endpoint = tvm::runtime::RPCEndpoint::Create(std::move(channel), "farm-agent", "");
     endpoint->ServerLoop();
     return 0;
@@ -90,7 +96,8 @@ int ServeClient(int in, int out, const std::string& directory, const SessionOpti
 
 }  // namespace
 
-Session::Session(Fd in, Fd out, const SessionOptions& options, double timeout_s, const std::function<void()>& in_child)
+Session::Session(Fd in, Fd out, const SessionOptions& options, double timeout_s,
+                 const std::function<void()>& in_child)
     : in_(std::move(in)),
       out_(std::move(out)),
       directory_(options.work_base),
@@ -104,9 +111,11 @@ Session::Session(Fd in, Fd out, const SessionOptions& options, double timeout_s,
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != agent) _exit(1);
     in_child();
-    _exit(ServeClient(in_.get(), out_.valid() ? out_.get() : in_.get(), directory_.path(), options));
+    _exit(
+        ServeClient(in_.get(), out_.valid() ? out_.get() : in_.get(), directory_.path(), options));
   }
-  Log("session " + std::to_string(child_) + " begins" + (timeout_s > 0 ? ", at most " + InSeconds(timeout_s) : ""));
+  Log("session " + std::to_string(child_) + " begins" +
+      (timeout_s > 0 ? ", at most " + InSeconds(timeout_s) : ""));
 }
 
 Session::~Session() {
@@ -130,12 +139,14 @@ double Session::deadline() const {
 }
 
 bool Session::IsOverdue(double now) const {
-  return !last_words_.empty() || (timeout_s_ > 0 && now >= started_ + timeout_s_) || (gone_at_ && now >= gone_at_ + kGoneGraceS);
+  return !last_words_.empty() || (timeout_s_ > 0 && now >= started_ + timeout_s_) ||
+         (gone_at_ && now >= gone_at_ + kGoneGraceS);
 }
 
 bool Session::Tick() {
   const double now = Now(), late = now - ticked_at_ - kTickS;
-  if (timeout_s_ > 0 && late > kTickS) started_ += late;  // somebody had stopped us, and the child with us
+  if (timeout_s_ > 0 && late > kTickS)
+    started_ += late;  // somebody had stopped us, and the child with us
   ticked_at_ = now;
   int status = 0;
   std::string how;
@@ -144,34 +155,40 @@ bool Session::Tick() {
     outcome_.how = WIFSIGNALED(status) ? "signal" : WEXITSTATUS(status) ? "error" : "closed";
     outcome_.signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
     const int signal = WTERMSIG(status), code = WEXITSTATUS(status);
-    how = WIFSIGNALED(status)  ? "END_SIGNAL_" + std::to_string(signal) + ": died of " + strsignal(signal)
-          : client_was_told_ ? "END_TOLD: its client was told why"
-                             : "END_EXIT_" + std::to_string(code) + ": exit code " + std::to_string(code);
+    how = WIFSIGNALED(status)
+              ? "END_SIGNAL_" + std::to_string(signal) + ": died of " + strsignal(signal)
+          : client_was_told_
+              ? "END_TOLD: its client was told why"
+              : "END_EXIT_" + std::to_string(code) + ": exit code " + std::to_string(code);
   } else if (!IsOverdue(now)) {
     return false;
   } else {
     outcome_.how = gone_at_ ? "gone" : last_words_.empty() ? "timeout" : "told";
     if (last_words_.empty()) {
-      last_words_ = "RPCSessionTimeoutError: the session's " + InSeconds(timeout_s_) + " are over; try a larger \"session_timeout\"";
+      last_words_ = "RPCSessionTimeoutError: the session's " + InSeconds(timeout_s_) +
+                    " are over; try a larger \"session_timeout\"";
     }
     if (!gone_at_) SayLastWords();
     kill(child_, SIGKILL);
     while (waitpid(child_, &status, 0) < 0 && errno == EINTR) {
     }
-    how = gone_at_                   ? "END_CLIENT_GONE: its client has gone"
+    how = gone_at_                 ? "END_CLIENT_GONE: its client has gone"
           : outcome_.how == "told" ? "END_LAB: its lab ended it"
                                    : "END_TIME_UP: its time was up";
   }
   outcome_.seconds = now - started_;
-  // The code that `how` begins with is for the host, which reads this log: see farm/transports/agent_errors.py.
-  Log("session " + std::to_string(child_) + " is over after " + InSeconds(now - started_) + ": " + how);
+  // The code that `how` begins with is for the host, which reads this log: see
+  // farm/transports/agent/errors.py.
+  Log("session " + std::to_string(child_) + " is over after " + InSeconds(now - started_) + ": " +
+      how);
   child_ = -1;
   return true;
 }
 
 void Session::SayLastWords() {
   client_was_told_ = true;
-  // Stopped first, so that the message cannot land in the middle of an answer that is being written.
+  // Stopped first, so that the message cannot land in the middle of an answer that is being
+  // written.
   kill(child_, SIGSTOP);
   const std::string packet = ExceptionPacket(last_words_);
   if (out_.valid()) {

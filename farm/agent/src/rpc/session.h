@@ -6,9 +6,9 @@
 #include <string>
 
 #include "base/io.h"
+#include "execution/threads.h"
 #include "rpc/lab.h"
 #include "rpc/limits.h"
-#include "execution/threads.h"
 #include "rpc/work_directory.h"
 
 namespace farm {
@@ -23,9 +23,11 @@ struct SessionOptions {
 
 class Session {
  public:
-  // Forks. The child serves TVM's RPC on the two descriptors (which may be one), after it has called `in_child` to let go of what it
-  // inherited. `timeout_s` is the session's time; 0 is no limit.
-  Session(Fd in, Fd out, const SessionOptions& options, double timeout_s, const std::function<void()>& in_child);
+  // Forks. The child serves TVM's RPC on the two descriptors (which may be one), after it has
+  // called `in_child` to let go of what it inherited. `timeout_s` is the session's time; 0 is no
+  // limit.
+  Session(Fd in, Fd out, const SessionOptions& options, double timeout_s,
+          const std::function<void()>& in_child);
 
   // Ends the child and removes its work directory.
   ~Session();
@@ -36,7 +38,8 @@ class Session {
   int watched() const { return gone_at_ ? -1 : in_.get(); }
   void ClientIsGone();
 
-  // When Tick is due, on the clock of Now(). Time in which the agent itself was stopped does not count for the session.
+  // When Tick is due, on the clock of Now(). Time in which the agent itself was stopped does not
+  // count for the session.
   double deadline() const;
 
   // True when the session is over.
@@ -49,7 +52,8 @@ class Session {
   // How it has ended, once it has.
   const SessionOutcome& outcome() const { return outcome_; }
 
-  // After an end that the client was told the reason of: the connection, on which it has still to read that. Else an invalid one.
+  // After an end that the client was told the reason of: the connection, on which it has still to
+  // read that. Else an invalid one.
   Fd TakeConnection();
 
  private:

@@ -19,16 +19,20 @@ namespace {
 using tvm::runtime::TrackerCode;
 
 constexpr double kRetryS = 2, kAnswerS = 10, kPingS = 2;
-constexpr double kUnusedS = 6;  // an offer that was taken this long ago, with nobody coming, is made anew
+constexpr double kUnusedS =
+    6;  // an offer that was taken this long ago, with nobody coming, is made anew
 constexpr size_t kMaxMessageBytes = 1 << 20;
 
-std::string Bytes(int32_t value) { return std::string(reinterpret_cast<const char*>(&value), sizeof(value)); }
+std::string Bytes(int32_t value) {
+  return std::string(reinterpret_cast<const char*>(&value), sizeof(value));
+}
 std::string Code(TrackerCode code) { return std::to_string(static_cast<int>(code)); }
 
 }  // namespace
 
 Tracker::Tracker(TrackerOptions options) : options_(std::move(options)) {
-  options_.custom_address = options_.custom_address.empty() ? "null" : "\"" + options_.custom_address + "\"";
+  options_.custom_address =
+      options_.custom_address.empty() ? "null" : "\"" + options_.custom_address + "\"";
 }
 
 void Tracker::Taken() {
@@ -59,7 +63,8 @@ double Tracker::deadline(bool idle) const {
 
 void Tracker::Tick(bool idle) {
   const double now = Now();
-  if (idle && !session_.match_key.empty()) session_ = LabSession();  // its client came, and no session could be begun
+  if (idle && !session_.match_key.empty())
+    session_ = LabSession();  // its client came, and no session could be begun
   if (state_ == State::kAway) {
     if ((idle || was_lab_) && now >= retry_at_) Connect(idle);
   } else if (state_ != State::kReady || !asked_.empty()) {
@@ -99,7 +104,8 @@ void Tracker::Connect(bool idle) {
     const std::string& address = options_.address;
     const size_t colon = address.rfind(':');
     std::string host = address.substr(0, colon);
-    if (host.size() > 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
+    if (host.size() > 2 && host.front() == '[' && host.back() == ']')
+      host = host.substr(1, host.size() - 2);
     addrinfo hints{}, *found = nullptr;
     hints.ai_socktype = SOCK_STREAM;
     if (int error = getaddrinfo(host.c_str(), address.substr(colon + 1).c_str(), &hints, &found)) {
@@ -110,7 +116,9 @@ void Tracker::Connect(bool idle) {
     freeaddrinfo(found);
   }
   socket_.Reset(socket(found_.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (connect(socket_.get(), reinterpret_cast<sockaddr*>(&found_), found_size_) && errno != EINPROGRESS) return Disconnect(strerror(errno));
+  if (connect(socket_.get(), reinterpret_cast<sockaddr*>(&found_), found_size_) &&
+      errno != EINPROGRESS)
+    return Disconnect(strerror(errno));
   int on = 1;
   setsockopt(socket_.get(), SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
   state_ = State::kConnecting;
@@ -118,7 +126,9 @@ void Tracker::Connect(bool idle) {
 }
 
 void Tracker::Disconnect(const std::string& why) {
-  if (why != complaint_) Log("tracker " + options_.address + ": " + why + "; trying again every " + std::to_string(int(kRetryS)) + " s");
+  if (why != complaint_)
+    Log("tracker " + options_.address + ": " + why + "; trying again every " +
+        std::to_string(int(kRetryS)) + " s");
   complaint_ = why;
   socket_.Reset();
   state_ = State::kAway;
@@ -142,13 +152,15 @@ void Tracker::Receive() {
       if (head != tvm::runtime::kRPCTrackerMagic) return Disconnect("not a TVM tracker");
       received_.erase(0, sizeof(head));
       state_ = State::kReady;
-      Ask(Request::kInfo, "[" + Code(TrackerCode::kUpdateInfo) + ", {\"key\": \"server:" + options_.key + "\", \"addr\": [" +
-                              options_.custom_address + ", " + std::to_string(options_.port) + "], \"farm\": " +
-                              LabHello(options_.board, session_, Now()) + "}]");
+      Ask(Request::kInfo, "[" + Code(TrackerCode::kUpdateInfo) +
+                              ", {\"key\": \"server:" + options_.key + "\", \"addr\": [" +
+                              options_.custom_address + ", " + std::to_string(options_.port) +
+                              "], \"farm\": " + LabHello(options_.board, session_, Now()) + "}]");
       match_key_.clear();  // the next Tick offers us, if there is no session by now
       continue;
     }
-    if (head < 0 || static_cast<size_t>(head) > kMaxMessageBytes) return Disconnect("a message of " + std::to_string(head) + " bytes");
+    if (head < 0 || static_cast<size_t>(head) > kMaxMessageBytes)
+      return Disconnect("a message of " + std::to_string(head) + " bytes");
     if (received_.size() < sizeof(head) + static_cast<size_t>(head)) return;
     std::string json = received_.substr(sizeof(head), static_cast<size_t>(head));
     received_.erase(0, sizeof(head) + json.size());
@@ -177,7 +189,8 @@ void Tracker::OnAnswer(Request request, const std::string& json) {
     }
     return;
   }
-  if (request == Request::kPing || request == Request::kHeartbeat || request == Request::kEnded) return OnLabAnswer(request, json);
+  if (request == Request::kPing || request == Request::kHeartbeat || request == Request::kEnded)
+    return OnLabAnswer(request, json);
   if (json != Code(TrackerCode::kSuccess)) return Disconnect("it answered " + json.substr(0, 200));
   if (request == Request::kInfo) {
     Log("registered with tracker " + options_.address + " as " + options_.key);
@@ -208,14 +221,17 @@ void Tracker::OnLabAnswer(Request request, const std::string& json) {
 void Tracker::Offer() {
   match_key_ = options_.key + ":" + RandomHex(8);
   taken_since_ = 0;
-  Ask(Request::kOffer, "[" + Code(TrackerCode::kPut) + ", \"" + options_.key + "\", [" + std::to_string(options_.port) + ", \"" + match_key_ +
-                           "\"], " + options_.custom_address + "]");
+  Ask(Request::kOffer, "[" + Code(TrackerCode::kPut) + ", \"" + options_.key + "\", [" +
+                           std::to_string(options_.port) + ", \"" + match_key_ + "\"], " +
+                           options_.custom_address + "]");
 }
 
 void Tracker::Send(const std::string& bytes) {
-  // A few hundred bytes always fit into an empty socket buffer; a tracker that reads nothing is as good as away.
+  // A few hundred bytes always fit into an empty socket buffer; a tracker that reads nothing is as
+  // good as away.
   ssize_t n = send(socket_.get(), bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
-  if (n != static_cast<ssize_t>(bytes.size())) Disconnect(n < 0 ? strerror(errno) : "it reads nothing");
+  if (n != static_cast<ssize_t>(bytes.size()))
+    Disconnect(n < 0 ? strerror(errno) : "it reads nothing");
 }
 
 }  // namespace farm

@@ -1,9 +1,12 @@
-// The agent as a device of a TVM tracker: registers, offers itself under a random key, offers itself again.
+// The agent as a device of a TVM tracker: registers, offers itself under a random key, offers
+// itself again.
 //
-// The protocol is that of tvm/rpc/tracker.py: a magic number each way, then messages of JSON, each with its length before it and each
-// answered by one. No call waits; the server's loop calls OnReady when the socket has something and Tick when time has passed.
+// The protocol is that of tvm/rpc/tracker.py: a magic number each way, then messages of JSON, each
+// with its length before it and each answered by one. No call waits; the server's loop calls
+// OnReady when the socket has something and Tick when time has passed.
 //
-// With a lab's tracker (see lab.h) it goes on in sessions: it says every few seconds that it lives, and connects again.
+// With a lab's tracker (see lab.h) it goes on in sessions: it says every few seconds that it lives,
+// and connects again.
 #pragma once
 #include <sys/socket.h>
 
@@ -43,7 +46,8 @@ class Tracker {
 
   void OnReady();
 
-  // `idle`: there is no session, so the device may be offered. To be called at `deadline` (on the clock of Now()) or before.
+  // `idle`: there is no session, so the device may be offered. To be called at `deadline` (on the
+  // clock of Now()) or before.
   void Tick(bool idle);
   double deadline(bool idle) const;
 
@@ -68,11 +72,13 @@ class Tracker {
   std::string received_, match_key_, complaint_;
   std::deque<Request> asked_;
   double retry_at_ = 0, answer_due_ = 0, ping_at_ = 0, taken_since_ = 0;
-  // Of a lab. It is known to be one for this connection once it has answered our PING; `was_lab_` is what it was before.
+  // Of a lab. It is known to be one for this connection once it has answered our PING; `was_lab_`
+  // is what it was before.
   bool asked_lab_ = false, was_lab_ = false, hold_ = false;
   double heartbeat_s_ = 0, heartbeat_at_ = 0;
   LabSession session_;
-  std::string ended_, end_wanted_;  // what is still to be told of the last session; why this one is to end
+  std::string ended_,
+      end_wanted_;  // what is still to be told of the last session; why this one is to end
 };
 
 }  // namespace farm

@@ -17,7 +17,9 @@ const char kSessionPrefix[] = "farm-session-";
 // Making one and locking it are two steps; a sweep must not come in between.
 FileLock LockBase(const std::string& base) { return FileLock(base + "/.lock"); }
 
-Fd OpenFolder(const std::string& path) { return Fd(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)); }
+Fd OpenFolder(const std::string& path) {
+  return Fd(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+}
 
 }  // namespace
 

@@ -18,7 +18,9 @@ int64_t Deployments::Install(const std::string& text) {
   Manifest manifest(text);
   FileLock lock = store_->Lock();
   for (const auto& [file, digest] : manifest.files()) {
-    if (store_->Has(digest) < 0) throw IoError(error::kStoreLost, "the store has no file " + digest + ", which is " + file + " of " + manifest.name());
+    if (store_->Has(digest) < 0)
+      throw IoError(error::kStoreLost, "the store has no file " + digest + ", which is " + file +
+                                           " of " + manifest.name());
   }
   const int current = releases_.Current(manifest.name());
   auto before = releases_.Read(manifest.name(), current);
@@ -63,7 +65,9 @@ Manifest Deployments::Rollback(const std::string& name, int64_t release) {
   for (int number : releases_.Numbers(name)) {
     if (!found && (release ? number == release : number < current)) found = number;
   }
-  if (!found && !release) throw IoError(error::kNoRelease, name + " has no earlier release than " + std::to_string(current));
+  if (!found && !release)
+    throw IoError(error::kNoRelease,
+                  name + " has no earlier release than " + std::to_string(current));
   if (!found) throw IoError(error::kNoRelease, name + " has no release " + std::to_string(release));
   Manifest manifest = Read(name, found);
   releases_.SetCurrent(name, found);
@@ -84,7 +88,9 @@ int Deployments::Current(const std::string& name) const {
 
 Manifest Deployments::Read(const std::string& name, int release) const {
   auto manifest = releases_.Read(name, release);
-  if (!manifest) throw IoError(error::kStoreLost, "release " + std::to_string(release) + " of " + name + " is damaged: deploy it again");
+  if (!manifest)
+    throw IoError(error::kStoreLost, "release " + std::to_string(release) + " of " + name +
+                                         " is damaged: deploy it again");
   return *manifest;
 }
 

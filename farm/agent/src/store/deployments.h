@@ -10,10 +10,12 @@ namespace farm {
 
 class Deployments {
  public:
-  explicit Deployments(std::shared_ptr<Store> store) : store_(std::move(store)), releases_(store_->directory()) {}
+  explicit Deployments(std::shared_ptr<Store> store)
+      : store_(std::move(store)), releases_(store_->directory()) {}
 
-  // Has what a manifest describes be the current release of its name. Returns its number, which is that of the release before when that
-  // has the same artifact and files. All files have to be in the store.
+  // Has what a manifest describes be the current release of its name. Returns its number, which is
+  // that of the release before when that has the same artifact and files. All files have to be in
+  // the store.
   int64_t Install(const std::string& text);
 
   // [{"name", "current": N, "releases": [manifests, newest first]}]

@@ -12,7 +12,9 @@ using tvm::ffi::String;
 constexpr size_t kMaxManifestBytes = 1 << 20, kMaxFiles = 100, kMaxDimensions = 32;
 constexpr int kMaxDepth = 32;  // the parser calls itself for every bracket
 
-[[noreturn]] void Refuse(const std::string& why) { throw IoError(error::kManifest, "not a manifest: " + why); }
+[[noreturn]] void Refuse(const std::string& why) {
+  throw IoError(error::kManifest, "not a manifest: " + why);
+}
 
 int DepthOf(const std::string& text) {
   int depth = 0, deepest = 0;
@@ -40,11 +42,16 @@ T As(const tvm::ffi::Any& value, const std::string& what) {
 }
 
 TensorSpec SpecFrom(const json::Object& object, const std::string& where) {
-  auto at = [&object](const char* key) { return object.count(String(key)) ? object.at(String(key)) : tvm::ffi::Any(); };
-  TensorSpec spec{As<String>(at("name"), "a name in " + where), As<String>(at("dtype"), "a dtype in " + where), {}};
+  auto at = [&object](const char* key) {
+    return object.count(String(key)) ? object.at(String(key)) : tvm::ffi::Any();
+  };
+  TensorSpec spec{As<String>(at("name"), "a name in " + where),
+                  As<String>(at("dtype"), "a dtype in " + where),
+                  {}};
   for (const tvm::ffi::Any& extent : As<json::Array>(at("shape"), "a shape in " + where)) {
     spec.shape.push_back(As<int64_t>(extent, "an extent in " + where));
-    if (spec.shape.back() < 0 || spec.shape.size() > kMaxDimensions) Refuse("a shape in " + where + " has no sense");
+    if (spec.shape.back() < 0 || spec.shape.size() > kMaxDimensions)
+      Refuse("a shape in " + where + " has no sense");
   }
   return spec;
 }
@@ -52,7 +59,8 @@ TensorSpec SpecFrom(const json::Object& object, const std::string& where) {
 }  // namespace
 
 Manifest::Manifest(const std::string& text) {
-  if (text.size() > kMaxManifestBytes) Refuse("it has " + std::to_string(text.size()) + " bytes, more than a MiB");
+  if (text.size() > kMaxManifestBytes)
+    Refuse("it has " + std::to_string(text.size()) + " bytes, more than a MiB");
   if (DepthOf(text) > kMaxDepth) Refuse("it is nested too deeply");
   String error;
   tvm::ffi::Any value = json::Parse(String(text), &error);
@@ -61,7 +69,8 @@ Manifest::Manifest(const std::string& text) {
   name_ = As<String>(At("name"), "`name`");
   CheckPlainName(name_);
   auto files = As<json::Object>(At("files"), "`files`");
-  if (files.empty() || files.size() > kMaxFiles) Refuse("it has " + std::to_string(files.size()) + " files");
+  if (files.empty() || files.size() > kMaxFiles)
+    Refuse("it has " + std::to_string(files.size()) + " files");
   for (const auto& [key, digest] : files) {
     std::string file = As<String>(key, "a file's name");
     CheckPlainName(file);

@@ -20,7 +20,8 @@ struct TensorSpec {
 
 class Manifest {
  public:
-  // At most 1 MiB of JSON with a plain `name` and with `files`, plain file name -> digest. IoError "not a manifest: ...".
+  // At most 1 MiB of JSON with a plain `name` and with `files`, plain file name -> digest. IoError
+  // "not a manifest: ...".
   explicit Manifest(const std::string& text);
 
   const std::string& name() const { return name_; }

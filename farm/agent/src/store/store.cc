@@ -13,13 +13,15 @@
 
 #include "base/io.h"
 #include "base/paths.h"
-#include "store/releases.h"
 #include "base/sha256.h"
+#include "store/releases.h"
 
 namespace farm {
 namespace {
 
-constexpr time_t kAbandonedS = 24 * 3600, kIdleS = 3600;  // since something came: to be swept; to make room like a whole file
+constexpr time_t kAbandonedS = 24 * 3600,
+                 kIdleS =
+                     3600;  // since something came: to be swept; to make room like a whole file
 constexpr int64_t kMaxFileBytes = int64_t{1} << 40;
 const char kPart[] = ".part";
 
@@ -46,12 +48,14 @@ uint64_t FreeBytes(const std::string& directory) {
   return statvfs(directory.c_str(), &disk) ? 0 : uint64_t{disk.f_bavail} * disk.f_frsize;
 }
 
-// Another name for the same bytes where the file system allows it, else a copy. Takes the place of `to`, if there is one.
+// Another name for the same bytes where the file system allows it, else a copy. Takes the place of
+// `to`, if there is one.
 void LinkOrCopy(const std::string& from, const std::string& to) {
   std::string temporary = to + "." + RandomHex(4) + kPart;
   if (link(from.c_str(), temporary.c_str()) == 0) {
     if (rename(temporary.c_str(), to.c_str()) == 0) {
-      unlink(temporary.c_str());  // rename(2) does nothing where both names already are the same file
+      unlink(
+          temporary.c_str());  // rename(2) does nothing where both names already are the same file
       return;
     }
     unlink(temporary.c_str());
@@ -59,7 +63,8 @@ void LinkOrCopy(const std::string& from, const std::string& to) {
   CopyFile(from, to);
 }
 
-// A sender whose connection has broken may be about to write still. The kernel grants a lease when there is none; see fcntl(2).
+// A sender whose connection has broken may be about to write still. The kernel grants a lease when
+// there is none; see fcntl(2).
 bool IsBeingWritten(const std::string& path) {
   Fd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!file.valid()) return false;
@@ -83,7 +88,9 @@ FileLock Store::Lock() const {
 }
 
 std::string Store::Kept(const std::string& digest) const {
-  if (!IsDigest(digest)) throw IoError(error::kUpload, "not a SHA-256 digest (64 lowercase hexadecimal digits): " + digest.substr(0, 100));
+  if (!IsDigest(digest))
+    throw IoError(error::kUpload, "not a SHA-256 digest (64 lowercase hexadecimal digits): " +
+                                      digest.substr(0, 100));
   return directory_ + "/" + digest;
 }
 
@@ -98,7 +105,8 @@ int64_t Store::Has(const std::string& digest) {
 
 int64_t Store::Begin(const std::string& digest, int64_t size) {
   const std::string part = Part(digest);
-  if (size < 0 || size > kMaxFileBytes) throw IoError(error::kUpload, "a file cannot have " + std::to_string(size) + " bytes");
+  if (size < 0 || size > kMaxFileBytes)
+    throw IoError(error::kUpload, "a file cannot have " + std::to_string(size) + " bytes");
   FileLock lock = Lock();
   begun_[digest] = static_cast<uint64_t>(size);
   if (Has(digest) >= 0) return size;
@@ -131,16 +139,21 @@ void Store::MakeRoom(const std::string& digest, uint64_t size, uint64_t missing)
     }
   }
   if (fixed + size > budget_bytes_) {
-    throw IoError(error::kStoreFull, "the store's budget of " + std::to_string(budget_bytes_) + " bytes has no room for " + std::to_string(size) + ": " +
-                  std::to_string(fixed) + " are deployed or in use; undeploy something, or raise the budget");
+    throw IoError(error::kStoreFull,
+                  "the store's budget of " + std::to_string(budget_bytes_) +
+                      " bytes has no room for " + std::to_string(size) + ": " +
+                      std::to_string(fixed) +
+                      " are deployed or in use; undeploy something, or raise the budget");
   }
   uint64_t available = FreeBytes(directory_);
   if (available + freeable < missing) {
-    throw IoError(error::kDiskFull, "No space left on device: the store's disk has " + std::to_string(available) + " bytes free, " +
-                  std::to_string(missing) + " are wanted");
+    throw IoError(error::kDiskFull, "No space left on device: the store's disk has " +
+                                        std::to_string(available) + " bytes free, " +
+                                        std::to_string(missing) + " are wanted");
   }
   auto earlier = [](const StoredFile& a, const StoredFile& b) {
-    return std::make_pair(a.used.tv_sec, a.used.tv_nsec) < std::make_pair(b.used.tv_sec, b.used.tv_nsec);
+    return std::make_pair(a.used.tv_sec, a.used.tv_nsec) <
+           std::make_pair(b.used.tv_sec, b.used.tv_nsec);
   };
   std::sort(evictable.begin(), evictable.end(), earlier);
   for (const StoredFile& file : evictable) {
@@ -154,9 +167,12 @@ void Store::MakeRoom(const std::string& digest, uint64_t size, uint64_t missing)
 void Store::Write(const std::string& digest, int64_t offset, const void* data, size_t size) {
   const std::string part = Part(digest);
   auto begun = begun_.find(digest);
-  if (begun == begun_.end()) throw IoError(error::kUpload, "nothing was begun in this session for " + digest);
-  if (offset < 0 || static_cast<uint64_t>(offset) > begun->second || size > begun->second - static_cast<uint64_t>(offset)) {
-    throw IoError(error::kUpload, "what was sent for " + digest + " leads past the size it was begun with");
+  if (begun == begun_.end())
+    throw IoError(error::kUpload, "nothing was begun in this session for " + digest);
+  if (offset < 0 || static_cast<uint64_t>(offset) > begun->second ||
+      size > begun->second - static_cast<uint64_t>(offset)) {
+    throw IoError(error::kUpload,
+                  "what was sent for " + digest + " leads past the size it was begun with");
   }
   Fd file(open(part.c_str(), O_WRONLY | O_CLOEXEC | O_NOFOLLOW));
   if (!file.valid() && errno == ENOENT) {
@@ -167,7 +183,8 @@ void Store::Write(const std::string& digest, int64_t offset, const void* data, s
   struct stat info;
   if (!file.valid() || fstat(file.get(), &info)) Fail("cannot write to the store");
   if (offset > info.st_size) {
-    throw IoError(error::kUpload, "what was sent for " + digest + " leaves a gap after " + std::to_string(info.st_size) + " bytes");
+    throw IoError(error::kUpload, "what was sent for " + digest + " leaves a gap after " +
+                                      std::to_string(info.st_size) + " bytes");
   }
   if (lseek(file.get(), offset, SEEK_SET) != offset) Fail("cannot write to the store");
   WriteAll(file.get(), data, size);
@@ -175,7 +192,8 @@ void Store::Write(const std::string& digest, int64_t offset, const void* data, s
 
 void Store::Finish(const std::string& digest) {
   const std::string part = Part(digest), mine = Kept(digest) + "." + RandomHex(4) + kPart;
-  FileLock lock = Lock();  // until it is verified: another session that sends the same waits, and finds it here
+  FileLock lock =
+      Lock();  // until it is verified: another session that sends the same waits, and finds it here
   if (Has(digest) >= 0) {
     unlink(part.c_str());
     return;
@@ -184,7 +202,9 @@ void Store::Finish(const std::string& digest) {
   if (lstat(part.c_str(), &info)) throw IoError(error::kUpload, "nothing was begun for " + digest);
   auto begun = begun_.find(digest);
   if (begun != begun_.end() && static_cast<uint64_t>(info.st_size) < begun->second) {
-    throw IoError(error::kUpload, "incomplete: of " + digest + " came " + std::to_string(info.st_size) + " of " + std::to_string(begun->second) + " bytes");
+    throw IoError(error::kUpload, "incomplete: of " + digest + " came " +
+                                      std::to_string(info.st_size) + " of " +
+                                      std::to_string(begun->second) + " bytes");
   }
   if (rename(part.c_str(), mine.c_str())) Fail("cannot keep " + digest);
   try {
@@ -199,10 +219,12 @@ void Store::Finish(const std::string& digest) {
 void Store::VerifyAndKeep(const std::string& digest, const std::string& file) {
   if (IsBeingWritten(file)) CopyFile(file, file);
   std::string found = Sha256OfFile(file);
-  if (found != digest) throw IoError(error::kDigest, "digest mismatch: what came has " + found + ", not " + digest);
+  if (found != digest)
+    throw IoError(error::kDigest, "digest mismatch: what came has " + found + ", not " + digest);
   // On the disk before it has its name there: a board that loses power must not find half a file.
   Fd whole(open(file.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!whole.valid() || fchmod(whole.get(), 0400) || fsync(whole.get())) Fail("cannot keep " + digest);
+  if (!whole.valid() || fchmod(whole.get(), 0400) || fsync(whole.get()))
+    Fail("cannot keep " + digest);
   if (rename(file.c_str(), Kept(digest).c_str())) Fail("cannot keep " + digest);
   SyncDirectory(directory_);
   Touch(Kept(digest));
@@ -228,7 +250,8 @@ std::string Store::UsageAsJson() const {
                                                     {"budget_bytes", budget_bytes_},
                                                     {"free_bytes", FreeBytes(directory_)}};
   std::string out;
-  for (const auto& [name, value] : usage) out += std::string(out.empty() ? "{\"" : ", \"") + name + "\": " + std::to_string(value);
+  for (const auto& [name, value] : usage)
+    out += std::string(out.empty() ? "{\"" : ", \"") + name + "\": " + std::to_string(value);
   return out + "}";
 }
 
@@ -237,7 +260,8 @@ void SweepStore(const std::string& directory) {
   for (const StoredFile& file : StoredFiles(directory)) {
     const size_t stem = file.name.size() - std::min(file.name.size(), sizeof(kPart) - 1);
     bool half = file.name.compare(stem, std::string::npos, kPart) == 0;
-    if (half && time(nullptr) - file.used.tv_sec > kAbandonedS) unlink((directory + "/" + file.name).c_str());
+    if (half && time(nullptr) - file.used.tv_sec > kAbandonedS)
+      unlink((directory + "/" + file.name).c_str());
   }
 }
 

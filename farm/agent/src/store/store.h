@@ -1,11 +1,13 @@
-// Files that stay on the device from one session to the next, named by their SHA-256: present means identical.
+// Files that stay on the device from one session to the next, named by their SHA-256: present means
+// identical.
 //
-//   DIGEST         a whole file, never written to again; its time of modification is that of its last use
-//   DIGEST.part    what has come of one so far, from its first byte on
-//   models/        which files are deployed; see releases.h
-//   .lock          held by whoever changes something: several agents may share a store
+//   DIGEST         a whole file, never written to again; its time of modification is that of its
+//   last use DIGEST.part    what has come of one so far, from its first byte on models/ which files
+//   are deployed; see releases.h .lock          held by whoever changes something: several agents
+//   may share a store
 //
-// All files together stay within a budget: the one that was used longest ago goes first, one that is deployed never.
+// All files together stay within a budget: the one that was used longest ago goes first, one that
+// is deployed never.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -24,11 +26,12 @@ class Store {
   const std::string& directory() const { return directory_; }
   FileLock Lock() const;
 
-  // Its size in bytes, or -1 when it is not there. Counts as a use, and so do Finish and Link: what a session has used, it does not
-  // push out itself.
+  // Its size in bytes, or -1 when it is not there. Counts as a use, and so do Finish and Link: what
+  // a session has used, it does not push out itself.
   int64_t Has(const std::string& digest);
 
-  // Makes room for a file of `size` bytes. Returns how many of them are here already: where to go on.
+  // Makes room for a file of `size` bytes. Returns how many of them are here already: where to go
+  // on.
   int64_t Begin(const std::string& digest, int64_t size);
 
   // Some bytes of a file that was begun, at most at the end of what has come.
@@ -54,7 +57,8 @@ class Store {
   std::map<std::string, uint64_t> begun_;  // digest -> size
 };
 
-// Removes what sessions that were killed have left in a store: half-written files of which nothing came for a day.
+// Removes what sessions that were killed have left in a store: half-written files of which nothing
+// came for a day.
 void SweepStore(const std::string& directory);
 
 }  // namespace farm

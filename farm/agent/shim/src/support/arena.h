@@ -1,4 +1,5 @@
-// Own stand-in for a header that the apache-tvm wheel leaves out: memory that lives until RecycleAll.
+// Own stand-in for a header that the apache-tvm wheel leaves out: memory that lives until
+// RecycleAll.
 #pragma once
 #include <algorithm>
 #include <cstddef>

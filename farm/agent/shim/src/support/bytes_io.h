@@ -1,4 +1,5 @@
-// Own stand-in for a header that the apache-tvm wheel leaves out: streams from and to bytes in memory.
+// Own stand-in for a header that the apache-tvm wheel leaves out: streams from and to bytes in
+// memory.
 #pragma once
 #include <tvm/ffi/string.h>
 #include <tvm/support/io.h>

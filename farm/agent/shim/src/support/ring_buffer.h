@@ -1,5 +1,6 @@
-// Own stand-in for a header that the apache-tvm wheel leaves out: the byte queue of an RPC endpoint.
-// Kept linear: the bytes lie in buffer_[head_, head_ + size_), which one memmove for a large message allows.
+// Own stand-in for a header that the apache-tvm wheel leaves out: the byte queue of an RPC
+// endpoint. Kept linear: the bytes lie in buffer_[head_, head_ + size_), which one memmove for a
+// large message allows.
 #pragma once
 #include <tvm/ffi/error.h>
 
@@ -16,7 +17,8 @@ class RingBuffer {
   RingBuffer() { Resize(kInitCapacity); }
   size_t bytes_available() const { return size_; }
   size_t capacity() const { return capacity_; }
-  // TVM asks for as much as its peer promises to send. Memory is taken for what comes, and given back here when little is expected.
+  // TVM asks for as much as its peer promises to send. Memory is taken for what comes, and given
+  // back here when little is expected.
   void Reserve(size_t n) {
     if (size_ == 0 && capacity_ > kInitCapacity && n < capacity_ / 8) Resize(kInitCapacity);
   }

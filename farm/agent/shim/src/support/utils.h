@@ -9,7 +9,8 @@
 namespace tvm {
 namespace support {
 inline bool IsNumber(const std::string& s) {
-  return !s.empty() && std::all_of(s.begin(), s.end(), [](unsigned char c) { return std::isdigit(c); });
+  return !s.empty() &&
+         std::all_of(s.begin(), s.end(), [](unsigned char c) { return std::isdigit(c); });
 }
 inline bool StartsWith(const ffi::String& s, const char* prefix) {
   size_t n = std::strlen(prefix);

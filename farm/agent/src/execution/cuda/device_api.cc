@@ -1,4 +1,5 @@
-// TVM's device "cuda" over the driver: memory, copies, streams, and the timer, which asks the GPU's own clock.
+// TVM's device "cuda" over the driver: memory, copies, streams, and the timer, which asks the GPU's
+// own clock.
 #include <string.h>
 #include <tvm/ffi/extra/c_env_api.h>
 #include <tvm/ffi/reflection/registry.h>
@@ -9,10 +10,10 @@
 #include <string>
 
 #include "base/error_code.h"
-#include "execution/cuda/graph.h"
 #include "execution/cuda/gpu_memory.h"
-#include "runtime/workspace_pool.h"
+#include "execution/cuda/graph.h"
 #include "execution/cuda/session_gpu.h"
+#include "runtime/workspace_pool.h"
 
 namespace farm::cuda {
 namespace {
@@ -32,7 +33,9 @@ const SessionGpu& GpuOf(Device device) try {
   throw;
 }
 
-Address AddressOf(const void* data, size_t offset) { return reinterpret_cast<Address>(data) + offset; }
+Address AddressOf(const void* data, size_t offset) {
+  return reinterpret_cast<Address>(data) + offset;
+}
 
 class CudaDeviceApi final : public tvm::runtime::DeviceAPI {
  public:
@@ -42,23 +45,27 @@ class CudaDeviceApi final : public tvm::runtime::DeviceAPI {
 
   void* AllocDataSpace(Device device, size_t bytes, size_t alignment, DLDataType) final {
     const SessionGpu& gpu = GpuOf(device);
-    if (kAlignment % alignment) TVM_FFI_THROW(ValueError) << "memory of the GPU is aligned at " << kAlignment << " bytes";
+    if (kAlignment % alignment)
+      TVM_FFI_THROW(ValueError) << "memory of the GPU is aligned at " << kAlignment << " bytes";
     Address memory = 0;
     const int error = TheDriver().cuMemAlloc_v2(&memory, std::max<size_t>(bytes, 1));
     if (error == kOutOfMemory) {
       size_t free = 0, total = 0;
       TheDriver().cuMemGetInfo_v2(&free, &total);
-      TVM_FFI_THROW(RuntimeError) << Coded(error::kNoMemory, "out of memory: ") << gpu.name << " has " << free << " bytes free of " << total << ": no room for "
-                                  << bytes;
+      TVM_FFI_THROW(RuntimeError) << Coded(error::kNoMemory, "out of memory: ") << gpu.name
+                                  << " has " << free << " bytes free of " << total
+                                  << ": no room for " << bytes;
     }
     Check(error, "cuMemAlloc");
     return reinterpret_cast<void*>(memory);
   }
 
-  // What fails here failed before, and was told: after an error of a kernel the driver refuses everything, until the process ends.
+  // What fails here failed before, and was told: after an error of a kernel the driver refuses
+  // everything, until the process ends.
   void FreeDataSpace(Device, void* data) final {
     const SessionGpu* gpu = OpenedGpu();
-    if (gpu && !TheDriver().cuCtxSetCurrent(gpu->context)) TheDriver().cuMemFree_v2(AddressOf(data, 0));
+    if (gpu && !TheDriver().cuCtxSetCurrent(gpu->context))
+      TheDriver().cuMemFree_v2(AddressOf(data, 0));
   }
 
   Handle CreateStream(Device device) final {
@@ -91,7 +98,8 @@ class CudaDeviceApi final : public tvm::runtime::DeviceAPI {
 
   void* AllocWorkspace(Device device, size_t bytes, DLDataType type) final {
     GpuMemory& memory = GpuMemory::Global();
-    return memory.is_apart() ? memory.Alloc(device, bytes, kAlignment, type).data : Pool().AllocWorkspace(device, bytes);
+    return memory.is_apart() ? memory.Alloc(device, bytes, kAlignment, type).data
+                             : Pool().AllocWorkspace(device, bytes);
   }
   void FreeWorkspace(Device device, void* data) final {
     if (!GpuMemory::Global().FreeApart(data)) Pool().FreeWorkspace(device, data);
@@ -105,8 +113,9 @@ class CudaDeviceApi final : public tvm::runtime::DeviceAPI {
   }
 
  protected:
-  void CopyDataFromTo(const void* from, size_t from_offset, void* to, size_t to_offset, size_t bytes, Device from_device,
-                      Device to_device, DLDataType, Handle stream) final;
+  void CopyDataFromTo(const void* from, size_t from_offset, void* to, size_t to_offset,
+                      size_t bytes, Device from_device, Device to_device, DLDataType,
+                      Handle stream) final;
 
  private:
   static tvm::runtime::WorkspacePool& Pool() {
@@ -152,8 +161,9 @@ void CudaDeviceApi::GetAttr(Device device, DeviceAttrKind kind, tvm::ffi::Any* v
       return;
     case attribute::kMaxThreadDimensions: {
       const int x = kMaxBlockX;
-      *value = "[" + std::to_string(gpu.Attribute(x)) + ", " + std::to_string(gpu.Attribute(x + 1)) + ", " +
-               std::to_string(gpu.Attribute(x + 2)) + "]";
+      *value = "[" + std::to_string(gpu.Attribute(x)) + ", " +
+               std::to_string(gpu.Attribute(x + 1)) + ", " + std::to_string(gpu.Attribute(x + 2)) +
+               "]";
       return;
     }
     case attribute::kMaxRegistersPerBlock:
@@ -175,14 +185,17 @@ void CudaDeviceApi::GetAttr(Device device, DeviceAttrKind kind, tvm::ffi::Any* v
   }
 }
 
-void CudaDeviceApi::CopyDataFromTo(const void* from, size_t from_offset, void* to, size_t to_offset, size_t bytes, Device from_device,
-                                   Device to_device, DLDataType, Handle stream) {
-  const bool from_gpu = from_device.device_type == kDLCUDA, to_gpu = to_device.device_type == kDLCUDA;
+void CudaDeviceApi::CopyDataFromTo(const void* from, size_t from_offset, void* to, size_t to_offset,
+                                   size_t bytes, Device from_device, Device to_device, DLDataType,
+                                   Handle stream) {
+  const bool from_gpu = from_device.device_type == kDLCUDA,
+             to_gpu = to_device.device_type == kDLCUDA;
   const void* source = static_cast<const char*>(from) + from_offset;
   void* target = static_cast<char*>(to) + to_offset;
   if (from_gpu) GpuOf(from_device);
   if (to_gpu) GpuOf(to_device);
-  if (from_gpu != to_gpu) MustNotBeRecorded(from_gpu ? "copies to the host" : "copies from the host");
+  if (from_gpu != to_gpu)
+    MustNotBeRecorded(from_gpu ? "copies to the host" : "copies from the host");
   if (from_gpu && to_gpu) {
     if (IsRecording()) stream = CurrentStream();
     FARM_DRIVER(cuMemcpyDtoDAsync_v2, AddressOf(target, 0), AddressOf(source, 0), bytes, stream);

@@ -40,7 +40,9 @@ const Driver& TheDriver() {
 }
 
 void Check(int result, const char* call) {
-  if (result) TVM_FFI_THROW(RuntimeError) << Coded(error::kGpu, "the GPU failed: ") << call << ": " << TheDriver().Words(result);
+  if (result)
+    TVM_FFI_THROW(RuntimeError) << Coded(error::kGpu, "the GPU failed: ") << call << ": "
+                                << TheDriver().Words(result);
 }
 
 }  // namespace farm::cuda

@@ -9,7 +9,8 @@ GpuMemory& GpuMemory::Global() {
   return *all;
 }
 
-GpuMemory::Buffer GpuMemory::Alloc(DLDevice device, size_t bytes, size_t alignment, DLDataType type) {
+GpuMemory::Buffer GpuMemory::Alloc(DLDevice device, size_t bytes, size_t alignment,
+                                   DLDataType type) {
   if (!apart_) return PooledAllocator::Alloc(device, bytes, alignment, type);
   Buffer buffer = apart_->Alloc(device, bytes, alignment, type);
   in_use_apart_[buffer.data] = {buffer, apart_};
@@ -31,12 +32,14 @@ bool GpuMemory::FreeApart(void* data) {
 
 namespace {
 
-// Under this name, less the kind of the device, which is empty for CUDA and for others, TVM's memory manager asks for an allocator; where
-// it gets none, it makes its own.
+// Under this name, less the kind of the device, which is empty for CUDA and for others, TVM's
+// memory manager asks for an allocator; where it gets none, it makes its own.
 TVM_FFI_STATIC_INIT_BLOCK() {
   tvm::ffi::reflection::GlobalDef().def("DeviceAllocator.", [](DLDevice device, int type) -> void* {
     using namespace tvm::runtime::memory;
-    return device.device_type == kDLCUDA && type == kPooled ? static_cast<Allocator*>(&GpuMemory::Global()) : nullptr;
+    return device.device_type == kDLCUDA && type == kPooled
+               ? static_cast<Allocator*>(&GpuMemory::Global())
+               : nullptr;
   });
 }
 

@@ -19,8 +19,9 @@ Launches& LaunchesOfLastMachine() {
   return launches;
 }
 
-// While it lives, what this thread gives to the GPU goes into a graph, and memory comes from a pool. The stream is one of its own, as that
-// of all the others cannot be recorded. Recording is relaxed, which allows to allocate: the pool keeps what the graph uses.
+// While it lives, what this thread gives to the GPU goes into a graph, and memory comes from a
+// pool. The stream is one of its own, as that of all the others cannot be recorded. Recording is
+// relaxed, which allows to allocate: the pool keeps what the graph uses.
 class Recorded {
  public:
   explicit Recorded(const std::shared_ptr<GraphMemory>& pool) {
@@ -89,13 +90,16 @@ void MustNotBeRecorded(const char* what) {
   if (recording) TVM_FFI_THROW(RuntimeError) << "an inference " << what << " on its way";
 }
 
-void TellLaunches(size_t steps, const std::string& why) { LaunchesOfLastMachine() = {true, steps, why}; }
+void TellLaunches(size_t steps, const std::string& why) {
+  LaunchesOfLastMachine() = {true, steps, why};
+}
 
 void AddLaunchFacts(tvm::ffi::json::Object* facts) {
   const Launches& last = LaunchesOfLastMachine();
   if (!last.known) return;
   using tvm::ffi::String;
-  const std::string words = last.steps ? "one graph" : "one by one" + (last.why.empty() ? "" : ": " + last.why);
+  const std::string words =
+      last.steps ? "one graph" : "one by one" + (last.why.empty() ? "" : ": " + last.why);
   facts->Set(String("gpu_launches"), String(words));
   if (last.steps) facts->Set(String("gpu_graph_steps"), static_cast<int64_t>(last.steps));
 }

@@ -1,6 +1,8 @@
-// TVM's virtual machine on a GPU, whose inferences can be recorded: the same functions, and `record`.
+// TVM's virtual machine on a GPU, whose inferences can be recorded: the same functions, and
+// `record`.
 //
-// Its inputs stay where they are: new ones of the same shapes are copied to where the old ones lie, so that a graph reads them.
+// Its inputs stay where they are: new ones of the same shapes are copied to where the old ones lie,
+// so that a graph reads them.
 #include <tvm/ffi/cast.h>
 #include <tvm/ffi/extra/module.h>
 #include <tvm/ffi/reflection/registry.h>
@@ -54,10 +56,14 @@ using MachinePointer = tvm::ffi::ObjectPtr<Machine>;
 
 tvm::ffi::Optional<tvm::ffi::Function> Machine::GetFunction(const tvm::ffi::String& name) {
   MachinePointer self = tvm::ffi::GetObjectPtr<Machine>(this);
-  if (name == "vm_load_executable") return Function::FromTyped([self] { return tvm::ffi::Module(self); });
-  if (name == "set_input") return Function([self](PackedArgs arguments, Any*) { self->SetInput(arguments); });
-  if (name == "invoke_stateful") return Function::FromTyped([self](const std::string& function) { self->Invoke(function); });
-  if (name == "record") return Function::FromTyped([self](const std::string& function) { self->Record(function); });
+  if (name == "vm_load_executable")
+    return Function::FromTyped([self] { return tvm::ffi::Module(self); });
+  if (name == "set_input")
+    return Function([self](PackedArgs arguments, Any*) { self->SetInput(arguments); });
+  if (name == "invoke_stateful")
+    return Function::FromTyped([self](const std::string& function) { self->Invoke(function); });
+  if (name == "record")
+    return Function::FromTyped([self](const std::string& function) { self->Record(function); });
   if (name == "set_instrument") {  // which wants to hear of each step
     return Function([self](PackedArgs arguments, Any* result) {
       self->Forget();
@@ -74,10 +80,12 @@ const DLTensor* TensorIn(tvm::ffi::AnyView argument) {
 }
 
 bool Alike(const DLTensor& one, const DLTensor& other) {
-  return one.ndim == other.ndim && one.dtype == other.dtype && std::equal(one.shape, one.shape + one.ndim, other.shape);
+  return one.ndim == other.ndim && one.dtype == other.dtype &&
+         std::equal(one.shape, one.shape + one.ndim, other.shape);
 }
 
-// Whether an input can take the place of the one before: a tensor whose content can be copied there, or the very same thing.
+// Whether an input can take the place of the one before: a tensor whose content can be copied
+// there, or the very same thing.
 bool TakesPlaceOf(tvm::ffi::AnyView before, tvm::ffi::AnyView now) {
   const DLTensor *kept = TensorIn(before), *given = TensorIn(now);
   if (kept || given) return kept && given && Alike(*kept, *given);
@@ -92,7 +100,8 @@ void Machine::SetInput(PackedArgs arguments) {
   bool fits = inputs.size() == count && count > 0;
   for (size_t i = 0; fits && i < count; ++i) fits = TakesPlaceOf(inputs[i], arguments[i + 1]);
   if (!fits) {
-    if (inference.graph) TellLaunches(0, "its inputs have changed their shapes since it was recorded");
+    if (inference.graph)
+      TellLaunches(0, "its inputs have changed their shapes since it was recorded");
     inference.graph.reset();
     inputs.clear();
     for (size_t i = 0; i < count; ++i) {
@@ -102,11 +111,13 @@ void Machine::SetInput(PackedArgs arguments) {
         continue;
       }
       const DLDevice gpu{kDLCUDA, OpenedGpu()->index};
-      inputs.emplace_back(Tensor::Empty(tvm::ffi::Shape(given->shape, given->shape + given->ndim), given->dtype, gpu));
+      inputs.emplace_back(Tensor::Empty(tvm::ffi::Shape(given->shape, given->shape + given->ndim),
+                                        given->dtype, gpu));
     }
   }
   for (size_t i = 0; i < count; ++i) {
-    if (const DLTensor* given = TensorIn(arguments[i + 1])) inputs[i].cast<Tensor>().CopyFrom(given);
+    if (const DLTensor* given = TensorIn(arguments[i + 1]))
+      inputs[i].cast<Tensor>().CopyFrom(given);
   }
   if (fits) return;
   std::vector<AnyView> all = {arguments[0]};
@@ -124,7 +135,8 @@ void Machine::Invoke(const std::string& function) {
   }
 }
 
-// From now on, an inference is one launch, where that is possible. The outputs are those of an inference afterwards.
+// From now on, an inference is one launch, where that is possible. The outputs are those of an
+// inference afterwards.
 void Machine::Record(const std::string& function) {
   std::unique_ptr<Graph>& graph = inferences_[function].graph;
   graph.reset();
@@ -146,7 +158,8 @@ void Machine::Forget() {
 TVM_FFI_STATIC_INIT_BLOCK() {
   tvm::ffi::reflection::GlobalDef().def("farm.gpu.machine", [](const tvm::ffi::Module& library) {
     const auto load = library->GetFunction("vm_load_executable");
-    if (!load.has_value()) TVM_FFI_THROW(ValueError) << "the library has no executable of TVM's virtual machine";
+    if (!load.has_value())
+      TVM_FFI_THROW(ValueError) << "the library has no executable of TVM's virtual machine";
     return tvm::ffi::Module(tvm::ffi::make_object<Machine>((*load)().cast<tvm::ffi::Module>()));
   });
 }

@@ -1,4 +1,5 @@
-// Modules of kind "cuda", as TVM's compiler puts them into a library: machine code for a GPU, and how each kernel is called.
+// Modules of kind "cuda", as TVM's compiler puts them into a library: machine code for a GPU, and
+// how each kernel is called.
 #include <tvm/ffi/cast.h>
 #include <tvm/ffi/extra/module.h>
 #include <tvm/ffi/reflection/registry.h>
@@ -6,10 +7,10 @@
 #include <string>
 
 #include "base/error_code.h"
+#include "execution/cuda/session_gpu.h"
 #include "runtime/metadata.h"
 #include "runtime/pack_args.h"
 #include "runtime/thread_storage_scope.h"
-#include "execution/cuda/session_gpu.h"
 #include "support/bytes_io.h"
 
 namespace farm::cuda {
@@ -49,11 +50,13 @@ class CudaModule final : public tvm::ffi::ModuleObj {
 // A kernel, and how it is launched. Keeps its module.
 class Launcher {
  public:
-  Launcher(tvm::ffi::ObjectPtr<CudaModule> module, const std::string& name, const FunctionInfo& info)
+  Launcher(tvm::ffi::ObjectPtr<CudaModule> module, const std::string& name,
+           const FunctionInfo& info)
       : module_(std::move(module)), name_(name) {
     launch_.Init(info->arg_types.size(), info->launch_param_tags);
     if (launch_.use_cluster_launch()) {
-      TVM_FFI_THROW(RuntimeError) << Coded(error::kLibrary, "kernel ") << name << " is launched in clusters, which farm does not do";
+      TVM_FFI_THROW(RuntimeError) << Coded(error::kLibrary, "kernel ") << name
+                                  << " is launched in clusters, which farm does not do";
     }
   }
 
@@ -68,13 +71,15 @@ class Launcher {
     auto size = [&work](size_t axis) { return static_cast<unsigned>(work.work_size[axis]); };
     const unsigned bytes = static_cast<unsigned>(shared);
     const Driver& driver = TheDriver();
-    const int error = launch_.use_cooperative_launch()
-                          ? driver.cuLaunchCooperativeKernel(kernel_, size(0), size(1), size(2), size(3), size(4), size(5), bytes,
-                                                             CurrentStream(), addresses)
-                          : driver.cuLaunchKernel(kernel_, size(0), size(1), size(2), size(3), size(4), size(5), bytes, CurrentStream(),
-                                                  addresses, nullptr);
+    const int error =
+        launch_.use_cooperative_launch()
+            ? driver.cuLaunchCooperativeKernel(kernel_, size(0), size(1), size(2), size(3), size(4),
+                                               size(5), bytes, CurrentStream(), addresses)
+            : driver.cuLaunchKernel(kernel_, size(0), size(1), size(2), size(3), size(4), size(5),
+                                    bytes, CurrentStream(), addresses, nullptr);
     if (error) {
-      TVM_FFI_THROW(RuntimeError) << Coded(error::kGpu, "the GPU failed: kernel ") << name_ << " (grid " << Triple(size(0), size(1), size(2)) << ", block "
+      TVM_FFI_THROW(RuntimeError) << Coded(error::kGpu, "the GPU failed: kernel ") << name_
+                                  << " (grid " << Triple(size(0), size(1), size(2)) << ", block "
                                   << Triple(size(3), size(4), size(5)) << ", " << bytes
                                   << " bytes shared): " << driver.Words(error);
     }
@@ -102,7 +107,9 @@ Handle CudaModule::Kernel(const std::string& name) {
   if (!module_) {
     const int error = TheDriver().cuModuleLoadData(&module_, code_.data());
     if (error == kNoBinary) {
-      TVM_FFI_THROW(RuntimeError) << Coded(error::kLibrary, "cannot load library: it has no code for ") << gpu->name << ", which is " << gpu->architecture;
+      TVM_FFI_THROW(RuntimeError) << Coded(error::kLibrary,
+                                           "cannot load library: it has no code for ")
+                                  << gpu->name << ", which is " << gpu->architecture;
     }
     Check(error, "cuModuleLoadData");
   }
@@ -111,22 +118,29 @@ Handle CudaModule::Kernel(const std::string& name) {
   return kernel;
 }
 
-// As CUDAModuleNode of TVM's own runtime writes it: format, functions, code. CUDA source would need a compiler here.
+// As CUDAModuleNode of TVM's own runtime writes it: format, functions, code. CUDA source would need
+// a compiler here.
 tvm::ffi::Module LoadModule(const tvm::ffi::Bytes& bytes) {
   tvm::support::BytesInStream stream(bytes);
   tvm::ffi::String format;
   tvm::ffi::Map<tvm::ffi::String, FunctionInfo> functions;
   tvm::ffi::Bytes code;
   if (!stream.Read(&format) || !stream.Read(&functions) || !stream.Read(&code)) {
-    TVM_FFI_THROW(RuntimeError) << Coded(error::kLibrary, "cannot load library: corrupted: its code for a GPU ends early");
+    TVM_FFI_THROW(RuntimeError) << Coded(
+        error::kLibrary, "cannot load library: corrupted: its code for a GPU ends early");
   }
   if (format != "cubin") {
-    TVM_FFI_THROW(RuntimeError) << Coded(error::kLibrary, "cannot load library: its code for a GPU is no machine code (cubin), but ") << std::string(format);
+    TVM_FFI_THROW(RuntimeError)
+        << Coded(error::kLibrary,
+                 "cannot load library: its code for a GPU is no machine code (cubin), but ")
+        << std::string(format);
   }
   return tvm::ffi::Module(tvm::ffi::make_object<CudaModule>(std::move(code), std::move(functions)));
 }
 
-TVM_FFI_STATIC_INIT_BLOCK() { tvm::ffi::reflection::GlobalDef().def("ffi.Module.load_from_bytes.cuda", LoadModule); }
+TVM_FFI_STATIC_INIT_BLOCK() {
+  tvm::ffi::reflection::GlobalDef().def("ffi.Module.load_from_bytes.cuda", LoadModule);
+}
 
 }  // namespace
 }  // namespace farm::cuda

@@ -6,8 +6,8 @@
 
 namespace farm::cuda {
 
-// Clocks, temperature, power, energy, what slows it down, and the driver's version: those that are told, by the names of the agent's facts.
-// `bus_id` is as the driver gives it.
+// Clocks, temperature, power, energy, what slows it down, and the driver's version: those that are
+// told, by the names of the agent's facts. `bus_id` is as the driver gives it.
 void AddManagementFacts(const std::string& bus_id, tvm::ffi::json::Object* facts);
 
 }  // namespace farm::cuda

@@ -1,4 +1,5 @@
-// Own stand-in for a header that the apache-tvm wheel leaves out: the byte stream that TVM serializes to.
+// Own stand-in for a header that the apache-tvm wheel leaves out: the byte stream that TVM
+// serializes to.
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -84,7 +84,9 @@ struct Serializer<std::pair<A, B>> {
     s->Write(v.first);
     s->Write(v.second);
   }
-  static bool Read(Stream* s, std::pair<A, B>* v) { return s->Read(&v->first) && s->Read(&v->second); }
+  static bool Read(Stream* s, std::pair<A, B>* v) {
+    return s->Read(&v->first) && s->Read(&v->second);
+  }
 };
 // maps
 template <typename M, typename K, typename V>
