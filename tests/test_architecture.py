@@ -129,7 +129,7 @@ INSIDE_TABLES = {
         __init__
     """,
     "lab": """
-        entities durations health door.commands door.pump
+        entities durations health door.commands door.pump door.sshd_settings
         records checking
         order refusals inventory codec effects registry callers door.main door.authorized_keys
         scheduler relay door.handover

@@ -14,6 +14,12 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 Option = Callable[[Any], Any]
 
 
+def was_given(parameter: str) -> bool:
+    """Return whether an option of the command that runs is on its command line."""
+    source = click.get_current_context().get_parameter_source(parameter)
+    return source is click.core.ParameterSource.COMMANDLINE
+
+
 class AnyNumber(click.types.FloatParamType):
     """A finite number.
 

@@ -88,6 +88,16 @@ def parse_url(text: str) -> Url:
         raise ValueError(f"{exc}; for example {EXAMPLES[scheme]!r}") from exc
 
 
+def parse_door(text: str) -> Url:
+    """Return the parts of the door of a lab, `lab://[user@]host[:port]`, as a url of SSH.
+
+    Raises ValueError that says in plain words what is wrong with it.
+    """
+    if not text.startswith("lab://"):
+        raise ValueError("it does not begin with lab://")
+    return parse_url(f"ssh://{text.removeprefix('lab://').rstrip('/')}")
+
+
 def _serial(text: str) -> str:
     if text.startswith("//"):
         raise ValueError(f"adb takes no '//', write 'adb:{text.lstrip('/')}'")

@@ -22,6 +22,7 @@ from farm.types import Device, Model, Profile
 
 if TYPE_CHECKING:
     from farm.transports.ssh.systemd_service import Service
+    from farm.transports.ssh.systemd_tunnel import Tunnel
 
 Tell = Callable[[str, Finding], None]
 _SERVICE_S, _REMOVE_S = 90.0, 90.0
@@ -31,6 +32,7 @@ def provision(
     devices: Sequence[Device],
     *,
     service: Service | None,
+    tunnel: Tunnel | None = None,
     model: Model,
     host: Profile,
     store: Store,
@@ -42,8 +44,8 @@ def provision(
     """Provision the devices; return the findings of each, up to its first failure.
 
     `tell` is called with each finding as it is made. With a `service`, the agent is installed as a
-    systemd service. Raises UsageError if a service is requested for a device that is not reached by
-    SSH.
+    systemd service, and with a `tunnel` another one beside it, which reaches a lab. Raises
+    UsageError if a service is requested for a device that is not reached by SSH.
     """
     if service:
         _only_by_ssh(devices, "a service is installed")
@@ -70,6 +72,8 @@ def provision(
                 lambda device: (examination.agent(device), service, _SERVICE_S),
                 _SERVICE_S,
             )
+        if tunnel:
+            examination.ask("tunnel", tunnel_task, lambda _: (tunnel, _SERVICE_S), _SERVICE_S)
         return examination.found
 
 
@@ -125,6 +129,17 @@ def service_task(
     with reached(device, Deadline(seconds), context.ask) as board:
         words = systemd_service.install(board, agent, service)
     context.note(Finding("service", words, advice=_unreachable(service)))
+
+
+def tunnel_task(context: TaskContext, device: Device, tunnel: Tunnel, seconds: float) -> None:
+    """Install a board's tunnel to a lab; called in a worker process."""
+    from farm.transports.ssh import systemd_tunnel
+    from farm.transports.ssh.board import reached
+
+    with reached(device, Deadline(seconds), context.ask) as board:
+        words, key = systemd_tunnel.install(board, tunnel)
+    advice = f"let it in, as the lab's account there: {tunnel.user_command(key)}"
+    context.note(Finding("tunnel", words, advice=advice))
 
 
 def _unreachable(service: Service) -> str:

@@ -38,8 +38,14 @@ class Door:
 
     def add(self, user: str, *words: str) -> None:
         public = f"{self.key_of(user)}.pub"
-        done = self.lab.farm("user", "add", user, "--key", public, "--keys", str(self.keys), *words)
+        done = self.tried("add", user, "--key", public, *words)
         assert done.returncode == 0, done.stderr
+
+    def tried(self, do: str, user: str, *words: str) -> subprocess.CompletedProcess[str]:
+        """What farm lab user does, with the sshd's configuration and keys."""
+        files = ["--keys", str(self.keys)]
+        files += ["--sshd-config", str(self.sshd.folder / "sshd_config")] if do == "add" else []
+        return self.lab.farm("user", do, user, *files, *words)
 
     def command(self, user: str, *words: str) -> list[str]:
         """The command line of OpenSSH's own client, as a user."""
@@ -159,8 +165,11 @@ class Echo:
             self.board.offer()
 
 
+SETTINGS = "AllowStreamLocalForwarding no\nClientAliveInterval 8\nSubsystem sftp internal-sftp\n"
+
+
 @contextlib.contextmanager
-def door(folder: Path, more: str = "", **options: Any) -> Iterator[Door]:
+def door(folder: Path, more: str = SETTINGS, **options: Any) -> Iterator[Door]:
     """A lab with a door, for as long as the block lasts."""
     with lab(**options) as one, ssh_server(folder, "door", more) as sshd:
         found = Door(one, sshd)

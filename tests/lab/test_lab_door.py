@@ -16,12 +16,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from lab_door import Door, Echo, door
+from lab_door import SETTINGS, Door, Echo, door
 from lab_process import Board
 from waiting import LIMIT_S, wait_until
 
 from farm.errors import LinkError
 from farm.lab_client.client import LabClient
+from farm.tracker.protocol import MAGIC
 
 
 @pytest.fixture(scope="module")
@@ -29,6 +30,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
     with door(tmp_path_factory.mktemp("door")) as one:
         one.add("alice")
         one.add("bob")
+        one.add("pi5-07", "--board", "--port", "20007")
         yield one
 
 
@@ -183,39 +185,107 @@ def test_only_the_servers_account_speaks_for_others(served: Door) -> None:
         assert client.ask("hello")["admin"] is False  # as alice is, from then on
 
 
-def test_the_key_of_a_board_reaches_no_unix_socket(tmp_path: Path) -> None:
+def test_the_key_of_a_board_reaches_no_unix_socket(served: Door) -> None:
     """Else it would reach the control socket, as the server's own account."""
-    with door(tmp_path / "own") as own:
-        own.add("pi5-07", "--board", "--port", "20007")
-        here = own.lab.folder / "forwarded"
-        command = own.command("pi5-07", "-N", "-L", f"{here}:{own.lab.socket}")
-        forwarding = subprocess.Popen(command)
+    here = served.lab.folder / "forwarded"
+    command = served.command("pi5-07", "-N", "-L", f"{here}:{served.lab.socket}")
+    forwarding = subprocess.Popen(command)
+    try:
+        wait_until(lambda: here.exists() or forwarding.poll() is not None, "the forwarding")
+        with pytest.raises(LinkError):
+            LabClient(here)
+    finally:
+        forwarding.kill()
+        forwarding.wait()
+
+
+def test_the_key_of_a_board_makes_no_unix_socket(served: Door) -> None:
+    """Else it could be in the place of the lab's own, while that is away."""
+    place = served.lab.folder / "made"
+    refused = served.ssh("pi5-07", "-N", "-R", f"{place}:127.0.0.1:1")
+    assert b"remote port forwarding failed" in refused.stderr
+    assert not place.exists()
+
+
+@pytest.mark.parametrize("place", ["127.0.0.1:20008", "0.0.0.0:20007", "[::1]:20007", "*:20007"])
+def test_the_key_of_a_board_listens_on_its_port_of_loopback_only(served: Door, place: str) -> None:
+    refused = served.ssh("pi5-07", "-N", "-R", f"{place}:127.0.0.1:1")
+    assert b"remote port forwarding failed" in refused.stderr
+
+
+def test_the_key_of_a_board_connects_to_the_tracker_only(served: Door) -> None:
+    for port, answer in ((served.lab.port, True), (served.sshd.port, False)):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            here = free.getsockname()[1]
+        command = served.command("pi5-07", "-N", "-L", f"127.0.0.1:{here}:127.0.0.1:{port}")
+        forwarding = subprocess.Popen(command, stderr=subprocess.DEVNULL)
         try:
-            wait_until(lambda: here.exists() or forwarding.poll() is not None, "the forwarding")
-            with pytest.raises(LinkError):
-                LabClient(here)
+            with wait_until(lambda here=here: connection(here), "the forwarding") as client:
+                client.settimeout(LIMIT_S)
+                client.sendall(MAGIC)
+                with contextlib.suppress(ConnectionResetError):
+                    assert (client.recv(len(MAGIC)) == MAGIC) is answer
         finally:
             forwarding.kill()
             forwarding.wait()
 
 
-def test_the_key_of_a_board_listens_on_its_port_only(tmp_path: Path) -> None:
-    with door(tmp_path / "own") as own:
-        own.add("pi5-07", "--board", "--port", "20007")
-        refused = own.ssh("pi5-07", "-N", "-R", "127.0.0.1:20008:127.0.0.1:1")
-        assert b"remote port forwarding failed" in refused.stderr
-        assert error(own.ssh("pi5-07", "sh"))["kind"] == "UsageError"
-        line = own.keys.read_text()
-        assert f'permitopen="127.0.0.1:{own.lab.port}"' in line
+def connection(port: int) -> socket.socket | None:
+    with contextlib.suppress(OSError):
+        return socket.create_connection(("127.0.0.1", port))
+    return None
 
 
-@pytest.mark.parametrize("words", ["api", "board 1", ""])
-def test_the_key_of_a_board_is_not_the_key_of_a_person(tmp_path: Path, words: str) -> None:
+@pytest.mark.parametrize("words", [["api"], ["board 1"], [""], ["sh"], ["-s", "sftp"]])
+def test_the_key_of_a_board_is_not_the_key_of_a_person(served: Door, words: list[str]) -> None:
     """Else who has the board leases all others."""
-    with door(tmp_path / "own") as own:
-        own.add("pi5-07", "--board", "--port", "20007")
-        refused = error(own.ssh("pi5-07", words))
-        assert refused["what"] == "the key of a board opens its tunnel, and nothing else"
+    refused = served.ssh("pi5-07", *words)
+    what = json.loads(refused.stdout)["error"]["what"]  # a subsystem has no other output
+    assert what == "the key of a board opens its tunnel, and nothing else"
+    assert refused.returncode != 0
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("AllowStreamLocalForwarding yes", "could make Unix sockets in the place of the lab's"),
+        ("AllowStreamLocalForwarding remote", "could make Unix sockets in the place of the lab's"),
+        ("GatewayPorts yes", "would listen beyond loopback"),
+    ],
+)
+def test_a_board_is_not_let_in_where_its_key_could_do_more(
+    served: Door, tmp_path: Path, setting: str, words: str
+) -> None:
+    file = tmp_path / "sshd_config"
+    file.write_text(f"{setting}\n{SETTINGS}AuthorizedKeysFile {served.keys}\n")
+    add = ("user", "add", "pi5-08", "--key", f"{served.key_of('pi5-08')}.pub", "--keys")
+    done = served.lab.farm(*add, str(served.keys), "--board", "--sshd-config", str(file))
+    assert done.returncode == 2 and words in done.stderr
+    assert f"in {file}, Match User " in done.stderr
+    assert "pi5-08" not in served.keys.read_text()
+
+
+def test_what_sshd_lacks_is_said(served: Door, tmp_path: Path) -> None:
+    file = tmp_path / "sshd_config"
+    file.write_text("AllowStreamLocalForwarding no\nPubkeyAuthentication no\n")
+    keys = tmp_path / "keys"
+    add = ("user", "add", "pi5-08", "--key", f"{served.key_of('pi5-08')}.pub", "--keys")
+    done = served.lab.farm(*add, str(keys), "--board", "--sshd-config", str(file))
+    assert done.returncode == 0
+    for words in (
+        f"sshd does not read {keys}: Match User ",
+        f"AuthorizedKeysFile {keys}\n",
+        "PubkeyAuthentication yes\n",
+        "ClientAliveInterval 8\n",
+    ):
+        assert words in done.stderr
+    assert "could not be checked" not in done.stderr
+    assert served.tried("add", "dave", "--key", f"{served.key_of('dave')}.pub").stderr == ""
+    file.write_text("a word that sshd does not know\n")
+    key = f"{served.key_of('erin')}.pub"
+    add = ("user", "add", "erin", "--key", key, "--keys", str(keys), "--sshd-config", str(file))
+    assert "sshd's settings could not be checked: " in served.lab.farm(*add).stderr
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
@@ -257,3 +327,36 @@ def test_nothing_but_sshd_listens_and_only_on_loopback_unless_told(served: Door)
     assert server
     ours = [line.split()[3] for line in listening.splitlines() if f"pid={server.pid}," in line]
     assert ours and all(re.fullmatch(r"127\.0\.0\.1:\d+", place) for place in ours)
+
+
+def test_lists_and_ends_of_leases_are_there_from_outside(served: Door, echo: Echo) -> None:
+    """Of alice's command line, which finds the door by --lab, and her key by her configuration."""
+    (served.sshd.home / ".ssh" / "config").write_text(f"IdentityFile {served.key_of('alice')}\n")
+    url = served.sshd.url.replace("ssh", "lab", 1)
+
+    def farm(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        elsewhere = {"HOME": str(served.sshd.home), "FARM_DATA": "/nowhere", "SSH_AUTH_SOCK": ""}
+        return subprocess.run(
+            [sys.executable, "-m", "farm", "lab", *words],
+            env={**os.environ, **elsewhere, **environment},
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+        )
+
+    lease = served.lease("alice", echo.board.kind)
+    waiting = served.ask("alice", do="request", kind=echo.board.kind, for_s=60.0)
+    number = waiting["ok"]["lease"]["lease"]
+    who = json.loads(farm("who", "--lab", url, "--json").stdout)["leases"]
+    assert [(one["lease"], one["owner"]) for one in who] == [(lease, "alice")]
+    queue = json.loads(farm("queue", "--json", FARM_LAB_DOOR=url).stdout)["leases"]
+    assert [(one["lease"], one["queue"]["place"]) for one in queue] == [(number, 1)]
+    assert farm("release", str(number), "--lab", url).stdout == f"lease {number}: cancelled\n"
+    served.ask("alice", do="end", lease=lease)
+    both = farm("who", "--lab", url, "--socket", str(served.lab.socket))
+    assert both.returncode == 2 and "use one of them" in both.stderr
+    # What is said goes before the environment: so root asks
+    here = farm("events", "--socket", str(served.lab.socket), FARM_LAB_DOOR="lab://nowhere.invalid")
+    assert here.returncode == 0, here.stderr
+    wrong = farm("who", "--lab", "lab://farm@lab/pi5")
+    assert wrong.returncode == 2 and "is no door of a lab" in wrong.stderr

@@ -10,7 +10,7 @@ import click
 import farm
 from farm.commands.common import Session, build_slots, host_profile, with_session
 from farm.commands.devices import doctor_output
-from farm.commands.options import with_devices
+from farm.commands.options import was_given, with_devices
 from farm.commands.servers.serve import (
     KEY_FILE,
     KEY_FILE_HELP,
@@ -26,6 +26,7 @@ from farm.errors import UsageError
 if TYPE_CHECKING:
     from farm.pipeline.doctor.board import Finding
     from farm.transports.ssh.systemd_service import Service
+    from farm.transports.ssh.systemd_tunnel import Tunnel
 
 _MODEL = "digits"
 
@@ -33,7 +34,11 @@ _MODEL = "digits"
 @click.command()
 @with_devices
 @click.option("--service", is_flag=True, help="Let the board's systemd start the agent at boot.")
-@click.option("--tracker", metavar="HOST:PORT", help="With --service: register with this tracker.")
+@click.option(
+    "--tracker",
+    metavar="HOST:PORT",
+    help="With --service: register with this tracker; with --lab, as the lab's server sees it.",
+)
 @click.option(
     "--key-file",
     type=KEY_FILE,
@@ -58,6 +63,12 @@ _MODEL = "digits"
 @click.option(
     "--open-to-network", is_flag=True, help=f"With --service: {OPEN_HELP[0].lower()}{OPEN_HELP[1:]}"
 )
+@click.option(
+    "--lab",
+    metavar="URL",
+    help="With --service, for a board behind NAT: open a tunnel to this lab, lab://farm@HOST.",
+)
+@click.option("--board", default="", metavar="NAME", help="With --lab: the board's name there.")
 @click.option("--remove", "away", is_flag=True, help="Remove everything of farm's from the board.")
 @with_session
 def provision(
@@ -78,6 +89,7 @@ def provision(
     \b
     farm provision --device pi5
     farm provision --device pi5 --service --tracker 127.0.0.1:9190 --key pi5
+    farm provision --device pi5 --service --lab lab://farm@lab --board pi5-07 --key pi5 --port 20007
     farm provision --device pi5 --remove
     """
     from farm.commands.progress import Spinner
@@ -86,6 +98,7 @@ def provision(
 
     fleet = session.fleet()
     chosen = fleet.select_devices(devices, tags, everywhere)
+    tunnel = _tunnel(service, options)
     wanted = _service(service, away, options)
     names = len(chosen) > 1
 
@@ -110,11 +123,46 @@ def provision(
                 session.record(),
             )
             found = work.provision(
-                chosen, service=wanted, model=model, keep=keep, tell=tell, **common
+                chosen,
+                service=wanted,
+                tunnel=tunnel,
+                model=model,
+                keep=keep,
+                tell=tell,
+                **common,
             )
     if session.as_json:
         session.document("provision", {"provisioned": doctor_output.body(found)})
     raise SystemExit(doctor_output.exit_code(found))
+
+
+def _tunnel(service: bool, options: dict[str, Any]) -> Tunnel | None:
+    """Return the tunnel to a lab, if there is to be one, and let the agent register through it.
+
+    Raises UsageError for options that contradict it.
+    """
+    from farm.lab.door.commands import is_user
+    from farm.transports.ssh.systemd_tunnel import TRACKER, tunnel_of
+
+    lab, board = options.pop("lab"), options["board"]
+    if not lab:
+        if board:
+            raise UsageError("--board is a board's name in a lab", "no lab is named", "--lab URL")
+        return None
+    if not service:
+        raise UsageError(
+            "--lab says how a service is to be", "no service is installed", "--service"
+        )
+    fix = "--lab lab://farm@HOST --board pi5-07 --key pi5 --port 20007"
+    if not options["key"] or not is_user(board):
+        why = "a lab's board has a name, of small letters and digits, and a kind"
+        raise UsageError("--lab wants --board NAME and --key KIND", why, fix)
+    if not was_given("port"):
+        why = "the tunnel of each board has a port of its own on the lab's server"
+        raise UsageError("--lab wants --port PORT", why, fix)
+    tunnel = tunnel_of(lab, board, options["port"], options["tracker"])
+    options["tracker"] = TRACKER
+    return tunnel
 
 
 def _service(wanted: bool, away: bool, options: dict[str, Any]) -> Service | None:
@@ -124,12 +172,7 @@ def _service(wanted: bool, away: bool, options: dict[str, Any]) -> Service | Non
     """
     from farm.transports.ssh.systemd_service import Service
 
-    context = click.get_current_context()
-    given = [
-        name
-        for name in options
-        if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
-    ]
+    given = [name for name in options if was_given(name)]
     if wanted and away:
         raise UsageError(
             "--service and --remove", "one installs what the other takes away", "use one of them"

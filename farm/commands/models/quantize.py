@@ -13,7 +13,7 @@ import click
 from farm import this_machine
 from farm.commands.common import Session, check_writable, host_profile, with_session
 from farm.commands.model_options import ModelProperties, with_model_properties
-from farm.commands.options import Number, complete
+from farm.commands.options import Number, complete, was_given
 from farm.commands.output import echo
 from farm.types import QUANTIZED, Quantize
 
@@ -189,12 +189,7 @@ def _check_options(settings: Quantize) -> None:
     """Raise UsageError for options of a calibration if there is none."""
     from farm.errors import UsageError
 
-    context = click.get_current_context()
-    given = [
-        name
-        for name in _CALIBRATING
-        if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
-    ]
+    given = [name for name in _CALIBRATING if was_given(name)]
     if given and not settings.calibrates:
         option = f"--{given[0].replace('_', '-')}"
         raise UsageError(

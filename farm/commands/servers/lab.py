@@ -26,6 +26,7 @@ from farm.commands.servers.lab_options import (
     client_of,
     document,
     lab_folder,
+    of_door,
     of_socket,
     path_of,
 )
@@ -193,9 +194,10 @@ def serve(
 
 @lab.command()
 @of_socket
+@of_door
 @as_json
 def boards(socket: Path | None, json_: bool) -> None:
-    """List the boards: their kind, their use, by whom, how long."""
+    """List the boards: kind, use, by whom, and for how long."""
     with client_of(socket) as client:
         found = client.ask("boards")["boards"]
     if json_:
@@ -213,6 +215,7 @@ def boards(socket: Path | None, json_: bool) -> None:
 @lab.command()
 @click.option("--all", "ended", is_flag=True, help="Also those that have ended lately.")
 @of_socket
+@of_door
 @as_json
 def leases(socket: Path | None, json_: bool, ended: bool) -> None:
     """List the leases in force, and the queue.
@@ -231,6 +234,39 @@ def leases(socket: Path | None, json_: bool, ended: bool) -> None:
 
     console = output.console(stderr=False)
     console.print(lab_leases_table(found, time.time(), console.width))
+
+
+@lab.command()
+@of_socket
+@of_door
+@as_json
+def queue(socket: Path | None, json_: bool) -> None:
+    """List who waits for what, where in the queue, and why."""
+    _list_leases(socket, json_, "queued", "nobody waits")
+
+
+@lab.command()
+@of_socket
+@of_door
+@as_json
+def who(socket: Path | None, json_: bool) -> None:
+    """List who has which boards, and for how long."""
+    _list_leases(socket, json_, "active", "nobody has a board")
+
+
+def _list_leases(socket: Path | None, json_: bool, state: str, none: str) -> None:
+    """Print the leases of a state, or `none`."""
+    with client_of(socket) as client:
+        found = [one for one in client.ask("leases")["leases"] if one["state"] == state]
+    if json_:
+        document("lab_leases", {"leases": found})
+    elif found:
+        from farm.views.lab import lab_leases_table
+
+        console = output.console(stderr=False)
+        console.print(lab_leases_table(found, time.time(), console.width))
+    else:
+        echo(none, err=True)
 
 
 @lab.command()
@@ -336,6 +372,7 @@ def run(
     help="Why; an administrator's reason for ending another's lease.",
 )
 @of_socket
+@of_door
 @as_json
 def end(number: int, why: str, socket: Path | None, json_: bool) -> None:
     """End a lease: give its boards back, or leave the queue.
@@ -355,6 +392,7 @@ def end(number: int, why: str, socket: Path | None, json_: bool) -> None:
 @click.argument("number", metavar="LEASE", type=click.IntRange(1))
 @click.argument("by", metavar="DURATION")
 @of_socket
+@of_door
 @as_json
 def extend(number: int, by: str, socket: Path | None, json_: bool) -> None:
     """Extend a lease by a duration, as far as its class allows.
@@ -383,6 +421,7 @@ def extend(number: int, by: str, socket: Path | None, json_: bool) -> None:
     help="Only those after this one.",
 )
 @of_socket
+@of_door
 @as_json
 def events(since: int, socket: Path | None, json_: bool) -> None:
     """List what has happened.
@@ -507,3 +546,4 @@ def _page(port: int | None, folder: Path) -> Beside | None:
 
 for command in (user, door):
     lab.add_command(command)
+lab.add_command(end, "release")

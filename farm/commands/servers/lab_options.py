@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from farm.commands import output
+from farm.commands.options import was_given
 
 if TYPE_CHECKING:
     from farm.lab_client.client import LabClient
@@ -18,6 +21,37 @@ of_socket = click.option(
     envvar="FARM_LAB",
     metavar="FILE",
     help="The server's control socket.",
+)
+_DOOR = "farm.lab.door"  # in the context of a command: the url that --lab names
+
+
+def _keep_door(context: click.Context, _: click.Parameter, url: str | None) -> None:
+    context.meta[_DOOR] = url
+
+
+def door_url() -> str:
+    """Return the url of the door that the command uses; empty for the server of this machine.
+
+    What is on the command line goes before the environment. Raises UsageError for both.
+    """
+    from farm.errors import UsageError
+
+    url: str = click.get_current_context().meta.get(_DOOR) or ""
+    if url and was_given("socket"):
+        if was_given("lab"):
+            why = "one server is on this machine, the other behind a door"
+            raise UsageError("--socket and --lab", why, "use one of them")
+        return ""
+    return url
+
+
+of_door = click.option(
+    "--lab",
+    metavar="URL",
+    envvar="FARM_LAB_DOOR",
+    expose_value=False,
+    callback=_keep_door,
+    help="From outside: the lab's door, lab://farm@HOST.",
 )
 as_json = click.option("--json", "json_", is_flag=True, help="Print one JSON document on stdout.")
 
@@ -43,8 +77,20 @@ def path_of(socket: Path | None) -> Path:
     return socket or lab_folder() / SOCKET
 
 
-def client_of(socket: Path | None) -> LabClient:
-    """Return a client of the lab's server. Raises LinkError if it is away."""
+@contextlib.contextmanager
+def client_of(socket: Path | None) -> Iterator[LabClient]:
+    """Yield a client of the lab's server, by its socket or its door.
+
+    Raises LinkError if it is away.
+    """
     from farm.lab_client.client import LabClient
 
-    return LabClient(path_of(socket))
+    url = door_url()
+    if not url:
+        with LabClient(path_of(socket)) as client:
+            yield client
+        return
+    from farm.transports.lab.ways import at_door
+
+    with at_door(url) as lab, lab.client() as client:
+        yield client

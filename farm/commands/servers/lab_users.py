@@ -41,8 +41,8 @@ def user() -> None:
     farm lab user list                          who may come in
     farm lab user remove alice                  remove her keys, and end her leases
 
-    Run it as the account of the lab's server. sshd has to read the file: in sshd_config,
-    AuthorizedKeysFile .ssh/authorized_keys .ssh/farm_keys
+    Run it as the account of the lab's server. sshd has to read the file: in sshd_config, under
+    Match User, AuthorizedKeysFile .ssh/farm_keys
     """
 
 
@@ -66,6 +66,13 @@ def user() -> None:
     help="The port of a board's tunnel on this machine's loopback. [default: the first free one]",
 )
 @_of_keys
+@click.option(
+    "--sshd-config",
+    "sshd_config",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="sshd's configuration, to check. [default: /etc/ssh/sshd_config]",
+)
 @of_socket
 @as_json
 def add(
@@ -74,10 +81,14 @@ def add(
     board: bool,
     port: int | None,
     keys: Path | None,
+    sshd_config: Path | None,
     socket: Path | None,
     json_: bool,
 ) -> None:
     """Let a person in by a key, or a board that is behind NAT.
+
+    What sshd's configuration lacks for that is said. A board is not let in where its key could do
+    more than open its tunnel.
 
     \b
     farm lab user add alice --key alice.pub
@@ -94,6 +105,7 @@ def add(
         port = _free_port(file.entries())
     tracker = _tracker(socket) if board else _TRACKER
     entry = Entry(name, key, port)
+    _check_sshd(file, sshd_config, board)
     file.add(entry, Door(_program(), path_of(socket).expanduser().absolute(), tracker))
     if json_:
         _document(file, [entry])
@@ -101,7 +113,8 @@ def add(
     echo(f"{name} may come in: {file.path}")
     if board:
         echo(f"its tunnel ends at port {port} of this machine's loopback; on your machine:")
-        echo(f"farm provision --service --lab ssh://{_account()}@HOST --board {name} --device NAME")
+        words = f"--service --lab lab://{_account()}@HOST --board {name} --port {port}"
+        echo(f"farm provision {words} --key KIND --device NAME")
     else:
         echo(f"their devices.toml names boards as lab://{_account()}@HOST/KIND")
 
@@ -175,6 +188,30 @@ def _check_name(name: str) -> None:
     if name in ("root", _account()):
         why = "root and the server's own account are administrators by the socket"
         raise UsageError(f"{name} cannot come in by the door", why, "choose another name")
+
+
+def _check_sshd(file: KeyFile, config: Path | None, board: bool) -> None:
+    """Say what is wrong with sshd's configuration.
+
+    Raises UsageError if the key of a board could do more than it may.
+    """
+    import pwd
+
+    from farm.errors import FarmError
+    from farm.lab.door import sshd_settings
+
+    place, home = config or sshd_settings.USUAL, Path(pwd.getpwuid(os.geteuid()).pw_dir)
+    try:
+        settings = sshd_settings.effective(_account(), place)
+    except FarmError as error:
+        echo(f"sshd's settings could not be checked: {error.why}", err=True)
+        return
+    found = list(sshd_settings.findings(settings, file.path, home, _account(), board=board))
+    if dangerous := [one for one in found if one.dangerous]:
+        fix = f"in {place}, Match User {_account()}: {'; '.join(one.line for one in dangerous)}"
+        raise UsageError("a board is not safe here", dangerous[0].why, fix)
+    for one in found:
+        echo(f"{place}: {one.why}: Match User {_account()}, {one.line}", err=True)
 
 
 def _account() -> str:

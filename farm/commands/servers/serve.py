@@ -16,6 +16,7 @@ import click
 
 from farm import this_machine
 from farm.commands.common import Session, with_session
+from farm.commands.options import was_given
 from farm.commands.output import echo
 from farm.errors import DeviceError, UsageError
 
@@ -202,10 +203,7 @@ def chosen_key(key: str, key_file: Path | None, no_key: bool, tracker: str | Non
     """
     from farm.transports.agent.keys import read_key
 
-    spoken = (
-        click.get_current_context().get_parameter_source("key")
-        is click.core.ParameterSource.COMMANDLINE
-    )
+    spoken = was_given("key")
     said = [
         name
         for name, given in (("--key", spoken), ("--key-file", key_file), ("--no-key", no_key))

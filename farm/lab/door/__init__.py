@@ -4,6 +4,7 @@
     main              the command of each key, `farm lab door NAME`
     pump              pass bytes between an SSH channel and a socket
     authorized_keys   the file of keys that sshd reads
+    sshd_settings     what sshd's own configuration has to be, for the keys to be good for no more
     handover          the server's part: hand a board's connection over, and end it with its lease
 
 `commands`, `main` and `pump` import nothing but the standard library: they start for each session.

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from farm import store
-from farm.errors import DeviceError, LinkError
+from farm.config.urls import parse_door
+from farm.errors import DeviceError, LinkError, UsageError
 from farm.lab_client.client import SOCKET, LabClient, connected, error_of
 from farm.lab_client.leasing import BoardSession, Lab
 from farm.processes.deadline import Deadline
@@ -24,7 +25,6 @@ LOGIN_S = 60.0
 _CHANNEL_S = 10.0
 _HEAD_S = 30.0  # beyond the wait for a board, for the line about it
 _MOST_LINE_BYTES = 1 << 16
-SSH = "SSH to the lab"
 
 
 def is_local(device: Device) -> bool:
@@ -43,7 +43,16 @@ def reach(
     """Reach the lab of a device. Raises FarmError."""
     if is_local(device):
         return contextlib.nullcontext(LocalLab(socket_path()))
-    return _by_ssh(device, ask, limit_s)
+    return _by_ssh(device.name, ssh_url(device), ask, limit_s)
+
+
+def at_door(url: str, ask: Ask = nobody) -> AbstractContextManager[Lab]:
+    """Reach the lab behind a door, lab://[user@]host[:port]. Raises UsageError."""
+    try:
+        parse_door(url)
+    except ValueError as exc:
+        raise UsageError(f"{url} is no door of a lab", str(exc), "lab://farm@HOST") from exc
+    return _by_ssh("the lab", f"ssh://{url.removeprefix('lab://').rstrip('/')}", ask, LOGIN_S)
 
 
 def socket_path() -> Path:
@@ -84,12 +93,12 @@ class LocalLab:
 class SshLab:
     """A lab behind its door. `client` is a paramiko.SSHClient that is logged in."""
 
-    def __init__(self, device: Device, client: Any) -> None:
-        self._device, self._ssh = device, client
+    def __init__(self, url: str, client: Any) -> None:
+        self._url, self._ssh = url, client
 
     def client(self) -> LabClient:
         """Open a connection for questions. Raises LinkError."""
-        return LabClient(Path(ssh_url(self._device)), self._channel("api"))
+        return LabClient(Path(self._url), self._channel("api"))
 
     @contextlib.contextmanager
     def session(self, lease: int, wait_s: float) -> Iterator[BoardSession]:
@@ -118,21 +127,20 @@ class SshLab:
             channel.exec_command(command)
         except (paramiko.SSHException, OSError, EOFError) as exc:
             raise LinkError(
-                f"the connection to the lab of {self._device.name} broke",
-                f"{ssh_url(self._device)}: {exc}",
+                "the connection to the lab broke",
+                f"{self._url}: {exc}",
                 "run the command again",
             ) from exc
         return channel
 
 
 @contextlib.contextmanager
-def _by_ssh(device: Device, ask: Ask, limit_s: float) -> Iterator[Lab]:
+def _by_ssh(name: str, url: str, ask: Ask, limit_s: float) -> Iterator[Lab]:
     from farm.transports.ssh.config import route
     from farm.transports.ssh.connect import logged_in
 
-    hops = route(ssh_url(device))
-    with logged_in(device.name, hops, Deadline(limit_s), ask) as client:
-        yield SshLab(device, client)
+    with logged_in(name, route(url), Deadline(limit_s), ask) as client:
+        yield SshLab(url, client)
 
 
 def _read_line(channel: Any) -> bytes:

@@ -91,8 +91,31 @@ done
 exit 0
 """  # noqa: E501
 
+# Standard input are lines of known_hosts for the lab's server. Make the key, once, and the unit.
+TUNNEL = f"""{_SYSTEMD}
+text=$1 comment=$2 unit=$units/farm-tunnel.service
+command -v ssh >/dev/null && command -v ssh-keygen >/dev/null || {{ tell absent "it has no ssh and ssh-keygen"; exit 0; }}
+umask 077
+mkdir -p "$service" "$units"
+cat >"$service/lab_hosts"
+test -s "$service/lab_key" || ssh-keygen -q -t ed25519 -N "" -C "$comment" -f "$service/lab_key" || {{ tell failed "ssh-keygen failed"; exit 0; }}
+printf "%s\n" "$text" >"$unit"
+chmod 644 "$unit"
+control daemon-reload 2>&1
+why=$(control enable farm-tunnel 2>&1 && control restart farm-tunnel 2>&1) || {{ tell failed "$why"; exit 0; }}
+tell key "$(cat "$service/lab_key.pub")"
+exit 0
+"""  # noqa: E501
+
 # Remove only farm's own files: a folder that an option names may contain others.
 REMOVE = f"""{_SYSTEMD}
+tunnel=$units/farm-tunnel.service
+if test -e "$tunnel"; then
+  why=$(control disable --now farm-tunnel 2>&1) || {{ tell stuck "$tunnel: $why"; exit 0; }}
+  rm -f "$tunnel"
+  control daemon-reload >/dev/null 2>&1
+  tell tunnel "$tunnel"
+fi
 if test -e "$unit"; then
   why=$(control disable --now farm-agent 2>&1) || {{ tell stuck "$unit: $why"; exit 0; }}
   rm -f "$unit"

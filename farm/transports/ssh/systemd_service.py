@@ -67,8 +67,9 @@ WantedBy={target}
 class Service:
     """How the agent of a board listens, and the tracker with which it registers.
 
-    `tracker` is HOST:PORT; the agent registers there under `key`. Either may be empty. With
-    `random_key` the board keeps the key of its existing service, or generates one.
+    `tracker` is HOST:PORT; the agent registers there under `key`, and in a lab with the name
+    `board`. All of them may be empty. With `random_key` the board keeps the key of its existing
+    service, or generates one.
     """
 
     tracker: str = ""
@@ -77,6 +78,7 @@ class Service:
     port: int = 9090
     host: str = "127.0.0.1"
     open_to_network: bool = False
+    board: str = ""
 
     @property
     def arguments(self) -> list[str]:
@@ -86,6 +88,7 @@ class Service:
         """
         words = ["--host", self.host, "--port", str(self.port)]
         words += ["--tracker", self.tracker] if self.tracker else []
+        words += ["--board", self.board] if self.board else []
         return [*words, "--open-to-network"] if self.open_to_network else words
 
 
@@ -148,6 +151,7 @@ def remove(board: ShellBoard) -> list[tuple[str, str]]:
             "remove it by hand, or as the user who owns it",
         )
     words = {
+        "tunnel": "the tunnel's unit {} is stopped and gone",
         "unit": "the unit {} is stopped and gone",
         "running": "agents that ran were ended",
         "deployments": "deployed were: {}",
@@ -176,7 +180,7 @@ def unit_text(
     with a control character, which could start a new line in the unit.
     """
     folder = f"{seen['base']}/service"
-    _refuse_lines([seen["base"], seen["work"], seen["store"], *launcher, *arguments])
+    refuse_lines([seen["base"], seen["work"], seen["store"], *launcher, *arguments])
     words = [
         *launcher,
         f"{folder}/farm-agent",
@@ -195,10 +199,7 @@ def unit_text(
     inside += _SYSTEM_WALLS if is_root else ""
     return _UNIT.format(
         digest=digest,
-        # systemd expands variables in arguments, not in the program's name
-        command=" ".join(
-            [_quoted(words[0]), *(_quoted(word).replace("$", "$$") for word in words[1:])]
-        ),
+        command=command_line(words),
         key_file=f"{folder}/key".replace("%", "%%"),
         after=_AFTER if is_root else "",
         walls=inside,
@@ -206,7 +207,8 @@ def unit_text(
     )
 
 
-def _refuse_lines(words: Sequence[str]) -> None:
+def refuse_lines(words: Sequence[str]) -> None:
+    """Raise DeviceError for a word with a control character, which could start a new line."""
     for word in words:
         if any(letter < " " or letter == "\x7f" for letter in word):
             raise DeviceError(
@@ -222,6 +224,14 @@ def _environment_value(key: str) -> str:
     A key has no double quotes and no backslashes.
     """
     return key if re.fullmatch(r"[\w.:+@=/-]*", key) else f'"{key}"'
+
+
+def command_line(words: Sequence[str]) -> str:
+    """Return the words of a command for a unit file.
+
+    systemd expands variables in arguments, not in the program's name.
+    """
+    return " ".join([_quoted(words[0]), *(_quoted(word).replace("$", "$$") for word in words[1:])])
 
 
 def _quoted(word: str) -> str:

@@ -21,11 +21,13 @@ import pytest
 from farm_running import DEVICES, DIGITS, HOST, QUICK, Done, Farm
 from farm_running import server as serving
 from ssh_boards import assert_failed, assert_nothing_is_left, configure, run_slowly
-from ssh_server import SshServer
+from ssh_server import SshServer, ssh_server
 from systemd_board import SystemdBoard, systemd_board
+from waiting import wait_until
 
 from farm.processes import subprocesses
 
+NAMED = ("--key", "pi", "--board", "pi-07")
 IMAGE = Path(__file__).parents[3] / "docs" / "digit.png"
 STEPS = [
     *(
@@ -210,6 +212,11 @@ def test_an_agent_that_somebody_else_starts_is_proved_and_nothing_is_put_there(f
         (("--service", "--remove"), "one installs what the other takes away"),
         (("--service", "--tracker", "127.0.0.1:9190"), "clients ask it for a kind of board"),
         (("--service", "--host", "0.0.0.0"), "any code"),
+        (("--lab", "lab://farm@lab"), "no service is installed"),
+        (("--service", "--board", "pi5-07"), "no lab is named"),
+        (("--service", "--lab", "lab://farm@lab", "--key", "pi"), "has a name, of small letters"),
+        (("--service", "--lab", "lab://lab", *NAMED, "--port", "1"), "the account of the lab's"),
+        (("--service", "--lab", "lab://farm@lab", *NAMED), "has a port of its own"),
     ],
     ids=" ".join,
 )
@@ -324,6 +331,38 @@ def test_a_user_gets_a_unit_of_their_own_and_lingers(farm: Farm, board: SystemdB
     assert board.inside("ls", "/run/linger") == "", "as it was before"
     assert list(board.data.iterdir()) == []
     assert "farm-agent" not in board.inside("sh", "-c", "cat /proc/[0-9]*/comm")
+
+
+def test_a_tunnel_to_a_lab_is_a_unit_beside_the_agents(
+    farm: Farm, board: SystemdBoard, tmp_path: Path
+) -> None:
+    """The lab is in the network of the board, so its port is taken, and the tunnel ends at once."""
+    configure(farm, board.url)
+    (tmp_path / "lab").mkdir()
+    with ssh_server(tmp_path / "lab" / "door", farm.mark) as lab:
+        url = lab.url.replace("ssh", "lab", 1)
+        port = str(free_port())
+        options = ("--service", "--lab", url, *NAMED, "--port", port)
+        stranger = provision(farm, *options)
+        assert stranger.code == 5 and f"the host key of {url} is not known here" in stranger.out
+        with (board.home / ".ssh" / "known_hosts").open("a") as known:
+            known.write(lab.known_hosts.read_text())
+        done = provision(farm, *options)
+        assert done.code == 0, done.out
+        assert f"tunnel: system unit farm-tunnel.service, to {url}, port {port}" in done.out
+        found = re.search(r"echo '(ssh-ed25519 \S+ farm-pi-07)' \| (farm lab user .*)", done.out)
+        assert found and found[2] == f"farm lab user add pi-07 --key - --board --port {port}"
+        assert board.inside("systemctl", "is-enabled", "farm-tunnel").strip() == "enabled"
+        key = board.kept / "service" / "lab_key"
+        assert key.stat().st_mode & 0o777 == 0o600
+        (lab.folder / "authorized_keys").write_text(f"restrict,port-forwarding {found[1]}\n")
+        log = lab.folder / "sshd.log"
+        wait_until(lambda: "Accepted publickey" in log.read_text(), "the tunnel comes in")
+        assert found[1] in provision(farm, *options).out, "it keeps its key"
+    gone = provision(farm, "--remove")
+    assert "the tunnel's unit /etc/systemd/system/farm-tunnel.service is stopped" in gone.out
+    assert board.inside("ls", "/etc/systemd/system/farm-tunnel.service") == ""
+    assert list(board.data.iterdir()) == []
 
 
 def test_a_service_that_cannot_start_is_told(farm: Farm, board: SystemdBoard) -> None:
