@@ -2,7 +2,8 @@
 
 Dask repeats the task of a worker that has died on another one. A thread of ours asks the scheduler
 for its workers at intervals, checks the versions of new ones, and notices that the scheduler is
-gone.
+gone. It also repeats our tasks of a worker that is frozen or cut off, for which Dask waits five
+minutes (its setting distributed.scheduler.worker-ttl).
 """
 
 from __future__ import annotations
@@ -35,6 +36,10 @@ _CONNECT_S = 10.0
 _REFRESH_S = 1.0
 _READY_S = 60.0  # to connect, and for the first workers to say their versions
 _NO_WORKERS_S = 60.0
+# A worker is taken for gone after this time without a heartbeat. Dask's interval grows with the
+# number of workers n, by n / 200 s; our tasks are processes and keep no worker from its heartbeats.
+_SILENT_S = 30.0
+_SILENT_S_PER_WORKER = 0.05
 _CLOSE_S = 5.0
 
 
@@ -73,8 +78,16 @@ def carry_out(task: bytes) -> tuple[str, Any]:
     return get_worker().address, work(request, line)
 
 
+@dataclass(frozen=True, slots=True)
+class _Heartbeat:
+    """When the scheduler last heard a worker: by its own clock, and when we learned of it."""
+
+    scheduler_time: float
+    noticed: float  # seconds of time.monotonic
+
+
 class _Stranded(Exception):
-    """All workers to which a task was restricted are gone."""
+    """The worker of a task is silent, or all to which it was restricted are gone."""
 
 
 class DaskEngine(Engine):
@@ -96,6 +109,8 @@ class DaskEngine(Engine):
         self._executor: Executor | None = None
         self._threads: dict[str, int] = {}  # by address of each worker that is not refused
         self._refused: dict[str, str] = {}  # why, by address
+        self._heartbeats: dict[str, _Heartbeat] = {}  # the last one, by address
+        self._silent: set[str] = set()
         self._failure: FarmError | None = None
         self._places: dict[int, frozenset[str]] = {}  # where a task may run, by its number
         self._stranded: set[int] = set()
@@ -105,30 +120,30 @@ class DaskEngine(Engine):
         return max(1, sum(self._threads.values()))
 
     def submit(self, number: int, work: Work, request: object, prefer: str) -> Future[Any]:
-        """Submit a task, to workers of our versions only."""
+        """Submit a task, to workers of our versions only that are not silent."""
         self._connect()
         if self._failure:
             raise self._failure
         assert self._executor, "connected"
-        where: dict[str, Any] = {}
-        if self._refused:
+        options: dict[str, Any] = {"key": self._key(number)}
+        if self._refused or self._silent:
             while not self._threads:  # until the watcher gives up
                 if self._failure or self._ended.wait(_REFRESH_S):
                     raise self._failure or Cancelled
             self._places[number] = frozenset(self._threads)
-            where = {"workers": list(self._places[number])}
+            options["workers"] = list(self._places[number])
         elif prefer in self._threads:
-            where = {"workers": [prefer], "allow_other_workers": True}
+            options |= {"workers": [prefer], "allow_other_workers": True}
         task = {"task": pickle.dumps((work, request, _Line(self._topic, number)))}
         try:
-            return self._executor.submit(eval, _CALL, task, **where)
+            return self._executor.submit(eval, _CALL, task, **options)
         except Exception as exc:
             raise self.lost(number, exc) from exc
 
     def run(
         self, work: Work, request: object, note: Callable[[Progress], None], prefer: str = ""
     ) -> tuple[str, Any]:
-        """Carry out a request; again, if the workers to which it was restricted are gone."""
+        """Carry out a request; again, if its worker is silent or all it may use are gone."""
         while True:
             with contextlib.suppress(_Stranded):
                 return super().run(work, request, note, prefer)
@@ -224,9 +239,12 @@ class DaskEngine(Engine):
         assert client is not None
         if client.status != "running":
             raise ConnectionError("the connection to it has ended")
+        workers = client.scheduler_info(n_workers=-1)["workers"]
+        self._listen({address: one["last_seen"] for address, one in workers.items()})
         there = {
             address: one["nthreads"]
-            for address, one in client.scheduler_info(n_workers=-1)["workers"].items()
+            for address, one in workers.items()
+            if address not in self._silent
         }
         self._refused = {address: why for address, why in self._refused.items() if address in there}
         new = [
@@ -247,12 +265,44 @@ class DaskEngine(Engine):
             else:
                 known.add(address)
         self._threads = {address: count for address, count in there.items() if address in known}
-        for number in [
+        stranded = {
             number for number, places in self._places.items() if places.isdisjoint(self._threads)
-        ]:
+        }
+        if self._silent:
+            keys = client.processing(workers=list(self._silent)).values()
+            of_silent = {key for some in keys for key in some}
+            stranded |= {number for number in self.waiting() if self._key(number) in of_silent}
+        for number in stranded:
             self._stranded.add(number)
             if self.cancel(number):
-                del self._places[number]
+                self._places.pop(number, None)
+
+    def _listen(self, last_seen: dict[str, float]) -> None:
+        """Note the workers' heartbeats, and which workers are silent."""
+        now, before = time.monotonic(), self._heartbeats
+        self._heartbeats = {
+            address: before[address]
+            if address in before and before[address].scheduler_time == seen
+            else _Heartbeat(seen, now)
+            for address, seen in last_seen.items()
+        }
+        limit_s = _SILENT_S + _SILENT_S_PER_WORKER * len(last_seen)
+        silent = {
+            address
+            for address, heartbeat in self._heartbeats.items()
+            if now - heartbeat.noticed > limit_s
+        }
+        for address in silent - self._silent:
+            logging.getLogger("farm").warning(
+                "the worker %s of the cluster has been silent for %.0f s: its tasks run elsewhere",
+                address,
+                limit_s,
+            )
+        self._silent = silent
+
+    def _key(self, number: int) -> str:
+        """Return Dask's key of a task."""
+        return f"{self._topic}-{number}"
 
     def _hear(self, event: tuple[float, tuple[int, str, str, float | None]]) -> None:
         """Pass on the progress that a worker reports."""

@@ -115,6 +115,11 @@ class Engine(ABC):
             if number in self._waiting:
                 self._waiting[number][1].put(progress)
 
+    def waiting(self) -> list[int]:
+        """Return the numbers of the tasks for which somebody waits."""
+        with self._lock:
+            return list(self._waiting)
+
     def cancel(self, number: int) -> bool:
         """Cancel a task; return whether somebody waits for it."""
         with self._lock:

@@ -20,7 +20,7 @@ from farm_commands import BOARD, begin, farm
 from waiting import LIMIT_S, wait_until
 
 from farm.api.resolve import host_profile
-from farm.cluster import Engine, open_cluster
+from farm.cluster import Engine, dask, open_cluster
 from farm.config import load
 from farm.errors import BuildError, FarmError
 from farm.pipeline.cluster import builds
@@ -199,6 +199,31 @@ def test_the_task_of_a_killed_worker_runs_elsewhere(cluster: DaskCluster, tmp_pa
     ((_, survivor),) = results
     assert survivor != victim
     assert survivor in {child.pid for child in cluster.processes[1:]}
+
+
+def test_the_task_of_a_frozen_worker_runs_elsewhere(
+    cluster: DaskCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dask, "_SILENT_S", 12.0)
+    for name in ("one", "two"):
+        cluster.worker(name, "--no-nanny")
+    begun, results = tmp_path / "begun", []
+    with open_cluster(cluster.address) as engine:
+        thread = threading.Thread(target=lambda: results.append(run(engine, first_hangs, begun)))
+        thread.start()
+        victim = int(
+            wait_until(lambda: begun.exists() and begun.read_text(), "the first worker's begin")
+        )
+        os.kill(victim, signal.SIGSTOP)
+        try:
+            thread.join(LIMIT_S)
+            ((_, survivor),) = results
+            assert survivor != victim
+            # and what comes after it is not given to the frozen one
+            assert {run(engine, place_and_number, 0)[1] for _ in range(3)} == {(survivor, 0)}
+        finally:
+            os.kill(victim, signal.SIGCONT)
+        wait_until(lambda: engine.slots() == 2, "the worker that goes on is used again")
 
 
 def test_a_build_whose_worker_is_killed_is_made_once_elsewhere(
