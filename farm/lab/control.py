@@ -140,6 +140,8 @@ class Control:
                 lender.scheduler.lease,
                 self._changed,
                 lender.address,
+                lender.is_listed,
+                lender.connection,
                 lambda: (reachable(self.tracker[0]), self.tracker[1]),
             )
         )

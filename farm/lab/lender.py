@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
+from farm import ownership
 from farm.errors import UsageError
 from farm.lab.effects import Effects
 from farm.lab.entities import Agent, Event, KnownBoard, Lease, LeaseRequest, Rules, State
@@ -95,6 +96,7 @@ class LabLender:
         self.scheduler = scheduler
         self.deliver: Deliver = _nobody
         self.hang_up: Callable[[int, str], None] = lambda _peer, _why: None
+        self.connection_of: Callable[[int], ownership.Connection | None] = lambda _peer: None
         self.records = records or Records(())
         self.sessions = Sessions(scheduler, writer, self.records, rules, clock)
         self.keeper: Keeper | None = None
@@ -168,6 +170,15 @@ class LabLender:
     def address(self, board: str) -> str:
         """Return where a board serves, or "" if that is not known."""
         return self._places.get(board, "")
+
+    def is_listed(self, board: str) -> bool:
+        """Return whether the inventory says that a board serves where it does."""
+        return (self.scheduler.kind_of(board), self.address(board)) in self._names
+
+    def connection(self, board: str) -> ownership.Connection | None:
+        """Return the connection of a board to the tracker; None if it is away."""
+        peer = self.peer_of(board)
+        return None if peer is None else self.connection_of(peer)
 
     def agent(self, board: str) -> Agent | None:
         """Return the agent of a board; None for TVM's own server, and one that is away."""

@@ -313,6 +313,56 @@ def test_a_board_that_names_another_service_gives_nobody_a_way_there(
         served.ask("alice", do="end", lease=lease)
 
 
+KEYLESS = """
+import contextlib, socket, struct
+with socket.create_server(("127.0.0.1", 0)) as listener:
+    print(listener.getsockname()[1], flush=True)
+    while True:
+        connection, _ = listener.accept()
+        with connection, contextlib.suppress(OSError):
+            connection.recv(1 << 10)
+            connection.sendall(struct.pack("<ii", 0xFF271, 7) + b"server:a secret")
+            connection.recv(1 << 10)
+"""
+
+
+@contextlib.contextmanager
+def keyless_server() -> Iterator[int]:
+    """A server of TVM's RPC on the lab's loopback that takes every key, of another process."""
+    with subprocess.Popen([sys.executable, "-c", KEYLESS], stdout=subprocess.PIPE) as child:
+        assert child.stdout
+        try:
+            yield int(child.stdout.readline())
+        finally:
+            child.kill()
+
+
+def test_a_board_that_names_another_server_of_rpc_gives_nobody_a_way_there(served: Door) -> None:
+    with keyless_server() as port:
+        board = Board(served.lab.port, "evil-rpc", port)
+        lease = served.lease("alice", board.kind)
+        answer = served.ssh("alice", f"board {lease}")
+        refused = error(answer)
+        assert refused["what"] == f"the board {board.name} of lease {lease} cannot be reached"
+        assert refused["why"] == (
+            f"127.0.0.1:{port} is not its own address: "
+            f"what listens at port {port} there is not what offers it"
+        )
+        assert b"secret" not in answer.stdout + answer.stderr
+        served.ask("alice", do="end", lease=lease)
+
+
+def test_an_address_of_lab_toml_is_taken_for_the_boards(tmp_path: Path) -> None:
+    with keyless_server() as port:
+        inventory = f'[lab.boards.far]\nkind = "pi5"\naddress = "127.0.0.1:{port}"\n'
+        with door(tmp_path / "own", inventory=inventory) as own:
+            own.add("alice")
+            board = Board(own.lab.port, "pi5", port)
+            with own.session("alice", own.lease("alice")) as session:
+                assert session.head["ok"]["board"] == "far"
+                assert session.head["ok"]["match_key"] == board.match_key
+
+
 def test_a_lab_that_is_away_is_said_by_the_door(tmp_path: Path) -> None:
     with door(tmp_path / "own") as own:
         own.add("alice")
