@@ -179,6 +179,38 @@ def test_a_user_who_is_removed_loses_leases_sessions_and_the_way_in(
     assert error(late)["what"] == "carol is no user of this lab"
 
 
+def test_the_environment_of_a_client_starts_no_code_where_sshd_takes_it(tmp_path: Path) -> None:
+    marker, evil = tmp_path / "ran", tmp_path / "evil"
+    evil.mkdir()
+    program = f"import pathlib; pathlib.Path({str(marker)!r}).touch()"
+    for name in ("sitecustomize", "farm", "json"):
+        (evil / f"{name}.py").write_text(program)
+    with door(tmp_path / "own", "AcceptEnv PYTHON*") as own:
+        own.add("alice")
+        taken = f"SetEnv=PYTHONPATH={evil} PYTHONHOME={evil} PYTHONWARNINGS=error::evil.x"
+        question = b'{"do": "hello"}\n'
+        done = own.ssh("alice", f"-o{taken}", "api", said=question)
+        assert json.loads(done.stdout)["ok"]["you"] == "alice", done.stderr
+        assert not marker.exists()
+
+
+def test_a_user_of_the_door_is_no_account_of_the_labs_machine_unless_told(served: Door) -> None:
+    public = served.key_of("nobody").with_suffix(".pub")
+    words = ("user", "add", "nobody", "--keys", str(served.keys), "--key", str(public))
+    refused = served.lab.farm(*words)
+    assert refused.returncode == 2
+    assert "error: nobody is also the name of an account of this machine\n" in refused.stderr
+    nonsense = served.lab.farm("user", "add", "carla", *words[3:], "--account")
+    assert "this machine has no account carla" in nonsense.stderr
+    assert served.lab.farm(*words, "--account").returncode == 0
+    assert served.ask("nobody", do="hello")["ok"]["you"] == "nobody"
+    told = served.keys.read_text()
+    served.keys.write_text(told.replace(" --account", ""))  # as if the account came later
+    what = error(served.ssh("nobody", "api"))["what"]
+    assert what == "nobody is also the name of an account of the lab's machine"
+    assert served.lab.farm("user", "remove", "nobody", "--keys", str(served.keys)).returncode == 0
+
+
 def test_only_the_servers_account_speaks_for_others(served: Door) -> None:
     with served.lab.client() as client:
         assert client.ask("speak-for", user="alice") == {"you": "alice"}
