@@ -21,9 +21,8 @@ from typing import Any
 
 from farm.errors import FarmError, UsageError, did_you_mean
 from farm.lab import refusals
-from farm.lab.callers import caller_of
+from farm.lab.callers import Connections, caller_of
 from farm.lab.codec import shown_board, shown_lease
-from farm.lab.connections import Connections
 from farm.lab.door.commands import is_user
 from farm.lab.door.handover import WAIT_S, Handover, Lab
 from farm.lab.entities import Caller, Event, Lease, LeaseRequest, State

@@ -10,7 +10,7 @@ from lab_process import Lab, lab
 from waiting import wait_until
 
 from farm.errors import DeviceError
-from farm.lab.connections import MOST_OF_ONE, MOST_OF_PEOPLE
+from farm.lab.callers import MOST_OF_ONE, MOST_OF_PEOPLE
 from farm.lab_client.client import LabClient
 
 
