@@ -8,6 +8,7 @@ kind and address, and further ones behind the same address by a number.
 
 from __future__ import annotations
 
+import ipaddress
 import itertools
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable
@@ -360,7 +361,8 @@ class LabLender:
         """Return the name of an agent's board: that of the inventory, or its own, or its address.
 
         A board of that name that is connected is another one, which keeps its name; unless it is
-        the same one that has been started again, by the boot of its system.
+        the same one that has been started again, by the boot of its system. All boards behind
+        tunnels connect from loopback: there one that is back is known by its port alone.
         """
         known = self._names.get((kind, address))
         base = known or hello.board or f"{kind}@{address}"
@@ -370,7 +372,8 @@ class LabLender:
             other = self._peer_of.get(name)
             if other is not None and other != peer and self._is_near(name, peer):
                 before = self._agents.get(other)
-                if before and hello.boot and before.boot != hello.boot:
+                is_tunnel = _is_loopback(self._connections.origin(peer))
+                if before and hello.boot and before.boot != hello.boot and not is_tunnel:
                     self.hang_up(other, f"the board {name} has been started again")
             if self._peer_of.get(name) in (None, peer):
                 return name
@@ -551,6 +554,13 @@ class LabLender:
     def _say(self, grants: list[Grant], refusals: list[Refusal]) -> None:
         if grants or refusals:
             self._writer.after(lambda: self.deliver(grants, refusals))
+
+
+def _is_loopback(origin: str) -> bool:
+    try:
+        return ipaddress.ip_address(origin).is_loopback
+    except ValueError:
+        return False
 
 
 def _refusal(waiting: Waiting, lease: Lease) -> Refusal:
