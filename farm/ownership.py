@@ -13,22 +13,27 @@ belong to this user or to root and must not be writable by anybody else. There a
 Symbolic links are followed one by one, and each is checked as an entry of its folder.
 
 Anybody on this machine can connect to a port of loopback, or listen on one. The kernel knows whose
-the socket at the other end is.
+the socket at the other end is, and whose the one that listens.
 """
 
 from __future__ import annotations
 
+import contextlib
 import grp
 import os
 import pwd
 import socket
 import stat
 import sys
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Protocol
 
 _MOST_LINKS = 40  # Linux's limit
 _SOCKETS = (Path("/proc/self/net/tcp"), Path("/proc/self/net/tcp6"))
 _MAPPED = bytes(10) + b"\xff\xff"  # precedes an address of IPv4 in one of IPv6
+_LISTENS = "0A"  # TCP_LISTEN of include/net/tcp_states.h
 _PRIVATE_FILE, _GROUP_FILE, _PRIVATE_FOLDER = 0o600, 0o660, 0o700
 
 
@@ -110,25 +115,43 @@ def open_private(path: Path) -> int:
     return os.open(path, flags, _PRIVATE_FILE)
 
 
-def peer_of(connection: socket.socket) -> int | None:
+class Connection(Protocol):
+    """The methods of a socket, or of asyncio's stand-in for one, that say where its ends are."""
+
+    def getpeername(self) -> Any:
+        """Return the address of the other end."""
+
+    def getsockname(self) -> Any:
+        """Return the address of this end."""
+
+
+def peer_of(connection: Connection) -> int | None:
     """Return the user whose socket is at the other end of a TCP connection on this machine.
 
     None if the kernel does not list it: it is on another machine, or its process has closed it.
     """
-    try:
-        ends = [connection.getpeername()[:2], connection.getsockname()[:2]]
-    except OSError:
-        return None
-    wanted = [{_in_table(host, port), _in_table(host, port, mapped=True)} for host, port in ends]
-    for table in _SOCKETS:
-        try:
-            lines = table.read_text().splitlines()[1:]
-        except OSError:
-            continue
-        for fields in map(str.split, lines):
-            if fields[1] in wanted[0] and fields[2] in wanted[1] and fields[9] != "0":  # 0: closed
-                return int(fields[7])
-    return None
+    found = _other_end(connection)
+    return found.user if found else None
+
+
+def listens_for_peer(host: str, port: int, connection: Connection) -> bool:
+    """Return whether who listens at a place of this machine is who is behind a connection.
+
+    It is the same user, and the same process as far as this user may see: of processes that may
+    not be looked into, such as those of other users and of sshd, the kernel tells only the user.
+    """
+    other = _other_end(connection)
+    if other is None:
+        return False
+    places = _in_tables(host, port) | _in_tables("0.0.0.0", port) | _in_tables("::", port)
+    listeners = [one for one in _sockets() if one.state == _LISTENS and one.local in places]
+    if not listeners or any(one.user != other.user for one in listeners):
+        return False
+    holders = _processes_of({other.inode, *(one.inode for one in listeners)})
+    behind = holders[other.inode]
+    return all(
+        bool(behind & holders[one.inode]) or not behind | holders[one.inode] for one in listeners
+    )
 
 
 def name_of(user: int) -> str:
@@ -137,6 +160,57 @@ def name_of(user: int) -> str:
         return pwd.getpwuid(user).pw_name
     except KeyError:
         return f"uid-{user}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Socket:
+    """A TCP socket as the kernel lists it: both ends, its state, its user, and its inode."""
+
+    local: str
+    remote: str
+    state: str
+    user: int
+    inode: str
+
+
+def _sockets() -> Iterator[_Socket]:
+    """Yield the TCP sockets of this machine that a process has open."""
+    for table in _SOCKETS:
+        try:
+            lines = table.read_text().splitlines()[1:]
+        except OSError:
+            continue
+        for fields in map(str.split, lines):
+            if fields[9] != "0":  # 0: closed
+                yield _Socket(fields[1], fields[2], fields[3], int(fields[7]), fields[9])
+
+
+def _other_end(connection: Connection) -> _Socket | None:
+    """Return the socket at the other end of a connection, if it is on this machine."""
+    try:
+        ends = [connection.getpeername()[:2], connection.getsockname()[:2]]
+    except OSError:
+        return None
+    peer, ours = (_in_tables(host, port) for host, port in ends)
+    return next((one for one in _sockets() if one.local in peer and one.remote in ours), None)
+
+
+def _processes_of(inodes: Collection[str]) -> dict[str, set[int]]:
+    """Return which processes have sockets open, by inode; those that may not be seen are not."""
+    found: dict[str, set[int]] = {inode: set() for inode in inodes}
+    names = {f"socket:[{inode}]": inode for inode in inodes}
+    for process in filter(str.isdigit, os.listdir("/proc")):  # noqa: PTH208 - names will do
+        with contextlib.suppress(OSError), os.scandir(f"/proc/{process}/fd") as descriptors:
+            for one in descriptors:
+                with contextlib.suppress(OSError):
+                    if inode := names.get(os.readlink(one.path)):  # noqa: PTH115
+                        found[inode].add(int(process))
+    return found
+
+
+def _in_tables(host: str, port: int) -> set[str]:
+    """Return an address as the kernel's tables have it: IPv4 also as one of IPv6."""
+    return {_in_table(host, port), _in_table(host, port, mapped=True)}
 
 
 def _in_table(host: str, port: int, *, mapped: bool = False) -> str:

@@ -71,6 +71,14 @@ ATTACKS: dict[str, Callable[[str], bytes]] = {
     "silent": lambda _: b"",
 }
 
+# Answers in the form of the protocol, whose text is not what it seems.
+MESSAGES: dict[str, Callable[[str], bytes]] = {
+    "escapes": lambda _: packet(
+        struct.pack("<ii", EXCEPTION, 1)
+        + text(RAW_STRING, b"boom \x1b]0;title\x07\x1b[2J\nerror: forged\nwhy: x\nfix: y\r\x1b[31m")
+    ),
+}
+
 
 def exactly(stream: BinaryIO, count: int) -> bytes:
     data = stream.read(count)
@@ -83,7 +91,7 @@ def attack(requests: BinaryIO, answers: BinaryIO, mode: str, marker: str) -> Non
     """Answer the client's first request with an attack, and then hear it out."""
     (length,) = struct.unpack("<Q", exactly(requests, 8))
     exactly(requests, length)
-    answers.write(ATTACKS[mode](marker))
+    answers.write((ATTACKS | MESSAGES)[mode](marker))
     answers.flush()
     while requests.read(1):
         pass

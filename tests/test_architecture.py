@@ -131,7 +131,8 @@ INSIDE_TABLES = {
     "lab": """
         entities durations health door.commands door.pump door.sshd_settings
         records checking
-        order refusals inventory codec effects registry callers door.main door.authorized_keys
+        order refusals inventory codec effects registry door.main door.authorized_keys
+        callers door.own_address
         scheduler relay door.handover
         journal
         writer

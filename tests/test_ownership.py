@@ -7,12 +7,21 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from farm.ownership import foreign_writer, make_private, make_private_folder, open_private, peer_of
+from farm.ownership import (
+    foreign_writer,
+    listens_for_peer,
+    make_private,
+    make_private_folder,
+    open_private,
+    peer_of,
+)
 
 MALLORY = 65534
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to other users")
@@ -174,3 +183,62 @@ def test_a_connection_of_another_user_is_known_as_theirs() -> None:
         accepted, _ = listener.accept()
         with client, accepted:
             assert (peer_of(accepted), peer_of(client)) == (MALLORY, 0)
+
+
+@contextlib.contextmanager
+def accepted_from_here(listener: socket.socket) -> Iterator[socket.socket]:
+    """The lab's end of a connection that this process has to it."""
+    with socket.create_connection(listener.getsockname()[:2]):
+        accepted, _ = listener.accept()
+        with accepted:
+            yield accepted
+
+
+@contextlib.contextmanager
+def of_another_process() -> Iterator[int]:
+    """A port of loopback that another process listens at."""
+    program = (
+        "import socket, sys; one = socket.create_server(('127.0.0.1', 0)); "
+        "print(one.getsockname()[1], flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", program],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as child:
+        assert child.stdout
+        yield int(child.stdout.readline())
+        assert child.stdin
+        child.stdin.close()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+def test_a_port_is_the_peers_if_its_own_process_listens_there(host: str) -> None:
+    with listening(socket.AF_INET, "127.0.0.1") as lab, listening(socket.AF_INET, host) as board:
+        with accepted_from_here(lab) as accepted:
+            port = board.getsockname()[1]
+            assert listens_for_peer("127.0.0.1", port, accepted)
+            board.close()
+            assert not listens_for_peer("127.0.0.1", port, accepted)
+        assert not listens_for_peer("127.0.0.1", lab.getsockname()[1], accepted)  # it has left
+
+
+def test_a_port_that_another_process_of_the_peers_user_listens_at_is_not_the_peers() -> None:
+    with (
+        listening(socket.AF_INET, "127.0.0.1") as lab,
+        accepted_from_here(lab) as accepted,
+        of_another_process() as port,
+    ):
+        assert not listens_for_peer("127.0.0.1", port, accepted)
+
+
+@as_root
+def test_a_port_of_another_user_is_not_the_peers() -> None:
+    with listening(socket.AF_INET, "127.0.0.1") as lab, accepted_from_here(lab) as accepted:
+        os.seteuid(MALLORY)
+        try:
+            board = socket.create_server(("127.0.0.1", 0))
+        finally:
+            os.seteuid(0)
+        with board:  # in the same process, though
+            assert not listens_for_peer("127.0.0.1", board.getsockname()[1], accepted)

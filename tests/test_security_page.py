@@ -52,6 +52,8 @@ def test_every_row_says_what_could_be_done_what_stops_it_and_what_does_not() -> 
         "SSH",
         "network",
         "tracker",
+        "lab's door",
+        "behind NAT",
         "users",
         "cache",
         "record",

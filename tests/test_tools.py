@@ -60,3 +60,12 @@ def test_the_fuzzer_of_configurations_finds_nothing_in_a_moment(tmp_path: Path) 
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.startswith("200 inputs in ") and done.stdout.endswith("0 findings\n")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_board_that_attacks_gets_through_neither_by_a_tracker_nor_by_a_lab() -> None:
+    command = [ROOT / "tools" / "attack", "--boards", "--modes", "popen"]
+    done = subprocess.run(
+        [*command, "--routes", "tracker", "lab"], capture_output=True, text=True, timeout=LIMIT_S
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "2 attacks, 2 commands, 0 got through" in done.stdout

@@ -26,6 +26,7 @@ from pathlib import Path
 from threading import Event, Lock, Thread
 from typing import Any
 
+from farm import ownership
 from farm.cluster.engine import Engine, Line, Work
 from farm.cluster.environment import versions_here
 from farm.errors import BuildError, FarmError, UsageError
@@ -217,6 +218,14 @@ class SlurmEngine(Engine):
                 f"{exc.strerror}: Slurm's nodes and this machine have to share one",
                 'cluster = "slurm:/FOLDER"',
             ) from exc
+        if foreign := ownership.foreign_writer(self._folder):
+            with contextlib.suppress(OSError):
+                self._folder.rmdir()
+            raise UsageError(
+                f"the folder {self._root} is not yours alone",
+                f"{foreign}: its files are pickles, and who can change them runs code as you",
+                f"use a folder that only you may write to: chmod go-w {self._root}",
+            )
         (self._folder / _CONTROLLER).write_text("0")
         if self._kind == "slurm":
             try:

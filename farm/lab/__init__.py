@@ -14,7 +14,7 @@
     writer     the thread that keeps it, and what is said only after that
     lender     the lab's side of TVM's tracker protocol
     control    the control socket: what people ask, and what they are answered
-    callers    who is at the other end of a Unix socket
+    callers    who is at the other end of a Unix socket, and how many connections each may have
     door       the way in from outside, by OpenSSH
     inventory  lab.toml
     run        the process: lock, sockets, event loop, signals

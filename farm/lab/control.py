@@ -21,7 +21,7 @@ from typing import Any
 
 from farm.errors import FarmError, UsageError, did_you_mean
 from farm.lab import refusals
-from farm.lab.callers import caller_of
+from farm.lab.callers import Connections, caller_of
 from farm.lab.codec import shown_board, shown_lease
 from farm.lab.door.commands import is_user
 from farm.lab.door.handover import WAIT_S, Handover, Lab
@@ -35,7 +35,6 @@ from farm.sanitize import is_unicode
 from farm.types import new_lease_key
 
 MOST_LINE_BYTES = 1 << 16
-MOST_CLIENTS = 512
 _MOST_WAIT_S = 20.0
 _MOST_EVENTS = 1000
 _MOST_BEHIND = 10_000  # events of a reader who does not read
@@ -131,15 +130,16 @@ class Control:
         self._journal = journal
         self._writer = writer
         self._clock = clock
-        self._clients = 0
         self._waiting: dict[int, set[asyncio.Future[None]]] = {}  # by lease
         self._readers: set[asyncio.Queue[Event]] = set()
-        self._spoken_for: dict[str, set[asyncio.StreamWriter]] = {}  # by user of the door
+        self._connections = Connections()
         self._handover = Handover(
             Lab(
                 lender.scheduler.lease,
                 self._changed,
                 lender.address,
+                lender.is_listed,
+                lender.connection,
                 lambda: (reachable(self.tracker[0]), self.tracker[1]),
             )
         )
@@ -190,10 +190,9 @@ class Control:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer one client until it hangs up."""
-        self._clients += 1
+        caller = caller_of(writer.get_extra_info("socket"))
         try:
-            if self._clients <= MOST_CLIENTS:
-                await self._answer_all(reader, writer, caller_of(writer.get_extra_info("socket")))
+            await self._answer_all(reader, writer, caller, self._refused(writer, caller))
         except (
             OSError,
             asyncio.IncompleteReadError,
@@ -202,18 +201,23 @@ class Control:
         ):
             pass  # it has gone, or sent what is no line, or the server ends
         finally:
-            self._clients -= 1
-            self._forget_speaker(writer)
+            self._connections.close(writer)
             writer.close()
             with contextlib.suppress(OSError):
                 await writer.wait_closed()
 
     async def _answer_all(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, caller: Caller
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        caller: Caller,
+        refused: FarmError | None = None,
     ) -> None:
         while True:
             line = await reader.readuntil(b"\n")
             try:
+                if refused:
+                    raise refused
                 body = _parsed(line)
                 if body.get("do") in ("board", "watch"):
                     await self._hand_over(Fields(body), caller, reader, writer)
@@ -229,6 +233,16 @@ class Control:
                 answer = {"error": dataclasses.asdict(exc.as_failure())}
             writer.write(json.dumps(answer).encode() + b"\n")
             await writer.drain()
+            if refused:
+                return
+
+    def _refused(self, writer: asyncio.StreamWriter, caller: Caller) -> FarmError | None:
+        """Take a connection in, or return why not."""
+        try:
+            self._connections.open(writer, caller)
+        except FarmError as exc:
+            return exc
+        return None
 
     def _action(
         self, body: Mapping[str, Any]
@@ -251,7 +265,7 @@ class Control:
     ) -> None:
         """Give the caller a board of a lease, or only tell how the lease ends. Raises FarmError."""
         number = fields.whole("lease")
-        self._forget_speaker(writer)  # it ends with the lease
+        self._connections.keep(writer)
         if fields.text("do") == "watch":
             await self._handover.watch(number, caller, reader, writer)
         else:
@@ -265,15 +279,8 @@ class Control:
             raise refusals.not_the_door(caller)
         if not is_user(name):
             raise refusals.no_user(name)
-        self._forget_speaker(writer)
-        self._spoken_for.setdefault(name, set()).add(writer)
+        self._connections.speak_for(writer, name)
         return Caller(name)
-
-    def _forget_speaker(self, writer: asyncio.StreamWriter) -> None:
-        for name, writers in list(self._spoken_for.items()):
-            writers.discard(writer)
-            if not writers:
-                del self._spoken_for[name]
 
     async def _speak_for(self, _: Fields, caller: Caller) -> dict[str, Any]:
         return {"you": caller.name}
@@ -289,8 +296,7 @@ class Control:
             scheduler.end(lease.number, caller, self._clock(), why)
         self.lender.settle()
         await self._kept()
-        for writer in self._spoken_for.pop(name, set()):
-            writer.close()
+        self._connections.hang_up_on(name)
         return {"leases": [lease.number for lease in owned]}
 
     async def _hello(self, _: Fields, caller: Caller) -> dict[str, Any]:

@@ -8,12 +8,14 @@ kind and address, and further ones behind the same address by a number.
 
 from __future__ import annotations
 
+import ipaddress
 import itertools
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
+from farm import ownership
 from farm.errors import UsageError
 from farm.lab.effects import Effects
 from farm.lab.entities import Agent, Event, KnownBoard, Lease, LeaseRequest, Rules, State
@@ -95,6 +97,7 @@ class LabLender:
         self.scheduler = scheduler
         self.deliver: Deliver = _nobody
         self.hang_up: Callable[[int, str], None] = lambda _peer, _why: None
+        self.connection_of: Callable[[int], ownership.Connection | None] = lambda _peer: None
         self.records = records or Records(())
         self.sessions = Sessions(scheduler, writer, self.records, rules, clock)
         self.keeper: Keeper | None = None
@@ -168,6 +171,15 @@ class LabLender:
     def address(self, board: str) -> str:
         """Return where a board serves, or "" if that is not known."""
         return self._places.get(board, "")
+
+    def is_listed(self, board: str) -> bool:
+        """Return whether the inventory says that a board serves where it does."""
+        return (self.scheduler.kind_of(board), self.address(board)) in self._names
+
+    def connection(self, board: str) -> ownership.Connection | None:
+        """Return the connection of a board to the tracker; None if it is away."""
+        peer = self.peer_of(board)
+        return None if peer is None else self.connection_of(peer)
 
     def agent(self, board: str) -> Agent | None:
         """Return the agent of a board; None for TVM's own server, and one that is away."""
@@ -349,7 +361,8 @@ class LabLender:
         """Return the name of an agent's board: that of the inventory, or its own, or its address.
 
         A board of that name that is connected is another one, which keeps its name; unless it is
-        the same one that has been started again, by the boot of its system.
+        the same one that has been started again, by the boot of its system. All boards behind
+        tunnels connect from loopback: there one that is back is known by its port alone.
         """
         known = self._names.get((kind, address))
         base = known or hello.board or f"{kind}@{address}"
@@ -359,7 +372,8 @@ class LabLender:
             other = self._peer_of.get(name)
             if other is not None and other != peer and self._is_near(name, peer):
                 before = self._agents.get(other)
-                if before and hello.boot and before.boot != hello.boot:
+                is_tunnel = _is_loopback(self._connections.origin(peer))
+                if before and hello.boot and before.boot != hello.boot and not is_tunnel:
                     self.hang_up(other, f"the board {name} has been started again")
             if self._peer_of.get(name) in (None, peer):
                 return name
@@ -540,6 +554,13 @@ class LabLender:
     def _say(self, grants: list[Grant], refusals: list[Refusal]) -> None:
         if grants or refusals:
             self._writer.after(lambda: self.deliver(grants, refusals))
+
+
+def _is_loopback(origin: str) -> bool:
+    try:
+        return ipaddress.ip_address(origin).is_loopback
+    except ValueError:
+        return False
 
 
 def _refusal(waiting: Waiting, lease: Lease) -> Refusal:

@@ -103,6 +103,14 @@ def no_user(name: str) -> UsageError:
     return UsageError(f"{name[:100]!r} is no name of a user", why, "for example alice")
 
 
+def too_many_connections(name: str = "", count: int = 0) -> DeviceError:
+    """Return the error for a connection too many: of one person, or of all."""
+    if not name:
+        return DeviceError("the lab has no place for you", "too many use it now", "try again later")
+    why = f"{name} has {count} connections to the lab already"
+    return DeviceError("no more connections", why, "end some sessions, or wait for their end")
+
+
 def no_lease(number: int) -> UsageError:
     """Return the error for a lease that there is not."""
     return UsageError(

@@ -92,6 +92,7 @@ class LabServer:
             self.lender,
         )
         self.lender.hang_up = self.tracker.hang_up
+        self.lender.connection_of = self.tracker.connection_of
         self.lender.deliver = self.tracker.deliver
         self.control = Control(
             self.lender,

@@ -61,13 +61,13 @@ class Peer(asyncio.Protocol):
         self._writable = True
         self._scheduled = False
         self._transport: asyncio.Transport
-        self._socket: socket.socket
+        self.socket: socket.socket
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take a new connection."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        self._socket = transport.get_extra_info("socket")
+        self.socket = transport.get_extra_info("socket")
         name = transport.get_extra_info("peername")
         self.address = str(name[0]) if name else ""
         if not self._tracker.admit(self):
@@ -76,7 +76,7 @@ class Peer(asyncio.Protocol):
         self._open = True
         for level, option, value in _KEEPALIVE:
             with contextlib.suppress(OSError):
-                self._socket.setsockopt(level, option, value)
+                self.socket.setsockopt(level, option, value)
 
     @property
     def greeted(self) -> bool:
@@ -136,7 +136,7 @@ class Peer(asyncio.Protocol):
         self._tracker.hold(self, held if self._writable else max(held, 1))
         if done and held and self._open:
             with contextlib.suppress(OSError):
-                self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
+                self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
 
     def _handle_messages(self, until: float) -> bool:
         """Handle messages until there are no more; return False if there may be more."""

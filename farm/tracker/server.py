@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from farm import ownership
 from farm.tracker import protocol
 from farm.tracker.admission import Admission, Limits
 from farm.tracker.agent_messages import (
@@ -140,6 +141,11 @@ class TrackerServer:
         for refusal in refusals:
             if peer := self._peers.get(refusal.client):
                 peer.send(protocol.refused(refusal.why))
+
+    def connection_of(self, peer: int) -> ownership.Connection | None:
+        """Return the socket of a connection; None if there is none of this number."""
+        found = self._peers.get(peer)
+        return found.socket if found else None
 
     def hang_up(self, peer: int, why: str) -> None:
         """End a connection that another has replaced."""

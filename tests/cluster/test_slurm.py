@@ -60,6 +60,23 @@ def run(engine: Engine, work: object, request: object) -> tuple[str, object]:
     return engine.run(work, request, lambda _: None)  # type: ignore[arg-type]
 
 
+def test_a_folder_in_which_others_could_exchange_the_jobs_is_not_used(
+    tmp_path: Path, importable: None
+) -> None:
+    """A job is a pickle: whoever can put another folder in its place runs code as its owner."""
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o777)
+    with SlurmEngine(shared, "local") as engine:
+        with pytest.raises(UsageError, match="is not yours alone") as refused:
+            run(engine, place_and_number, 1)
+        assert f"every user may write to {shared}" in refused.value.why
+        assert list(shared.iterdir()) == []
+    shared.chmod(0o1777)  # as in /tmp, others cannot exchange what is ours
+    with SlurmEngine(shared, "local") as engine:
+        assert run(engine, place_and_number, 1)
+
+
 def test_a_job_answers_and_its_progress_arrives(engine: SlurmEngine) -> None:
     notes: list[Progress] = []
     node, (process, given) = engine.run(place_and_number, 7, notes.append)  # type: ignore[misc]

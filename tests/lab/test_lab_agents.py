@@ -8,7 +8,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from lab_agents import AgentBoard, Start, agent_boards, handed_out, session_with
@@ -17,8 +17,15 @@ from lossy_network import BOARD, DESK, inside, lossy_network
 from tracker_wire import REQUEST, Wire
 from waiting import LIMIT_S, wait_until
 
+from farm.lab.effects import Past
+from farm.lab.entities import Rules
+from farm.lab.lender import LabLender
+from farm.lab.scheduler import LeaseScheduler
+from farm.lab.writer import Writer
 from farm.lab_client.client import LabClient
 from farm.rpc.errors import RemoteError
+from farm.tracker.agent_messages import AgentHello
+from farm.tracker.scheduler import Server
 
 QUICK = '[lab]\nheartbeat = "1s"\n'
 NOTICED_S = 30.0  # by when a frozen board is to be noticed, with the usual heartbeat
@@ -260,25 +267,70 @@ def test_the_board_of_a_lease_that_does_not_come_back_after_a_restart_is_replace
         )
 
 
-def test_a_board_that_was_started_again_takes_the_place_of_its_dead_connection(
+def register(served: Lab, board: str, boot: str, port: int) -> Wire:
+    """An agent's connection."""
+    wire = Wire(served.port)
+    farm = {"protocol": 1, "board": board, "agent": "1", "boot": boot, "session": None}
+    assert wire.ask([5, {"key": "server:pi5", "addr": [None, port], "farm": farm}]) == 0
+    assert wire.ask([1]) == [0, {"farm": 1, "heartbeat_s": 1.0}]
+    wire.put("pi5", f"pi5:{port}", port)
+    return wire
+
+
+def test_a_board_behind_a_tunnel_that_was_started_again_takes_the_place_of_its_dead_connection(
     served: Lab,
 ) -> None:
-    def register(boot: str, port: int) -> Wire:
-        wire = Wire(served.port)
-        farm = {"protocol": 1, "board": "pi5-07", "agent": "1", "boot": boot, "session": None}
-        assert wire.ask([5, {"key": "server:pi5", "addr": [None, port], "farm": farm}]) == 0
-        assert wire.ask([1]) == [0, {"farm": 1, "heartbeat_s": 1.0}]
-        wire.put("pi5", f"pi5:{port}", port)
-        return wire
-
-    first = register("a", 9001)
-    second = register("a", 9002)  # another agent of the same system
+    first = register(served, "pi5-07", "a", 9001)
+    second = register(served, "pi5-07", "a", 9002)  # another agent of the same system
     with served.client() as client:
         assert boards(client).keys() == {"pi5-07", "pi5-07#2"}
-        third = register("b", 9003)
+        third = register(served, "pi5-07", "b", 9001)
         assert first.is_closed()
-        assert boards(client)["pi5-07"]["address"] == "127.0.0.1:9003"
+        assert boards(client)["pi5-07"]["address"] == "127.0.0.1:9001"
     second.close(), third.close()
+
+
+def test_a_board_behind_a_tunnel_does_not_take_the_name_of_another(served: Lab) -> None:
+    """All tunnels end at loopback: that is no sign of one machine."""
+    victim = register(served, "pi5-08", "a", 9008)
+    with served.client() as client:
+        evil = register(served, "pi5-08", "b", 9666)
+        found = boards(client)
+        assert found["pi5-08"]["address"] == "127.0.0.1:9008"
+        assert found["pi5-08#2"]["address"] == "127.0.0.1:9666"
+        assert victim.ask([1]) == [0, {"farm": 1, "heartbeat_s": 1.0}]
+    victim.close(), evil.close()
+
+
+def test_a_board_that_was_started_again_takes_the_place_of_its_dead_connection() -> None:
+    now: float = 0.0
+    ended: list[int] = []
+    scheduler, kept = LeaseScheduler(Rules(), (), Past(), now), cast(Writer, Kept())
+    lender = LabLender(scheduler, kept, Rules(), (), lambda: now, lambda *_: None)
+
+    def hang_up(peer: int, _: str) -> None:
+        ended.append(peer)
+        lender.disconnect(peer)
+
+    lender.hang_up = hang_up
+    for peer, boot, port in ((1, "a", 9001), (2, "a", 9002), (3, "b", 9003)):
+        lender.connect(peer, "192.168.7.7", now)
+        hello = AgentHello("pi5-07", "1", boot, None)
+        lender.hello(peer, Server("server:pi5", "192.168.7.7", port), hello, now)
+    assert ended == [1]
+    assert lender.address("pi5-07") == "192.168.7.7:9003"
+    assert lender.address("pi5-07#2") == "192.168.7.7:9002"
+
+
+class Kept:
+    """A journal that is always written."""
+
+    def put(self, effects: object) -> None: ...
+
+    def once_kept(self, done: Callable[[], None]) -> None:
+        done()
+
+    after = once_kept
 
 
 def test_a_plain_server_gets_no_more_than_tvms_answers(served: Lab) -> None:

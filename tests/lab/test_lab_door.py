@@ -179,6 +179,38 @@ def test_a_user_who_is_removed_loses_leases_sessions_and_the_way_in(
     assert error(late)["what"] == "carol is no user of this lab"
 
 
+def test_the_environment_of_a_client_starts_no_code_where_sshd_takes_it(tmp_path: Path) -> None:
+    marker, evil = tmp_path / "ran", tmp_path / "evil"
+    evil.mkdir()
+    program = f"import pathlib; pathlib.Path({str(marker)!r}).touch()"
+    for name in ("sitecustomize", "farm", "json"):
+        (evil / f"{name}.py").write_text(program)
+    with door(tmp_path / "own", "AcceptEnv PYTHON*") as own:
+        own.add("alice")
+        taken = f"SetEnv=PYTHONPATH={evil} PYTHONHOME={evil} PYTHONWARNINGS=error::evil.x"
+        question = b'{"do": "hello"}\n'
+        done = own.ssh("alice", f"-o{taken}", "api", said=question)
+        assert json.loads(done.stdout)["ok"]["you"] == "alice", done.stderr
+        assert not marker.exists()
+
+
+def test_a_user_of_the_door_is_no_account_of_the_labs_machine_unless_told(served: Door) -> None:
+    public = served.key_of("nobody").with_suffix(".pub")
+    words = ("user", "add", "nobody", "--keys", str(served.keys), "--key", str(public))
+    refused = served.lab.farm(*words)
+    assert refused.returncode == 2
+    assert "error: nobody is also the name of an account of this machine\n" in refused.stderr
+    nonsense = served.lab.farm("user", "add", "carla", *words[3:], "--account")
+    assert "this machine has no account carla" in nonsense.stderr
+    assert served.lab.farm(*words, "--account").returncode == 0
+    assert served.ask("nobody", do="hello")["ok"]["you"] == "nobody"
+    told = served.keys.read_text()
+    served.keys.write_text(told.replace(" --account", ""))  # as if the account came later
+    what = error(served.ssh("nobody", "api"))["what"]
+    assert what == "nobody is also the name of an account of the lab's machine"
+    assert served.lab.farm("user", "remove", "nobody", "--keys", str(served.keys)).returncode == 0
+
+
 def test_only_the_servers_account_speaks_for_others(served: Door) -> None:
     with served.lab.client() as client:
         assert client.ask("speak-for", user="alice") == {"you": "alice"}
@@ -311,6 +343,56 @@ def test_a_board_that_names_another_service_gives_nobody_a_way_there(
         assert "cannot be reached" in error(answer)["what"]
         assert b"secret" not in answer.stdout + answer.stderr
         served.ask("alice", do="end", lease=lease)
+
+
+KEYLESS = """
+import contextlib, socket, struct
+with socket.create_server(("127.0.0.1", 0)) as listener:
+    print(listener.getsockname()[1], flush=True)
+    while True:
+        connection, _ = listener.accept()
+        with connection, contextlib.suppress(OSError):
+            connection.recv(1 << 10)
+            connection.sendall(struct.pack("<ii", 0xFF271, 7) + b"server:a secret")
+            connection.recv(1 << 10)
+"""
+
+
+@contextlib.contextmanager
+def keyless_server() -> Iterator[int]:
+    """A server of TVM's RPC on the lab's loopback that takes every key, of another process."""
+    with subprocess.Popen([sys.executable, "-c", KEYLESS], stdout=subprocess.PIPE) as child:
+        assert child.stdout
+        try:
+            yield int(child.stdout.readline())
+        finally:
+            child.kill()
+
+
+def test_a_board_that_names_another_server_of_rpc_gives_nobody_a_way_there(served: Door) -> None:
+    with keyless_server() as port:
+        board = Board(served.lab.port, "evil-rpc", port)
+        lease = served.lease("alice", board.kind)
+        answer = served.ssh("alice", f"board {lease}")
+        refused = error(answer)
+        assert refused["what"] == f"the board {board.name} of lease {lease} cannot be reached"
+        assert refused["why"] == (
+            f"127.0.0.1:{port} is not its own address: "
+            f"what listens at port {port} there is not what offers it"
+        )
+        assert b"secret" not in answer.stdout + answer.stderr
+        served.ask("alice", do="end", lease=lease)
+
+
+def test_an_address_of_lab_toml_is_taken_for_the_boards(tmp_path: Path) -> None:
+    with keyless_server() as port:
+        inventory = f'[lab.boards.far]\nkind = "pi5"\naddress = "127.0.0.1:{port}"\n'
+        with door(tmp_path / "own", inventory=inventory) as own:
+            own.add("alice")
+            board = Board(own.lab.port, "pi5", port)
+            with own.session("alice", own.lease("alice")) as session:
+                assert session.head["ok"]["board"] == "far"
+                assert session.head["ok"]["match_key"] == board.match_key
 
 
 def test_a_lab_that_is_away_is_said_by_the_door(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from farm.lab.door.authorized_keys import (
 )
 from farm.lab.door.commands import Api, Board, CommandError, is_user, parse_command
 
-DOOR = Door(Path("/opt/farm/bin/farm"), Path("/srv/lab files/lab.sock"), ("127.0.0.1", 9190))
+DOOR = Door(Path("/opt/farm/bin/python"), Path("/srv/lab files/lab.sock"), ("127.0.0.1", 9190))
 
 
 def made(folder: Path, kind: str, *options: str) -> Path:
@@ -82,16 +82,25 @@ def test_a_short_key_of_rsa_is_refused(tmp_path: Path) -> None:
         parse_key(made(tmp_path, "rsa", "-b", "1024").read_text(), "alice.pub")
 
 
-@pytest.mark.parametrize("port", [None, 20007])
-def test_a_line_is_read_as_it_was_written(port: int | None) -> None:
-    entry = Entry("alice", key(), port)
+@pytest.mark.parametrize(("port", "account"), [(None, False), (20007, False), (None, True)])
+def test_a_line_is_read_as_it_was_written(port: int | None, account: bool) -> None:
+    entry = Entry("alice", key(), port, account)
     line = line_of(entry, DOOR, Path("/home/farm/.ssh/farm_keys"))
     assert parse_line(line) == entry
     assert line.startswith("restrict,")
 
 
+def test_a_line_of_an_older_farm_is_read() -> None:
+    old = (
+        f'restrict,command="/opt/farm/bin/farm lab door alice --socket /s" ssh-ed25519 {key().blob}'
+    )
+    assert parse_line(old) == Entry("alice", Key("ssh-ed25519", key().blob))
+    assert parse_line(old.replace("lab door alice", "lab door")) is None
+    assert parse_line(old.replace("lab door", "lab serve")) is None
+
+
 def test_a_path_with_a_quote_gets_into_no_line() -> None:
-    evil = Door(Path('/opt/"farm'), DOOR.socket, DOOR.tracker)
+    evil = Door(Path('/opt/"python'), DOOR.socket, DOOR.tracker)
     with pytest.raises(UsageError, match="has no place there"):
         line_of(Entry("alice", key()), evil, Path("/k"))
 

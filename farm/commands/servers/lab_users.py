@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -16,12 +15,13 @@ import click
 from farm.commands import output
 from farm.commands.output import echo
 from farm.commands.servers.lab_options import as_json, document, of_socket, path_of
-from farm.errors import DeviceError, UsageError
+from farm.errors import BuildError, DeviceError, UsageError
 
 if TYPE_CHECKING:
     from farm.lab.door.authorized_keys import Entry, KeyFile
 
 _MOST_KEY_BYTES = 1 << 16
+_START_S = 60.0  # for Python to start and import farm
 _FIRST_PORT, _LAST_PORT = 20001, 29999  # of the tunnels of boards
 _TRACKER = ("127.0.0.1", 9190)
 _of_keys = click.option(
@@ -61,6 +61,11 @@ def user() -> None:
     help="It is the key of a board behind NAT, which opens a tunnel and may do nothing else.",
 )
 @click.option(
+    "--account",
+    is_flag=True,
+    help="The user is who has the account of this name on this machine: both are one owner.",
+)
+@click.option(
     "--port",
     type=click.IntRange(1024, 65535),
     help="The port of a board's tunnel on this machine's loopback. [default: the first free one]",
@@ -79,6 +84,7 @@ def add(
     name: str,
     key_file: str,
     board: bool,
+    account: bool,
     port: int | None,
     keys: Path | None,
     sshd_config: Path | None,
@@ -96,7 +102,7 @@ def add(
     """
     from farm.lab.door.authorized_keys import Door, Entry, parse_key
 
-    _check_name(name)
+    _check_name(name, is_person=not board, is_account=account)
     if port is not None and not board:
         raise UsageError("--port is the port of a board's tunnel", "a person has none", "--board")
     file = _file_of(keys)
@@ -104,9 +110,9 @@ def add(
     if board and port is None:
         port = _free_port(file.entries())
     tracker = _tracker(socket) if board else _TRACKER
-    entry = Entry(name, key, port)
+    entry = Entry(name, key, port, account)
     _check_sshd(file, sshd_config, board)
-    file.add(entry, Door(_program(), path_of(socket).expanduser().absolute(), tracker))
+    file.add(entry, Door(_python(), path_of(socket).expanduser().absolute(), tracker))
     if json_:
         _document(file, [entry])
         return
@@ -178,16 +184,24 @@ def door(arguments: tuple[str, ...]) -> None:
     sys.exit(main(arguments))
 
 
-def _check_name(name: str) -> None:
-    """Raise UsageError for a name that no user can have, or that is an administrator's."""
+def _check_name(name: str, *, is_person: bool, is_account: bool) -> None:
+    """Raise UsageError for a name that no user can have, or that is another's."""
     from farm.lab import refusals
     from farm.lab.door.commands import is_user
+    from farm.lab.door.main import has_account
 
     if not is_user(name):
         raise refusals.no_user(name)
     if name in ("root", _account()):
         why = "root and the server's own account are administrators by the socket"
         raise UsageError(f"{name} cannot come in by the door", why, "choose another name")
+    if is_account and not (is_person and has_account(name)):
+        why = f"{name} is a board" if not is_person else f"this machine has no account {name}"
+        raise UsageError("--account is for a person with an account here", why, "leave it out")
+    if is_person and not is_account and has_account(name):
+        why = "both would be one owner of leases: each could end the other's, and see their keys"
+        fix = "choose another name; or --account, if they are one person"
+        raise UsageError(f"{name} is also the name of an account of this machine", why, fix)
 
 
 def _check_sshd(file: KeyFile, config: Path | None, board: bool) -> None:
@@ -241,14 +255,23 @@ def _read_key(name: str) -> str:
     return data.decode("utf-8", "replace")
 
 
-def _program() -> Path:
-    """Return the farm program that sshd starts: the one beside this Python. Raises UsageError."""
-    beside = Path(sys.executable).with_name("farm")
-    found = beside if beside.exists() else shutil.which("farm")
-    if not found:
-        why = "it is neither beside this Python nor in PATH"
-        raise UsageError("the program farm is not found", why, "pip install tvm-farm")
-    return Path(found).absolute()
+def _python() -> Path:
+    """Return the Python that sshd starts with -I: this one. Raises UsageError if it has no farm.
+
+    With -I it finds none that is there for this user or this shell only.
+    """
+    from farm.processes import subprocesses
+    from farm.processes.deadline import Deadline
+
+    python = Path(sys.executable).absolute()
+    look = [str(python), "-I", "-c", "import farm.lab.door.main"]
+    try:
+        subprocesses.run(look, deadline=Deadline(_START_S), what="looking for farm")
+    except BuildError as exc:
+        why = f"{python} -I does not import it: it is there for this user or shell only"
+        fix = "install farm in an environment of its own: python -m venv, pip install tvm-farm"
+        raise UsageError("sshd could not start farm", why, fix) from exc
+    return python
 
 
 def _free_port(entries: Sequence[Entry]) -> int:

@@ -1,10 +1,11 @@
 """The file of keys that sshd reads for the lab's account: one line for each key.
 
-    restrict,command="farm lab door alice --socket S --keys F" ssh-ed25519 AAAA... alice@laptop
+    restrict,command="python -I -m farm lab door alice --socket S --keys F" ssh-ed25519 AAAA... a@b
     restrict,port-forwarding,permitlisten="127.0.0.1:20007",permitopen="127.0.0.1:9190",command="..."
 
-The second is the key of a board behind NAT. The file is farm's own, and written whole or not at
-all. Lines that are not farm's stay as they are.
+The second is the key of a board behind NAT. With -I, Python takes nothing from the environment,
+some of which is the client's where sshd_config has AcceptEnv. The file is farm's own, and written
+whole or not at all. Lines that are not farm's stay as they are.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from pathlib import Path
 
 from farm import ownership
 from farm.errors import DeviceError, UsageError
-from farm.lab.door.commands import TUNNEL, USER
+from farm.lab.door.commands import ACCOUNT, TUNNEL, USER
 
 USUAL = Path("~/.ssh/farm_keys")
 LOOPBACK = "127.0.0.1"
@@ -61,18 +62,22 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A line: a user and a key. A board behind NAT has the `port` of its tunnel."""
+    """A line: a user and a key. A board behind NAT has the `port` of its tunnel.
+
+    With `is_account` the user is who has the account of this name on the lab's machine.
+    """
 
     user: str
     key: Key
     port: int | None = None
+    is_account: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Door:
-    """The content of the lines: the program `farm`, the control socket, the tracker's address."""
+    """The content of the lines: the Python that has farm, the control socket, the tracker."""
 
-    farm: Path
+    python: Path
     socket: Path
     tracker: tuple[str, int]
 
@@ -240,10 +245,12 @@ class KeyFile:
 
 def line_of(entry: Entry, door: Door, keys: Path) -> str:
     """Return the line of a key. Raises UsageError for a path that has no place in one."""
-    words = [str(door.farm), "lab", "door", entry.user]
+    words = [str(door.python), "-I", "-m", "farm", "lab", "door", entry.user]
     words += ["--socket", str(door.socket), "--keys", str(keys)]
     if entry.port is not None:
         words.append(TUNNEL)
+    if entry.is_account:
+        words.append(ACCOUNT)
     if bad := next((word for word in words if re.search(r'["\\\x00-\x1f\x7f]', word)), None):
         why = "in a line of authorized_keys, a path has no quotes and no backslashes"
         raise UsageError(f"{bad!a} has no place there", why, "use a plain path")
@@ -266,10 +273,14 @@ def parse_line(line: str) -> Entry | None:
         words = shlex.split(found["command"])
     except ValueError:
         return None
-    if words[1:3] != ["lab", "door"] or len(words) < 4 or not USER.fullmatch(words[3]):
+    at = 5 if words[1:4] == ["-I", "-m", "farm"] else 2  # that of `farm` by itself is an older one
+    if words[at - 1 : at + 1] != ["lab", "door"] or not USER.fullmatch(
+        "".join(words[at + 1 :][:1])
+    ):
         return None
     key = Key(found["type"], found["blob"], found["comment"] or "")
-    return Entry(words[3], key, int(found["port"]) if found["port"] else None)
+    port = int(found["port"]) if found["port"] else None
+    return Entry(words[at + 1], key, port, ACCOUNT in words)
 
 
 def fingerprint(key: Key) -> str:

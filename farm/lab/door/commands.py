@@ -9,6 +9,7 @@ USER = re.compile(r"[a-z_][a-z0-9_.-]{0,31}")  # names of users and boards; re.f
 MOST_COMMAND_BYTES = 200
 _BOARD = re.compile(r"board ([1-9][0-9]{0,14})")
 TUNNEL = "--tunnel"  # on the line of a board's key: it runs no command of the door
+ACCOUNT = "--account"  # on the line of a key whose user has the account of the same name
 USAGE = "ssh farm@lab api, or ssh farm@lab board LEASE"
 
 

@@ -5,8 +5,9 @@ tracker. The connected socket goes to the caller by SCM_RIGHTS. The server keeps
 the caller's control connection lasts: with it, it ends the session when the lease ends.
 
 The address is what a board says, which is a stranger: it must not become a way into the network of
-the lab. So it is one of numbers, and what serves there has to answer a wrong key as a server of
-TVM's RPC does before anybody gets a connection to it.
+the lab. So it is the board's own (see `own_address`), or one that lab.toml says; and what serves
+there has to answer a wrong key as a server of TVM's RPC does before anybody gets a connection to
+it.
 """
 
 from __future__ import annotations
@@ -22,8 +23,10 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
+from farm import ownership
 from farm.errors import DeadlineError, DeviceError, LinkError, UsageError
 from farm.lab import refusals
+from farm.lab.door import own_address
 from farm.lab.entities import Caller, Lease, State
 from farm.rpc import handshake
 from farm.tracker.protocol import MAGIC, SUCCESS, Code, frame
@@ -42,12 +45,15 @@ class Lab:
     """The functions of the lab that a handover calls.
 
     `lease` returns a lease by its number; `changed` a future that is done when one changes;
-    `address` where a board serves; `tracker` where clients of TVM's find the lab.
+    `address` where a board serves, `is_listed` whether lab.toml says so, and `connection` the one
+    that it has to the tracker; `tracker` where clients of TVM's find the lab.
     """
 
     lease: Callable[[int], Lease]
     changed: Callable[[int], asyncio.Future[None]]
     address: Callable[[str], str]
+    is_listed: Callable[[str], bool]
+    connection: Callable[[str], ownership.Connection | None]
     tracker: Callable[[], tuple[str, int]]
 
 
@@ -182,13 +188,38 @@ class Handover:
             case int(), [str(host), int() | str() as port, str(match_key)] if code == SUCCESS:
                 place = f"{host}:{port}"
                 named = (one for one in lease.boards if self._lab.address(one) == place)
-                name = next(named, lease.boards[0])
-                return _Offered(name, host, int(port), match_key)
+                name = next(named, "")
+                offered = _Offered(name or lease.boards[0], host, int(port), match_key)
+                if why := await self._objection(name, offered):
+                    raise _not_its_own(offered, lease, why)
+                return offered
         if (now := self._lab.lease(lease.number)).state.ended:
             raise refusals.ended(now)
         raise DeviceError(
             f"lease {lease.number} gets no board", str(answer)[:200], "farm lab leases"
         )
+
+    async def _objection(self, name: str, offered: _Offered) -> str:
+        """Return why the address of an offer is not that of a board; "" if it is."""
+        if name and self._lab.is_listed(name):
+            return ""
+        connection = self._lab.connection(name) if name else None
+        if connection is None:
+            return "the board has left the lab"
+        return await asyncio.to_thread(
+            own_address.objection, offered.host, offered.port, connection
+        )
+
+
+def _not_its_own(offered: _Offered, lease: Lease, why: str) -> DeviceError:
+    """Return the error for a board that offers an address which is not its own."""
+    place = f"{offered.host}:{offered.port}"
+    return DeviceError(
+        f"the board {offered.name} of lease {lease.number} cannot be reached",
+        f"{place} is not its own address: {why}",
+        "lease another one, and tell the lab's administrator: "
+        f'if the address is right, lab.toml has to say it: address = "{place}"',
+    )
 
 
 async def _ask_tracker(place: tuple[str, int], key: str) -> tuple[Any, Any]:

@@ -13,12 +13,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import pwd
 import socket
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from farm.lab.door.commands import TUNNEL, USAGE, Api, CommandError, is_user, parse_command
+from farm.lab.door.commands import ACCOUNT, TUNNEL, USAGE, Api, CommandError, is_user, parse_command
 from farm.lab.door.pump import pump
 
 USAGE_CODE, SERVER_CODE, ENDED_CODE = 2, 5, 4
@@ -80,6 +81,8 @@ def _place_of(arguments: Sequence[str]) -> Place:
         )
     while len(rest) >= 2 and rest[0] in options:
         options[rest[0]], rest = rest[1], rest[2:]
+    is_account = rest == [ACCOUNT]
+    rest = [] if is_account else rest
     if rest or not options["--socket"] or not is_user(arguments[0] if arguments else ""):
         raise Refused(
             "UsageError",
@@ -97,7 +100,23 @@ def _place_of(arguments: Sequence[str]) -> Place:
             "ask the lab's administrator",
             USAGE_CODE,
         )
+    if not is_account and has_account(name):
+        raise Refused(
+            "UsageError",
+            f"{name} is also the name of an account of the lab's machine",
+            "both would be one owner of leases",
+            "tell the lab's administrator: farm lab user add, under another name, or --account",
+            USAGE_CODE,
+        )
     return Place(name, options["--socket"])
+
+
+def has_account(name: str) -> bool:
+    """Return whether this machine has an account of a name."""
+    with contextlib.suppress(KeyError):
+        pwd.getpwnam(name)
+        return True
+    return False
 
 
 def _has_key(path: str, name: str) -> bool:
