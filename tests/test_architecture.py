@@ -133,6 +133,7 @@ INSIDE_TABLES = {
         records checking
         order refusals inventory codec effects registry callers door.main door.authorized_keys
         scheduler relay door.handover
+        relay_sessions
         journal
         writer
         sessions
