@@ -140,9 +140,9 @@ def run(
 def proxy(kind: str | None, port: int, socket: Path | None, **options: Any) -> None:
     """Serve a tracker for TVM's tools on this machine.
 
-    It goes on until Ctrl-C. With a KIND it shows boards that are leased as long as it runs. Without, it shows all boards of
-    the lab, and each session of a client has a lease of its own: in the class batch, with the
-    limits of --for and --wait.
+    It goes on until Ctrl-C. With a KIND it shows boards that are leased as long as it runs.
+    Without, it shows all boards of the lab, and each session of a client has a lease of its own: in
+    the class batch, with the limits of --for and --wait.
 
     \b
     farm lab proxy --lab lab://farm@lab
