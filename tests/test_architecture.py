@@ -134,6 +134,7 @@ INSIDE_TABLES = {
         order refusals inventory codec effects registry door.main door.authorized_keys
         callers door.own_address
         scheduler relay door.handover
+        relay_sessions
         journal
         writer
         sessions

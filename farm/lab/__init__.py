@@ -21,7 +21,8 @@
     health     whether a board is fit: verdicts, faults, recovery; pure
     checking   a check of a board: golden models by farm bench
     keeper     what is done about it: checks, power cycles, cooling
-    relay      the tracker of one lease, for unchanged clients of TVM
+    relay      a tracker on loopback, for unchanged clients of TVM; the boards of a lease nearby
+    relay_sessions  boards from outside: each session of a relay's client goes through the door
 
 A change is on disk before it is acknowledged.
 """

@@ -1,9 +1,9 @@
-"""The tracker of one lease, on loopback: unchanged clients of TVM find its boards, and no others.
+"""A tracker on loopback for unchanged clients of TVM, of whom it knows what the lab allows.
 
-It passes requests on to the lab under the lease's key, which it tells nobody, and answers the rest
+It answers requests with the boards of a lab, which the lab knows as those of a lease, and the rest
 by itself. It outlives the lab's server: a request while that is away is refused by hanging up, and
-TVM's clients ask again. Whoever reaches it has the lease's boards, and every user of this machine
-reaches loopback: so it hangs up on connections of other users.
+TVM's clients ask again. Whoever reaches it has the boards, and every user of this machine reaches
+loopback: so it hangs up on connections of other users.
 """
 
 from __future__ import annotations
@@ -16,10 +16,13 @@ import struct
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from farm import ownership
+from farm.errors import LinkError
 from farm.tracker.errors import ProtocolError
 from farm.tracker.framing import MOST_MESSAGE_BYTES, Frames
+from farm.tracker.listening import listen
 from farm.tracker.protocol import (
     FAIL,
     MAGIC,
@@ -42,18 +45,38 @@ HOST = "127.0.0.1"
 _PIECE_BYTES = 1 << 16
 _LENGTH = struct.Struct("<i")
 _CONNECT_S = 10.0
+_MOST_MESSAGES = 256  # of one client that wait for an answer
+
+
+class Boards(Protocol):
+    """The boards that a relay lends. Its coroutines run in the relay's loop."""
+
+    async def summary(self) -> Summary:
+        """Return what the tracker's summary tells. Raises LinkError."""
+        ...
+
+    async def ask(self, request: Request) -> bytes:
+        """Return the tracker's answer to a request; it is cancelled if the client hangs up.
+
+        Raises LinkError, on which the relay hangs up, too.
+        """
+        ...
 
 
 @dataclass(frozen=True, slots=True)
 class Leased:
-    """A lease as its clients see it: its kind, its key, and where its boards serve."""
+    """The boards of a lease, in a network where clients reach them by themselves.
+
+    Its key, which the relay tells nobody, is what the lab's `tracker` is asked for. `addresses` are
+    where the boards serve.
+    """
 
     kind: str
     key: str
     addresses: Sequence[str]
     tracker: tuple[str, int]
 
-    def summary(self) -> Summary:
+    async def summary(self) -> Summary:
         """Return the tracker's summary: the boards of the lease."""
         places = [address.rpartition(":") for address in self.addresses]
         servers = [
@@ -62,13 +85,38 @@ class Leased:
         ]
         return Summary({self.kind: Queue(len(servers), 0)}, servers)
 
+    async def ask(self, request: Request) -> bytes:
+        """Return the lab's answer to a request under the lease's key."""
+        if request.key != self.kind:
+            return refused(f"the lease is for the kind {self.kind!r}")
+        try:
+            async with asyncio.timeout(_CONNECT_S):
+                reader, writer = await asyncio.open_connection(*self.tracker)
+            try:
+                writer.write(MAGIC + frame([Code.REQUEST, self.key, "", request.priority]))
+                async with asyncio.timeout(_CONNECT_S):
+                    await reader.readexactly(len(MAGIC))
+                head = await reader.readexactly(_LENGTH.size)
+                (length,) = _LENGTH.unpack(head)
+                if not 0 < length <= MOST_MESSAGE_BYTES:
+                    raise LinkError("the lab's tracker", f"an answer of {length} bytes", "")
+                return head + await reader.readexactly(length)
+            finally:
+                writer.close()
+        except (OSError, asyncio.IncompleteReadError) as exc:  # TimeoutError, too
+            raise LinkError("the lab's tracker does not answer", str(exc), "try again") from exc
+
 
 class Relay:
-    """A tracker in a thread of its own, for as long as the block lasts."""
+    """A tracker in a thread of its own, for as long as the block lasts; port 0 is any.
 
-    def __init__(self, leased: Leased) -> None:
-        self.port = 0
-        self._leased = leased
+    Raises DeviceError if the port is taken.
+    """
+
+    def __init__(self, boards: Boards, port: int = 0) -> None:
+        self._listener = listen(HOST, [port])
+        self.port = int(self._listener.getsockname()[1])
+        self._boards = boards
         self._loop = asyncio.new_event_loop()
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._run, name="lease-tracker", daemon=True)
@@ -85,8 +133,9 @@ class Relay:
         self._thread.join()
 
     def _run(self) -> None:
-        server = self._loop.run_until_complete(asyncio.start_server(self._serve, HOST, 0))
-        self.port = int(server.sockets[0].getsockname()[1])
+        server = self._loop.run_until_complete(
+            asyncio.start_server(self._serve, sock=self._listener)
+        )
         self._ready.set()
         self._loop.run_forever()
         server.close()
@@ -94,92 +143,74 @@ class Relay:
         self._loop.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        client = _Client(self._leased, writer)
+        client = _Client(self._boards, reader, writer)
         try:
-            if _is_ours(writer.get_extra_info("socket")):
-                await client.serve(reader)
-        except (
-            OSError,
-            TimeoutError,
-            ProtocolError,
-            asyncio.IncompleteReadError,
-            asyncio.CancelledError,
-        ):
+            if is_ours(writer.get_extra_info("socket")):
+                await client.serve()
+        except (OSError, ProtocolError, LinkError, asyncio.CancelledError):
             pass  # it hung up, or the lab is away: TVM's client connects anew
         finally:
-            client.close()
             writer.close()
             with contextlib.suppress(OSError):
                 await writer.wait_closed()
 
 
 class _Client:
-    """One client, and its connection to the lab once it has asked for a board."""
+    """One client. It may send more while it waits for a board; that it hangs up is noticed."""
 
-    def __init__(self, leased: Leased, writer: asyncio.StreamWriter) -> None:
-        self._leased = leased
-        self._writer = writer
-        self._lab: asyncio.StreamWriter | None = None
-        self._answers: asyncio.Task[None] | None = None
+    def __init__(
+        self, boards: Boards, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        self._boards, self._reader, self._writer = boards, reader, writer
+        self._messages: asyncio.Queue[Message] = asyncio.Queue()
 
-    async def serve(self, reader: asyncio.StreamReader) -> None:
+    async def serve(self) -> None:
         """Answer the client until it hangs up."""
+        tasks = {asyncio.ensure_future(self._read()), asyncio.ensure_future(self._answer_all())}
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _read(self) -> None:
+        """Take what the client sends, until it hangs up."""
         frames = Frames()
-        while data := await reader.read(_PIECE_BYTES):
+        while data := await self._reader.read(_PIECE_BYTES):
             frames.feed(data)
             if not frames.greeted:
                 if not frames.greet():
                     continue
                 self._writer.write(MAGIC)
             while (content := frames.next()) is not None:
-                await self._handle(parse(content))
+                self._messages.put_nowait(parse(content))
+            if self._messages.qsize() > _MOST_MESSAGES:
+                raise ProtocolError("more than a client has to ask")
+
+    async def _answer_all(self) -> None:
+        """Answer the messages in their order."""
+        while True:
+            self._writer.write(await self._answer(await self._messages.get()))
             await self._writer.drain()
 
-    def close(self) -> None:
-        """Hang up on the lab."""
-        if self._answers:
-            self._answers.cancel()
-        if self._lab:
-            self._lab.close()
-
-    async def _handle(self, message: Message) -> None:
+    async def _answer(self, message: Message) -> bytes:
         match message:
-            case Request(key=key) if key != self._leased.kind:
-                self._writer.write(refused(f"the lease is for the kind {self._leased.kind!r}"))
             case Request():
-                lab = await self._connected()
-                lab.write(frame([Code.REQUEST, self._leased.key, "", message.priority]))
+                return await self._boards.ask(message)
             case Ping():
-                self._writer.write(frame(SUCCESS))
+                return frame(SUCCESS)
             case AskSummary():
-                self._writer.write(summarized(self._leased.summary()))
+                return summarized(await self._boards.summary())
             case AskPending():
-                self._writer.write(pending([]))
+                return pending([])
             case _:
-                self._writer.write(frame(FAIL))
-
-    async def _connected(self) -> asyncio.StreamWriter:
-        if self._lab is None:
-            async with asyncio.timeout(_CONNECT_S):
-                reader, self._lab = await asyncio.open_connection(*self._leased.tracker)
-                self._lab.write(MAGIC)
-                await reader.readexactly(len(MAGIC))
-            self._answers = asyncio.ensure_future(self._pass_on(reader))
-        return self._lab
-
-    async def _pass_on(self, reader: asyncio.StreamReader) -> None:
-        """Pass the lab's answers on, each as a whole; hang up when the lab does."""
-        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
-            while True:
-                head = await reader.readexactly(_LENGTH.size)
-                (length,) = _LENGTH.unpack(head)
-                if not 0 < length <= MOST_MESSAGE_BYTES:
-                    break
-                self._writer.write(head + await reader.readexactly(length))
-        self._writer.close()
+                return frame(FAIL)
 
 
-def _is_ours(connection: socket.socket) -> bool:
+def is_ours(connection: socket.socket) -> bool:
     """Return whether the other end of a connection is this user's, or root's."""
     return ownership.peer_of(connection) in (0, os.geteuid())
 

@@ -9,7 +9,7 @@ import contextlib
 import json
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -131,12 +131,15 @@ class LabClient:
         return body
 
 
-def connect(path: Path, patience_s: float = 0.0) -> LabClient:
+Open = Callable[[], LabClient]
+
+
+def connect(open_client: Open, patience_s: float = 0.0) -> LabClient:
     """Return a client; wait for a server that starts again. Raises LinkError after that."""
     deadline = Deadline(patience_s)
     while True:
         try:
-            return LabClient(path)
+            return open_client()
         except LinkError:
             if deadline.expired:
                 raise
@@ -149,10 +152,9 @@ class PatientClient:
     Raises LinkError at once where there is no server to begin with, and after `patience_s` later.
     """
 
-    def __init__(self, path: Path, patience_s: float) -> None:
-        self.path = path
-        self._patience_s = patience_s
-        self._client: LabClient | None = LabClient(path)
+    def __init__(self, open_client: Open, patience_s: float) -> None:
+        self._open, self._patience_s = open_client, patience_s
+        self._client: LabClient | None = open_client()
         self.hello = self._client.hello
 
     def __enter__(self) -> PatientClient:
@@ -170,7 +172,7 @@ class PatientClient:
         while True:
             try:
                 if self._client is None:
-                    self._client = connect(self.path, deadline.remaining)
+                    self._client = connect(self._open, deadline.remaining)
                 return self._client.ask(do, **fields)
             except LinkError:
                 if self._client is None or deadline.expired:

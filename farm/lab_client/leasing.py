@@ -87,12 +87,36 @@ class Wanted:
         )
 
 
+class Duplex(Protocol):
+    """Some of a connected socket, for who passes on its bytes."""
+
+    def settimeout(self, seconds: float | None, /) -> None:
+        """Limit each wait."""
+        ...
+
+    def recv(self, count: int, /) -> bytes:
+        """Return the next bytes; none at the end."""
+        ...
+
+    def sendall(self, data: bytes, /) -> None:
+        """Send all of it."""
+        ...
+
+    def shutdown(self, how: int, /) -> None:
+        """End one direction, or both: then what waits for it in another thread sees its end."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class BoardSession:
-    """An open connection to a board of a lease, and the key that the board expects."""
+    """An open connection to a board of a lease, and the key that the board expects.
+
+    `stream` is the connection for a session in this process; one may use either.
+    """
 
     board: str
     match_key: str
+    connection: Duplex
     stream: GreetingStream
 
 
@@ -204,7 +228,7 @@ class HeldLease:
         """Return the lease once it has its board; None if it is no longer wanted."""
         wanted = self._wanted
         request = {
-            "kind": wanted.kind_among(client.ask("boards")["boards"]),
+            "kind": wanted.kind or wanted.kind_among(client.ask("boards")["boards"]),
             "board": wanted.board,
             "tags": list(wanted.tags),
             "for_s": wanted.for_s,

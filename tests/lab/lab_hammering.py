@@ -143,7 +143,7 @@ class Person(threading.Thread):
         """Ask, again and again while the server is away."""
         while True:
             try:
-                with connect(self.lab.socket, _SERVING_S) as client:
+                with connect(self.lab.client, _SERVING_S) as client:
                     return client.ask(do, **fields)
             except LinkError:
                 if self.witness.stop.is_set():
@@ -256,14 +256,14 @@ def hammer(
 
 
 def _ask_once(lab: Lab, do: str, **fields: Any) -> dict[str, Any]:
-    with connect(lab.socket, _SERVING_S) as client:
+    with connect(lab.client, _SERVING_S) as client:
         return client.ask(do, **fields)
 
 
 def _accounted(lab: Lab, witness: Witness) -> Found:
     """Compare what was acknowledged with what the server knows in the end, and with its events."""
     found = witness.found
-    with connect(lab.socket, _SERVING_S) as client:
+    with connect(lab.client, _SERVING_S) as client:
         live = {one["lease"] for one in client.ask("leases")["leases"] if not one["implicit"]}
         events = _events(client)
     found.came_back += len(live & witness.ended)

@@ -3,6 +3,7 @@
 Modules:
     serve        agent and tracker
     lab          lab serve, and what its people ask of it
+    lab_lending  lab lease, run and proxy: boards for people, programs and TVM's tools
     lab_leasing  lease boards for a command
     lab_options  options shared by the lab's commands
     lab_users    lab user and lab door: who may come in by SSH

@@ -4,23 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from farm.commands import output
 from farm.commands.output import echo
-from farm.commands.servers.lab_leasing import (
-    BEAT_PARTS,
-    IN_QUEUE_S,
-    Heartbeats,
-    give_back,
-    granted,
-    patient,
-    request_of,
-)
+from farm.commands.servers.lab_lending import lease, proxy, run
 from farm.commands.servers.lab_options import (
     as_json,
     client_of,
@@ -28,61 +19,12 @@ from farm.commands.servers.lab_options import (
     lab_folder,
     of_door,
     of_socket,
-    path_of,
 )
 from farm.commands.servers.lab_users import door, user
 from farm.errors import UsageError
 
 if TYPE_CHECKING:
     from farm.lab.run import Beside
-
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def _request_options(command: F) -> F:
-    """Add the options of what is leased."""
-    for option in (
-        click.option(
-            "--for",
-            "for_",
-            metavar="DURATION",
-            default="1h",
-            show_default=True,
-            help="For how long at most, such as 30m.",
-        ),
-        click.option(
-            "--count", type=click.IntRange(1), default=1, show_default=True, help="How many boards."
-        ),
-        click.option(
-            "--board",
-            default="",
-            metavar="NAME",
-            help="This board only. [default: any of the kind]",
-        ),
-        click.option(
-            "--class",
-            "rank",
-            default="interactive",
-            show_default=True,
-            metavar="CLASS",
-            help="interactive, ci or batch.",
-        ),
-        click.option(
-            "--wait",
-            metavar="DURATION",
-            help="How long to wait in the queue. [default: as long as it takes]",
-        ),
-        click.option(
-            "--label",
-            "labels",
-            multiple=True,
-            metavar="NAME=VALUE",
-            help="Said of the lease where it is listed.",
-        ),
-    ):
-        command = option(command)
-    return command
-
 
 of_reason = click.option(
     "--because", "why", required=True, metavar="REASON", help="Why, for all to read."
@@ -97,6 +39,7 @@ def lab() -> None:
     farm lab boards                         what is there: kind, use, by whom, until when
     farm lab lease pi5 --for 30m            lease a board; wait for one if all are lent
     farm lab run pi5 -- python tune.py      lease one for as long as a program runs
+    farm lab proxy                          a tracker on this machine, of the lab's boards
     farm lab leases                         who has what, and who waits for what
     farm lab end 17                         give boards back
     farm lab check pi5-07                   see whether a board is fit
@@ -267,99 +210,6 @@ def _list_leases(socket: Path | None, json_: bool, state: str, none: str) -> Non
         console.print(lab_leases_table(found, time.time(), console.width))
     else:
         echo(none, err=True)
-
-
-@lab.command()
-@click.argument("kind")
-@_request_options
-@of_socket
-@as_json
-def lease(kind: str, socket: Path | None, json_: bool, **options: Any) -> None:
-    """Lease boards of a kind, and wait until they are there.
-
-    They are yours until the time is over or you give them back. The key that is printed is the
-    lease's: whoever asks the tracker for it gets its boards.
-
-    \b
-    farm lab lease pi5 --for 30m
-    """
-    with patient(path_of(socket)) as client:
-        waiting = granted(client, {**request_of(kind, options), "heartbeat_s": IN_QUEUE_S})
-        found = client.ask("keep", lease=waiting["lease"])["lease"]
-        tracker = client.hello["tracker"]
-    if json_:
-        document("lab_lease", {"lease": found, "tracker": tracker})
-        return
-    echo(f"lease {found['lease']}: {', '.join(found['boards'])} for {options['for_']}")
-    echo(
-        f"TVM_TRACKER_HOST={tracker['host']} TVM_TRACKER_PORT={tracker['port']} "
-        f"TVM_TRACKER_KEY={found['key']}"
-    )
-    echo(f"give it back: farm lab end {found['lease']}")
-
-
-@lab.command(context_settings={"ignore_unknown_options": True})
-@click.argument("kind")
-@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
-@_request_options
-@click.option(
-    "--heartbeat",
-    default="60s",
-    show_default=True,
-    metavar="DURATION",
-    help="Without a sign of life for so long, it ends.",
-)
-@of_socket
-def run(
-    kind: str, command: tuple[str, ...], heartbeat: str, socket: Path | None, **options: Any
-) -> None:
-    """Lease boards for as long as a program runs.
-
-    It finds them by the variables of TVM's tools: TVM_TRACKER_HOST, TVM_TRACKER_PORT and
-    TVM_TRACKER_KEY name a tracker on this machine that shows the leased boards only. The exit code
-    is the program's.
-
-    \b
-    farm lab run pi5 --count 2 -- python tune.py
-    """
-    from farm.lab.durations import parse_duration
-    from farm.lab.relay import HOST, Leased, Relay
-    from farm.lab_client.client import reachable
-    from farm.processes import subprocesses
-
-    beat_s = parse_duration(heartbeat)
-    path = path_of(socket)
-    with patient(path) as client:
-        found = granted(client, {**request_of(kind, options), "heartbeat_s": beat_s})
-        number, tracker = found["lease"], client.hello["tracker"]
-        try:
-            addresses = [
-                one["address"]
-                for one in client.ask("boards")["boards"]
-                if one["name"] in found["boards"]
-            ]
-            with Relay(
-                Leased(kind, found["key"], addresses, (reachable(tracker["host"]), tracker["port"]))
-            ) as relay:
-                variables = {
-                    "TVM_TRACKER_HOST": HOST,
-                    "TVM_TRACKER_PORT": str(relay.port),
-                    "TVM_TRACKER_KEY": kind,
-                }
-                variables |= {
-                    "FARM_LAB_LEASE": str(number),
-                    "FARM_LAB_BOARDS": " ".join(found["boards"]),
-                }
-                child = subprocesses.attached(command, env=variables)
-                try:
-                    beating = Heartbeats(path, number, beat_s)
-                    while (code := subprocesses.wait(child, beat_s / BEAT_PARTS)) is None:
-                        beating.beat()
-                finally:
-                    subprocesses.end(child)
-        finally:
-            give_back(path, number)
-    raise SystemExit(code)
 
 
 @lab.command()
@@ -544,6 +394,6 @@ def _page(port: int | None, folder: Path) -> Beside | None:
     return beside(port, folder, lambda address: echo(f"page on {address}", err=True))
 
 
-for command in (user, door):
+for command in (lease, run, proxy, user, door):
     lab.add_command(command)
 lab.add_command(end, "release")

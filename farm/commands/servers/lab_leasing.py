@@ -6,7 +6,6 @@ import contextlib
 import secrets
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from farm.commands.output import echo
@@ -14,6 +13,7 @@ from farm.errors import DeadlineError, DeviceError, UsageError
 
 if TYPE_CHECKING:
     from farm.lab_client.client import LabClient, PatientClient
+    from farm.lab_client.leasing import Lab
 
 RESTART_S = 30.0  # a server that is started again is back in 5 s
 IN_QUEUE_S = 60.0  # after which a lease leaves the queue whose command was killed there
@@ -26,8 +26,8 @@ class Heartbeats:
     A server that is started again is found again.
     """
 
-    def __init__(self, path: Path, number: int, beat_s: float) -> None:
-        self._path = path
+    def __init__(self, lab: Lab, number: int, beat_s: float) -> None:
+        self._lab = lab
         self._client: LabClient | None = None
         self._number = number
         self._beat_s = beat_s
@@ -39,7 +39,7 @@ class Heartbeats:
         from farm.lab_client.client import connect
 
         try:
-            self._client = self._client or connect(self._path)
+            self._client = self._client or connect(self._lab.client)
             self._client.ask("heartbeat", lease=self._number)
             self._heard_at = time.monotonic()
         except LinkError:
@@ -48,7 +48,7 @@ class Heartbeats:
                 raise
 
 
-def granted(client: PatientClient, request: dict[str, Any]) -> dict[str, Any]:
+def granted(lab: Lab, client: PatientClient, request: dict[str, Any]) -> dict[str, Any]:
     """Return a lease once it has its boards. Raises DeadlineError if it ends in the queue."""
     found: dict[str, Any] = client.ask("request", **request)["lease"]
     said = ""
@@ -69,7 +69,7 @@ def granted(client: PatientClient, request: dict[str, Any]) -> dict[str, Any]:
                 timeout_s=min(10.0, (request.get("heartbeat_s") or 60.0) / BEAT_PARTS),
             )["lease"]
     except BaseException:
-        give_back(client.path, found["lease"])
+        give_back(lab, found["lease"])
         raise
     if found["state"] != "active":
         how = (
@@ -86,19 +86,19 @@ def granted(client: PatientClient, request: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def give_back(path: Path, number: int) -> None:
+def give_back(lab: Lab, number: int) -> None:
     """End a lease, unless it has ended; a server that is away ends it without its heartbeats."""
     from farm.lab_client.client import connect
 
-    with contextlib.suppress(DeviceError), connect(path, RESTART_S) as client:
+    with contextlib.suppress(DeviceError), connect(lab.client, RESTART_S) as client:
         client.ask("end", lease=number)
 
 
-def patient(path: Path) -> PatientClient:
+def patient(lab: Lab) -> PatientClient:
     """Return a client that outlasts a restart of the server. Raises LinkError if there is none."""
     from farm.lab_client.client import PatientClient
 
-    return PatientClient(path, RESTART_S)
+    return PatientClient(lab.client, RESTART_S)
 
 
 def request_of(kind: str, options: dict[str, Any]) -> dict[str, Any]:
@@ -112,12 +112,13 @@ def request_of(kind: str, options: dict[str, Any]) -> dict[str, Any]:
         "board": options["board"],
         "class": options["rank"],
         "wait_s": parse_duration(options["wait"]) if options["wait"] else None,
-        "labels": _labels(options["labels"]),
+        "labels": labels_of(options["labels"]),
         "nonce": secrets.token_hex(8),
     }
 
 
-def _labels(texts: Sequence[str]) -> dict[str, str]:
+def labels_of(texts: Sequence[str]) -> dict[str, str]:
+    """Return the labels of a lease, by name. Raises UsageError."""
     found = {}
     for text in texts:
         name, equals, value = text.partition("=")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -14,6 +14,9 @@ from farm.commands.options import was_given
 
 if TYPE_CHECKING:
     from farm.lab_client.client import LabClient
+    from farm.lab_client.leasing import Lab
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 of_socket = click.option(
     "--socket",
@@ -56,6 +59,51 @@ of_door = click.option(
 as_json = click.option("--json", "json_", is_flag=True, help="Print one JSON document on stdout.")
 
 
+def request_options(command: F) -> F:
+    """Add the options of what is leased."""
+    for option in (
+        click.option(
+            "--for",
+            "for_",
+            metavar="DURATION",
+            default="1h",
+            show_default=True,
+            help="For how long at most, such as 30m.",
+        ),
+        click.option(
+            "--count", type=click.IntRange(1), default=1, show_default=True, help="How many boards."
+        ),
+        click.option(
+            "--board",
+            default="",
+            metavar="NAME",
+            help="This board only. [default: any of the kind]",
+        ),
+        click.option(
+            "--class",
+            "rank",
+            default="interactive",
+            show_default=True,
+            metavar="CLASS",
+            help="interactive, ci or batch.",
+        ),
+        click.option(
+            "--wait",
+            metavar="DURATION",
+            help="How long to wait in the queue. [default: as long as it takes]",
+        ),
+        click.option(
+            "--label",
+            "labels",
+            multiple=True,
+            metavar="NAME=VALUE",
+            help="Said of the lease where it is listed.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
 def document(kind: str, body: dict[str, Any]) -> None:
     """Print one JSON document with its schema's name and version."""
     from farm import views
@@ -78,19 +126,19 @@ def path_of(socket: Path | None) -> Path:
 
 
 @contextlib.contextmanager
+def lab_of(socket: Path | None) -> Iterator[Lab]:
+    """Yield the lab, by the socket of its server or by its door. Raises FarmError."""
+    from farm.transports.lab.ways import LocalLab, at_door
+
+    if url := door_url():
+        with at_door(url) as lab:
+            yield lab
+    else:
+        yield LocalLab(path_of(socket))
+
+
+@contextlib.contextmanager
 def client_of(socket: Path | None) -> Iterator[LabClient]:
-    """Yield a client of the lab's server, by its socket or its door.
-
-    Raises LinkError if it is away.
-    """
-    from farm.lab_client.client import LabClient
-
-    url = door_url()
-    if not url:
-        with LabClient(path_of(socket)) as client:
-            yield client
-        return
-    from farm.transports.lab.ways import at_door
-
-    with at_door(url) as lab, lab.client() as client:
+    """Yield a client of the lab's server. Raises LinkError if it is away."""
+    with lab_of(socket) as lab, lab.client() as client:
         yield client

@@ -1,0 +1,242 @@
+"""farm lab lease, run and proxy: boards for a person, for a program, and for TVM's tools."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from farm.commands.options import was_given
+from farm.commands.output import echo
+from farm.commands.servers.lab_leasing import (
+    BEAT_PARTS,
+    IN_QUEUE_S,
+    Heartbeats,
+    give_back,
+    granted,
+    labels_of,
+    patient,
+    request_of,
+)
+from farm.commands.servers.lab_options import (
+    as_json,
+    document,
+    door_url,
+    lab_of,
+    of_door,
+    of_socket,
+    request_options,
+)
+from farm.errors import UsageError
+
+if TYPE_CHECKING:
+    from farm.lab.relay import Relay
+    from farm.lab_client.client import PatientClient
+    from farm.lab_client.leasing import Lab
+
+_PORT = 9190
+_BEAT_S = 60.0
+_LONGEST_WAIT_S = 7 * 86400.0  # in the queue, for a client of TVM's, which waits until it hangs up
+_of_heartbeat = click.option(
+    "--heartbeat",
+    default="60s",
+    show_default=True,
+    metavar="DURATION",
+    help="Without a sign of life for so long, it ends.",
+)
+
+
+@click.command()
+@click.argument("kind")
+@request_options
+@of_socket
+@of_door
+@as_json
+def lease(kind: str, socket: Path | None, json_: bool, **options: Any) -> None:
+    """Lease boards of a kind, and wait until they are there.
+
+    They are yours until the time is over or you give them back. The key that is printed is the
+    lease's: whoever asks the tracker for it gets its boards.
+
+    \b
+    farm lab lease pi5 --for 30m
+    """
+    with lab_of(socket) as lab, patient(lab) as client:
+        waiting = granted(lab, client, {**request_of(kind, options), "heartbeat_s": IN_QUEUE_S})
+        found = client.ask("keep", lease=waiting["lease"])["lease"]
+        tracker = client.hello["tracker"]
+    if json_:
+        document("lab_lease", {"lease": found, "tracker": tracker})
+        return
+    echo(f"lease {found['lease']}: {', '.join(found['boards'])} for {options['for_']}")
+    if not door_url():  # the tracker listens on the loopback of the lab's server
+        echo(_in_words(_variables(tracker["host"], tracker["port"], found["key"])))
+    echo(f"give it back: farm lab end {found['lease']}")
+
+
+@click.command(context_settings={"ignore_unknown_options": True})
+@click.argument("kind")
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@request_options
+@_of_heartbeat
+@of_socket
+@of_door
+def run(
+    kind: str, command: tuple[str, ...], heartbeat: str, socket: Path | None, **options: Any
+) -> None:
+    """Lease boards for as long as a program runs.
+
+    It finds them by the variables of TVM's tools: TVM_TRACKER_HOST, TVM_TRACKER_PORT and
+    TVM_TRACKER_KEY name a tracker on this machine that shows the leased boards only. With --lab
+    the sessions go through the lab's door. The exit code is the program's.
+
+    \b
+    farm lab run pi5 --count 2 -- python tune.py
+    farm lab run pi5 --lab lab://farm@lab -- python tune.py
+    """
+    from farm.lab.durations import parse_duration
+    from farm.lab.relay import HOST
+    from farm.processes import subprocesses
+
+    beat_s = parse_duration(heartbeat)
+    with lab_of(socket) as lab, patient(lab) as client:
+        found = granted(lab, client, {**request_of(kind, options), "heartbeat_s": beat_s})
+        number = found["lease"]
+        try:
+            with _relay(lab, client, kind, found) as relay:
+                variables = _variables(HOST, relay.port, kind)
+                variables |= {
+                    "FARM_LAB_LEASE": str(number),
+                    "FARM_LAB_BOARDS": " ".join(found["boards"]),
+                }
+                child = subprocesses.attached(command, env=variables)
+                try:
+                    beating = Heartbeats(lab, number, beat_s)
+                    while (code := subprocesses.wait(child, beat_s / BEAT_PARTS)) is None:
+                        beating.beat()
+                finally:
+                    subprocesses.end(child)
+        finally:
+            give_back(lab, number)
+    raise SystemExit(code)
+
+
+@click.command()
+@click.argument("kind", required=False)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=_PORT,
+    show_default=True,
+    help="The tracker's port on this machine's loopback; 0 lets the system choose.",
+)
+@request_options
+@of_socket
+@of_door
+def proxy(kind: str | None, port: int, socket: Path | None, **options: Any) -> None:
+    """Serve a tracker for TVM's tools on this machine.
+
+    It goes on until Ctrl-C. With a KIND it shows boards that are leased as long as it runs.
+    Without, it shows all boards of the lab, and each session of a client has a lease of its own: in
+    the class batch, with the limits of --for and --wait.
+
+    \b
+    farm lab proxy --lab lab://farm@lab
+    farm lab proxy pi5 --count 2 --lab lab://farm@lab
+    """
+    with lab_of(socket) as lab:
+        if kind:
+            _proxy_of_lease(lab, kind, port, options)
+        else:
+            _proxy_of_lab(lab, port, options)
+
+
+def _proxy_of_lease(lab: Lab, kind: str, port: int, options: dict[str, Any]) -> None:
+    """Serve the boards of a lease, and keep it alive."""
+    from farm.lab.relay import HOST
+
+    with patient(lab) as client:
+        found = granted(lab, client, {**request_of(kind, options), "heartbeat_s": _BEAT_S})
+        number = found["lease"]
+        try:
+            with _relay(lab, client, kind, found, port) as relay:
+                echo(
+                    f"lease {number}: {', '.join(found['boards'])} for {options['for_']}", err=True
+                )
+                echo(_in_words(_variables(HOST, relay.port, kind)))
+                beating = Heartbeats(lab, number, _BEAT_S)
+                while True:
+                    time.sleep(_BEAT_S / BEAT_PARTS)
+                    beating.beat()
+        finally:
+            give_back(lab, number)
+
+
+def _proxy_of_lab(lab: Lab, port: int, options: dict[str, Any]) -> None:
+    """Serve all boards of a lab, with a lease for each session."""
+    from farm.lab.durations import parse_duration
+    from farm.lab.relay import HOST, Relay
+    from farm.lab.relay_sessions import KindSessions, SessionBoards
+    from farm.lab_client.leasing import Wanted
+
+    for name in ("count", "board"):
+        if was_given(name):
+            why = "without a kind, each session has a lease of its own, of one board"
+            raise UsageError(f"--{name} wants a kind", why, f"farm lab proxy KIND --{name} ...")
+    for_s, labels = parse_duration(options["for_"]), labels_of(options["labels"])
+    wait_s = parse_duration(options["wait"]) if options["wait"] else _LONGEST_WAIT_S
+    rank = options["rank"] if was_given("rank") else "batch"
+
+    def wanted(kind: str) -> Wanted:
+        return Wanted(kind, for_s=for_s, rank=rank, wait_s=wait_s, labels=labels)
+
+    source = KindSessions(lab, wanted, _say)
+    kinds = source.summary()
+    with SessionBoards(source, _say) as boards, Relay(boards, port) as relay:
+        shown = ", ".join(f"{found.free} {kind}" for kind, found in kinds.items())
+        echo(f"the lab's boards: {shown or 'none yet'}", err=True)
+        variables = _variables(HOST, relay.port, "KIND")
+        del variables["TVM_TRACKER_KEY"]  # it is for the client to say
+        echo(_in_words(variables))
+        while True:
+            time.sleep(_BEAT_S)
+
+
+@contextlib.contextmanager
+def _relay(
+    lab: Lab, client: PatientClient, kind: str, found: Mapping[str, Any], port: int = 0
+) -> Iterator[Relay]:
+    """Serve the boards of a lease under their kind."""
+    from farm.lab.relay import Leased, Relay
+    from farm.lab.relay_sessions import LeaseSessions, SessionBoards
+    from farm.lab_client.client import reachable
+
+    if door_url():
+        source = LeaseSessions(lab, found["lease"], kind, len(found["boards"]))
+        with SessionBoards(source, _say) as sessions, Relay(sessions, port) as relay:
+            yield relay
+        return
+    tracker = client.hello["tracker"]
+    addresses = [
+        one["address"] for one in client.ask("boards")["boards"] if one["name"] in found["boards"]
+    ]
+    place = (reachable(tracker["host"]), tracker["port"])
+    with Relay(Leased(kind, found["key"], addresses, place), port) as relay:
+        yield relay
+
+
+def _variables(host: str, port: int, key: str) -> dict[str, str]:
+    """Return the variables by which TVM's tools find a tracker and its boards."""
+    return {"TVM_TRACKER_HOST": host, "TVM_TRACKER_PORT": str(port), "TVM_TRACKER_KEY": key}
+
+
+def _in_words(variables: Mapping[str, str]) -> str:
+    return " ".join(f"{name}={value}" for name, value in variables.items())
+
+
+def _say(line: str) -> None:
+    echo(line, err=True)

@@ -1,0 +1,33 @@
+"""The line with which a lab hands over a board, before the board's own bytes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from farm.errors import DeviceError
+from farm.lab_client.client import error_of
+
+MOST_LINE_BYTES = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """A board's name, and the key that it expects in its next session."""
+
+    board: str
+    match_key: str
+
+
+def board_of(line: bytes) -> Head:
+    """Return what the lab says of a board. Raises the error that it has put there instead."""
+    try:
+        body = json.loads(line)
+    except (ValueError, RecursionError):
+        body = {}
+    if isinstance(body, dict) and "error" in body:
+        raise error_of(body["error"])
+    match body:
+        case {"ok": {"board": str(board), "match_key": str(key)}}:
+            return Head(board, key)
+    raise DeviceError("the lab's answer is not understood", "", "use the farm of its version")
