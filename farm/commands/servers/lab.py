@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -396,4 +397,6 @@ def _page(port: int | None, folder: Path) -> Beside | None:
 
 for command in (lease, run, proxy, user, door):
     lab.add_command(command)
-lab.add_command(end, "release")
+_release = copy.copy(end)  # of its own name: the reference of the commands has both
+_release.name = "release"
+lab.add_command(_release)
