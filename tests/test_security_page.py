@@ -56,7 +56,8 @@ def test_every_row_says_what_could_be_done_what_stops_it_and_what_does_not() -> 
         "behind NAT",
         "users",
         "cache",
-        "record",
+        "a record of runs",
+        "records of tuning",
         "PyPI",
     ],
 )

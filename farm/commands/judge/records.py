@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from farm.commands.common import Session, with_session
 from farm.commands.output import echo
+
+if TYPE_CHECKING:
+    from farm.types import Record
 
 _core = click.option(
     "--core",
@@ -79,7 +84,9 @@ def import_(session: Session, file: Path) -> None:
     """
     from farm.store import RecordStore, read_records
 
-    merged = RecordStore.of_user().merge(read_records(file))
+    found = read_records(file)
+    _check_traces(file, found)
+    merged = RecordStore.of_user().merge(found)
     if session.as_json:
         session.document(
             "imported", {"new": merged.new, "faster": merged.faster, "left": merged.left}
@@ -111,3 +118,21 @@ def remove(session: Session, core: str | None, operator: str | None) -> None:
         session.document("removed", {"records": count})
     else:
         echo(f"{count} records removed")
+
+
+def _check_traces(file: Path, found: Sequence[Record]) -> None:
+    """Raise UsageError for a schedule that could bring code of its own into a kernel."""
+    from farm.compiler.cpu.trace_grammar import check_trace
+    from farm.errors import UsageError
+
+    for record in found:
+        if "trace" not in record.choice:
+            continue
+        try:
+            check_trace(record.choice["trace"])
+        except ValueError as exc:
+            raise UsageError(
+                f"{file} has a schedule that farm does not write",
+                f"the record of {record.workload[:200]} holds {exc}",
+                "nothing was imported; leave this record out, and ask where it comes from",
+            ) from exc

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from farm.compiler.cpu.register_tiles import Tile
+from farm.compiler.cpu.trace_grammar import check_trace
 from farm.compiler.target.cpu_model import CpuModel
 from farm.compiler.winograd_weights import WeightTransform
 from farm.store import digest_of
@@ -144,8 +145,7 @@ class ScheduleTrace:
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> ScheduleTrace:
         """Read the result of `to_json`. Raises KeyError or ValueError for anything else."""
-        if not isinstance(body["trace"], list):
-            raise ValueError("a trace is a list of steps and one of decisions")
+        check_trace(body["trace"])
         return cls(json.dumps(body["trace"], separators=(",", ":")))
 
 

@@ -1,7 +1,7 @@
 """Identify kernels that MetaSchedule can search, and apply the trace that was best for one.
 
-TVM checks each instruction of a trace when it is applied, so that a trace cannot change what a
-kernel computes. A trace that does not apply raises, as when another version of TVM has other
+A trace holds only steps of which TVM checks that they do not change what a kernel computes (see
+`trace_grammar`). One that does not apply raises, as when another version of TVM has other
 primitives.
 """
 

@@ -113,7 +113,8 @@ class Space:
     def _finished(self, trace: Trace) -> tuple[ScheduleTrace, Schedule] | None:
         """Complete a trace by the postprocessors; return it with its schedule.
 
-        Returns None if the trace does not apply. The postprocessors turn annotations into parallel,
+        Returns None if the trace does not apply, or has steps that no record may have. The
+        postprocessors turn annotations into parallel,
         vectorized and unrolled loops.
         """
         sch = Schedule(self._module, seed=self._seed(), error_render_level="none")
@@ -124,9 +125,11 @@ class Space:
                 return None
         except Exception:  # an instruction that does not apply may raise any exception
             return None
-        return ScheduleTrace(
-            json.dumps(sch.trace.as_json(), separators=(",", ":"), default=_number)
-        ), sch
+        text = json.dumps(sch.trace.as_json(), separators=(",", ":"), default=_number)
+        try:
+            return ScheduleTrace.from_json({"trace": json.loads(text)}), sch
+        except ValueError:
+            return None
 
     def _features(self, steps: ScheduleTrace, sch: Schedule | None = None) -> Array:
         """Return the features of a trace: sum and maximum over stores of TVM's features per store.
