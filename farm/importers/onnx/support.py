@@ -104,11 +104,21 @@ def _dropout(node: onnx.NodeProto, known: Facts) -> str:
 
 def _cast(node: onnx.NodeProto, known: Facts) -> str:
     """Refuse types other than bool, integers of 8 to 64 bits and floats of 16 to 64 bits."""
-    wanted = _attribute(node, "to") if node.op_type == "Cast" else known.types.get(node.input[1])
+    wanted = (
+        known.types.get(node.input[1]) if node.op_type == "CastLike" else _attribute(node, "to")
+    )
     for kind in (wanted, known.types.get(node.input[0])):
         if kind and kind not in _WHOLE_BYTES:
             return f"the type {TensorProto.DataType.Name(kind).lower()}"
     return ""
+
+
+def _bit_cast(node: onnx.NodeProto, known: Facts) -> str:
+    """Refuse the types that `_cast` refuses, and bool from bytes that may be neither 0 nor 1."""
+    to_bool = _attribute(node, "to") == TensorProto.BOOL
+    if to_bool and known.types.get(node.input[0]) != TensorProto.BOOL:
+        return "to bool; use Cast"
+    return _cast(node, known)
 
 
 def _mod(node: onnx.NodeProto, known: Facts) -> str:
@@ -182,6 +192,7 @@ _RULES: dict[str, Callable[[onnx.NodeProto, Facts], str]] = {
     "Dropout": _dropout,
     "Cast": _cast,
     "CastLike": _cast,
+    "BitCast": _bit_cast,
     "Mod": _mod,
     "RoiAlign": _roi_align,
     "SpaceToDepth": _space_to_depth,

@@ -27,6 +27,8 @@ SAMPLE = (
         "test_gather_negative_indices",
     ),
     *(
+        "test_bitcast_float32_to_int32",
+        "test_bitcast_bool_to_uint8",
         "test_celu",
         "test_convtranspose_output_shape",
         "test_cumprod_1d_reverse_exclusive",

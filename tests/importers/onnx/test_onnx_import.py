@@ -263,3 +263,17 @@ def test_an_axis_that_two_inputs_share_has_one_extent_even_if_its_name_was_count
     with pytest.raises(ModelError) as caught:
         load(path, a=(2, 4), b=(3, 4))
     assert caught.value.why == "another extent sets axis 0, which it shares, to 2"
+
+
+def test_a_sign_that_is_masked_out_of_the_bits_of_floats_leaves_the_magnitude(
+    onnx_file, load, agree
+):
+    nodes = [
+        helper.make_node("BitCast", ["x"], ["bits"], to=TensorProto.INT32),
+        helper.make_node("BitwiseAnd", ["bits", "mask"], ["magnitude"]),
+        helper.make_node("BitCast", ["magnitude"], ["y"], to=TensorProto.FLOAT),
+    ]
+    mask = {"mask": np.array(0x7FFFFFFF, np.int32)}
+    imported = load(onnx_file(nodes, {"x": ["n", 3, 7]}, {"y": ["n", 3, 7]}, mask, opset=26))
+    assert imported.inputs[0].open
+    agree(imported)

@@ -127,6 +127,16 @@ def test_an_output_whose_shape_depends_on_the_data_is_named(onnx_file, load):
     assert "NonZero: the size of its result depends on the values" in failure(load, path).what
 
 
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [(TensorProto.BOOL, "to bool; use Cast"), (TensorProto.FLOAT8E5M2, "the type float8e5m2")],
+)
+def test_bits_that_are_no_value_of_the_wanted_type_are_refused(kind, words, onnx_file, load):
+    node = helper.make_node("BitCast", ["x"], ["y"], to=kind)
+    path = onnx_file([node], {"x": (TensorProto.UINT8, [2])}, {"y": (kind, [2])}, opset=26)
+    assert f"BitCast: {words}" in failure(load, path).what
+
+
 def test_an_opset_from_the_future_is_refused_by_the_reference(onnx_file, load):
     error = failure(load, onnx_file([Relu], {"x": [2]}, {"y": [2]}, opset=99))
     assert "opset" in error.why and "opset_version" in error.fix

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from tvm import relax
+from tvm import relax, te, tirx
 from tvm.ir import GenericConst
 from tvm.relax.frontend.onnx import onnx_frontend
 from tvm.relax.frontend.onnx.onnx_frontend import OnnxOpConverter
@@ -36,6 +36,29 @@ class Celu(OnnxOpConverter):  # type: ignore[misc]
         return builder.emit(
             relax.op.add(relax.op.maximum(data, zero), relax.op.minimum(falls, zero))
         )
+
+
+class BitCast(OnnxOpConverter):  # type: ignore[misc]
+    """BitCast: the same bits as another type of the same width; Relax has no operator for it."""
+
+    @classmethod
+    def _impl_v26(
+        cls, builder: relax.BlockBuilder, inputs: Inputs, attributes: Attributes, _: Any
+    ) -> relax.Expr:
+        source = str(inputs[0].ty.dtype)
+        wanted = onnx.helper.tensor_dtype_to_np_dtype(attributes["to"]).name
+        if source == wanted:
+            return inputs[0]
+        if source == "bool":  # one bit in LLVM; its byte in memory is 0 or 1
+            return builder.emit(relax.op.astype(inputs[0], wanted))
+        return builder.emit(
+            builder.call_te(_same_bits, inputs[0], wanted, primfunc_name_hint="bit_cast")
+        )
+
+
+def _same_bits(data: te.Tensor, dtype: str) -> te.Tensor:
+    """Return the bits of each element of `data` as an element of `dtype`."""
+    return te.compute(data.shape, lambda *at: tirx.reinterpret(dtype, data[at]), name="bit_cast")
 
 
 class Pow(OnnxOpConverter):  # type: ignore[misc]
@@ -422,6 +445,7 @@ def constant_of(value: Any, operator: str, name: str) -> Any:
 
 CONVERTERS = {
     "Celu": Celu,
+    "BitCast": BitCast,
     "Pow": Pow,
     "LpNormalization": LpNormalization,
     "CumProd": CumProd,
