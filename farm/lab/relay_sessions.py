@@ -2,7 +2,8 @@
 
 A client of TVM asks the relay's tracker for a board, is told a port of loopback and a match key,
 connects there and greets with the key. The session with the board is opened when the client asks,
-and waits some seconds for it; from then on bytes are passed on, the greeting first.
+and waits some seconds for it; from then on bytes are passed on, the greeting first. Of what a board
+sends, only answers pass: TVM's client would execute anything else.
 """
 
 from __future__ import annotations
@@ -13,17 +14,19 @@ import queue
 import socket
 import struct
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
-from farm.errors import DeadlineError, FarmError, LinkError, UsageError
+from farm.errors import DeadlineError, DeviceError, FarmError, LinkError, UsageError
 from farm.lab.relay import HOST, is_ours
 from farm.lab_client.leasing import BoardSession, Duplex, HeldLease, Lab, Wanted
 from farm.processes.cancellation import Cancellation, Cancelled, breakable
+from farm.rpc.answers import AnswerError
 from farm.rpc.handshake import MAGIC, MISMATCH, MOST_KEY_BYTES
+from farm.rpc.passing import SafePassage
 from farm.tracker.listening import listen
 from farm.tracker.protocol import Request, granted, refused
 from farm.tracker.scheduler import Queue, Server, Summary
@@ -245,7 +248,12 @@ class SessionBoards:
         if client is None:
             return
         with client.connection as peer, breakable(partial(_break, peer, board.connection)):
-            pump(peer, board.connection, client.greeting)
+            try:
+                pump(peer, board.connection, client.greeting)
+            except AnswerError as exc:
+                what = f"the board {board.board} sent what no server of TVM's RPC sends"
+                fix = "lease another one, and tell the lab's administrator"
+                raise DeviceError(what, str(exc), fix) from exc
 
     def _accept(self) -> None:
         while True:
@@ -275,24 +283,39 @@ class SessionBoards:
 
 
 def pump(client: socket.socket, board: Duplex, first: bytes) -> None:
-    """Pass bytes between a client and a board until either ends; `first` goes to the board."""
+    """Pass bytes between a client and a board until either ends; `first` goes to the board.
+
+    Raises AnswerError, after the end of both, if the board sends what is no answer.
+    """
     client.settimeout(None)
     board.settimeout(None)
     client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     board.sendall(first)
-    up = threading.Thread(target=_pass_on, args=(client, board), name="lab-pump", daemon=True)
+    passage = SafePassage()
+
+    def ask() -> None:
+        with contextlib.suppress(AnswerError):
+            _pass_on(client, board, lambda data: (passage.from_client(data),))
+
+    up = threading.Thread(target=ask, name="lab-pump", daemon=True)
     up.start()
-    _pass_on(board, client)
-    _break(client, board)
-    up.join()
+    try:
+        _pass_on(board, client, passage.from_board)
+    finally:
+        _break(client, board)
+        up.join()
 
 
-def _pass_on(source: Duplex, sink: Duplex) -> None:
-    with contextlib.suppress(OSError, EOFError):
-        while data := source.recv(_PIECE_BYTES):
-            sink.sendall(data)
-    with contextlib.suppress(OSError, EOFError):
-        sink.shutdown(socket.SHUT_WR)
+def _pass_on(source: Duplex, sink: Duplex, passing: Callable[[bytes], Iterable[bytes]]) -> None:
+    """Pass bytes on until their source ends."""
+    try:
+        with contextlib.suppress(OSError, EOFError):
+            while data := source.recv(_PIECE_BYTES):
+                for part in passing(data):
+                    sink.sendall(part)
+    finally:
+        with contextlib.suppress(OSError, EOFError):
+            sink.shutdown(socket.SHUT_WR)
 
 
 def _break(*connections: Duplex) -> None:

@@ -11,17 +11,23 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
+import hostile_board
 import pytest
 import tvm_clients
 from lab_door import Door, Echo, door
+from lab_process import Board
 from tracker_wire import REQUEST, Wire, tvm_server
 from waiting import LIMIT_S, wait_until
 
 from farm.errors import LinkError
-from farm.lab.relay_sessions import LeaseSessions, SessionBoards
+from farm.lab.relay import Relay
+from farm.lab.relay_sessions import KindSessions, LeaseSessions, SessionBoards
+from farm.lab_client.leasing import Wanted
 from farm.rpc.handshake import MAGIC, MISMATCH, client_greeting
 from farm.transports.lab.ways import at_door
 
@@ -213,6 +219,46 @@ def test_a_lab_of_many_boards_needs_more_than_one_connection(served: Door) -> No
     for board in boards:
         board.listener.close()
         board.board.wire.close()
+
+
+CLIENT = """
+import sys
+from tvm import rpc
+remote = rpc.connect_tracker("127.0.0.1", int(sys.argv[1])).request("evil", session_timeout=60)
+print(remote.get_function("runtime.config_threadpool"))
+"""
+
+
+def test_a_board_runs_no_program_of_its_own_in_tvms_client(served: Door, tmp_path: Path) -> None:
+    """TVM's client carries out what a board asks for: only answers may reach it."""
+    marker, said = tmp_path / "ran", list[str]()
+    with socket.create_server(("127.0.0.1", 0)) as listener, at_door(url(served)) as lab:
+
+        def accept() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    connection, _ = listener.accept()
+                    arguments = (connection, "popen", str(marker))
+                    threading.Thread(
+                        target=hostile_board.serve, args=arguments, daemon=True
+                    ).start()
+
+        threading.Thread(target=accept, daemon=True).start()
+        board = Board(served.lab.port, "evil", listener.getsockname()[1])
+        source = KindSessions(lab, lambda kind: Wanted(kind, for_s=60.0), lambda _: None)
+        with SessionBoards(source, said.append) as boards, Relay(boards, 0) as relay:
+            command = [sys.executable, "-c", CLIENT, str(relay.port)]
+            with subprocess.Popen(command) as client:  # it would ask again and again
+                try:
+                    wait_until(lambda: said or marker.exists(), "the session's end is said")
+                finally:
+                    client.kill()
+        board.wire.close()
+    assert not marker.exists()
+    assert said == [
+        f"evil: the board {board.name} sent what no server of TVM's RPC sends: "
+        "a request to be carried out on this machine (kInitServer)"
+    ]
 
 
 def test_a_connection_that_was_cut_is_made_again(served: Door) -> None:
