@@ -168,16 +168,7 @@ def leases(socket: Path | None, json_: bool, ended: bool) -> None:
     """
     with client_of(socket) as client:
         found = client.ask("leases", ended=ended)["leases"]
-    if json_:
-        document("lab_leases", {"leases": found})
-        return
-    if not found:
-        echo("nothing is leased", err=True)
-        return
-    from farm.views.lab import lab_leases_table
-
-    console = output.console(stderr=False)
-    console.print(lab_leases_table(found, time.time(), console.width))
+    _show_leases(found, json_, "nothing is leased")
 
 
 @lab.command()
@@ -186,7 +177,9 @@ def leases(socket: Path | None, json_: bool, ended: bool) -> None:
 @as_json
 def queue(socket: Path | None, json_: bool) -> None:
     """List who waits for what, where in the queue, and why."""
-    _list_leases(socket, json_, "queued", "nobody waits")
+    with client_of(socket) as client:
+        found = client.ask("leases")["leases"]
+    _show_leases([one for one in found if one["state"] == "queued"], json_, "nobody waits")
 
 
 @lab.command()
@@ -195,22 +188,23 @@ def queue(socket: Path | None, json_: bool) -> None:
 @as_json
 def who(socket: Path | None, json_: bool) -> None:
     """List who has which boards, and for how long."""
-    _list_leases(socket, json_, "active", "nobody has a board")
-
-
-def _list_leases(socket: Path | None, json_: bool, state: str, none: str) -> None:
-    """Print the leases of a state, or `none`."""
     with client_of(socket) as client:
-        found = [one for one in client.ask("leases")["leases"] if one["state"] == state]
+        found = client.ask("leases")["leases"]
+    _show_leases([one for one in found if one["state"] == "active"], json_, "nobody has a board")
+
+
+def _show_leases(found: list[dict[str, Any]], json_: bool, none: str) -> None:
+    """Print leases as a table or as JSON; `none` says that there are none."""
     if json_:
         document("lab_leases", {"leases": found})
-    elif found:
-        from farm.views.lab import lab_leases_table
-
-        console = output.console(stderr=False)
-        console.print(lab_leases_table(found, time.time(), console.width))
-    else:
+        return
+    if not found:
         echo(none, err=True)
+        return
+    from farm.views.lab import lab_leases_table
+
+    console = output.console(stderr=False)
+    console.print(lab_leases_table(found, time.time(), console.width))
 
 
 @lab.command()
@@ -357,7 +351,7 @@ def page(socket: Path | None) -> None:
     The link is good once, for two minutes. The page listens on the server's loopback: from
     elsewhere, use ssh -L.
 
-    
+    \b
     farm lab page
     """
     with client_of(socket) as client:

@@ -1,4 +1,4 @@
-"""What sshd of the lab's server does with the account's keys, as sshd itself says: `sshd -T`.
+"""Check how the lab server's sshd limits the keys of the account, by its own `sshd -T`.
 
 A key of a board may forward ports. No option of a key limits forwarding to Unix sockets: with it a
 board could make sockets wherever the account may write, in the place of the lab's own. And with

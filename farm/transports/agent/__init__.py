@@ -1,4 +1,4 @@
-"""What farm knows of an agent's side: validate what it returns, and say what its errors mean.
+"""Know the agent's side: validate what an agent returns, and say what its errors mean.
 
 Modules:
     keys            keys of agents on this machine, in files of their owner

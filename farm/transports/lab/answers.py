@@ -12,14 +12,14 @@ MOST_LINE_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class HandedBoard:
     """A board's name, and the key that it expects in its next session."""
 
     board: str
     match_key: str
 
 
-def board_of(line: bytes) -> Head:
+def board_of(line: bytes) -> HandedBoard:
     """Return what the lab says of a board. Raises the error that it has put there instead."""
     try:
         body = json.loads(line)
@@ -29,5 +29,5 @@ def board_of(line: bytes) -> Head:
         raise error_of(body["error"])
     match body:
         case {"ok": {"board": str(board), "match_key": str(key)}}:
-            return Head(board, key)
+            return HandedBoard(board, key)
     raise DeviceError("the lab's answer is not understood", "", "use the farm of its version")
