@@ -1,4 +1,4 @@
-"""Refuse operators and attributes that TVM's ONNX importer accepts and converts incorrectly.
+"""Refuse operators and attributes that TVM's ONNX importer or farm's converters would get wrong.
 
 They are refused by operator and attribute, before anything is computed. They were found by the node
 tests that ship with onnx (tools/node-tests).

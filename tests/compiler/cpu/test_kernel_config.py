@@ -8,9 +8,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from relax_models import compute, lowered
+import torch
+from relax_models import CPUS, lowered, module, run, target
 from small_network import network, weights
 from target_profiles import ARM64, X86
+from torch.nn import functional
 from tuning_records import record
 from tvm import relax
 
@@ -24,7 +26,7 @@ from farm.compiler.cpu.kernel_config import (
     parsed,
 )
 from farm.compiler.cpu.register_tiles import Tile
-from farm.compiler.lower import resolve_target
+from farm.compiler.lower import lower, resolve_target
 from farm.compiler.target.cpu_model import cpu_model_of
 from farm.compiler.tuning.batch_build import build_batch, tasks
 from farm.store import RecordStore
@@ -107,7 +109,7 @@ def test_a_record_of_a_method_that_this_farm_does_not_know_is_of_no_effect_but_o
     assert build(context, prepared, X86, cache, records).digest == second.digest
 
 
-def test_every_candidate_is_right_and_its_variant_carries_what_follows_it(
+def test_a_batch_has_a_variant_of_each_candidate_and_its_arguments(
     context, prepared, records, tmp_path
 ):
     _, found = tasks(prepared, X86, records)
@@ -121,14 +123,38 @@ def test_every_candidate_is_right_and_its_variant_carries_what_follows_it(
         assert all(name in arrays.files for variant in batch.variants for name in variant.arguments)
 
 
-def test_a_convolution_by_each_kind_of_candidate_is_right():
-    numbers = np.random.default_rng(3)
-    x, w = (
-        numbers.standard_normal(shape).astype("float32") for shape in ((1, 5, 9, 11), (24, 5, 3, 3))
+def dense(emit, x, w):
+    return emit(relax.op.nn.conv2d(x, w, data_layout="NHWC", kernel_layout="HWIO", padding=1))
+
+
+def depthwise(emit, x, w):
+    channels = int(x.ty.shape[3])
+    return emit(
+        relax.op.nn.conv2d(
+            x, w, groups=channels, data_layout="NHWC", kernel_layout="HWIO", padding=1
+        )
     )
-    answer = compute({"x": x}, lambda emit, x, w: emit(relax.op.nn.conv2d(x, w)), {"w": w})
-    (decision,) = answer.lowered.decisions.values()
+
+
+@pytest.mark.parametrize(
+    ("body", "channels", "shape"), [(dense, 5, (3, 3, 5, 24)), (depthwise, 17, (3, 3, 1, 17))]
+)
+def test_a_convolution_by_every_candidate_is_right(body, channels, shape):
+    cpu = CPUS[-1]
+    numbers = np.random.default_rng(3)
+    x = numbers.standard_normal((1, 9, 11, channels)).astype("float32")
+    w = numbers.standard_normal(shape).astype("float32")
+    image, kernel = torch.from_numpy(x).permute(0, 3, 1, 2), torch.from_numpy(w).permute(3, 2, 0, 1)
+    groups = channels if body is depthwise else 1
+    exact = functional.conv2d(image, kernel, padding=1, groups=groups).permute(0, 2, 3, 1).numpy()
+    [(key, decision)] = lowered({"x": x}, body, {"w": w}, cpu).decisions.items()
     assert decision.config == min(decision.candidates, key=lambda one: one[1])[0]
+    assert len(decision.candidates) > 1
+    for config, _ in decision.candidates:
+        low = lower(module({"x": x}, body, {"w": w}), [w], target(cpu), {}, {key: config})
+        [kernel] = [kernel for kernel in low.kernels if kernel.workload]
+        assert (kernel.choice, kernel.recorded, kernel.note) == (str(config), True, "")
+        np.testing.assert_allclose(run(low, [x], cpu)[0], exact, atol=1e-4, rtol=1e-4)
 
 
 def test_a_record_for_weights_of_float16_is_none_for_those_of_float32_where_a_kernel_may_read_them():  # noqa: E501
