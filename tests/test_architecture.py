@@ -129,19 +129,20 @@ INSIDE_TABLES = {
         __init__
     """,
     "lab": """
-        entities durations health door.commands door.pump door.sshd_settings
-        records checking
+        entities durations care.health door.commands door.pump door.sshd_settings
+        records care.checking
         order refusals inventory codec effects registry door.main door.authorized_keys
         callers door.own_address
-        scheduler relay door.handover
-        relay_sessions
+        scheduler relay.tracker door.handover
+        relay.sessions
         journal
         writer
         sessions
         lender
-        keeper
+        care.keeper
         control
         run
+        care relay
         __init__
     """,
     "commands": """

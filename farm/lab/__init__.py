@@ -18,11 +18,8 @@
     door       the way in from outside, by OpenSSH
     inventory  lab.toml
     run        the process: lock, sockets, event loop, signals
-    health     whether a board is fit: verdicts, faults, recovery; pure
-    checking   a check of a board: golden models by farm bench
-    keeper     what is done about it: checks, power cycles, cooling
-    relay      a tracker on loopback, for unchanged clients of TVM; the boards of a lease nearby
-    relay_sessions  boards from outside: each session of a relay's client goes through the door
+    care       whether boards are fit, and what is done about it
+    relay      a tracker on loopback, for unchanged clients of TVM
 
 A change is on disk before it is acknowledged.
 """

@@ -22,12 +22,12 @@ from typing import Any
 from farm.errors import FarmError, UsageError, did_you_mean
 from farm.lab import refusals
 from farm.lab.callers import Connections, caller_of
+from farm.lab.care.keeper import HealthKeeper
 from farm.lab.codec import shown_board, shown_lease
 from farm.lab.door.commands import is_user
 from farm.lab.door.handover import WAIT_S, Handover, Lab
 from farm.lab.entities import Caller, Event, Lease, LeaseRequest, State
 from farm.lab.journal import Journal
-from farm.lab.keeper import HealthKeeper
 from farm.lab.lender import LabLender
 from farm.lab.writer import Writer
 from farm.lab_client.client import PROTOCOL, reachable

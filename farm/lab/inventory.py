@@ -15,10 +15,10 @@ from farm import sanitize
 from farm.config.profiles import shipped
 from farm.config.toml_lines import Parsed, parse
 from farm.errors import ConfigError, UsageError, did_you_mean
-from farm.lab.checking import MODELS
+from farm.lab.care.checking import MODELS
+from farm.lab.care.health import DAY_S, HealthRules
 from farm.lab.durations import parse_duration
 from farm.lab.entities import RANKS, Cooldown, KnownBoard, LeaseClass, Rules
-from farm.lab.health import DAY_S, HealthRules
 from farm.tracker.agent_messages import HEARTBEAT_S
 from farm.types.postgres_url import is_postgres_url, parse_postgres_url
 

@@ -16,11 +16,11 @@ from pathlib import Path
 from farm import ownership
 from farm.config.profiles import shipped
 from farm.errors import DeviceError, FarmError, UsageError
+from farm.lab.care.keeper import HealthKeeper, remove_old
 from farm.lab.control import MOST_LINE_BYTES, Control
 from farm.lab.entities import Event, Lease
 from farm.lab.inventory import SOCKET_MODES, LabSettings
 from farm.lab.journal import Journal
-from farm.lab.keeper import HealthKeeper, remove_old
 from farm.lab.lender import LabLender
 from farm.lab.records import Records
 from farm.lab.scheduler import LeaseScheduler

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
+from farm.lab.care.health import BAD, HANDS
 from farm.lab.entities import BoardView, Caller, Lease, Prospect, State
-from farm.lab.health import BAD, HANDS
 from farm.lab.lender import LabLender
 
 _MOST_SHOWN = 200  # of the queue: what a person reads, and the scheduler works out

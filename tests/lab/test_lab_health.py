@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from farm.lab import health
-from farm.lab.health import CheckResult, Fault, Health, HealthRules
+from farm.lab.care import health
+from farm.lab.care.health import CheckResult, Fault, Health, HealthRules
 
 RULES = HealthRules(every_s=86400.0, recheck_s=(60.0, 300.0, 900.0), probation_sessions=3)
 FACTS: dict[str, Any] = {"kernel": "6.1", "memory_total_bytes": "4"}

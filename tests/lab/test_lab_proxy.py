@@ -25,8 +25,8 @@ from tracker_wire import REQUEST, Wire, tvm_server
 from waiting import LIMIT_S, wait_until
 
 from farm.errors import LinkError
-from farm.lab.relay import Relay
-from farm.lab.relay_sessions import KindSessions, LeaseSessions, SessionBoards
+from farm.lab.relay.sessions import KindSessions, LeaseSessions, SessionBoards
+from farm.lab.relay.tracker import Relay
 from farm.lab_client.leasing import Wanted
 from farm.rpc.handshake import MAGIC, MISMATCH, client_greeting
 from farm.transports.lab.ways import at_door

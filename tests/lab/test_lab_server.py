@@ -24,7 +24,7 @@ from tracker_wire import MAGIC, PING, REQUEST, Wire
 from waiting import LIMIT_S, wait_until
 
 from farm.errors import DeviceError, LinkError, UsageError
-from farm.lab.relay import Leased, Relay
+from farm.lab.relay.tracker import Leased, Relay
 from farm.lab_client.client import LabClient
 from farm.views.schema import schema
 

@@ -34,7 +34,7 @@ from farm.commands.servers.lab_options import (
 from farm.errors import UsageError
 
 if TYPE_CHECKING:
-    from farm.lab.relay import Relay
+    from farm.lab.relay.tracker import Relay
     from farm.lab_client.client import PatientClient
     from farm.lab_client.leasing import Lab
 
@@ -99,7 +99,7 @@ def run(
     farm lab run pi5 --lab lab://farm@lab -- python tune.py
     """
     from farm.lab.durations import parse_duration
-    from farm.lab.relay import HOST
+    from farm.lab.relay.tracker import HOST
     from farm.processes import subprocesses
 
     beat_s = parse_duration(heartbeat)
@@ -157,7 +157,7 @@ def proxy(kind: str | None, port: int, socket: Path | None, **options: Any) -> N
 
 def _proxy_of_lease(lab: Lab, kind: str, port: int, options: dict[str, Any]) -> None:
     """Serve the boards of a lease, and keep it alive."""
-    from farm.lab.relay import HOST
+    from farm.lab.relay.tracker import HOST
 
     with patient(lab) as client:
         found = granted(lab, client, {**request_of(kind, options), "heartbeat_s": _BEAT_S})
@@ -179,8 +179,8 @@ def _proxy_of_lease(lab: Lab, kind: str, port: int, options: dict[str, Any]) -> 
 def _proxy_of_lab(lab: Lab, port: int, options: dict[str, Any]) -> None:
     """Serve all boards of a lab, with a lease for each session."""
     from farm.lab.durations import parse_duration
-    from farm.lab.relay import HOST, Relay
-    from farm.lab.relay_sessions import KindSessions, SessionBoards
+    from farm.lab.relay.sessions import KindSessions, SessionBoards
+    from farm.lab.relay.tracker import HOST, Relay
     from farm.lab_client.leasing import Wanted
 
     for name in ("count", "board"):
@@ -211,8 +211,8 @@ def _relay(
     lab: Lab, client: PatientClient, kind: str, found: Mapping[str, Any], port: int = 0
 ) -> Iterator[Relay]:
     """Serve the boards of a lease under their kind."""
-    from farm.lab.relay import Leased, Relay
-    from farm.lab.relay_sessions import LeaseSessions, SessionBoards
+    from farm.lab.relay.sessions import LeaseSessions, SessionBoards
+    from farm.lab.relay.tracker import Leased, Relay
     from farm.lab_client.client import reachable
 
     if door_url():

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 
 from farm import sanitize
 from farm.errors import FarmError, UsageError, did_you_mean
-from farm.lab import checking, health
+from farm.lab.care import checking, health
+from farm.lab.care.health import CheckResult, Fault, Health, HealthRules
 from farm.lab.entities import Caller, KnownBoard
-from farm.lab.health import CheckResult, Fault, Health, HealthRules
 from farm.lab.lender import LabLender
 from farm.lab.records import OpenSession
 from farm.processes import subprocesses

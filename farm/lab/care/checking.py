@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from farm import sanitize
-from farm.lab.health import UNREACHABLE, CheckResult, Health, judge
+from farm.lab.care.health import UNREACHABLE, CheckResult, Health, judge
 from farm.processes import subprocesses
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from functools import partial
 from typing import Protocol
 
 from farm.errors import DeadlineError, DeviceError, FarmError, LinkError, UsageError
-from farm.lab.relay import HOST, is_ours
+from farm.lab.relay.tracker import HOST, is_ours
 from farm.lab_client.leasing import BoardSession, Duplex, HeldLease, Lab, Wanted
 from farm.processes.cancellation import Cancellation, Cancelled, breakable
 from farm.rpc.answers import AnswerError

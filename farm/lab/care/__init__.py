@@ -1,0 +1,7 @@
+"""Care for the boards of a lab: whether each is fit, and what is done about it.
+
+Modules:
+    health    whether a board is fit: verdicts, faults, recovery; pure
+    checking  a check of a board: golden models by farm bench
+    keeper    what is done about it: checks, power cycles, cooling
+"""
