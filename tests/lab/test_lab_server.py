@@ -29,6 +29,7 @@ from farm.lab_client.client import LabClient
 from farm.views.schema import schema
 
 SHORT = '[lab]\ntracker_class = "batch"\n[lab.classes.interactive]\nlongest = "1h"\nboards = 2\n'
+_LEFT_S = 100.0  # what is left behind stays longer
 
 
 @pytest.fixture
@@ -374,6 +375,33 @@ def test_run_that_is_stopped_gives_its_board_back(
         runner.wait(LIMIT_S)
         assert wait_until(lambda: client.ask("lease", lease=1)["lease"]["ended_at"], "the end")
         assert client.ask("lease", lease=1)["lease"]["state"] == state
+
+
+# farm, stopped at the worst moment: the program has started, and farm does not know its number yet
+STOPPED_AT_START = """
+import signal, subprocess
+class Popen(subprocess.Popen):
+    def __init__(self, *words, **options):
+        super().__init__(*words, **options)
+        signal.raise_signal(signal.SIGINT)
+subprocess.Popen = Popen
+from farm.__main__ import main
+main()
+"""
+
+
+def test_run_that_is_stopped_as_its_program_starts_leaves_nothing_behind(served: Lab) -> None:
+    Board(served.port)
+    runner = subprocess.Popen(
+        [sys.executable, "-c", STOPPED_AT_START, "lab", "run", "pi5", "--", "sleep", "1000"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=served.environment,
+    )
+    runner.communicate(timeout=_LEFT_S)  # the program has its output, too
+    assert runner.returncode == 130
+    with served.client() as client:
+        assert client.ask("lease", lease=1)["lease"]["state"] == "released"
 
 
 def test_run_ends_its_program_when_the_lease_ends(served: Lab) -> None:

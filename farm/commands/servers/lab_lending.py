@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 _PORT = 9190
 _BEAT_S = 60.0
+_TICK_S = 0.1  # for which a signal waits while a program runs
 _LONGEST_WAIT_S = 7 * 86400.0  # in the queue, for a client of TVM's, which waits until it hangs up
 _of_heartbeat = click.option(
     "--heartbeat",
@@ -100,7 +101,6 @@ def run(
     """
     from farm.lab.durations import parse_duration
     from farm.lab.relay.tracker import HOST
-    from farm.processes import subprocesses
 
     beat_s = parse_duration(heartbeat)
     with lab_of(socket) as lab, patient(lab) as client:
@@ -113,13 +113,7 @@ def run(
                     "FARM_LAB_LEASE": str(number),
                     "FARM_LAB_BOARDS": " ".join(found["boards"]),
                 }
-                child = subprocesses.attached(command, env=variables)
-                try:
-                    beating = Heartbeats(lab, number, beat_s)
-                    while (code := subprocesses.wait(child, beat_s / BEAT_PARTS)) is None:
-                        beating.beat()
-                finally:
-                    subprocesses.end(child)
+                code = _run_alive(command, variables, Heartbeats(lab, number, beat_s), beat_s)
         finally:
             give_back(lab, number)
     raise SystemExit(code)
@@ -153,6 +147,30 @@ def proxy(kind: str | None, port: int, socket: Path | None, **options: Any) -> N
             _proxy_of_lease(lab, kind, port, options)
         else:
             _proxy_of_lab(lab, port, options)
+
+
+def _run_alive(
+    command: Sequence[str], variables: Mapping[str, str], beating: Heartbeats, beat_s: float
+) -> int:
+    """Run a program with heartbeats of its lease; return its exit code.
+
+    A signal is looked for, and not raised in the middle of starting the program or waiting for it:
+    the program would be left behind, or this one would wait for it for ever.
+    """
+    from farm.processes import signals, subprocesses
+
+    with signals.deferred():
+        child = subprocesses.attached(command, env=variables)
+        try:
+            heard_at = time.monotonic()
+            while (code := subprocesses.shell_status(child, _TICK_S)) is None:
+                signals.check()
+                if time.monotonic() - heard_at >= beat_s / BEAT_PARTS:
+                    beating.beat()
+                    heard_at = time.monotonic()
+        finally:
+            subprocesses.end(child)
+    return code
 
 
 def _proxy_of_lease(lab: Lab, kind: str, port: int, options: dict[str, Any]) -> None:
