@@ -202,7 +202,9 @@ def away(path: Path, cause: OSError) -> LinkError:
     """Return the error for a server that is not there."""
     why = f"{sanitize.one_line(str(path))}: {cause.strerror or cause}"
     return LinkError(
-        "there is no lab server", why, "start it: farm lab serve; or name its socket with --socket"
+        "there is no lab server here",
+        why,
+        "start it: farm lab serve; from outside: --lab lab://farm@HOST",
     )
 
 

@@ -392,5 +392,5 @@ def _page(port: int | None, folder: Path) -> Beside | None:
 for command in (lease, run, proxy, user, door):
     lab.add_command(command)
 _release = copy.copy(end)  # of its own name: the reference of the commands has both
-_release.name = "release"
+_release.name, _release.short_help = "release", "The same as end."
 lab.add_command(_release)

@@ -61,7 +61,7 @@ as_json = click.option("--json", "json_", is_flag=True, help="Print one JSON doc
 
 def request_options(command: F) -> F:
     """Add the options of what is leased."""
-    for option in (
+    options = (
         click.option(
             "--for",
             "for_",
@@ -99,7 +99,8 @@ def request_options(command: F) -> F:
             metavar="NAME=VALUE",
             help="Said of the lease where it is listed.",
         ),
-    ):
+    )
+    for option in reversed(options):  # the last one that is added is the first of the help
         command = option(command)
     return command
 
