@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -94,7 +95,12 @@ class Host:
         """A program that goes on there."""
         log = (self.folder / f"log-{len(self.started)}").open("w")
         child = subprocess.Popen(
-            self.words(*shlex.split(command)), env=self.variables, stdout=log, stderr=log, text=True
+            self.words(*shlex.split(command)),
+            env=self.variables,
+            stdout=log,
+            stderr=log,
+            text=True,
+            start_new_session=True,
         )
         self.started.append(child)
         return child
@@ -115,6 +121,8 @@ class Host:
             if child.poll() is None:
                 child.terminate()
                 child.wait(LIMIT_S)
+            with contextlib.suppress(ProcessLookupError):  # TVM's server leaves its worker behind
+                os.killpg(child.pid, signal.SIGKILL)
         with contextlib.suppress(AssertionError):
             self.run("kill $(cat /run/farm-sshd.pid)")
         self.holder.kill()
