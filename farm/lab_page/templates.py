@@ -18,7 +18,15 @@ from farm.lab.entities import HOUR_S, BoardView
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-_BADGES = {"free": "good", "leased": "none", "in session": "none", "away": "bad"}
+_BADGES = {
+    "free": "good",
+    "leased": "none",
+    "in session": "none",
+    "checking": "none",
+    "out": "warn",
+    "silent": "bad",
+    "away": "bad",
+}
 _SIGNS = {"good": "✓", "none": "●", "bad": "✗", "warn": "!"}
 _NEAR_S = 18 * HOUR_S  # for which the time of the day is enough
 
