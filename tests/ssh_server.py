@@ -45,6 +45,7 @@ class SshServer:
     folder: Path
     port: int
     mark: str
+    address: str = "127.0.0.1"
     child: subprocess.Popen[bytes] = field(init=False)
 
     @property
@@ -68,7 +69,7 @@ class SshServer:
     def trust(self) -> None:
         """Vouch for the server's host key."""
         self.known_hosts.write_text(
-            f"[127.0.0.1]:{self.port} {(self.folder / 'host_key.pub').read_text()}"
+            f"[{self.address}]:{self.port} {(self.folder / 'host_key.pub').read_text()}"
         )
 
     @property
@@ -99,7 +100,7 @@ class SshServer:
         deadline = Deadline(LIMIT_S)
         while True:
             try:
-                socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
+                socket.create_connection((self.address, self.port), timeout=1).close()
                 return
             except OSError:
                 assert self.child.poll() is None and not deadline.expired, log.read_text()

@@ -34,6 +34,7 @@ _BEAT_S = 10.0
 _QUEUE_S = 1.0  # between two looks at the place in the queue
 _END_S = 5.0  # to give a lease back
 _STEP_S = 0.2
+_GIVES_WAY = "batch"  # the class of work that gives way between two sessions
 
 Say = Callable[[str], None]
 
@@ -193,6 +194,25 @@ class HeldLease:
             with self._lab.client() as client:
                 self._ensure_active(client.ask("lease", lease=self.number)["lease"])
 
+    def is_due(self) -> bool:
+        """Return whether it is time to let others have the board, between two sessions."""
+        assert self._lab
+        try:
+            with self._lab.client() as client:
+                lease = client.ask("lease", lease=self.number)["lease"]
+                if lease["ends_at"] - time.time() < self._wanted.for_s / 2:
+                    return True
+                if self._wanted.rank != _GIVES_WAY:
+                    return False
+                others = client.ask("leases")["leases"]
+        except (FarmError, OSError):  # whoever opens the next session is told
+            return False
+        return any(
+            one["state"] == "queued" and one["kind"] == lease["kind"]
+            for one in others
+            if one["owner"] != lease["owner"]
+        )
+
     def _run(self) -> None:
         try:
             with self._reach() as lab:
@@ -316,6 +336,15 @@ class LeasePool:
         timer = threading.Timer(self._linger_s, self._sweep, [key, held])
         timer.daemon = True
         timer.start()
+
+    def give_way(self, key: Any) -> None:
+        """Give back the leases under a key that are not in use, where others should have them."""
+        with self._lock:
+            waiting = [held for held, _ in self._idle.get(key, []) if held.usable]
+        for held in waiting:
+            if held.is_due():
+                held.end()
+                held.join()
 
     def end_all(self) -> None:
         """Give all leases back, those in use, too."""

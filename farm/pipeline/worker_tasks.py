@@ -182,12 +182,19 @@ def measure_task(
     context: TaskContext, device: Device, fitted: DeviceBuild, plan: Plan, cache: Path
 ) -> Samples:
     """Run one job on a device. If a lab leases it, the wait for a board is not the job's time."""
-    from farm import executor, transports
+    from farm import executor
+
+    _reserve(context, device)
+    return executor.measure(context, with_local_store(device, cache), fitted, plan)
+
+
+def _reserve(context: TaskContext, device: Device) -> None:
+    """Have a board for the session that is opened next, if a lab leases the device."""
+    from farm import transports
 
     transports.reserve(
         device, context.ask, lambda words: context.note(Progress(Stage.CONNECTING, words))
     )
-    return executor.measure(context, with_local_store(device, cache), fitted, plan)
 
 
 def with_time_ledger(
@@ -303,9 +310,15 @@ def time_variants_task(
     cache: Path,
     deadline_s: float,
 ) -> None:
-    """Measure the variants of a batch; all results are reported as notes while it runs."""
+    """Measure the variants of a batch; all results are reported as notes while it runs.
+
+    If a lab leases the device, others have their turn before, and the wait is not the batch's time.
+    """
+    from farm import transports
     from farm.executor import tuning
 
+    transports.give_way(device)
+    _reserve(context, device)
     tuning.time_variants(context, with_local_store(device, cache), batch, agent, deadline_s)
 
 
@@ -321,6 +334,7 @@ def compare_task(
     """Measure two builds, interleaved."""
     from farm.executor import compare_builds
 
+    _reserve(context, device)
     return compare_builds.compare(
         context, with_local_store(device, cache), sides, agent, until, deadline_s
     )

@@ -210,6 +210,10 @@ class WorkerPool:
         if self._quiet not in (None, slot):
             self._pause(worker)
 
+    def drop(self, slot: str) -> None:
+        """End what a slot does; nothing more is heard of it."""
+        self._dismiss(slot)
+
     def messages(self, timeout_s: float) -> list[Message]:
         """Return the slots' messages, waiting at most `timeout_s` for the first one.
 

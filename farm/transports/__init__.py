@@ -33,7 +33,7 @@ To add a transport, write a module and add one line to `_TRANSPORTS`. The module
              optional, for transports that lend boards: return how many boards there are
     facts(device)
              optional: return what the board's system says beside the agent, as texts by name
-    reserve(device, ask, say), patience_s(device), board_facts()
+    reserve(device, ask, say), give_way(device), patience_s(device), board_facts()
              optional, for boards that are leased: wait for one before a job begins; how long that
              may take; which board the session of this thread is with
 """
@@ -196,6 +196,12 @@ def reserve(device: Device, ask: Ask, say: Callable[[str], None]) -> None:
     """
     if wait := getattr(_transport(device), "reserve", None):
         wait(device, ask, say)
+
+
+def give_way(device: Device) -> None:
+    """Let others have the board before the next session, if a lab leases it as batch work."""
+    if leave := getattr(_transport(device), "give_way", None):
+        leave(device)
 
 
 def patience_s(device: Device) -> float:

@@ -7,10 +7,13 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from lab_process import Lab
 from tracker_wire import HOST, REQUEST, Wire
 from waiting import LIMIT_S, wait_until
 
@@ -104,3 +107,31 @@ def session_with(place: tuple[str, int, str]) -> BlockingSession:
     connection = BlockingConnection(socket.create_connection((host, port), timeout=LIMIT_S))
     opened = completed(open_session(connection, "the board", match_key, Deadline(LIMIT_S), LIMIT_S))
     return BlockingSession(opened, "the board", Deadline(LIMIT_S))
+
+
+@contextlib.contextmanager
+def registered(lab: Lab, count: int, kind: str = "x86") -> Iterator[None]:
+    """Agents of farm's that register with a lab, each on a port of its own."""
+    children = []
+    try:
+        for number in range(count):
+            log = (lab.folder / f"agent-{number}.log").open("wb")
+            command = [sys.executable, "-m", "farm", "agent", "--port", "0", "--tracker"]
+            command += [f"127.0.0.1:{lab.port}", "--key", kind]
+            children.append(
+                subprocess.Popen(
+                    command, env=lab.environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL
+                )
+            )
+        with lab.client() as client:
+            wait_until(lambda: uses(client).count("free") == count, "the agents are there")
+            yield
+    finally:
+        for child in children:
+            child.terminate()
+        for child in children:
+            child.wait(LIMIT_S)
+
+
+def uses(client: Any) -> list[str]:
+    return [board["use"] for board in client.ask("boards")["boards"]]

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from lab_agents import registered, uses
 from lab_door import Door, door
 from lab_process import Lab
 from onnx import TensorProto, helper, numpy_helper
@@ -29,40 +30,12 @@ from farm.transports.lab import transport
 from farm.types import Device
 
 
-@contextlib.contextmanager
-def agents(lab: Lab, count: int, kind: str = "x86") -> Iterator[None]:
-    """Agents of farm's that register with a lab, each on a port of its own."""
-    children = []
-    try:
-        for number in range(count):
-            log = (lab.folder / f"agent-{number}.log").open("wb")
-            command = [sys.executable, "-m", "farm", "agent", "--port", "0", "--tracker"]
-            command += [f"127.0.0.1:{lab.port}", "--key", kind]
-            children.append(
-                subprocess.Popen(
-                    command, env=lab.environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL
-                )
-            )
-        with lab.client() as client:
-            wait_until(lambda: uses(client).count("free") == count, "the agents are there")
-            yield
-    finally:
-        for child in children:
-            child.terminate()
-        for child in children:
-            child.wait(LIMIT_S)
-
-
-def uses(client: Any) -> list[str]:
-    return [board["use"] for board in client.ask("boards")["boards"]]
-
-
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
     with door(tmp_path_factory.mktemp("door")) as one:
         one.add("alice")
         (one.sshd.home / ".ssh" / "config").write_text(f"IdentityFile {one.key_of('alice')}\n")
-        with agents(one.lab, 2):
+        with registered(one.lab, 2):
             yield one
 
 

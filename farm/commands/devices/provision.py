@@ -139,10 +139,10 @@ def provision(
 def _tunnel(service: bool, options: dict[str, Any]) -> Tunnel | None:
     """Return the tunnel to a lab, if there is to be one, and let the agent register through it.
 
-    Raises UsageError for options that contradict it.
+    Raises UsageError for options that contradict it, and DeviceError if its host key is not known.
     """
     from farm.lab.door.commands import is_user
-    from farm.transports.ssh.systemd_tunnel import TRACKER, tunnel_of
+    from farm.transports.ssh.systemd_tunnel import TRACKER, host_keys, tunnel_of
 
     lab, board = options.pop("lab"), options["board"]
     if not lab:
@@ -161,6 +161,7 @@ def _tunnel(service: bool, options: dict[str, Any]) -> Tunnel | None:
         why = "the tunnel of each board has a port of its own on the lab's server"
         raise UsageError("--lab wants --port PORT", why, fix)
     tunnel = tunnel_of(lab, board, options["port"], options["tracker"])
+    host_keys(tunnel)  # before anything is done
     options["tracker"] = TRACKER
     return tunnel
 

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from farm import __version__
+from farm import __version__, transports
 from farm.compiler import fingerprint
 from farm.errors import FarmError
 from farm.pipeline.tuning.search import BatchRequest, Kernel, Search
@@ -31,6 +31,7 @@ from farm.types import (
     Profile,
     Progress,
     Record,
+    Stage,
     TuningRound,
     VariantStarted,
     WrongVariant,
@@ -47,6 +48,7 @@ _UNKNOWN_S = 2.0  # one call of every kernel of a model that was never measured
 _BUILDER = "worker"
 _AHEAD = 2  # batches for each board, built or being built on a cluster
 _FAILURES = 3  # in a row, after which a board is no longer used
+_IN_QUEUE_S = 5.0  # of a lab, after which an idle board takes the batch of one that waits
 
 
 @dataclass
@@ -55,7 +57,7 @@ class Board:
 
     `said` is its current activity or its last error. `gone` means that it is no longer used.
     `waited_s` is how long it waited for batches after its first one; `idle_since` is set while it
-    waits.
+    waits. `queued_since` is set while it has a batch, but waits in a lab's queue for its board.
     """
 
     device: Device
@@ -71,6 +73,7 @@ class Board:
     batches: int = 0
     waited_s: float = 0.0
     idle_since: float | None = None
+    queued_since: float | None = None
     facts: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -117,6 +120,7 @@ class TuningLoop:
             while True:
                 if not deadline.expired:
                     self._build_next()
+                self._call_back(deadline)
                 self._measure_next(deadline)
                 under_way = [board for board in work.boards if board.batch]
                 if not (under_way or self._building) and (deadline.expired or not self._built):
@@ -163,6 +167,26 @@ class TuningLoop:
             thread=True,
         )
 
+    def _call_back(self, deadline: Deadline) -> None:
+        """Take a batch back from a board that is still in a lab's queue.
+
+        Another board that is idle measures it; if the time is over, nobody does.
+        """
+        boards = self.work.boards
+        some_idle = any(not one.gone and one.batch is None for one in boards)
+        for board in boards:
+            if board.batch is None or board.queued_since is None:
+                continue
+            queued_s = time.monotonic() - board.queued_since
+            if deadline.expired or (some_idle and not self._built and queued_s > _IN_QUEUE_S):
+                self.pool.drop(board.slot)
+                board.queued_since = None
+                if deadline.expired:
+                    self._take(board)
+                else:
+                    self._built.append(board.batch)
+                    board.batch, some_idle = None, False
+
     def _measure_next(self, deadline: Deadline) -> None:
         """Assign waiting batches to idle boards."""
         # The board with the fewest batches comes first: all get some if building is the bottleneck.
@@ -178,12 +202,13 @@ class TuningLoop:
                     board.idle_since = None
                 batch = self._built.pop(0)
                 board.batch, board.trying, board.rounds, board.wrong = batch, None, [], {}
+                board.queued_since = None
                 limit_s = self._limit_s(batch)
                 self.pool.assign(
                     board.slot,
                     time_variants_task,
                     *(board.device, batch, board.agent, self.work.store.root, limit_s),
-                    deadline_s=limit_s,
+                    deadline_s=limit_s + transports.patience_s(board.device),
                     task=f"{len(batch.variants)} variants on {board.device.name}",
                     here=board.device.on_this_machine,
                 )
@@ -211,9 +236,11 @@ class TuningLoop:
             elif isinstance(note, WrongVariant):
                 board.wrong[note.index] = note.why
             elif isinstance(note, dict):
-                board.facts = note
+                board.facts, board.queued_since = note, None
             elif isinstance(note, Progress):
                 board.said = f"{note.stage.value} {note.note}".strip()
+                if note.stage is Stage.CONNECTING and board.queued_since is None:
+                    board.queued_since = time.monotonic()
         elif message.kind is Kind.DONE:
             board.failures, board.said = 0, ""
             board.batches += 1
@@ -247,7 +274,7 @@ class TuningLoop:
         work, batch, trying = self.work, board.batch, board.trying
         self._take(board)
         board.failures += 1
-        board.said = error.what
+        board.said, board.queued_since = error.what, None
         if (
             batch is not None
             and trying is not None

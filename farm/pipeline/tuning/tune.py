@@ -144,7 +144,7 @@ def tune(
                     compare_task,
                     arguments,
                     said,
-                    _COMPARE_S,
+                    _COMPARE_S + transports.patience_s(board.device),
                     f"{model.name} before and after on {board.device.name}",
                 )
             except WrongAnswer:

@@ -70,6 +70,16 @@ def reserve(device: Device, ask: Ask, say: Say) -> None:
         pass
 
 
+def give_way(device: Device) -> None:
+    """Give back the board of batch work that this process keeps for its next session.
+
+    It is given back if somebody else waits for one, or the half of the lease's time is over: so
+    that it does not end in a session.
+    """
+    wants = wanted(device)
+    _pool.give_way((device.url, wants.rank, wants.for_s))
+
+
 def patience_s(device: Device) -> float:
     """Return how long a job may wait for a board."""
     return wanted(device).wait_s

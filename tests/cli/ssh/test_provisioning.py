@@ -344,7 +344,8 @@ def test_a_tunnel_to_a_lab_is_a_unit_beside_the_agents(
         port = str(free_port())
         options = ("--service", "--lab", url, *NAMED, "--port", port)
         stranger = provision(farm, *options)
-        assert stranger.code == 5 and f"the host key of {url} is not known here" in stranger.out
+        assert_failed(stranger, 5, f"the host key of {url} is not known here")
+        assert list(board.data.iterdir()) == [], "before anything is done"
         with (board.home / ".ssh" / "known_hosts").open("a") as known:
             known.write(lab.known_hosts.read_text())
         done = provision(farm, *options)

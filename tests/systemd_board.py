@@ -44,6 +44,7 @@ umount -l /sys/fs/cgroup
 mount -t cgroup2 cgroup2 /sys/fs/cgroup
 for folder in /run /home /etc/systemd/system; do mount -t tmpfs -o mode=755 tmpfs $folder; done
 mount --bind {folder}/passwd /etc/passwd
+if test -e {folder}/hosts; then mount --bind {folder}/hosts /etc/hosts; fi
 cd /etc/systemd/system
 for target in {targets}; do echo "[Unit]" >$target.target; done
 cat >user.service <<END
@@ -77,8 +78,12 @@ exec {systemd} --system --unit=multi-user.target --log-target=console --show-sta
 
 @dataclass
 class SystemdBoard(SshServer):
-    """Its processes are those of a process namespace, which `cut` ends."""
+    """Its processes are those of a process namespace, which `cut` ends.
 
+    `prefix` are the first words of a command in its network, if that is not ours.
+    """
+
+    prefix: tuple[str, ...] = ()
     group: Path = field(init=False)
 
     def start(self) -> None:
@@ -86,6 +91,7 @@ class SystemdBoard(SshServer):
         self.group.mkdir(exist_ok=True)
         (self.folder / "passwd").write_text(
             f"{Path('/etc/passwd').read_text()}{USER}:x:{USER_ID}:{USER_ID}::/home/{USER}:/bin/sh\n"
+            "pi:x:0:0::/home/board:/bin/sh\n"  # as root, by another name
         )
         names = {
             "user": USER,
@@ -99,7 +105,7 @@ class SystemdBoard(SshServer):
             (self.folder / "init").write_text(PROCESS_1.format(targets=" ".join(TARGETS), **names))
             script = INIT.format(**names)
             self.child = subprocess.Popen(
-                ["sh", "-c", script], stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                [*self.prefix, "sh", "-c", script], stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
         self.wait(self.folder / "systemd.log")
 
@@ -158,8 +164,10 @@ def _is_possible() -> bool:
 
 
 @contextlib.contextmanager
-def systemd_board(folder: Path, mark: str) -> Iterator[SystemdBoard]:
-    """The board, for as long as the block lasts."""
+def systemd_board(
+    folder: Path, mark: str, prefix: tuple[str, ...] = (), address: str = "127.0.0.1"
+) -> Iterator[SystemdBoard]:
+    """The board, for as long as the block lasts; in a network of its own, with an address there."""
     if not _is_possible():
         pytest.skip("a systemd of one's own needs root, systemd and control groups")
     port = prepare(
@@ -172,8 +180,8 @@ def systemd_board(folder: Path, mark: str) -> Iterator[SystemdBoard]:
     # The users of the board have home folders of their own.
     path = f"SetEnv PATH=/run/bin:{os.defpath}"
     environment = re.sub("SetEnv HOME=[^ ]*", path, config.read_text())
-    config.write_text(environment)
-    board = SystemdBoard(folder, port, mark)
+    config.write_text(environment.replace("ListenAddress 127.0.0.1", f"ListenAddress {address}"))
+    board = SystemdBoard(folder, port, mark, address, prefix)
     board.trust()
     try:
         board.start()
