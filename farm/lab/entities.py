@@ -52,6 +52,7 @@ class LeaseRequest:
     `heartbeat_s`, a lease without a heartbeat for so long is abandoned. `wait_s` limits the time in
     the queue. `nonce` makes asking again harmless. An implicit request is made for a client of
     TVM's, which knows of no leases. A `check` is the lab's own, to see whether a board is fit.
+    With `any_health` a board in probation will do, which else is for batch work.
     """
 
     owner: str
@@ -68,6 +69,7 @@ class LeaseRequest:
     implicit: bool = False
     tags: tuple[str, ...] = ()
     check: bool = False
+    any_health: bool = False
 
     def fits(self, board: str, tags: Iterable[str]) -> bool:
         """Return whether a board of the kind is one that is wanted."""
