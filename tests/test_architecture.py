@@ -135,7 +135,7 @@ INSIDE_TABLES = {
         callers door.own_address
         scheduler relay door.handover
         relay_sessions
-        journal
+        journal notices
         writer
         sessions
         lender

@@ -20,6 +20,7 @@
     run        the process: lock, sockets, event loop, signals
     health     whether a board is fit: verdicts, faults, recovery; pure
     checking   a check of a board: golden models by farm bench
+    notices    what people are told: webhook or command
     keeper     what is done about it: checks, power cycles, cooling
     relay      a tracker on loopback, for unchanged clients of TVM; the boards of a lease nearby
     relay_sessions  boards from outside: each session of a relay's client goes through the door

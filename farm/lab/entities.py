@@ -200,6 +200,14 @@ class KnownBoard:
 
 
 @dataclass(frozen=True, slots=True)
+class NoticeWays:
+    """How people are told: a url for a POST of JSON with `text`, a command, both or neither."""
+
+    webhook: str = ""
+    command: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Rules:
     """How boards are shared.
 

@@ -17,9 +17,8 @@ from farm.config.toml_lines import Parsed, parse
 from farm.errors import ConfigError, UsageError, did_you_mean
 from farm.lab.checking import MODELS
 from farm.lab.durations import parse_duration
-from farm.lab.entities import RANKS, Cooldown, KnownBoard, LeaseClass, Rules
+from farm.lab.entities import RANKS, Cooldown, KnownBoard, LeaseClass, NoticeWays, Rules
 from farm.lab.health import DAY_S, HealthRules
-from farm.lab.notices import NoticeWays
 from farm.tracker.agent_messages import HEARTBEAT_S
 from farm.types.postgres_url import is_postgres_url, parse_postgres_url
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from farm import sanitize
 from farm.lab.durations import duration
-from farm.lab.entities import Event, Lease, State
+from farm.lab.entities import Event, Lease, NoticeWays, State
 from farm.lab.health import BAD, GOOD, HANDS, PROBATION
 from farm.lab.scheduler import LeaseScheduler
 from farm.processes import subprocesses
@@ -45,14 +45,6 @@ _OF_HEALTH = {
     PROBATION: "is back, in probation",
     GOOD: "is good again",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class NoticeWays:
-    """How people are told: a url for a POST of JSON with `text`, a command, both or neither."""
-
-    webhook: str = ""
-    command: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,6 +54,13 @@ def test_the_health_of_a_board_by_rest_has_its_checks_and_facts(paged: Paged) ->
     assert missing.status == 404 and missing.json["error"]["what"] == "there is no board 'pi5-08'"
 
 
+def test_the_command_shows_the_checks_of_a_board(paged: Paged) -> None:
+    done = paged.lab.farm("health", "pi5-07")
+    assert done.returncode == 0 and "pi5-07 is good" in done.stdout and "right" in done.stdout
+    done = paged.lab.farm("health", "pi5-08", "--json")
+    assert done.returncode == 2 and "there is no board 'pi5-08'" in done.stderr + done.stdout
+
+
 def test_an_administrator_drains_and_returns_a_board_by_rest_and_by_the_page(paged: Paged) -> None:
     place = "/api/1/boards/pi5-07"
     assert paged.ask("POST", f"{place}/drain", {"because": "x"}).status == 403, "who asks?"

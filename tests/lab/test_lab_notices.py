@@ -16,10 +16,10 @@ from waiting import wait_until
 
 from farm.errors import ConfigError
 from farm.lab.effects import Effects, Past
-from farm.lab.entities import Event, KnownBoard, Lease, LeaseRequest, Rules, State
+from farm.lab.entities import Event, KnownBoard, Lease, LeaseRequest, NoticeWays, Rules, State
 from farm.lab.inventory import read_settings
 from farm.lab.journal import Batch, Journal, Session
-from farm.lab.notices import FLAPPING_S, NoticeWays, Notifier
+from farm.lab.notices import FLAPPING_S, Notifier
 from farm.lab.scheduler import LeaseScheduler
 
 DAY_S = 86400.0
