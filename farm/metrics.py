@@ -27,9 +27,39 @@ class Metric:
     kind: str = "gauge"
 
 
-def text(metrics: Iterable[Metric]) -> str:
+class Histogram:
+    """Counts of values by bucket, for each set of labels. `buckets` are upper ends, ascending."""
+
+    def __init__(self, name: str, help: str, buckets: Sequence[float]) -> None:  # noqa: A002
+        self.name, self.help, self.kind = name, help, "histogram"
+        self._buckets = (*buckets, math.inf)
+        self._counts: dict[tuple[tuple[str, str], ...], list[int]] = {}
+        self._sums: dict[tuple[tuple[str, str], ...], float] = {}
+
+    def observe(self, value: float, **labels: str) -> None:
+        """Count a value."""
+        key = tuple(labels.items())
+        counts = self._counts.setdefault(key, [0] * len(self._buckets))
+        counts[next(n for n, most in enumerate(self._buckets) if value <= most)] += 1
+        self._sums[key] = self._sums.get(key, 0.0) + value
+
+    def lines(self) -> list[str]:
+        """Return its lines; none if nothing was counted."""
+        lines = _head(self) if self._counts else []
+        for key, counts in sorted(self._counts.items()):
+            labels, below = dict(key), 0
+            for most, count in zip(self._buckets, counts, strict=True):
+                below += count
+                edge = _labels({**labels, "le": f"{most:g}" if most < math.inf else "+Inf"})
+                lines.append(f"{self.name}_bucket{{{edge}}} {below}\n")
+            lines.append(f"{self.name}_sum{{{_labels(labels)}}} {_number(self._sums[key])}\n")
+            lines.append(f"{self.name}_count{{{_labels(labels)}}} {below}\n")
+        return lines
+
+
+def text(metrics: Iterable[Metric | Histogram]) -> str:
     """Return the metrics as text; omit a metric without values."""
-    return "".join(line for metric in metrics if metric.values for line in _lines(metric))
+    return "".join(line for metric in metrics for line in _lines(metric))
 
 
 def metrics_of_runs(runs: Sequence[Run]) -> str:
@@ -77,11 +107,20 @@ def _percentile(latency: Latency, name: str) -> float | None:
     return value
 
 
-def _lines(metric: Metric) -> list[str]:
-    head = [f"# HELP {metric.name} {metric.help}\n", f"# TYPE {metric.name} {metric.kind}\n"]
+def _lines(metric: Metric | Histogram) -> list[str]:
+    if isinstance(metric, Histogram):
+        return metric.lines()
+    if not metric.values:
+        return []
     # a mapping, because a duplicate sample makes the whole page invalid
     values = {_labels(labels): _number(value) for labels, value in metric.values}
-    return head + [f"{metric.name}{{{labels}}} {value}\n" for labels, value in values.items()]
+    return _head(metric) + [
+        f"{metric.name}{{{labels}}} {value}\n" for labels, value in values.items()
+    ]
+
+
+def _head(metric: Metric | Histogram) -> list[str]:
+    return [f"# HELP {metric.name} {metric.help}\n", f"# TYPE {metric.name} {metric.kind}\n"]
 
 
 def _labels(labels: Mapping[str, str]) -> str:

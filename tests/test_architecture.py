@@ -135,7 +135,7 @@ INSIDE_TABLES = {
         callers door.own_address
         scheduler relay.tracker door.handover
         relay.sessions
-        journal
+        journal care.notices
         writer
         sessions
         lender

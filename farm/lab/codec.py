@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any
 
+from farm.lab.care.health import Health
 from farm.lab.entities import Agent, BoardView, Event, Lease, LeaseRequest, Prospect, State
 from farm.tracker.agent_messages import BoardState
 
@@ -75,6 +77,31 @@ def shown_board(
         "heard_s": None if heard_s is None else round(heard_s, 1),
         **dataclasses.asdict(state),
     }
+
+
+def shown_health(board: str, kind: str, health: Health, now: float) -> dict[str, Any]:
+    """Return the health of a board as people see it, with its checks, the oldest first."""
+    at = {"since": health.since or None, "due_at": health.due_at or None}
+    return {
+        "board": board,
+        "kind": kind,
+        "state": health.state,
+        "why": health.why,
+        "out": health.out,
+        **{name: value if value != math.inf else None for name, value in at.items()},
+        "failed_recoveries": health.failed,
+        "reduced_stability": health.reduced_stability(now),
+        "usual_s": health.usual_s,
+        "power_cycles": list(health.cycled_at),
+        "checks": [
+            {**dataclasses.asdict(one), "facts": _texts(one.facts)} for one in health.checks
+        ],
+        "faults": [dataclasses.asdict(one) for one in health.faults],
+    }
+
+
+def _texts(facts: Mapping[str, Any]) -> dict[str, str]:
+    return {name: str(value) for name, value in facts.items()}
 
 
 def event_from_json(body: Mapping[str, Any]) -> Event:

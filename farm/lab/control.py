@@ -22,8 +22,9 @@ from typing import Any
 from farm.errors import FarmError, UsageError, did_you_mean
 from farm.lab import refusals
 from farm.lab.callers import Connections, caller_of
+from farm.lab.care.health import Health
 from farm.lab.care.keeper import HealthKeeper
-from farm.lab.codec import shown_board, shown_lease
+from farm.lab.codec import shown_board, shown_health, shown_lease
 from farm.lab.door.commands import is_user
 from farm.lab.door.handover import WAIT_S, Handover, Lab
 from farm.lab.entities import Caller, Event, Lease, LeaseRequest, State
@@ -36,6 +37,9 @@ from farm.types import new_lease_key
 
 MOST_LINE_BYTES = 1 << 16
 _MOST_WAIT_S = 20.0
+_MOST_SESSION_END_S = 75.0  # less than clients wait for an answer
+_AFTER_SILENCE_S = 10.0
+_LOOK_S = 0.1
 _MOST_EVENTS = 1000
 _MOST_BEHIND = 10_000  # events of a reader who does not read
 _MOST_COUNT = 10_000
@@ -154,10 +158,12 @@ class Control:
             "keep": self._keep,
             "extend": self._extend,
             "end": self._end,
+            "session-end": self._session_end,
             "events": self._events,
             "page": self._page,
             "speak-for": self._speak_for,
             "expel": self._expel,
+            "health": self._health,
             "check": self._care,
             "power": self._care,
             "drain": self._care,
@@ -344,6 +350,7 @@ class Control:
             fields.labels(),
             fields.text("nonce", ""),
             tags=fields.texts("tags"),
+            any_health=fields.flag("any_health"),
         )
         lease = self.lender.scheduler.request(request, new_lease_key(), self._clock())
         self.lender.know(lease)
@@ -401,6 +408,22 @@ class Control:
         self.lender.settle()
         return await self._told(lease, caller)
 
+    async def _session_end(self, fields: Fields, caller: Caller) -> dict[str, Any]:
+        """Say how a session of a lease has ended, and whether that was the board's own fault.
+
+        Its agent tells that at once, or its silence, once it has lasted; None if neither does.
+        """
+        lease = self.lender.scheduler.lease(fields.whole("lease"))
+        if lease.request.owner != caller.name:
+            raise refusals.anothers(lease)
+        match_key = fields.text("match_key")
+        until = self._clock() + min(_MOST_SESSION_END_S, self.lender.silent_s + _AFTER_SILENCE_S)
+        while (end := self.lender.sessions.how_ended(match_key)) is None:
+            if self._clock() >= until:
+                return {"session": None}
+            await asyncio.sleep(_LOOK_S)
+        return {"session": dataclasses.asdict(end)}
+
     async def _events(self, fields: Fields, _: Caller) -> dict[str, Any]:
         if fields.flag("follow"):
             return {}
@@ -416,6 +439,17 @@ class Control:
                 "farm lab serve --page 9180",
             )
         return {"url": self.open_page(caller)}
+
+    async def _health(self, fields: Fields, _: Caller) -> dict[str, Any]:
+        """Tell what is known of the health of a board, and how its checks went."""
+        board, scheduler = fields.text("board"), self.lender.scheduler
+        kind = scheduler.kind_of(board)
+        if kind is None:
+            raise refusals.no_board(board, [one.name for one in scheduler.boards()])
+        record = self.lender.records.of(board)
+        found = (record.health if record else None) or Health()
+        await self._kept()
+        return {"health": shown_health(board, kind, found, self._clock())}
 
     async def _care(self, fields: Fields, caller: Caller) -> dict[str, Any]:
         """Do what an administrator wants with a board."""
@@ -452,6 +486,10 @@ class Control:
         async with contextlib.aclosing(self.follow(since)) as events:
             async for event in events:
                 await _write_event(writer, event)
+
+    async def oldest_event(self) -> int:
+        """Return the number of the oldest event that is kept; 0 if there is none."""
+        return await asyncio.get_running_loop().run_in_executor(None, self._journal.oldest_event)
 
     async def follow(self, since: int) -> AsyncGenerator[Event]:
         """Yield the events after a number: first those that are kept, then new ones, without a gap.

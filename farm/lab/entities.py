@@ -52,6 +52,7 @@ class LeaseRequest:
     `heartbeat_s`, a lease without a heartbeat for so long is abandoned. `wait_s` limits the time in
     the queue. `nonce` makes asking again harmless. An implicit request is made for a client of
     TVM's, which knows of no leases. A `check` is the lab's own, to see whether a board is fit.
+    With `any_health` a board in probation will do, which else is for batch work.
     """
 
     owner: str
@@ -68,6 +69,7 @@ class LeaseRequest:
     implicit: bool = False
     tags: tuple[str, ...] = ()
     check: bool = False
+    any_health: bool = False
 
     def fits(self, board: str, tags: Iterable[str]) -> bool:
         """Return whether a board of the kind is one that is wanted."""
@@ -195,6 +197,14 @@ class KnownBoard:
     profile: str = ""
     power: tuple[str, ...] = ()
     cooldown: Cooldown | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NoticeWays:
+    """How people are told: a url for a POST of JSON with `text`, a command, both or neither."""
+
+    webhook: str = ""
+    command: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

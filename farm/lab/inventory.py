@@ -18,7 +18,7 @@ from farm.errors import ConfigError, UsageError, did_you_mean
 from farm.lab.care.checking import MODELS
 from farm.lab.care.health import DAY_S, HealthRules
 from farm.lab.durations import parse_duration
-from farm.lab.entities import RANKS, Cooldown, KnownBoard, LeaseClass, Rules
+from farm.lab.entities import RANKS, Cooldown, KnownBoard, LeaseClass, NoticeWays, Rules
 from farm.tracker.agent_messages import HEARTBEAT_S
 from farm.types.postgres_url import is_postgres_url, parse_postgres_url
 
@@ -26,6 +26,7 @@ SOCKET_MODES = {"owner": 0o600, "group": 0o660, "everyone": 0o666}
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 _ADDRESS = re.compile(r"(?P<host>[\w.-]+|\[[0-9a-fA-F:]+\]):(?P<port>\d{1,5})")
 _PDU = re.compile(r"pdudaemon://(?P<place>[\w.-]+:\d{1,5})/(?P<pdu>[\w.-]+)/(?P<outlet>[\w.-]+)")
+_WEBHOOK = re.compile(r"https?://[^\s/]+(/\S*)?")
 _ASK = "import sys, urllib.request as u; u.urlopen(sys.argv[1], timeout=30).read()"
 _MOST_BYTES = 4 << 20
 
@@ -39,6 +40,8 @@ class LabSettings:
     people: str = "owner"  # who may use the control socket
     page: int | None = None  # its port on loopback
     heartbeat_s: float = HEARTBEAT_S  # of farm's agents
+    keep_s: float = 90 * DAY_S  # leases that have ended, sessions and events
+    notify: NoticeWays = field(default_factory=NoticeWays)
     health: HealthRules = field(default_factory=HealthRules)
     rules: Rules = field(default_factory=Rules)
     boards: tuple[KnownBoard, ...] = ()
@@ -101,6 +104,8 @@ class _Reader:
             "gather",
             "pickup",
             "heartbeat",
+            "keep",
+            "notify",
             "health",
             "classes",
             "owners",
@@ -117,12 +122,15 @@ class _Reader:
             pickup_s=self._get(at, lab, "pickup", usual.pickup_s, _seconds),
             implicit_rank=self._get(at, lab, "tracker_class", usual.implicit_rank, _one_of(RANKS)),
         )
+        settings = LabSettings()
         return LabSettings(
             self._get(at, lab, "store", None, self._store),
-            self._get(at, lab, "tracker", LabSettings().tracker, _host_and_port),
+            self._get(at, lab, "tracker", settings.tracker, _host_and_port),
             self._get(at, lab, "people", "owner", _one_of(SOCKET_MODES)),
             self._get(at, lab, "page", None, _port),
             self._get(at, lab, "heartbeat", HEARTBEAT_S, _seconds),
+            self._get(at, lab, "keep", settings.keep_s, _at_least_a_day),
+            self._get(at, lab, "notify", settings.notify, _notify),
             self._health(self._table((*at, "health"), lab), "health" in lab),
             rules,
             self._boards(self._table((*at, "boards"), lab)),
@@ -292,6 +300,23 @@ def _cooldown(value: Any) -> Cooldown:
     if not isinstance(below, (int, float)) or isinstance(below, bool):
         raise ValueError("below_c: a temperature in degrees Celsius")
     return Cooldown(_seconds(value.get("at_most", "5m")), float(below))
+
+
+def _notify(value: Any) -> NoticeWays:
+    if not isinstance(value, dict) or not value or not set(value) <= {"webhook", "command"}:
+        raise ValueError('{ webhook = "https://chat.example/...", command = "COMMAND" }, or one')
+    webhook = _text(value["webhook"]) if "webhook" in value else ""
+    if webhook and not _WEBHOOK.fullmatch(webhook):
+        raise ValueError("webhook: a url that begins with https:// or http://")
+    words = tuple(shlex.split(_text(value["command"]))) if "command" in value else ()
+    return NoticeWays(webhook, words)
+
+
+def _at_least_a_day(value: Any) -> float:
+    seconds = _seconds(value)
+    if seconds < DAY_S:
+        raise ValueError("a day or more")
+    return seconds
 
 
 def _seconds(value: Any) -> float:

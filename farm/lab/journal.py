@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 _VERSIONS = "farm_lab_schema"
 _THE_SERVER = 1
+_MOST_PRUNED = 500  # rows of a table at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +213,21 @@ class Journal:
         """
         self._database.change(lambda db: self._write(db, batch))
 
+    def prune(self, before: float) -> int:
+        """Remove leases, sessions and events from before a time, some at once; return how many.
+
+        The newest lease and the newest event stay: their numbers must not be used again.
+        """
+        return self._database.change(lambda db: self._prune(db, before))
+
+    def oldest_event(self) -> int:
+        """Return the number of the oldest event that is kept; 0 if there is none."""
+        from sqlalchemy import func
+
+        table = _tables().events
+        query = table.select().with_only_columns(func.min(table.c.number))
+        return self._database.ask(lambda db: db.scalar(query)) or 0
+
     def events(self, since: int, most: int) -> list[Event]:
         """Return the events after a number, the oldest first."""
         table = _tables().events
@@ -292,7 +308,35 @@ class Journal:
         rows = db.execute(table.select().order_by(table.c.seen_at))
         return [record_from_json(json.loads(row.body)) for row in rows]
 
-    def _write(self, db: Connection, batch: Batch) -> None:
+    def _prune(self, db: Connection, before: float) -> int:
+        from sqlalchemy import func, select
+
+        its, removed = _tables(), 0
+        self._ensure_ours(db)
+        leases, events, sessions = its.leases, its.events, its.sessions
+        for table, ended in ((leases, leases.c.ended_at), (events, events.c.at)):
+            newest = db.scalar(select(func.max(table.c.number))) or 0
+            old = select(table.c.number).where(ended < before, table.c.number < newest)
+            numbers = list(db.execute(old.order_by(table.c.number).limit(_MOST_PRUNED)).scalars())
+            if table is leases:
+                db.execute(its.holdings.delete().where(its.holdings.c.lease.in_(numbers)))
+            db.execute(table.delete().where(table.c.number.in_(numbers)))
+            removed += len(numbers)
+        rows = list(
+            db.execute(
+                select(sessions.c.board, sessions.c.since)
+                .where(sessions.c.until < before)
+                .limit(_MOST_PRUNED)
+            )
+        )
+        for board, since in rows:
+            db.execute(
+                sessions.delete().where(sessions.c.board == board, sessions.c.since == since)
+            )
+        return removed + len(rows)
+
+    def _ensure_ours(self, db: Connection) -> None:
+        """Raise FarmError if another server has taken the tables over."""
         its = _tables()
         ours = its.server.update().where(
             its.server.c.id == _THE_SERVER, its.server.c.holder == self._holder
@@ -304,6 +348,10 @@ class Journal:
                 why,
                 "stop one of them, or give it a store of its own",
             )
+
+    def _write(self, db: Connection, batch: Batch) -> None:
+        its = _tables()
+        self._ensure_ours(db)
         put(db, its.leases, [_row(lease) for lease in batch.leases.values()])
         put(db, its.holdings, [dataclasses.asdict(one) for one in batch.taken])
         holdings = [row for lease in batch.leases.values() for row in _holdings(lease)]

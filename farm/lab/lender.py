@@ -21,8 +21,9 @@ from farm.lab.effects import Effects
 from farm.lab.entities import Agent, Event, KnownBoard, Lease, LeaseRequest, Rules, State
 from farm.lab.records import OpenSession, Records
 from farm.lab.scheduler import LeaseScheduler
-from farm.lab.sessions import Sessions
+from farm.lab.sessions import SessionEnd, Sessions
 from farm.lab.writer import Writer
+from farm.metrics import Histogram
 from farm.tracker.agent_messages import (
     HEARTBEAT_S,
     AgentHello,
@@ -70,11 +71,14 @@ class Keeper(Protocol):
     def before_idle(self, board: str, had_session: bool) -> None:
         """Say whether a board that is about to be idle may be lent."""
 
-    def session_ended(self, board: str, session: OpenSession | None, ended: SessionEnded) -> None:
-        """Take in how a session has ended."""
+    def session_ended(self, board: str, session: OpenSession | None, ended: SessionEnded) -> str:
+        """Take in how a session has ended; return the board's own fault, or ""."""
 
     def fault(self, board: str, owner: str, what: str) -> None:
         """Take in a fault of a board in a session."""
+
+    def holds(self, board: str) -> bool:
+        """Return whether nobody, the lab's checks included, is to have a board now."""
 
 
 class LabLender:
@@ -102,7 +106,7 @@ class LabLender:
         self.sessions = Sessions(scheduler, writer, self.records, rules, clock)
         self.keeper: Keeper | None = None
         self.endings: Counter[tuple[str, str]] = Counter()  # of sessions, by kind and how
-        self._silent_s = _SILENT_BEATS * heartbeat_s
+        self.silent_s = _SILENT_BEATS * heartbeat_s  # without a word, after which a board is
         self._now: float | None = None  # of the tracker
         self._agents: dict[int, Agent] = {}  # by peer
         self._silent: set[str] = set()  # boards that have not been heard for long
@@ -129,6 +133,11 @@ class LabLender:
         self._keys = {lease.key: lease.number for lease in scheduler.remembered()}
 
     # of the control socket
+
+    @property
+    def commit_s(self) -> Histogram:
+        """How long transactions took."""
+        return self._writer.commit_s
 
     def settle(self) -> None:
         """Keep what has changed in the scheduler; then tell it, and answer who waited for it."""
@@ -209,13 +218,14 @@ class LabLender:
             if request.implicit:
                 self.scheduler.withdraw(request.lease, self._clock())
         last_word = self._connections.heard_at(peer)
-        if agent := self._agents.get(peer):
-            self._blame(agent.board, "its agent hung up")
-        is_agent = self._agents.pop(peer, None) is not None
+        agent = self._agents.get(peer)
+        for board in sorted({agent.board} if agent else self._boards_of.get(peer, ())):
+            self._blame(board, "its agent hung up" if agent else "its server hung up")
+        self._agents.pop(peer, None)
         self._connections.disconnect(peer)
         for board in self._boards_of.pop(peer, ()):
             self._lose(board)
-            self._gone[board] = last_word if is_agent or self._now is None else self._now
+            self._gone[board] = last_word if agent or self._now is None else self._now
         self.settle()
 
     def register(self, peer: int, server: Server) -> int | None:
@@ -327,7 +337,7 @@ class LabLender:
         agent = self._agents[peer]
         agent.state = heartbeat.state
         if heartbeat.session is None:
-            return Wishes()
+            return Wishes(hold=self._holds(agent.board))
         self._join(agent.board, agent.kind, heartbeat.session)
         return Wishes(self.sessions.to_end(agent.board, heartbeat.session))
 
@@ -335,14 +345,15 @@ class LabLender:
         """Take in how a session has ended; return what the agent is to do."""
         agent = self._agents[peer]
         self.endings[agent.kind, ended.how] += 1
-        known = self.sessions.of(agent.board)
+        known, fault = self.sessions.of(agent.board), ""
         if known and known.match_key == ended.match_key:
             if self.keeper:
-                self.keeper.session_ended(agent.board, known, ended)
+                fault = self.keeper.session_ended(agent.board, known, ended)
                 self.keeper.before_idle(agent.board, True)
             self.sessions.end(agent.board)
             self.settle()
-        return Wishes()
+        self.sessions.note_end(ended.match_key, SessionEnd(agent.board, ended.how, fault))
+        return Wishes(hold=self._holds(agent.board))
 
     # inside
 
@@ -395,14 +406,14 @@ class LabLender:
 
     def _find_silent(self, now: float) -> None:
         for peer, agent in self._agents.items():
-            if now - self._connections.heard_at(peer) > self._silent_s:
-                self._fall_silent(agent.board, f"nothing heard for {self._silent_s:.0f} s")
+            if now - self._connections.heard_at(peer) > self.silent_s:
+                self._fall_silent(agent.board, f"nothing heard for {self.silent_s:.0f} s")
         for board in self._hushed - self._silent:
             offer = self._offers.get(board)
-            if offer and now - self._connections.heard_at(offer.peer) > self._silent_s:
-                self._fall_silent(board, f"nothing heard for {self._silent_s:.0f} s")
+            if offer and now - self._connections.heard_at(offer.peer) > self.silent_s:
+                self._fall_silent(board, f"nothing heard for {self.silent_s:.0f} s")
         for board, since in list(self._gone.items()):
-            if now - since > self._silent_s:
+            if now - since > self.silent_s:
                 del self._gone[board]
                 if self.scheduler.holder(board) is not None:
                     self._fall_silent(board, "its connection is lost")
@@ -415,9 +426,17 @@ class LabLender:
 
     def _blame(self, board: str, what: str) -> None:
         """Count what happened in a session as the board's fault."""
-        session = self.sessions.of(board)
-        if session and self.keeper:
+        if (session := self.sessions.of(board)) is None:
+            return
+        self.sessions.note_end(session.match_key, SessionEnd(board, fault=f"{what}, in a session"))
+        if self.keeper:
             self.keeper.fault(board, session.owner, f"{what}, in a session")
+
+    def _holds(self, board: str) -> bool:
+        """Return whether an agent is not to offer its board, and note that it does not."""
+        holds = self.keeper is not None and self.keeper.holds(board)
+        self.scheduler.board_held(board, holds, self._clock())
+        return holds
 
     def _withdraw(self, board: str) -> Offer:
         offer = self._offers.pop(board)

@@ -22,6 +22,13 @@ def unknown_board(board: str, kind: str, known: Iterable[str]) -> UsageError:
     )
 
 
+def no_board(board: str, known: Iterable[str]) -> UsageError:
+    """Return the error for a board that the lab does not have."""
+    return UsageError(
+        f"there is no board {board[:100]!r}", did_you_mean(board, known), "farm lab boards"
+    )
+
+
 def no_board_tagged(request: LeaseRequest, known: Iterable[str]) -> UsageError:
     """Return the error for tags that no board of the kind has, all of them."""
     tags = ", ".join(request.tags)

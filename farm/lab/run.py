@@ -16,8 +16,11 @@ from pathlib import Path
 from farm import ownership
 from farm.config.profiles import shipped
 from farm.errors import DeviceError, FarmError, UsageError
-from farm.lab.care.keeper import HealthKeeper, remove_old
+from farm.lab.care import keeper, notices
+from farm.lab.care.keeper import HealthKeeper
+from farm.lab.care.notices import Notifier
 from farm.lab.control import MOST_LINE_BYTES, Control
+from farm.lab.durations import duration
 from farm.lab.entities import Event, Lease
 from farm.lab.inventory import SOCKET_MODES, LabSettings
 from farm.lab.journal import Journal
@@ -35,6 +38,9 @@ from farm.tracker.server import TrackerServer
 
 _TICK_S = 1.0
 _DRAIN_S = 5.0
+_DOWN_S = 30.0  # without a server, that people are told of
+_PRUNE_S = 3600.0
+_ALIVE = "alive"  # a file that is touched as long as a server runs
 _BESIDE = 1024  # connections to the control socket and to the page
 
 
@@ -112,14 +118,21 @@ class LabServer:
             time.time,
             lambda kind: kind if kind in shipped() else "",
         )
-        remove_old(place.folder)
+        keeper.remove_old(place.folder)
+        notices.remove_old(place.folder)
         self.lender.keeper = self.control.keeper = self.keeper
+        self.notifier = Notifier(scheduler, settings.notify, place.folder, time.time, say)
+        self.control.watch(self.notifier.note)
+        self._keep_s, self._prune_at = settings.keep_s, now
+        self._alive = place.folder / _ALIVE
+        self._note_start(now)
         self._tick()
 
     async def end(self) -> None:
         """End all connections, and keep what has changed."""
         self._ticking.cancel()
         self.keeper.close()
+        self.notifier.close()
         self.tracker.close()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_DRAIN_S):
@@ -132,9 +145,25 @@ class LabServer:
     def _tell(self, leases: list[Lease], events: list[Event]) -> None:
         self.control.tell(leases, events)
 
+    def _note_start(self, now: float) -> None:
+        """Note that the server has started, and for how long there was none."""
+        before = self._alive.stat().st_mtime if self._alive.exists() else None
+        away_s = 0.0 if before is None else max(0.0, now - before)
+        detail = "" if before is None else f"after {duration(away_s)} without a server"
+        self.lender.scheduler.note("server-started", now, "", None, "farm", detail)
+        if away_s >= _DOWN_S:
+            self.notifier.down(away_s)
+        self._alive.touch(mode=0o600)
+
     def _tick(self) -> None:
+        now = time.time()
         self.keeper.tick()
         self.lender.tick(self._loop.time())
+        self.notifier.tick()
+        if now >= self._prune_at:
+            self._prune_at = now + _PRUNE_S
+            self._writer.prune(now - self._keep_s)
+        os.utime(self._alive)
         self._ticking = self._loop.call_later(_TICK_S, self._tick)
 
 

@@ -84,15 +84,23 @@ class LeaseScheduler:
         lease = self._holder_of(board)
         if lease is not None and lease.request.implicit:
             self._end(lease, State.RELEASED, now)
-        board.idle = True
+        board.idle, board.held = True, False
         self._registry.refresh(board)
         self._match(kind, now)
 
     def board_busy(self, name: str) -> None:
         """Note that a board is not to be lent: it has a session."""
         board = self._registry.boards[name]
-        board.idle = False
+        board.idle = board.held = False
         self._registry.refresh(board)
+
+    def board_held(self, name: str, held: bool, now: float) -> None:
+        """Note whether a board without a session is told not to offer itself."""
+        board = self._registry.boards[name]
+        board.held = held and not board.idle
+        lease = self._holder_of(board)
+        if board.held and lease is not None and lease.request.implicit:  # no offer will end it
+            self._end(lease, State.RELEASED, now)
 
     def board_hushed(self, name: str) -> None:
         """Note that a board has not been heard as it should: it is not lent."""
@@ -172,7 +180,7 @@ class LeaseScheduler:
     def board_gone(self, name: str, now: float) -> None:
         """Note that a board has hung up. An implicit lease of it is lost; others go on."""
         board = self._registry.boards[name]
-        board.present = board.idle = board.hushed = False
+        board.present = board.idle = board.held = board.hushed = False
         self._registry.refresh(board)
         lease = self._holder_of(board)
         implicit = lease is None or lease.request.implicit
@@ -472,7 +480,7 @@ class LeaseScheduler:
             else "leased"
             if lease and board.idle
             else "out"
-            if board.idle and board.barred
+            if board.barred and (board.idle or board.held)
             else "free"
             if board.idle
             else "in session"
@@ -617,7 +625,7 @@ class LeaseScheduler:
                 for board in kind.free.values()
                 if board.name not in kept
                 and request.fits(board.name, board.tags)
-                and (not board.batch_only or request.rank == "batch")
+                and (not board.batch_only or request.rank == "batch" or request.any_health)
             ]
             if len(fitting) >= count:
                 self._grant(lease, fitting[:count], now)

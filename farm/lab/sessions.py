@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from farm.errors import UsageError
 from farm.lab.durations import duration
@@ -19,6 +20,19 @@ from farm.lab.writer import Writer
 from farm.tracker.agent_messages import BoardSession, EndSession
 
 _MOST_CUT = 4096  # sessions of boards that have hung up, or of an earlier server
+_MOST_ENDS = 4096  # sessions of which it is known how they have ended
+
+
+@dataclass(frozen=True, slots=True)
+class SessionEnd:
+    """How a session has ended: one of ENDINGS, or "" where the board did not say.
+
+    `fault` is what happened if that was the board's own fault.
+    """
+
+    board: str
+    how: str = ""
+    fault: str = ""
 
 
 class Sessions:
@@ -39,6 +53,7 @@ class Sessions:
         self._clock = clock
         self._open: dict[str, tuple[str, OpenSession]] = {}  # kind and session, by board
         self._cut: OrderedDict[str, OpenSession] = OrderedDict()  # by match key
+        self._ends: OrderedDict[str, SessionEnd] = OrderedDict()  # by match key
         for record in records.all():
             if record.session:
                 self._cut[record.session.match_key] = record.session
@@ -72,6 +87,7 @@ class Sessions:
         if known and known.match_key == match_key:
             return
         self.end(board)
+        self._ends.pop(match_key, None)  # it was cut off from the lab, and goes on
         now, holder = self._clock(), self._scheduler.holder(board)
         cut = self._cut.pop(match_key, None)
         if cut is None and holder is not None and not holder.request.implicit:
@@ -97,11 +113,25 @@ class Sessions:
                 self._cut.popitem(last=False)
         self.end(board)
 
+    def how_ended(self, match_key: str) -> SessionEnd | None:
+        """Return how a session has ended, or whose fault it is that it will; None if neither."""
+        return self._ends.get(match_key)
+
+    def note_end(self, match_key: str, end: SessionEnd) -> None:
+        """Keep how a session has ended; a fault of its board that is known stays known."""
+        if (before := self._ends.get(match_key)) and before.fault:
+            return
+        self._ends[match_key] = end
+        while len(self._ends) > _MOST_ENDS:
+            self._ends.popitem(last=False)
+
     def end(self, board: str) -> None:
         """Note that a board has no session any more."""
         if (found := self._open.pop(board, None)) is None:
             return
         kind, session = found
+        if session.match_key not in self._ends:
+            self.note_end(session.match_key, SessionEnd(board))
         now = self._clock()
         if session.owner:
             ended = Session(board, kind, session.owner, session.since, now, session.lease)

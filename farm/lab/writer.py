@@ -7,6 +7,7 @@ it; where there are none, it is carried out at once. The rest is kept at the nex
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
@@ -14,7 +15,9 @@ from farm.errors import FarmError
 from farm.lab.effects import Effects
 from farm.lab.journal import Batch, Journal, Session
 from farm.lab.records import BoardRecord
+from farm.metrics import Histogram
 
+_COMMIT_BUCKETS_S = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 10.0)
 Action = Callable[[], None]
 
 
@@ -33,7 +36,12 @@ class Writer:
         self._writing: asyncio.Future[None] | None = None
         self._then: list[Action] = []  # of the one that is written
         self._urgent = False  # whether that one changes leases
+        self._began = 0.0
+        self._pruning: asyncio.Future[int] | None = None
         self._broken = False
+        self.commit_s = Histogram(
+            "farm_lab_commit_seconds", "How long a transaction took.", _COMMIT_BUCKETS_S
+        )
 
     def put(self, effects: Effects) -> None:
         """Keep what has changed, soon."""
@@ -76,6 +84,17 @@ class Writer:
         if not self._batch.empty:
             self._start_soon()
 
+    def prune(self, before: float) -> None:
+        """Remove what ended before a time, in portions between which other changes are kept."""
+        if not (self._pruning or self._broken):
+            self._pruning = self._loop.run_in_executor(self._thread, self._journal.prune, before)
+            self._pruning.add_done_callback(lambda done: self._pruned(done, before))
+
+    def _pruned(self, done: asyncio.Future[int], before: float) -> None:
+        self._pruning = None
+        if not done.cancelled() and done.exception() is None and done.result():
+            self.prune(before)
+
     async def drain(self) -> None:
         """Wait until everything is kept."""
         while not self._broken and (self._writing or not self._batch.empty):
@@ -97,6 +116,7 @@ class Writer:
             return
         batch, self._batch = self._batch, Batch()
         self._then, self._after, self._urgent = self._after, [], batch.durable
+        self._began = time.monotonic()
         self._writing = self._loop.run_in_executor(self._thread, self._journal.write, batch)
         self._writing.add_done_callback(self._written)
 
@@ -104,6 +124,7 @@ class Writer:
         self._writing = None
         if done.cancelled():
             return
+        self.commit_s.observe(time.monotonic() - self._began)
         if error := done.exception():
             self._broken = True  # what was not kept is not so: the next server reads what is
             known = (

@@ -40,6 +40,10 @@ class Connection(Protocol):
         """Return a file to read from."""
         ...
 
+    def shutdown(self, how: int, /) -> None:
+        """End what is read and sent."""
+        ...
+
     def close(self) -> None:
         """Hang up."""
         ...
@@ -77,6 +81,11 @@ class LabClient:
         with contextlib.suppress(OSError):
             self._file.close()
             self._socket.close()
+
+    def cut(self) -> None:
+        """Break the wait of another thread for an answer."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
 
     def ask(self, do: str, **fields: Any) -> dict[str, Any]:
         """Return the server's answer."""

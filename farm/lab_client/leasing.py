@@ -9,7 +9,7 @@ import contextlib
 import secrets
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -140,7 +140,8 @@ class HeldLease:
         self, reach: Callable[[], AbstractContextManager[Lab]], wanted: Wanted, say: Say
     ) -> None:
         self.number = 0
-        self.boards: tuple[str, ...] = ()
+        self._cuts: dict[str, Callable[[], None]] = {}  # of open sessions, by board
+        self._lost: Mapping[str, str] = {}  # boards that the lab has given up, as last heard
         self._reach, self._wanted, self._say = reach, wanted, say
         self._lab: Lab | None = None
         self._error: FarmError | None = None
@@ -172,11 +173,36 @@ class HeldLease:
         if self._error:
             raise self._error
 
-    def session(self, wait_s: float) -> AbstractContextManager[BoardSession]:
-        """Open a session with the board."""
+    def wait_for_board(self, say: Say) -> None:
+        """Return once a board of the lease is fit: one that is lost gets another in its place.
+
+        `say` is told what it waits for. Raises UnavailableError if there was none in time.
+        """
+        patience, said = Deadline(self._wanted.wait_s), ""
+        while lost := self._all_lost():
+            board, why = next(iter(lost.items()))
+            words = f"waiting for another board in the place of {board}: {why}"
+            if words != said:
+                say(said := words)
+            if patience.expired:
+                raise UnavailableError(
+                    f"the board {board} of lease {self.number} failed, and no other became free",
+                    f"{why}; waited {self._wanted.wait_s:.0f} s for another",
+                    "run the command again, or see what there is: farm lab boards",
+                )
+            self._pause(_QUEUE_S)
+
+    @contextlib.contextmanager
+    def session(self, wait_s: float) -> Iterator[BoardSession]:
+        """Open a session with a board of the lease; it is cut if the lab says that it is lost."""
         self.check()
         assert self._lab, "a lease is waited for before"
-        return self._lab.session(self.number, wait_s)
+        with self._lab.session(self.number, wait_s) as opened:
+            self._cuts[opened.board] = opened.stream.cut
+            try:
+                yield opened
+            finally:
+                self._cuts.pop(opened.board, None)
 
     def end(self) -> None:
         """Have the lease given back; `join` waits until it is."""
@@ -186,13 +212,61 @@ class HeldLease:
         """Wait until the lease is given back, as long as that may take."""
         self._thread.join(_END_S)
 
-    def verify(self) -> None:
-        """Look how the lease is now. Raises the error by which it has ended, if it has."""
+    def blame(self, session: BoardSession | None) -> None:
+        """Find out why a session failed; with None, no session could be opened.
+
+        Raises UnavailableError if the lease has ended, or the board was at fault; returns if
+        neither explains it.
+        """
         self.check()
         with contextlib.suppress(LinkError, OSError):
             assert self._lab
+            with self._lab.client() as client, breakable(client.cut):
+                lease = client.ask("lease", lease=self.number)["lease"]
+                self._ensure_active(lease)
+                lost = {**lease["lost"]}
+                if session and session.board not in lost:
+                    told = client.ask(
+                        "session-end",
+                        lease=self.number,
+                        match_key=session.match_key,
+                    )["session"]
+                    if told and told["fault"]:
+                        lost[session.board] = told["fault"]
+                        lease = client.ask("lease", lease=self.number)["lease"]
+                self._lost = lease["lost"]
+                failed = session.board if session else next(iter(lost), "")
+                if failed in lost:
+                    others = [one for one in lease["boards"] if one not in lost]
+                    now = f"the lease has {', '.join(others)} now" if others else ""
+                    raise UnavailableError(
+                        f"the board {failed} failed",
+                        f"{lost[failed]}{'; ' if now else ''}{now}",
+                        "the model is not to blame: run the command again",
+                    )
+
+    def _all_lost(self) -> dict[str, str]:
+        """Return the boards of the lease, with the reasons, if all of them are lost."""
+        self.check()
+        if not self._lost:
+            return {}
+        assert self._lab
+        try:
             with self._lab.client() as client:
-                self._ensure_active(client.ask("lease", lease=self.number)["lease"])
+                lease = client.ask("lease", lease=self.number)["lease"]
+        except LinkError:  # a server that is started again does not end the lease
+            return {}
+        self._ensure_active(lease)
+        self._lost = lease["lost"]
+        lost = {one: lease["lost"][one] for one in lease["boards"] if one in lease["lost"]}
+        return lost if len(lost) == len(lease["boards"]) else {}
+
+    def _pause(self, seconds: float) -> None:
+        """Wait. Raises LinkError if the work of this thread is ended meanwhile."""
+        broken = threading.Event()
+        with breakable(broken.set):
+            if broken.wait(seconds):
+                raise LinkError("the wait for a board was ended", "", "")
 
     def is_due(self) -> bool:
         """Return whether it is time to let others have the board, between two sessions."""
@@ -231,7 +305,6 @@ class HeldLease:
             lease = self._granted(client)
             if lease is None:
                 return
-            self.boards = tuple(lease["boards"])
             self._settled.set()
             client = self._beat(lab, client)
         finally:
@@ -292,7 +365,7 @@ class HeldLease:
         away = Deadline(AWAY_S)
         while not self._stop.wait(_BEAT_S if away.remaining > AWAY_S / 2 else _QUEUE_S):
             try:
-                client.ask("heartbeat", lease=self.number)
+                self._cut_lost(client.ask("heartbeat", lease=self.number)["lease"])
                 away = Deadline(AWAY_S)
             except LinkError:
                 client.close()
@@ -303,6 +376,13 @@ class HeldLease:
             except DeviceError as error:
                 raise UnavailableError(error.what, error.why, "run the command again") from error
         return client
+
+    def _cut_lost(self, lease: Mapping[str, Any]) -> None:
+        """End the sessions with boards that the lab has given up: nothing would come any more."""
+        self._lost = lease["lost"]
+        for board, cut in list(self._cuts.items()):
+            if board in self._lost:
+                cut()
 
 
 class LeasePool:

@@ -17,7 +17,7 @@ from farm.lab.entities import BoardView, Caller, Event, Lease
 from farm.lab.run import LabServer
 from farm.lab_page import snapshot, templates
 from farm.lab_page.history import History
-from farm.lab_page.snapshot import Snapshot
+from farm.lab_page.snapshot import BoardHealth, Snapshot
 
 PERIOD_S = 1.0  # between two looks at the lab
 _LEAST_PERIOD_S = 0.1  # the same, after something has happened
@@ -32,6 +32,7 @@ class _Row:
     number: int
     view: BoardView
     spark: str
+    health: BoardHealth
     html: str
     version: int
 
@@ -187,12 +188,12 @@ class Live:
         for start in range(0, len(shown.boards), _PORTION):
             for view in shown.boards[start : start + _PORTION]:
                 before, spark = self._rows.get(view.name), self.history.spark(view.name)
-                if before and before.view == view and before.spark == spark:
+                health = shown.healths[view.name]
+                if before and (before.view, before.spark, before.health) == (view, spark, health):
                     continue
                 number = before.number if before else self._number()
-                self._rows[view.name] = _Row(
-                    number, view, spark, templates.row(view, number, spark, now), version
-                )
+                html = templates.row(view, number, spark, health, now)
+                self._rows[view.name] = _Row(number, view, spark, health, html, version)
                 changed = True
             await asyncio.sleep(0)
         layout = tuple((view.kind, view.name) for view in shown.boards)

@@ -12,10 +12,12 @@ from aiohttp import web
 from farm import metrics
 from farm.lab.control import Control
 from farm.lab.entities import RANKS, Event, Lease, State
-from farm.lab_page.snapshot import take
+from farm.lab_page.snapshot import Snapshot, take
+from farm.metrics import Metric
 from farm.tracker import of_summary
 
 _LAG_PERIOD_S = 1.0
+_BUCKETS_S = (1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 1800.0, 3600.0, 7200.0, 14400.0)
 
 
 class Numbers:
@@ -26,6 +28,12 @@ class Numbers:
         self._events: Counter[str] = Counter()
         self._grants: Counter[tuple[str, str]] = Counter()
         self._waited_s: defaultdict[tuple[str, str], float] = defaultdict(float)
+        self._wait_s = metrics.Histogram(
+            "farm_lab_wait_seconds", "How long leases waited for their boards.", _BUCKETS_S
+        )
+        self._lease_s = metrics.Histogram(
+            "farm_lab_lease_seconds", "How long leases had their boards.", _BUCKETS_S
+        )
         self._lag_s = 0.0
         control.watch(self._note)
 
@@ -97,8 +105,46 @@ class Numbers:
         )
         beside = of_summary(lender.summary(asyncio.get_running_loop().time()))
         return beside + metrics.text(
-            [boards, fit, ended, queue, leases, grants, waited, events, lag]
+            [
+                *(boards, fit, ended, queue, leases, grants, waited, events, lag),
+                *(self._wait_s, self._lease_s, lender.commit_s),
+                *self._of_care(shown),
+            ]
         )
+
+    def _of_care(self, shown: Snapshot) -> list[Metric]:
+        """Return the numbers of checks, power cycles and heartbeats."""
+        lender, keeper = self._control.lender, self._control.keeper
+        checks, cycles = (keeper.verdicts, keeper.cycles) if keeper else (Counter(), Counter())
+        ages = {one.name: lender.last_word_s(one.name) for one in shown.boards}
+        return [
+            metrics.Metric(
+                "farm_lab_checks_total",
+                "Checks of boards, by their verdict.",
+                [({"verdict": verdict}, count) for verdict, count in sorted(checks.items())],
+                "counter",
+            ),
+            metrics.Metric(
+                "farm_lab_power_cycles_total",
+                "Power cycles of boards, by how they went.",
+                [({"result": how}, count) for how, count in sorted(cycles.items())],
+                "counter",
+            ),
+            metrics.Metric(
+                "farm_lab_check_latency_ratio",
+                "The latency of a board's last check, as a share of its usual one.",
+                [
+                    ({"board": name}, one.latencies[-1] / 100)
+                    for name, one in shown.healths.items()
+                    if one.latencies
+                ],
+            ),
+            metrics.Metric(
+                "farm_lab_heartbeat_age_seconds",
+                "How long ago a board that is connected was heard.",
+                [({"board": name}, age) for name, age in ages.items() if age is not None],
+            ),
+        ]
 
     def _note(self, leases: list[Lease], events: list[Event]) -> None:
         self._events.update(one.what for one in events)
@@ -106,7 +152,14 @@ class Numbers:
         for lease in {one.number: one for one in leases if one.number in granted}.values():
             of = lease.request.kind, lease.request.rank
             self._grants[of] += 1
-            self._waited_s[of] += max(0.0, (lease.granted_at or lease.asked_at) - lease.asked_at)
+            waited_s = max(0.0, (lease.granted_at or lease.asked_at) - lease.asked_at)
+            self._waited_s[of] += waited_s
+            self._wait_s.observe(waited_s, kind=of[0], **{"class": of[1]})
+        for lease in {one.number: one for one in leases if one.state.ended}.values():
+            if lease.granted_at is not None and lease.ended_at is not None:
+                of = lease.request.kind, lease.request.rank
+                held_s = max(0.0, lease.ended_at - lease.granted_at)
+                self._lease_s.observe(held_s, kind=of[0], **{"class": of[1]})
 
 
 def _sorted(found: Mapping[tuple[str, str], float]) -> list[tuple[tuple[str, str], float]]:

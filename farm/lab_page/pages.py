@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import urlencode
 
 from aiohttp import web
 from markupsafe import Markup
 
-from farm.errors import FarmError, UsageError, did_you_mean
+from farm.errors import FarmError, UsageError
+from farm.lab import refusals
+from farm.lab.care.health import Health
 from farm.lab.control import Control
 from farm.lab.durations import parse_duration
 from farm.lab.entities import HOUR_S, RANKS, Caller, Event
@@ -20,6 +24,7 @@ from farm.lab_page.answers import Forbidden, NotFound, status_of
 from farm.lab_page.history import DAY_S
 from farm.lab_page.live import Live
 from farm.lab_page.rest import known_lease
+from farm.lab_page.snapshot import health_of
 
 _MOST_ROWS = 200  # of a table that is not the lab's own
 _MOST_OF_BOARD = 1000
@@ -28,6 +33,7 @@ _BUTTONS: Mapping[str, Mapping[str, Any]] = {
     "extend": {"do": "extend", "by_s": HOUR_S},
     "end": {"do": "end"},
 }
+_CARE = ("check", "power", "drain", "return")
 _WAIT_S = HOUR_S  # in the queue, for a lease that a page asks for: nobody may be there any more
 
 
@@ -49,6 +55,7 @@ class Pages:
             web.get("/page.css", _style),
             web.get("/page.js", _script),
             web.get("/enter", self.enter),
+            web.post("/board", self.care),
             web.post("/leases", self.lease),
             web.post(r"/leases/{lease:\d{1,15}}", self.change),
         ]
@@ -96,9 +103,7 @@ class Pages:
         name, lender, now = request.query.get("name", ""), self._control.lender, time.time()
         boards = {one.name: one for one in lender.scheduler.boards()}
         if name not in boards:
-            raise NotFound(
-                f"there is no board {name[:100]!r}", did_you_mean(name, boards), "farm lab boards"
-            )
+            raise NotFound(*refusals.no_board(name, boards).parts())
         since = now - DAY_S
         found = await self._live.history.stretches(now - 7 * DAY_S, name, _MOST_OF_BOARD)
         rows = gantt.day([one for one in found if (one.until or now) > since], since, now)
@@ -118,7 +123,44 @@ class Pages:
             "now": now,
             "found": found,
         }
-        return self._page(request, "board.html", {**values, "events": events[::-1]})
+        return self._page(
+            request, "board.html", {**values, **self._health(name, now), "events": events[::-1]}
+        )
+
+    def _health(self, name: str, now: float) -> dict[str, object]:
+        """Return what the page of a board says of its health."""
+        lender, keeper = self._control.lender, self._control.keeper
+        record, view = (
+            lender.records.of(name),
+            next(one for one in lender.scheduler.boards() if one.name == name),
+        )
+        health, shown = (
+            (record.health if record else None) or Health(),
+            health_of(lender, view, now),
+        )
+        last = health.checks[-1] if health.checks else None
+        return {
+            "health": health,
+            "reduced_stability": shown.reduced_stability,
+            "latencies": shown.latencies,
+            "temperature_c": shown.temperature_c,
+            "next_check": health.due_at if health.checks and math.isfinite(health.due_at) else None,
+            "facts": {key: str(value) for key, value in (last.facts if last else {}).items()},
+            "has_power": keeper is not None and keeper.has_power(name),
+        }
+
+    async def care(self, request: web.Request) -> web.Response:
+        """Check a board, cycle its power, take it out of service, or return it."""
+        form = await _form(request)
+        caller = self._access.check_form(request, form.get(FORM_TOKEN, ""))
+        name, do = request.query.get("name", ""), form.get("do", "")
+        if do not in _CARE:
+            raise UsageError(
+                "this button is not known", "the page may be an old one", "load the page again"
+            )
+        wanted = {"do": do, "board": name, "why": form.get("because", "")}
+        await self._control.ask(wanted, caller)
+        raise web.HTTPSeeOther(f"/board?{urlencode({'name': name})}")
 
     async def changes(self, request: web.Request) -> web.Response:
         """Answer with the parts of the page that have changed since a version."""

@@ -8,6 +8,7 @@ from typing import Any
 from aiohttp import web
 
 from farm.errors import UsageError, did_you_mean
+from farm.lab import refusals
 from farm.lab.control import Control
 from farm.lab.entities import Caller
 from farm.lab_page.access import Access
@@ -33,6 +34,8 @@ class Rest:
         """Return what is answered where."""
         return [
             web.get("/api/1/boards", self.boards),
+            web.get("/api/1/boards/{name:.+}/health", self.health),
+            web.post("/api/1/boards/{name:.+}/{do:check|power|drain|return}", self.care),
             web.get("/api/1/boards/{name:.+}", self.board),
             web.get("/api/1/leases", self.leases),
             web.post("/api/1/leases", self.request),
@@ -54,16 +57,37 @@ class Rest:
 
     async def board(self, request: web.Request) -> web.Response:
         """Answer with one board."""
+        return self._board(request, (await self._ask(request, "boards"))["boards"])
+
+    async def health(self, request: web.Request) -> web.Response:
+        """Answer with the health of a board: its state and reason, its checks, and its faults."""
+        name = self._known_board(request)
+        return document("lab_health", await self._ask(request, "health", board=name))
+
+    async def care(self, request: web.Request) -> web.Response:
+        """Check a board, cycle its power, take it out of service, or return it, with a reason."""
+        caller = self._access.changer(request)
+        body = await _body(request) if request.body_exists else {}
+        wanted = {"do": request.match_info["do"], "board": self._known_board(request)}
+        if not caller.admin:
+            raise Forbidden(*refusals.not_an_administrator(caller).parts())
+        found = await self._control.ask({**wanted, "why": body.get("because", "")}, caller)
+        return self._board(request, found["boards"])
+
+    def _board(self, request: web.Request, boards: list[dict[str, Any]]) -> web.Response:
         name = request.match_info["name"]
-        found = (await self._ask(request, "boards"))["boards"]
-        for one in found:
+        for one in boards:
             if one["name"] == name:
                 return document("lab_board", {"board": one})
-        raise NotFound(
-            f"there is no board {name[:100]!r}",
-            did_you_mean(name, [one["name"] for one in found]),
-            "farm lab boards",
-        )
+        raise NotFound(*refusals.no_board(name, [one["name"] for one in boards]).parts())
+
+    def _known_board(self, request: web.Request) -> str:
+        """Return the name of a board that is known. Raises NotFound."""
+        name, scheduler = request.match_info["name"], self._control.lender.scheduler
+        if scheduler.kind_of(name) is None:
+            names = [one.name for one in scheduler.boards()]
+            raise NotFound(*refusals.no_board(name, names).parts())
+        return name
 
     async def leases(self, request: web.Request) -> web.Response:
         """Answer with the leases that have not ended; with ?ended=1 also those that have lately."""

@@ -3,13 +3,29 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from farm.lab.care.health import BAD, HANDS
 from farm.lab.entities import BoardView, Caller, Lease, Prospect, State
 from farm.lab.lender import LabLender
 
 _MOST_SHOWN = 200  # of the queue: what a person reads, and the scheduler works out
+
+
+@dataclass(frozen=True, slots=True)
+class BoardHealth:
+    """What a row of the page says of a board beside its use.
+
+    `latencies` are those of its last checks, as a share of its usual one, in hundredths.
+    """
+
+    state: str = ""
+    verdict: str = ""
+    checked_at: float | None = None
+    latencies: tuple[int, ...] = ()
+    reduced_stability: bool = False
+    temperature_c: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +37,7 @@ class Snapshot:
     active: tuple[Lease, ...]
     queue: tuple[tuple[Lease, Prospect], ...]
     waiting: int
+    healths: Mapping[str, BoardHealth] = field(default_factory=dict)
 
     @property
     def uses(self) -> Counter[str]:
@@ -51,6 +68,8 @@ class Snapshot:
                     else ""
                 )
                 found.append((board.name, f"it is away{holder}"))
+            elif board.use == "silent":
+                found.append((board.name, "it is silent"))
             elif board.health in (BAD, HANDS):
                 found.append((board.name, board.barred))
         connected = Counter(board.kind for board in self.boards if board.use != "away")
@@ -70,4 +89,28 @@ def take(lender: LabLender, now: float) -> Snapshot:
     queue = [(lease, lender.scheduler.prospect(lease, now)) for lease in queued[:_MOST_SHOWN]]
     queue.sort(key=lambda one: (one[0].request.kind, one[1].place))
     active = tuple(lease for lease in leases if lease.state is State.ACTIVE)
-    return Snapshot(now, tuple(lender.scheduler.boards()), active, tuple(queue), len(queued))
+    boards = tuple(lender.scheduler.boards())
+    healths = {board.name: health_of(lender, board, now) for board in boards}
+    return Snapshot(now, boards, active, tuple(queue), len(queued), healths)
+
+
+def health_of(lender: LabLender, board: BoardView, now: float) -> BoardHealth:
+    """Return what a row of the page says of the health of a board."""
+    record, agent = lender.records.of(board.name), lender.agent(board.name)
+    warm = agent.state.temperature_c if agent else None
+    temperature = None if warm is None else round(warm)
+    health = record.health if record else None
+    if health is None:
+        return BoardHealth(board.health, temperature_c=temperature)
+    last = health.checks[-1] if health.checks else None
+    usual_s = health.usual_s or (last.median_s if last else None)
+    return BoardHealth(
+        board.health or health.state,
+        last.verdict if last else "",
+        last.at if last else None,
+        tuple(
+            round(100 * one.median_s / usual_s) for one in health.checks if one.median_s and usual_s
+        ),
+        health.reduced_stability(now),
+        temperature,
+    )

@@ -42,9 +42,8 @@ class Stream:
         since = _resumed(request.headers.get("Last-Event-ID", ""))
         if since is None:
             since = whole(request, "since", self._control.last_event)
-        if (
-            since > self._control.last_event
-        ):  # of a lab whose record was lost: its numbers mean nothing here
+        lost = since > self._control.last_event  # its numbers are those of another record
+        if lost or 0 < since < await self._control.oldest_event() - 1:  # or it was away for long
             return await self._send(request, _once("reload", "", str(self._control.last_event)))
         return await self._send(request, self._events(since))
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 import functools
 import importlib.resources
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 from farm import sanitize
 from farm.lab.durations import duration
 from farm.lab.entities import HOUR_S, BoardView
+from farm.lab_page.snapshot import BoardHealth
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -27,6 +29,7 @@ _BADGES = {
     "silent": "bad",
     "away": "bad",
 }
+_HEALTHS = {"good": "good", "probation": "warn", "bad": "bad", "needs hands": "bad"}
 _SIGNS = {"good": "✓", "none": "●", "bad": "✗", "warn": "!"}
 _NEAR_S = 18 * HOUR_S  # for which the time of the day is enough
 
@@ -41,9 +44,9 @@ def part(name: str, **values: Any) -> str:
     return str(_macro(name)(**values)).strip()
 
 
-def row(view: BoardView, number: int, spark: str, now: float) -> str:
+def row(view: BoardView, number: int, spark: str, health: BoardHealth, now: float) -> str:
     """Return the row of a board."""
-    return str(_macro("row")(view, number, spark, now)).strip()
+    return str(_macro("row")(view, number, spark, health, now)).strip()
 
 
 @functools.cache
@@ -82,8 +85,21 @@ def _environment() -> Environment:
         "board_link": lambda name: f"/board?{urlencode({'name': name}, errors='replace')}",
         "share": lambda spark: round(100 * sum(map(int, spark)) / 9 / len(spark)) if spark else 0,
         "uses": tuple(_BADGES),
+        "health_badge": lambda state: _HEALTHS.get(state, "none"),
+        "health_sign": lambda state: _SIGNS[_HEALTHS.get(state, "none")],
+        "polyline": polyline,
     }
     return made
+
+
+def polyline(latencies: Sequence[int]) -> str:
+    """Return the points of a line of latencies, in hundredths of the usual one, in 24 by 9.
+
+    The usual one is in the middle; half of it and one and a half are the edges.
+    """
+    step = 24 / max(1, len(latencies) - 1)
+    points = enumerate(min(150, max(50, one)) for one in latencies)
+    return " ".join(f"{index * step:.1f},{9 * (150 - one) / 100:.1f}" for index, one in points)
 
 
 def moment(at: float, now: float) -> str:

@@ -5,6 +5,7 @@ Times are shown as how long is left, or has passed.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -54,6 +55,17 @@ def lab_leases_table(leases: Sequence[Row], now: float, width: int) -> Table:
     return table_of(columns, leases, width)
 
 
+def lab_checks_table(checks: Sequence[Row], width: int) -> Table:
+    """Return a table of the checks of a board, the newest first."""
+    columns: list[Column[Row]] = [
+        Column("checked", lambda row: _moment(row["at"])),
+        Column("verdict", lambda row: str(row["verdict"]), style="bold"),
+        Column("latency", lambda row: _milliseconds(row["median_s"]), right=True),
+        Column("why", lambda row: str(row["why"])),
+    ]
+    return table_of(columns, list(reversed(checks)), width)
+
+
 def lab_users_table(users: Sequence[Row], width: int) -> Table:
     """Return a table of the keys by which people and boards come into a lab."""
     columns: list[Column[Row]] = [
@@ -77,6 +89,14 @@ def _why(row: Row, now: float) -> str:
     return str(row["queue"]["reason"]) + (
         f"; in {_left(surely_by, now)} at the latest" if surely_by is not None else ""
     )
+
+
+def _moment(at: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(at))
+
+
+def _milliseconds(seconds: float | None) -> str:
+    return "" if seconds is None else f"{seconds * 1e3:.4g} ms"
 
 
 def _left(at: float | None, now: float) -> str:

@@ -178,6 +178,23 @@ _LAB_BOARD = {
     "free_bytes": Maybe(int),
     **dict.fromkeys(("until", "heard_s", "temperature_c", "load_1m"), Maybe(float)),
 }
+_LAB_HEALTH = {
+    **dict.fromkeys(("board", "kind", "state", "why", "out"), str),
+    **dict.fromkeys(("since", "due_at", "usual_s"), Maybe(float)),
+    "failed_recoveries": int,
+    "reduced_stability": bool,
+    "power_cycles": [float],
+    "checks": [
+        {
+            "at": float,
+            "verdict": str,
+            "why": str,
+            "median_s": Maybe(float),
+            "facts": Map(str),
+        }
+    ],
+    "faults": [{"at": float, "owner": str, "what": str}],
+}
 _LAB_EVENT = {
     "number": int,
     "at": float,
@@ -342,6 +359,7 @@ DOCUMENTS: Mapping[str, Mapping[str, Any]] = {
     "lab_leases": {"leases": [_LAB_LEASE]},
     "lab_lease": {"lease": _LAB_LEASE, "tracker": {"host": str, "port": int}},
     "lab_events": {"events": [_LAB_EVENT]},
+    "lab_health": {"health": _LAB_HEALTH},
     "lab_users": {
         "file": str,
         "users": [

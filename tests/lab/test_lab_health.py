@@ -115,3 +115,27 @@ def test_health_is_read_back_as_it_was() -> None:
     found = health.after_fault(found, Fault(1.0, "ann", "silent"), RULES)
     found = dataclasses.replace(found, out="a new fan", cycled_at=(5.0,))
     assert health.health_from_json(health.health_to_json(found)) == found
+
+
+def test_probation_ends_by_a_right_check_once_its_time_is_over_without_any_user() -> None:
+    rules = dataclasses.replace(RULES, probation_s=3600.0)
+    bad = health.after_check(Health(), CheckResult(0.0, health.WRONG, "digits"), rules)
+    found = health.after_cycle(bad, rules, 10.0)
+    for _ in rules.recheck_s:
+        found = health.after_check(found, check(found, now=found.due_at), rules)
+    assert (found.state, found.due_at) == (health.PROBATION, found.since + 3600.0)
+    early = health.after_check(found, check(found, now=found.since + 60.0), rules)
+    assert early.state == health.PROBATION and early.due_at == found.due_at
+    late = health.after_check(early, check(early, now=early.due_at), rules)
+    assert (late.state, late.failed) == (health.GOOD, 0)
+    assert late.due_at == early.due_at + rules.every_s
+
+
+def test_one_slow_check_of_three_does_not_fail_a_recovery() -> None:
+    good = after(Health(), 0.010, 0.010, 0.010)
+    bad = health.after_check(good, CheckResult(0.0, health.WRONG, "digits"), RULES)
+    cycled = health.after_cycle(bad, RULES, 10.0)
+    slow = health.after_check(cycled, check(cycled, 0.020, cycled.due_at), RULES)
+    assert (slow.state, slow.failed, slow.due_at) == (health.BAD, 0, cycled.due_at)
+    again = health.after_check(slow, check(slow, 0.010, slow.due_at), RULES)
+    assert again.passed == 1

@@ -12,6 +12,7 @@ import click
 
 from farm.commands import output
 from farm.commands.output import echo
+from farm.commands.servers.lab_health import health
 from farm.commands.servers.lab_lending import lease, proxy, run
 from farm.commands.servers.lab_options import (
     as_json,
@@ -389,7 +390,7 @@ def _page(port: int | None, folder: Path) -> Beside | None:
     return beside(port, folder, lambda address: echo(f"page on {address}", err=True))
 
 
-for command in (lease, run, proxy, user, door):
+for command in (lease, run, proxy, user, door, health):
     lab.add_command(command)
 _release = copy.copy(end)  # of its own name: the reference of the commands has both
 _release.name, _release.short_help = "release", "The same as end."

@@ -111,6 +111,7 @@ def request_of(kind: str, options: dict[str, Any]) -> dict[str, Any]:
         "count": options["count"],
         "board": options["board"],
         "class": options["rank"],
+        "any_health": options["any_health"],
         "wait_s": parse_duration(options["wait"]) if options["wait"] else None,
         "labels": labels_of(options["labels"]),
         "nonce": secrets.token_hex(8),

@@ -88,6 +88,11 @@ def request_options(command: F) -> F:
             help="interactive, ci or batch.",
         ),
         click.option(
+            "--any-health",
+            is_flag=True,
+            help="Also a board that was bad lately, and is lent to batch work only.",
+        ),
+        click.option(
             "--wait",
             metavar="DURATION",
             help="How long to wait in the queue. [default: as long as it takes]",

@@ -3,5 +3,6 @@
 Modules:
     health    whether a board is fit: verdicts, faults, recovery; pure
     checking  a check of a board: golden models by farm bench
+    notices   what people are told: webhook or command
     keeper    what is done about it: checks, power cycles, cooling
 """

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 HOUR_S, DAY_S = 3600.0, 86400.0
+_UNSTABLE_S, _UNSTABLE_TIMES = 30 * DAY_S, 2  # taken out so often in so long: reduced stability
 MOST_CHECKS = 20  # of a board that are kept: its own history
 _SLOW_MADS, _SLOW_SHARE = 3.0, 0.05  # above the median of its own right checks
 _LEAST_HISTORY = 3
@@ -83,6 +84,7 @@ class Health:
     cycled_at: tuple[float, ...] = ()
     cycle_wanted: bool = False
     out: str = ""
+    bad_at: tuple[float, ...] = ()  # when it was taken out
 
     def barred(self, rules: HealthRules) -> str:
         """Return why the board is not to be lent; empty if it may be."""
@@ -91,6 +93,16 @@ class Health:
         if self.state in (BAD, HANDS):
             return f"{self.state}: {self.why}"
         return "not checked yet" if rules.checks and self.state == UNCHECKED else ""
+
+    @property
+    def usual_s(self) -> float | None:
+        """The median latency of right checks since numbers compare; None if there are too few."""
+        right = [one for one in self.checks if one.verdict in (RIGHT, CHANGED)]
+        return _usual_s(right, right[-1].facts) if right else None
+
+    def reduced_stability(self, now: float) -> bool:
+        """Return whether the board was taken out several times in the last 30 days."""
+        return sum(now - at < _UNSTABLE_S for at in self.bad_at) >= _UNSTABLE_TIMES
 
 
 def judge(
@@ -107,11 +119,8 @@ def judge(
             if facts.get(name) != before[-1].facts.get(name)
         )
         return CheckResult(now, CHANGED, f"another {', '.join(names)} than before", median_s, facts)
-    while before and before[0].facts != facts:  # numbers from before a change do not compare
-        before = before[1:]
-    known = [one.median_s for one in before if one.median_s is not None]
-    if len(known) >= _LEAST_HISTORY:
-        usual = statistics.median(known)
+    known = _comparable(before, facts)
+    if (usual := _usual_s(before, facts)) is not None:
         spread = statistics.median(abs(one - usual) for one in known)
         if median_s > usual + max(_SLOW_MADS * spread, _SLOW_SHARE * usual):
             slower = (
@@ -125,23 +134,35 @@ def after_check(health: Health, check: CheckResult, rules: HealthRules) -> Healt
     """Return the health of a board after a check."""
     now = check.at
     kept = dataclasses.replace(health, checks=(*health.checks, check)[-MOST_CHECKS:])
-    if check.verdict == SLOW and health.state not in (BAD, HANDS) and not _slow_often(kept):
+    if check.verdict == SLOW and health.state != HANDS and not _slow_often(kept):
         return dataclasses.replace(kept, due_at=now)  # anything may have been in its way
     if check.verdict not in (RIGHT, CHANGED):
         return _failed(
             kept, f"{check.verdict}: {check.why}" if check.why else check.verdict, rules, now
         )
     next_at = now + rules.every_s if rules.checks else float("inf")
+    if health.state == PROBATION:
+        ends_at = health.since + rules.probation_s
+        if now < ends_at:
+            return dataclasses.replace(kept, due_at=min(next_at, ends_at), why="")
+        return _good(kept, next_at, now)
     if health.state not in (BAD, HANDS):
-        state = PROBATION if health.state == PROBATION else GOOD
-        return dataclasses.replace(kept, state=state, due_at=next_at, why="")
+        since = health.since if health.state == GOOD else now
+        return dataclasses.replace(kept, state=GOOD, since=since, due_at=next_at, why="")
     if health.state == HANDS or health.cycle_wanted:  # it waits for a person, or for its power
         return dataclasses.replace(kept, due_at=next_at)
     passed = health.passed + 1
     if passed < len(rules.recheck_s):
         return dataclasses.replace(kept, passed=passed, due_at=now + rules.recheck_s[passed])
     return dataclasses.replace(
-        kept, state=PROBATION, why="", since=now, passed=0, sessions=0, due_at=next_at, faults=()
+        kept,
+        state=PROBATION,
+        why="",
+        since=now,
+        passed=0,
+        sessions=0,
+        due_at=min(next_at, now + rules.probation_s),
+        faults=(),
     )
 
 
@@ -154,11 +175,10 @@ def after_fault(health: Health, fault: Fault, rules: HealthRules) -> Health:
         return health
     if len(faults) >= _FAULTS and len({one.owner for one in faults}) > 1:
         return _taken_out(health, f"{len(faults)} faults in a day: {fault.what}", rules, now)
-    return (
-        dataclasses.replace(health, state=BAD, why=fault.what, since=now, passed=0)
-        if (health.state == PROBATION)
-        else health
-    )
+    if health.state != PROBATION:
+        return health
+    health = dataclasses.replace(health, state=BAD, why=fault.what, since=now, passed=0)
+    return _bad_again(health, now)
 
 
 def after_session(health: Health, well: bool, rules: HealthRules, now: float) -> Health:
@@ -169,7 +189,7 @@ def after_session(health: Health, well: bool, rules: HealthRules, now: float) ->
         return health
     sessions = health.sessions + 1
     if sessions >= rules.probation_sessions or now - health.since >= rules.probation_s:
-        return dataclasses.replace(health, state=GOOD, since=now, sessions=0, failed=0)
+        return _good(health, health.due_at, now)
     return dataclasses.replace(health, sessions=sessions)
 
 
@@ -197,13 +217,26 @@ def needs_hands(health: Health, why: str, now: float) -> Health:
 
 def returned(health: Health, now: float) -> Health:
     """Return the health of a board that its admin has returned: it is checked as a new one."""
-    return Health(checks=health.checks, cycled_at=health.cycled_at, since=now, due_at=now)
+    return Health(
+        checks=health.checks,
+        cycled_at=health.cycled_at,
+        bad_at=health.bad_at,
+        since=now,
+        due_at=now,
+    )
 
 
 def may_cycle(cycled_at: Sequence[float], rules: HealthRules, now: float) -> bool:
     """Return whether the power may be cycled again."""
     lately = [at for at in cycled_at if now - at < DAY_S]
     return len(lately) < rules.cycles_a_day and all(now - at >= rules.cycle_s for at in lately)
+
+
+def _good(health: Health, due_at: float, now: float) -> Health:
+    """Return the health of a board whose probation is over."""
+    return dataclasses.replace(
+        health, state=GOOD, since=now, sessions=0, failed=0, due_at=due_at, why=""
+    )
 
 
 def _slow_often(health: Health) -> bool:
@@ -218,7 +251,7 @@ def _failed(health: Health, why: str, rules: HealthRules, now: float) -> Health:
 
 
 def _taken_out(health: Health, why: str, rules: HealthRules, now: float) -> Health:
-    return dataclasses.replace(
+    health = dataclasses.replace(
         health,
         state=BAD,
         why=why,
@@ -227,6 +260,23 @@ def _taken_out(health: Health, why: str, rules: HealthRules, now: float) -> Heal
         cycle_wanted=True,
         due_at=now + rules.recheck_s[0],
     )
+    return _bad_again(health, now)
+
+
+def _bad_again(health: Health, now: float) -> Health:
+    return dataclasses.replace(health, bad_at=(*health.bad_at, now)[-10:])
+
+
+def _comparable(before: Sequence[CheckResult], facts: Mapping[str, Any]) -> list[float]:
+    """Return the latencies of right checks that compare with those of a board with these facts."""
+    while before and before[0].facts != facts:  # numbers from before a change do not compare
+        before = before[1:]
+    return [one.median_s for one in before if one.median_s is not None]
+
+
+def _usual_s(before: Sequence[CheckResult], facts: Mapping[str, Any]) -> float | None:
+    known = _comparable(before, facts)
+    return statistics.median(known) if len(known) >= _LEAST_HISTORY else None
 
 
 def health_to_json(health: Health) -> dict[str, Any]:
@@ -240,6 +290,7 @@ def health_from_json(body: Mapping[str, Any]) -> Health:
     found["checks"] = tuple(CheckResult(**_known(CheckResult, one)) for one in body["checks"])
     found["faults"] = tuple(Fault(**_known(Fault, one)) for one in body["faults"])
     found["cycled_at"] = tuple(body["cycled_at"])
+    found["bad_at"] = tuple(body.get("bad_at", ()))
     return Health(**found)
 
 

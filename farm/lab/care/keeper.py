@@ -10,13 +10,15 @@ import contextlib
 import dataclasses
 import secrets
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from farm import sanitize
-from farm.errors import FarmError, UsageError, did_you_mean
+from farm.errors import FarmError, UsageError
+from farm.lab import refusals
 from farm.lab.care import checking, health
 from farm.lab.care.health import CheckResult, Fault, Health, HealthRules
 from farm.lab.entities import Caller, KnownBoard
@@ -73,6 +75,8 @@ class HealthKeeper:
         self._missing: dict[str, float] = {}  # boards that are not heard, since when
         self._cooling: dict[str, float] = {}  # boards that rest, since when
         self._wanted: set[str] = set()  # checks that somebody has asked for
+        self.verdicts: Counter[str] = Counter()  # of checks
+        self.cycles: Counter[str] = Counter()  # of power, by how they went
         for record in lender.records.all():
             if record.health:
                 self._apply(record.name, record.health)
@@ -87,16 +91,18 @@ class HealthKeeper:
         if self._rules.checks or known or self._lender.records.of(board):
             self._apply(board, self.of(board))
 
-    def session_ended(self, board: str, session: OpenSession | None, ended: SessionEnded) -> None:
-        """Take in how a session has ended, and whose fault that was."""
+    def session_ended(self, board: str, session: OpenSession | None, ended: SessionEnded) -> str:
+        """Take in how a session has ended; return the board's own fault, or "" if it had none."""
         if board in self._checks:
-            return
+            return ""
         now, owner = self._clock(), session.owner if session else ""
         if ended.how == "signal" and ended.signal == _OUT_OF_MEMORY:
-            self.fault(board, owner, "its system killed a session: is its memory used up?")
-        else:
-            well = ended.how in ("closed", "gone", "timeout", "told")
-            self._change(board, health.after_session(self.of(board), well, self._rules, now))
+            fault = "its system killed a session: is its memory used up?"
+            self.fault(board, owner, fault)
+            return fault
+        well = ended.how in ("closed", "gone", "timeout", "told")
+        self._change(board, health.after_session(self.of(board), well, self._rules, now))
+        return ""
 
     def fault(self, board: str, owner: str, what: str) -> None:
         """Take in a fault of the board's own: it fell silent, or its agent died, in a session."""
@@ -105,6 +111,13 @@ class HealthKeeper:
             self._lender.scheduler.note("board-fault", now, board, None, owner, what)
             fault = Fault(now, owner, what)
             self._change(board, health.after_fault(self.of(board), fault, self._rules))
+
+    def holds(self, board: str) -> bool:
+        """Return whether nobody, the lab's checks included, is to have a board now."""
+        found, holder = self.of(board), self._lender.scheduler.holder(board)
+        if board in self._wanted or not (holder is None or holder.request.implicit):
+            return False
+        return bool(found.out) or found.state == health.HANDS or board in self._cycles
 
     # what people ask
 
@@ -152,6 +165,11 @@ class HealthKeeper:
         self._lender.scheduler.note("board-returned", now, board, None, caller.name, why)
         self._change(board, health.returned(self.of(board), now))
 
+    def has_power(self, board: str) -> bool:
+        """Return whether the lab can cycle a board's power."""
+        known = self._known.get(board)
+        return known is not None and bool(known.power)
+
     def of(self, board: str) -> Health:
         """Return the health of a board."""
         record = self._lender.records.of(board)
@@ -193,7 +211,7 @@ class HealthKeeper:
         if found.cycle_wanted and self._try_cycle(board, found, now):
             return
         due = self._rules.checks and found.due_at <= now and self._profile(board)
-        if not (due or board in self._wanted) or board in self._checks:
+        if not (due or board in self._wanted) or board in self._checks or board in self._cooling:
             return
         self._apply(board, found)
         if len(self._checks) < MOST_CHECKS:
@@ -246,6 +264,7 @@ class HealthKeeper:
             self._lender.settle()
 
     def _take_in(self, board: str, check: CheckResult) -> None:
+        self.verdicts[check.verdict] += 1
         said = f"{check.verdict}: {check.why}" if check.why else check.verdict
         if check.median_s is not None:
             said += f" ({check.median_s * 1e3:.4g} ms)"
@@ -293,20 +312,21 @@ class HealthKeeper:
                 subprocesses.end(cycle.child, group=True)
                 said = subprocesses.last_lines(cycle.log.read_text(errors="replace"), 1)
                 why = sanitize.one_line(f"the power hook failed: {said}")[:300]
-                self._finish_cycle(board, health.needs_hands(found, why, now))
+                self._finish_cycle(board, health.needs_hands(found, why, now), "hook failed")
             elif cycle.vanished and here:
-                self._finish_cycle(board, health.after_cycle(found, self._rules, now))
+                self._finish_cycle(board, health.after_cycle(found, self._rules, now), "back")
             elif passed_s > self._rules.back_s:
                 if cycle.vanished:
                     why = f"not back {passed_s:.0f} s after its power was cycled"
                     cycled = dataclasses.replace(found, cycled_at=(*found.cycled_at, now)[-10:])
-                    found = health.recovery_failed(cycled, why, self._rules, now)
+                    found, how = health.recovery_failed(cycled, why, self._rules, now), "not back"
                 else:
                     why = "the power hook did nothing: the board was here all the time"
-                    found = health.needs_hands(found, why, now)
-                self._finish_cycle(board, found)
+                    found, how = health.needs_hands(found, why, now), "did nothing"
+                self._finish_cycle(board, found, how)
 
-    def _finish_cycle(self, board: str, found: Health) -> None:
+    def _finish_cycle(self, board: str, found: Health, how: str) -> None:
+        self.cycles[how] += 1
         self._cycles.pop(board).log.unlink(missing_ok=True)
         self._change(board, found)
 
@@ -357,16 +377,10 @@ class HealthKeeper:
     def _allowed(self, board: str, caller: Caller) -> KnownBoard | None:
         """Return a board of the inventory. Raises UsageError for one that is not there."""
         if not caller.admin:
-            raise UsageError(
-                "only an administrator may do this",
-                f"{caller.name} is none",
-                "ask root, or the account that the server runs as",
-            )
+            raise refusals.not_an_administrator(caller)
         names = [view.name for view in self._lender.scheduler.boards()]
         if board not in names:
-            raise UsageError(
-                f"there is no board {board[:100]!r}", did_you_mean(board, names), "farm lab boards"
-            )
+            raise refusals.no_board(board, names)
         return self._known.get(board)
 
 

@@ -184,6 +184,7 @@ class Handover:
             ) from exc
         except (OSError, asyncio.IncompleteReadError, ValueError) as exc:
             raise LinkError("the lab's tracker does not answer", str(exc), "try again") from exc
+        lease = self._lab.lease(lease.number)  # another board may be its by now
         match code, answer:
             case int(), [str(host), int() | str() as port, str(match_key)] if code == SUCCESS:
                 place = f"{host}:{port}"
@@ -193,8 +194,8 @@ class Handover:
                 if why := await self._objection(name, offered):
                     raise _not_its_own(offered, lease, why)
                 return offered
-        if (now := self._lab.lease(lease.number)).state.ended:
-            raise refusals.ended(now)
+        if lease.state.ended:
+            raise refusals.ended(lease)
         raise DeviceError(
             f"lease {lease.number} gets no board", str(answer)[:200], "farm lab leases"
         )

@@ -16,7 +16,7 @@ from typing import Any
 
 from farm.config.urls import parse_url
 from farm.errors import DeviceError, FarmError, UsageError
-from farm.lab_client.leasing import HeldLease, LeasePool, Say, Wanted
+from farm.lab_client.leasing import BoardSession, HeldLease, LeasePool, Say, Wanted
 from farm.processes import at_exit
 from farm.prompts import Ask, nobody
 from farm.transports.lab.ways import is_local, reach, socket_path, ssh_url
@@ -48,14 +48,17 @@ def open(  # noqa: A001
 
     Raises UnavailableError if no board became free in time, or the lease has ended.
     """
-    with _leased(device, ask, _nothing) as held, held.session(_BOARD_S) as board:
-        _boards.name = board.board
+    with _leased(device, ask, _nothing) as held:
+        board: BoardSession | None = None
         try:
-            key = board.match_key
-            with session_with(device, board.stream, key, timeout_s, greeting_s) as opened:
-                yield opened, None
-        except Exception:
-            held.verify()  # that the lease has ended explains it
+            with held.session(_BOARD_S) as board:
+                _boards.name = board.board
+                key = board.match_key
+                with session_with(device, board.stream, key, timeout_s, greeting_s) as opened:
+                    yield opened, None
+        except Exception as exc:
+            if isinstance(exc, DeviceError) or not isinstance(exc, FarmError):
+                held.blame(board)  # that the lease has ended, or its board is at fault, explains it
             raise
         finally:
             _boards.name = ""
@@ -143,6 +146,7 @@ def _leased(device: Device, ask: Ask, say: Say) -> Iterator[HeldLease]:
     held = _pool.take(key, lambda: HeldLease(partial(reach, device, ask), wants, say))
     try:
         held.wait()
+        held.wait_for_board(say)
         yield held
     except BaseException as exc:
         if not isinstance(exc, FarmError):

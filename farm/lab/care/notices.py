@@ -1,0 +1,260 @@
+"""Tell people what they want to know of a lab: by a webhook, or by a command.
+
+A board is bad, needs hands, or is back; a kind has no board left; a lease ends soon, or has lost a
+board; the server was down. Each is told once. What happens to one board in a short time is one
+notice. Programs that run are looked at, and never waited for.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import sys
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from farm import sanitize
+from farm.lab.care.health import BAD, GOOD, HANDS, PROBATION
+from farm.lab.durations import duration
+from farm.lab.entities import Event, Lease, NoticeWays, State
+from farm.lab.scheduler import LeaseScheduler
+from farm.processes import subprocesses
+
+if TYPE_CHECKING:
+    from subprocess import Popen
+
+FLAPPING_S = 600.0  # in which what happens to one board is told once
+SOON_S = 600.0  # before its end, a lease's owner is told
+_SHORT_S = 1200.0  # leases that are no longer end without a notice
+_TOLD_S = 60.0  # for a program that tells
+_TRIES = 3
+_MOST_WAITING = 200
+_POST = """
+import os, sys, urllib.request
+body = os.environ["FARM_NOTICE_JSON"].encode()
+request = urllib.request.Request(sys.argv[1], body, {"Content-Type": "application/json"})
+urllib.request.urlopen(request, timeout=20).read()
+"""
+_OF_HEALTH = {
+    BAD: "is bad",
+    HANDS: "needs hands",
+    PROBATION: "is back, in probation",
+    GOOD: "is good again",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Something that people want to know: its kind, the words, and whom and what it concerns."""
+
+    kind: str
+    text: str
+    owner: str = ""
+    board: str = ""
+    lease: int | None = None
+
+
+@dataclass(slots=True)
+class _Telling:
+    notice: Notice
+    way: str
+    child: Popen[bytes]
+    log: Path
+    began_at: float
+    tries: int = 1
+
+
+class Notifier:
+    """Tells by the ways that are set. `clock` is the time of leases; `say` is for the operator."""
+
+    def __init__(
+        self,
+        scheduler: LeaseScheduler,
+        ways: NoticeWays,
+        folder: Path,
+        clock: Callable[[], float],
+        say: Callable[[str], None],
+    ) -> None:
+        self._scheduler = scheduler
+        self._commands = {
+            **(
+                {"webhook": (sys.executable, "-I", "-c", _POST, ways.webhook)}
+                if ways.webhook
+                else {}
+            ),
+            **({"command": ways.command} if ways.command else {}),
+        }
+        self._folder, self._clock, self._say = folder, clock, say
+        self._waiting: deque[tuple[Notice, str, int]] = deque(maxlen=_MOST_WAITING)
+        self._telling: _Telling | None = None
+        self._told_at: dict[str, float] = {}  # of boards
+        self._held: dict[str, list[str]] = {}  # what has happened to a board since it was told
+        self._bad: set[str] = set()
+        self._with: set[str] = set()  # kinds that have had a board that can be used
+        self._ends_told: dict[int, float] = {}  # ends that were told, by lease
+        self._lost_told: dict[int, frozenset[str]] = {}
+
+    def note(self, leases: list[Lease], events: list[Event]) -> None:
+        """Take in what has changed and happened."""
+        if not self._commands:
+            return
+        for event in events:
+            self._of_event(event)
+        for lease in leases:
+            self._of_lost(lease)
+
+    def down(self, seconds: float) -> None:
+        """Tell that the server was down for so long."""
+        self._tell(Notice("server-down", f"the lab's server was down for {duration(seconds)}"))
+
+    def tick(self) -> None:
+        """Do what is due."""
+        if not self._commands:
+            return
+        now = self._clock()
+        for board, since in list(self._told_at.items()):
+            if now - since >= FLAPPING_S:
+                del self._told_at[board]
+                if happened := self._held.pop(board, None):
+                    self._tell_of_board(board, "; then ".join(happened[-3:]), len(happened))
+        self._of_kinds()
+        self._of_ends(now)
+        self._look()
+
+    def close(self) -> None:
+        """End what runs."""
+        if self._telling:
+            subprocesses.end(self._telling.child, group=True)
+
+    # what is told
+
+    def _of_event(self, event: Event) -> None:
+        health = event.what.removeprefix("board-").replace("-", " ")
+        if not event.what.startswith("board-") or health not in _OF_HEALTH:
+            return
+        if health in (BAD, HANDS):
+            self._bad.add(event.board)
+        elif event.board not in self._bad:
+            return  # it was good before
+        elif health == GOOD:
+            self._bad.discard(event.board)
+        words = _OF_HEALTH[health] + (f": {event.detail}" if event.detail else "")
+        if event.board in self._told_at and health != HANDS:
+            self._held.setdefault(event.board, []).append(words)
+        else:
+            self._tell_of_board(event.board, words)
+
+    def _tell_of_board(self, board: str, words: str, count: int = 1) -> None:
+        self._told_at[board] = self._clock()
+        often = f" ({count} changes in {duration(FLAPPING_S)})" if count > 1 else ""
+        self._tell(Notice("board", f"the board {board} {words}{often}", board=board))
+
+    def _of_lost(self, lease: Lease) -> None:
+        if lease.state is not State.ACTIVE:
+            self._lost_told.pop(lease.number, None)
+            self._ends_told.pop(lease.number, None)
+            return
+        lost = frozenset(lease.lost)
+        for board in sorted(lost - self._lost_told.get(lease.number, frozenset())):
+            owner, why = lease.request.owner, lease.lost[board]
+            text = f"lease {lease.number} of {owner} has lost {board}: {why}"
+            self._tell(Notice("lease-lost", text, owner, board, lease.number))
+        self._lost_told[lease.number] = lost
+
+    def _of_kinds(self) -> None:
+        views = self._scheduler.boards()
+        usable = {one.kind for one in views if one.use not in ("away", "silent", "out")}
+        for kind in sorted(self._with - usable):
+            self._tell(Notice("kind-empty", f"no board of kind {kind} is left"))
+        self._with = usable
+
+    def _of_ends(self, now: float) -> None:
+        for lease in self._scheduler.leases():
+            if lease.ends_at is None or lease.request.implicit or lease.request.check:
+                continue
+            left_s = lease.ends_at - now
+            if lease.request.for_s <= _SHORT_S or not 0 < left_s <= SOON_S:
+                continue
+            if self._ends_told.get(lease.number) != lease.ends_at:
+                self._ends_told[lease.number] = lease.ends_at
+                owner, number = lease.request.owner, lease.number
+                which = f"lease {number} of {owner} ({', '.join(lease.boards)})"
+                text = f"{which} ends in {duration(left_s)}"
+                self._tell(Notice("lease-ends", text, owner, lease=number))
+
+    # how it is told
+
+    def _tell(self, notice: Notice) -> None:
+        text, board = sanitize.one_line(notice.text), sanitize.one_line(notice.board)
+        notice = replace(notice, text=text, board=board)
+        self._waiting.extend((notice, way, 1) for way in self._commands)
+
+    def _look(self) -> None:
+        if (telling := self._telling) is not None:
+            late = time.monotonic() - telling.began_at > _TOLD_S
+            code = telling.child.poll()
+            if code is None and not late:
+                return
+            self._finish(telling, code)
+        if self._waiting:
+            self._begin(*self._waiting.popleft())
+
+    def _begin(self, notice: Notice, way: str, tries: int) -> None:
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        log = self._folder / f"notice-{secrets.token_hex(4)}.log"
+        try:
+            child = subprocesses.start(
+                self._commands[way], log=log, own_group=True, env=variables(notice)
+            )
+        except (OSError, ValueError) as exc:
+            reason = exc.strerror if isinstance(exc, OSError) else exc
+            self._say(f"a notice cannot be told by the {way}: {reason}")
+            return
+        self._telling = _Telling(notice, way, child, log, time.monotonic(), tries)
+
+    def _finish(self, telling: _Telling, code: int | None) -> None:
+        self._telling = None
+        if code is None:
+            subprocesses.end(telling.child, group=True)
+        said = telling.log.read_text(errors="replace") if telling.log.exists() else ""
+        telling.log.unlink(missing_ok=True)
+        if code == 0:
+            return
+        if telling.tries < _TRIES:
+            self._waiting.append((telling.notice, telling.way, telling.tries + 1))
+            return
+        why = (
+            sanitize.one_line(subprocesses.last_lines(said, 1))[:200]
+            or f"no end in {_TOLD_S:.0f} s"
+        )
+        self._say(f"a notice was not told by the {telling.way}: {why}")
+
+
+def variables(notice: Notice) -> dict[str, str]:
+    """Return a notice as variables of a program."""
+    lease = "" if notice.lease is None else str(notice.lease)
+    body = {
+        "text": notice.text,
+        "kind": notice.kind,
+        "owner": notice.owner,
+        "board": notice.board,
+        "lease": notice.lease,
+    }
+    return {
+        "FARM_NOTICE": notice.text,
+        "FARM_NOTICE_KIND": notice.kind,
+        "FARM_NOTICE_OWNER": notice.owner,
+        "FARM_NOTICE_BOARD": notice.board,
+        "FARM_NOTICE_LEASE": lease,
+        "FARM_NOTICE_JSON": json.dumps(body),
+    }
+
+
+def remove_old(folder: Path) -> None:
+    """Remove what the notices of an earlier server have left."""
+    for path in folder.glob("notice-*.log"):
+        path.unlink(missing_ok=True)

@@ -1,0 +1,204 @@
+"""Notices of a lab: what is told, once, by a webhook and by a command; and what is forgotten."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from lab_process import Board, lab
+from waiting import wait_until
+
+from farm.errors import ConfigError
+from farm.lab.care.notices import FLAPPING_S, Notifier
+from farm.lab.effects import Effects, Past
+from farm.lab.entities import Event, KnownBoard, Lease, LeaseRequest, NoticeWays, Rules, State
+from farm.lab.inventory import read_settings
+from farm.lab.journal import Batch, Journal, Session
+from farm.lab.scheduler import LeaseScheduler
+
+DAY_S = 86400.0
+# A command that adds what it was told to a file.
+TOLD = "import os, sys; open(sys.argv[1], 'a').write(os.environ['FARM_NOTICE'] + '\\n')"
+
+
+class Told:
+    """A notifier in time of its own, and the words that its command was told."""
+
+    def __init__(self, folder: Path) -> None:
+        self.file, self.now, self.said = folder / "told", 1000.0, list[str]()
+        self.scheduler = LeaseScheduler(Rules(), [KnownBoard("pi5-07", "pi5", "")])
+        ways = NoticeWays(command=(sys.executable, "-I", "-c", TOLD, str(self.file)))
+        self.notifier = Notifier(self.scheduler, ways, folder, lambda: self.now, self.said.append)
+
+    def happen(self, what: str, detail: str = "", board: str = "pi5-07") -> None:
+        self.notifier.note([], [Event(1, self.now, what, "farm", None, board, detail)])
+
+    def words(self, count: int) -> list[str]:
+        def there() -> list[str]:
+            self.notifier.tick()
+            lines = self.file.read_text().splitlines() if self.file.exists() else []
+            return lines if len(lines) >= count else []
+
+        return list(wait_until(there, f"{count} notices"))
+
+
+@pytest.fixture
+def told(tmp_path: Path) -> Told:
+    one = Told(tmp_path)
+    one.scheduler.board_idle("pi5-07", "pi5", one.now)
+    one.notifier.tick()
+    return one
+
+
+def test_a_board_that_is_bad_and_back_is_told_once_each_and_its_flapping_together(
+    told: Told,
+) -> None:
+    told.happen("board-good")  # as every board at first
+    told.happen("board-bad", "wrong: digits")
+    assert told.words(1) == ["the board pi5-07 is bad: wrong: digits"]
+    told.happen("board-probation")
+    told.happen("board-bad", "silent")
+    told.happen("board-good")
+    told.now += FLAPPING_S
+    assert told.words(2)[1:] == [
+        "the board pi5-07 is back, in probation; then is bad: silent; then is good again "
+        "(3 changes in 10m)"
+    ]
+    told.happen("board-needs-hands", "3 recoveries failed")
+    assert told.words(3)[2] == "the board pi5-07 needs hands: 3 recoveries failed"
+
+
+def test_a_kind_without_boards_a_lost_board_and_a_lease_that_ends_soon_are_told_once(
+    told: Told,
+) -> None:
+    lease = told.scheduler.request(LeaseRequest("ann", "pi5", 3600.0), "key", told.now)
+    told.now += 3100.0
+    told.scheduler.board_silent("pi5-07", "nothing heard for 25 s", told.now)
+    told.notifier.note([told.scheduler.lease(lease.number)], [])
+    told.notifier.note([told.scheduler.lease(lease.number)], [])
+    for _ in range(3):
+        told.notifier.tick()
+    assert sorted(told.words(3)) == [
+        "lease 1 of ann (pi5-07) ends in 8m20s",
+        "lease 1 of ann has lost pi5-07: nothing heard for 25 s",
+        "no board of kind pi5 is left",
+    ]
+
+
+def test_a_command_that_fails_is_tried_three_times_and_the_operator_is_told(tmp_path: Path) -> None:
+    said: list[str] = []
+    script = f"open({str(tmp_path / 'tries')!r}, 'a').write('x'); raise SystemExit('no chat today')"
+    ways = NoticeWays(command=(sys.executable, "-I", "-c", script))
+    notifier = Notifier(LeaseScheduler(Rules()), ways, tmp_path, time.time, said.append)
+    notifier.down(90.0)
+
+    def ended() -> bool:
+        notifier.tick()
+        return bool(said)
+
+    wait_until(ended, "the operator is told")
+    assert said == ["a notice was not told by the command: no chat today"]
+    assert (tmp_path / "tries").read_text() == "xxx"
+    assert not list(tmp_path.glob("notice-*"))
+
+
+@pytest.fixture
+def chat() -> Iterator[tuple[str, list[dict[str, object]]]]:
+    """A chat's webhook, and what it was sent."""
+    sent: list[dict[str, object]] = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            sent.append(json.loads(body))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}/hook", sent
+        server.shutdown()
+
+
+def test_a_webhook_is_told_as_the_last_board_of_a_kind_goes(
+    chat: tuple[str, list[dict[str, object]]],
+) -> None:
+    url, sent = chat
+    table = '[lab.boards.pi5-07]\nkind = "pi5"\naddress = "127.0.0.1:9090"\n'
+    with lab(inventory=f'[lab]\nnotify = {{ webhook = "{url}" }}\n{table}') as one:
+        Board(one.port)
+        with one.client() as client:
+            wait_until(lambda: client.ask("boards")["boards"][0]["use"] == "free", "it is there")
+        time.sleep(2.5)  # it is seen at the next tick
+        Board._connected.pop().close()
+        wait_until(lambda: sent, "the webhook is told")
+    assert sent[0] == {
+        "text": "no board of kind pi5 is left",
+        "kind": "kind-empty",
+        "owner": "",
+        "board": "",
+        "lease": None,
+    }
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ('notify = "https://chat.example"', "webhook = "),
+        ('notify = { webhook = "file:///etc/passwd" }', "a url that begins with https"),
+        ('notify = { mail = "a@b" }', "webhook = "),
+        ('keep = "1h"', "a day or more"),
+    ],
+)
+def test_a_broken_setting_is_named_with_its_line(line: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / "lab.toml").write_text(f"[lab]\n{line}\n")
+    with pytest.raises(ConfigError) as failed:
+        read_settings(tmp_path / "lab.toml")
+    assert "lab.toml:2:" in failed.value.why and words in failed.value.why
+
+
+def test_what_is_old_is_removed_and_numbers_are_not_used_again(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "lab.sqlite")
+    journal.open()
+    request = LeaseRequest("ann", "pi5", 60.0)
+
+    def lease(number: int, at: float, ended_at: float | None) -> Lease:
+        state = State.RELEASED if ended_at else State.ACTIVE
+        return Lease(
+            number, request, f"k{number}", at, state, at, at + 60, ended_at, boards=(f"b{number}",)
+        )
+
+    effects = Effects(
+        {n: lease(n, n * DAY_S, n * DAY_S + 60.0 if n != 2 else None) for n in range(1, 8)},
+        [Event(n, n * DAY_S, "board-came", board="b") for n in range(1, 8)],
+    )
+    batch = Batch()
+    batch.add(effects)
+    batch.sessions += [Session("b", "pi5", "ann", n * DAY_S, n * DAY_S + 1) for n in range(1, 8)]
+    journal.write(batch)
+    removed = 0
+    while count := journal.prune(5.5 * DAY_S):
+        removed += count
+    assert removed == 4 + 5 + 5, "five of each, but for the lease that goes on"
+    past: Past = Journal(tmp_path / "lab.sqlite").open()
+    assert [one.number for one in past.leases] == [2]
+    assert [one.number for one in past.ended] == [6, 7]
+    assert (past.next_lease, past.next_event) == (8, 8)
+    journal = Journal(tmp_path / "lab.sqlite")
+    journal.open()
+    assert [one.number for one in journal.events(0, 100)] == [6, 7]
+    assert journal.oldest_event() == 6
+    assert {one.lease for one in journal.stretches(0.0, 100)} >= {2, 6, 7}
+    while journal.prune(1e9):
+        pass
+    assert [one.number for one in journal.events(0, 100)] == [7]
+    assert journal.open().next_event == 8
