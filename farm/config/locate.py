@@ -5,6 +5,7 @@ named by the user, is therefore used only if no other user could have written it
 `farm.ownership`). These keys are code or lead to it:
 
     - `devices.*.options.launcher`: a command in front of the agent's, here or on the board.
+    - `devices.*.options.command`: a command on this machine, for `exec:` urls.
     - `models.*.source` and `module` as `python:module:function`: imported and called, with the
       working directory on the path.
     - `models.*.source` of formats that are programs (.pt2, .pt, .pth): see the output of

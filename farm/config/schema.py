@@ -7,6 +7,7 @@ Every field is validated on its own, with the names and the folder that it refer
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from pydantic import (
     Field,
     ValidationError,
     ValidationInfo,
+    field_serializer,
     model_validator,
 )
 
@@ -36,6 +38,7 @@ from farm.types.python_source import python_source
 
 _MOST = 2**53  # largest count; JSON and SQLite store it exactly
 CORES = re.compile(r"big|little|all|\d+(-\d+)?(,\d+(-\d+)?)*")
+_COMMAND = 'command = ["docker", "exec", "-i", "NAME"]'
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _KEY = re.compile(r"[!#-\[\]-~]+")
 # also the characters that change the direction of writing
@@ -108,6 +111,12 @@ def _known(kind: Literal["profile", "model"]) -> Callable[[str, ValidationInfo],
         return text
 
     return check
+
+
+def _command(words: list[str]) -> list[str]:
+    if not words:
+        raise ValueError(f"a command has at least one word, for example {_COMMAND}")
+    return words
 
 
 def _cores(text: str) -> str:
@@ -229,6 +238,9 @@ class OptionsTable(Table):
     userland: Literal["any"] | None = None
     """`"any"` accepts a 64-bit profile on a board whose kernel is 64-bit and whose programs are
     32-bit."""
+    command: Annotated[list[Text], AfterValidator(_command)] | None = None
+    """For `exec:` urls: the command that runs a shell there, as a list of words; farm adds `sh`,
+    `-c` and a script to them. It must pass its standard input on: `docker exec` needs `-i`."""
     work_dir: Text | None = None
     """The folder on the device for files of one session."""
     wait_s: PositiveSeconds | None = None
@@ -241,11 +253,26 @@ class OptionsTable(Table):
     """For boards of a lab: how urgent a lease is, as `class`: interactive (the default), ci, batch.
     """
 
+    @field_serializer("command")
+    def _joined(self, words: list[str] | None) -> str | None:
+        return None if words is None else shlex.join(words)
+
     @model_validator(mode="after")
     def _one_key(self) -> OptionsTable:
         if self.key is not None and self.key_file is not None:
             raise ValueError("key and key_file: leave one of them out")
         return self
+
+
+def _for_its_url(options: OptionsTable, info: ValidationInfo) -> OptionsTable:
+    if "url" not in info.data:  # it is wrong, which has been said
+        return options
+    by_command = info.data["url"].startswith("exec:")
+    if by_command and options.command is None:
+        raise ValueError(f"an exec: url needs a command, for example {_COMMAND}")
+    if options.command is not None and not by_command:
+        raise ValueError("command: only an exec: url has one; did you mean launcher?")
+    return options
 
 
 class DeviceTable(Table):
@@ -258,7 +285,9 @@ class DeviceTable(Table):
     """How to reach the device."""
     tags: list[Name] = Field(default_factory=list)
     """Words that select devices: `--tag WORD`."""
-    options: OptionsTable = OptionsTable()
+    options: Annotated[OptionsTable, Field(validate_default=True), AfterValidator(_for_its_url)] = (
+        OptionsTable()
+    )
     """Settings of this device."""
 
     @model_validator(mode="before")

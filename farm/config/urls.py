@@ -1,4 +1,4 @@
-"""Parse device URLs, in their seven forms.
+"""Parse device URLs, in their eight forms.
 
     local:                    an agent on this machine
     qemu:                     an agent under qemu-user on this machine
@@ -8,6 +8,7 @@
     lab://[user@]host[:port]/kind  a board that a lab leases; its host has an SSH server
     lab:kind                  the same, of this machine's lab
     adb:[serial]              an Android board, by its serial number or as the only one
+    exec:[name]               what the command of the device's options runs a shell in
 
 The transport is named by the scheme. In the place of a lab's kind, or after it and a slash, stands
 `board=NAME` or `tag=WORD`.
@@ -28,6 +29,7 @@ EXAMPLES = {
     "tracker": "tracker://lab.example.org:9190/rasp3b",
     "ssh": "ssh://pi@raspberrypi.local",
     "adb": "adb:HT7A1B200123",
+    "exec": "exec:box",
     "lab": "lab://farm@lab.example.org/pi5",
 }
 # A ProxyCommand of ~/.ssh/config inserts users and hosts into a shell command, and ssh reads a word
@@ -35,6 +37,8 @@ EXAMPLES = {
 _HOST = re.compile(r"(?!-)[\w.-]+|[0-9A-Fa-f:.]+(%\w+)?")
 # As `adb devices` lists them: of USB, `host:port`, `[address]:port`, or the name of an mDNS service
 _SERIAL = re.compile(r"(?!-)[\w.:%@()\[\]-]{1,200}", re.ASCII)
+# The name of a container, for example; it is shown to people only
+_EXEC = re.compile(r"(?!-)[\w.:@/-]{1,200}", re.ASCII)
 # Boards that are in no inventory are called KIND@HOST:PORT, and further ones behind it with #2
 _BOARDS = re.compile(r"[\w.@:#\[\]-]{1,200}", re.ASCII)
 _USER = re.compile(r"(?!-)[\w.@+-]+")
@@ -55,6 +59,7 @@ class Url:
     serial: str = ""
     board: str = ""
     tags: tuple[str, ...] = ()
+    name: str = ""
 
 
 def parse_url(text: str) -> Url:
@@ -66,7 +71,7 @@ def parse_url(text: str) -> Url:
     if not colon:
         hint = (
             f"did you mean '{text}:'?"
-            if text in ("local", "qemu", "adb")
+            if text in ("local", "qemu", "adb", "exec")
             else f"write one of {', '.join(EXAMPLES.values())}"
         )
         raise ValueError(f"{text!r} names no transport, {hint}")
@@ -78,6 +83,8 @@ def parse_url(text: str) -> Url:
         return Url(scheme)
     if scheme == "adb":
         return Url(scheme, serial=_serial(rest))
+    if scheme == "exec":
+        return Url(scheme, name=_exec(rest))
     if scheme == "lab" and not rest.startswith("//"):
         return _with_boards(Url(scheme), rest)
     if not text.isprintable() or " " in text:
@@ -103,6 +110,16 @@ def _serial(text: str) -> str:
         raise ValueError(f"adb takes no '//', write 'adb:{text.lstrip('/')}'")
     if text and not _SERIAL.fullmatch(text):
         raise ValueError(f"{text!r} is no serial number of a device; `adb devices` lists them")
+    return text
+
+
+def _exec(text: str) -> str:
+    if text.startswith("//"):
+        raise ValueError(f"exec takes no '//', write 'exec:{text.lstrip('/')}'")
+    if text and not _EXEC.fullmatch(text):
+        raise ValueError(
+            f"{text!r} is no name for exec:; the command itself belongs into the option `command`"
+        )
     return text
 
 

@@ -21,7 +21,7 @@ _IDENTIFY_S = 60.0
 def identify(device: Device, *, store: Store, show: Show) -> boards.Evidence:
     """Return what a device says about itself. Its profile is not used.
 
-    A board by SSH or adb and this machine are inspected by a script; an agent at an address is
+    A board with a shell and this machine are inspected by a script; an agent at an address is
     asked for its facts. Raises DeviceError, also for an RPC server of TVM's own, which has no
     facts.
     """

@@ -90,7 +90,7 @@ def remove(
             raise UsageError(
                 f"farm has put nothing on {device.name} that it could remove",
                 f"its url is {device.url}: somebody else started the agent there",
-                "name a device with an ssh:// or adb: url",
+                "name a device with an ssh://, adb: or exec: url",
             )
     with open_pool(store) as pool:
         examination = Examination(pool, devices, host, store, slots, show, tell)

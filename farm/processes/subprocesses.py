@@ -150,7 +150,12 @@ def running(
 
 @contextlib.contextmanager
 def peer_process(
-    command: Sequence[str | Path], *, stderr: Path | None, both: bool = False, grace_s: float = 0.0
+    command: Sequence[str | Path],
+    *,
+    stderr: Path | None,
+    both: bool = False,
+    grace_s: float = 0.0,
+    own_group: bool = False,
 ) -> Iterator[tuple[socket.socket, subprocess.Popen[bytes]]]:
     """Run a program for the duration of the block, with a socket as its standard input and output.
 
@@ -159,16 +164,19 @@ def peer_process(
 
     The program's stderr is appended to the file `stderr`, if there is one, or goes to the socket,
     too, with `both`. At the end of the block its input ends; it is given `grace_s` seconds to end
-    by itself.
+    by itself. With `own_group` it leads a new session, without a terminal, and all that it has
+    started ends with it.
     """
     ours, theirs = socket.socketpair()
     with ours, contextlib.ExitStack() as stack:
         with theirs:
             words, stream = [str(word) for word in command], theirs.fileno()
             errors = stack.enter_context(stderr.open("ab")) if stderr else stream if both else None
-            child = subprocess.Popen(words, stdin=stream, stdout=stream, stderr=errors)
+            child = subprocess.Popen(
+                words, stdin=stream, stdout=stream, stderr=errors, start_new_session=own_group
+            )
         try:
-            with breakable(partial(send, child, signal.SIGTERM, group=False)):
+            with breakable(partial(send, child, signal.SIGTERM, group=own_group)):
                 yield ours, child
         finally:
             if grace_s:
@@ -176,7 +184,7 @@ def peer_process(
                     ours.shutdown(socket.SHUT_WR)
                 wait(child, grace_s)
             ours.close()  # its input ends, so it ends
-            end(child)
+            end(child, group=own_group)
 
 
 def end(child: subprocess.Popen[bytes], *, group: bool = False, grace_s: float = GRACE_S) -> None:

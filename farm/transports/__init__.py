@@ -11,6 +11,7 @@ Modules:
     shells                which transports reach a shell, and how
     board_scripts         shell scripts for that
     adb                   `adb:`: install and start the agent on an Android board by adb
+    command               `exec:`: install and start the agent where a command runs a shell
     gpu_preflight         reasons why a GPU device cannot be used, known before connecting
     agent                 what farm knows of an agent's side: keys, versions, answers, errors
     upload                store a file on a device, resuming interrupted transfers
@@ -63,6 +64,7 @@ _TRANSPORTS = {
     "rpc": "farm.transports.rpc",
     "ssh": "farm.transports.ssh.transport",
     "adb": "farm.transports.adb.transport",
+    "exec": "farm.transports.command",
     "tracker": "farm.transports.tracker",
     "lab": "farm.transports.lab.transport",
 }

@@ -10,9 +10,11 @@ store, work, and farm-agent, a script that starts the agent on the board itself.
 from __future__ import annotations
 
 import abc
+import contextlib
 import hashlib
 import math
 import shlex
+import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +29,8 @@ _ROOM_BYTES = 8 << 20  # required for an agent and a small model
 _SPARE_BYTES = 1 << 20
 _EXTRA_S = 5  # added to the agent's time limit, so that this side ends the session first
 _CANNOT_EXECUTE = "126"  # a shell's exit status if it cannot execute a program
+_PIECE = 1 << 16
+_MOST_OUTPUT = 1 << 16
 _PLACES = "set `store` and `work_dir` in its options"
 
 
@@ -230,6 +234,30 @@ class ShellBoard(abc.ABC):
         raise DeviceError(
             f"the agent could not be put on {name}", seen[""][-500:], "run the command again"
         )
+
+
+def output_of(sock: socket.socket, content: bytes, deadline: Deadline) -> bytes:
+    """Return what a script prints to a socket, which is its standard input and output.
+
+    `content` is its input. Raises TimeoutError if it does not end by the deadline.
+    """
+    printed = b""
+    sock.settimeout(deadline.remaining or 0.001)
+    try:
+        for begin in range(0, len(content), _PIECE):
+            sock.sendall(content[begin : begin + _PIECE])
+        sock.shutdown(socket.SHUT_WR)
+    except TimeoutError:
+        raise
+    except OSError:
+        pass  # the script has ended early; its output gives the reason
+    with contextlib.suppress(ConnectionResetError):  # it ended before it read all of its input
+        while piece := sock.recv(_PIECE):
+            printed = (printed + piece)[:_MOST_OUTPUT]
+            if deadline.expired:
+                raise TimeoutError
+            sock.settimeout(deadline.remaining or 0.001)
+    return printed
 
 
 def _beside(path: str, base: str) -> str:

@@ -21,7 +21,11 @@ from farm.transports.layer import Layer
 from farm.transports.shell_board import ShellBoard
 from farm.types import Device
 
-_SHELLS = {"ssh": "farm.transports.ssh.board", "adb": "farm.transports.adb.board"}
+_SHELLS = {
+    "ssh": "farm.transports.ssh.board",
+    "adb": "farm.transports.adb.board",
+    "exec": "farm.transports.command",
+}
 _CHECKS = {"ssh": "farm.transports.ssh.checks", "adb": "farm.transports.adb.checks"}
 
 

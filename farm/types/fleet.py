@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -97,6 +98,11 @@ class Device:
         return int(self.options.get("gpu", 0))
 
     @property
+    def command(self) -> tuple[str, ...]:
+        """The command that runs a shell on it, for `exec:` urls; empty if it has none."""
+        return tuple(shlex.split(str(self.options.get("command", ""))))
+
+    @property
     def deadline_s(self) -> float | None:
         """Its own limit for a whole job in seconds, or None if it has none."""
         own = self.options.get("deadline_s")
@@ -108,7 +114,7 @@ class Device:
 
         Otherwise someone else has started one.
         """
-        return self.scheme in ("local", "qemu", "ssh", "adb")
+        return self.scheme in ("local", "qemu", "ssh", "adb", "exec")
 
 
 DTYPES = ("float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "bool")

@@ -39,6 +39,13 @@ inherits = "mine"
 """  # noqa: E501
 
 
+def test_a_command_keeps_its_words(load: Load) -> None:
+    words = ("docker", "exec", "-i", "a b", "$c'd")
+    text = f'[devices.box]\nprofile = "x86"\nurl = "exec:box"\noptions.command = {list(words)!r}\n'
+    assert load(text).device("box").command == words
+    assert load(BOARDS).device("a").command == ()
+
+
 def test_devices_are_chosen_by_name_tag_or_all(load: Load) -> None:
     fleet = load(BOARDS)
 

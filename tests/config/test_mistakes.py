@@ -15,6 +15,7 @@ from farm.errors import ConfigError
 
 Mistakes = Callable[[str], list[str]]
 PI3 = '[devices.pi3]\nprofile = "rasp3b"\nurl = "qemu:"\n'
+BOX = '[devices.box]\nprofile = "x86"\nurl = "exec:box"\n'
 MODEL = "[models.m]\nsource = 'python:a:b'\n"
 A_NAME = (
     "a name is made of letters, digits, '_', '-' and '.', and starts with a letter, a digit or '_'"
@@ -121,6 +122,28 @@ def test_every_mistake_is_reported_at_once_each_with_file_line_and_key(mistakes:
             "4: devices.pi3.options.threads: expected a whole number, got the number 2.0",
         ),
         (PI3 + "options.key = ''", "4: devices.pi3.options.key: expected text, got an empty text"),
+        (
+            BOX,
+            (
+                "1: devices.box.options: an exec: url needs a command, for example command = "
+                '["docker", "exec", "-i", "NAME"]'
+            ),
+        ),
+        (
+            BOX + "options.command = []",
+            (
+                "4: devices.box.options.command: a command has at least one word, for example "
+                'command = ["docker", "exec", "-i", "NAME"]'
+            ),
+        ),
+        (
+            BOX + "options.command = 'docker exec'",
+            "4: devices.box.options.command: expected a list, got 'docker exec'",
+        ),
+        (
+            PI3 + "options.command = ['a']",
+            "4: devices.pi3.options: command: only an exec: url has one; did you mean launcher?",
+        ),
         (PI3 + "[bench]\nwarmup = -1", "5: bench.warmup: must be at least 0, got the number -1"),
         (PI3 + "[bench]\nmaximum_s = 0.5", "4: bench: minimum_s (1) is more than maximum_s (0.5)"),
         (

@@ -28,6 +28,9 @@ from farm.config import Url, parse_url
             "adb:adb-1A2B-x._adb-tls-connect._tcp",
             Url("adb", serial="adb-1A2B-x._adb-tls-connect._tcp"),
         ),
+        ("exec:", Url("exec")),
+        ("exec:my-box_1.2", Url("exec", name="my-box_1.2")),
+        ("exec:namespace/pod", Url("exec", name="namespace/pod")),
     ],
 )
 def test_a_good_url_is_taken_apart(text: str, url: Url) -> None:
@@ -77,6 +80,11 @@ def test_a_good_url_is_taken_apart(text: str, url: Url) -> None:
         ("rpc://-host:9090", "no host name"),
         ("adb", "did you mean 'adb:'?"),
         ("adb://HT7A1B200123", "write 'adb:HT7A1B200123'"),
+        ("exec", "did you mean 'exec:'?"),
+        ("exec://box", "write 'exec:box'"),
+        ("exec:docker exec -i box", "the option `command`"),
+        ("exec:-i", "no name for exec:"),
+        ("exec:a\n", "no name for exec:"),
         ("adb:-P1", "no serial number"),
         ("adb:a b", "no serial number"),
         ("adb:$(x)\n", "no serial number"),

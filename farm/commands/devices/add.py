@@ -96,6 +96,7 @@ def add(
     farm add                                       what is there to add?
     farm add pi4 ssh://pi@raspberrypi.local
     farm add phone adb:                            the Android board that is plugged in
+    farm add box exec:box -o 'command=["docker", "exec", "-i", "box"]'
     farm add arm qemu: --profile rasp3b            an emulated board
     farm add orin ssh://orin -o store=/data/farm --tag lab
     """

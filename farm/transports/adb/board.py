@@ -21,14 +21,12 @@ from farm.prompts import Ask
 from farm.transports import board_scripts
 from farm.transports.adb import client, devices
 from farm.transports.adb.devices import Found
-from farm.transports.shell_board import ShellBoard
+from farm.transports.shell_board import ShellBoard, output_of
 from farm.types import Device
 
 if TYPE_CHECKING:
     from subprocess import Popen
 
-_PIECE = 1 << 16
-_MOST_OUTPUT = 1 << 16
 _QUICK_S = 30.0
 _END_S = 1.5  # time for the agent, and so for adb, to end by itself
 # adbd hangs up when its stream ends. The agent ends with its input, and its shell cleans up after
@@ -66,21 +64,9 @@ class AdbBoard(ShellBoard):
     def ask(self, script: str, arguments: Sequence[str], content: bytes = b"") -> dict[str, str]:
         """Run a script to its end; return the values it reported, and all its output under ""."""
         deadline = self.deadline if content else Deadline(min(_QUICK_S, self.deadline.remaining))
-        printed = b""
         try:
             with self.channel(script, arguments, None) as (sock, child):
-                sock.settimeout(deadline.remaining or 0.001)
-                try:
-                    for begin in range(0, len(content), _PIECE):
-                        sock.sendall(content[begin : begin + _PIECE])
-                    sock.shutdown(socket.SHUT_WR)
-                except TimeoutError:
-                    raise
-                except OSError:
-                    pass  # the script has ended early; its output gives the reason
-                while piece := sock.recv(_PIECE):
-                    printed = (printed + piece)[:_MOST_OUTPUT]
-                    sock.settimeout(deadline.remaining or 0.001)
+                printed = output_of(sock, content, deadline)
                 status = subprocesses.shell_status(child, _END_S)
         except TimeoutError as exc:
             what = f"{self.device.name} does not get done with what it was asked"
