@@ -24,7 +24,13 @@ from farm.commands.judge import baseline, compare, history, records, report, run
 from farm.commands.measure import accuracy, bench, bisect, deploy, profile, run, tune
 from farm.commands.models import cache, check, export, quantize
 from farm.commands.models.compile import compile_
-from farm.commands.output import echo_json, echo_text, guarded, show_error, warnings_at_end
+from farm.commands.output import (
+    deferred_warnings,
+    echo_json,
+    echo_text,
+    sanitized_streams,
+    show_error,
+)
 from farm.commands.servers import lab, serve
 from farm.errors import FarmError, InternalError, Interrupted, UsageError, did_you_mean
 from farm.processes import signals
@@ -50,7 +56,7 @@ GROUPS = {
 }
 
 
-def summary(command: click.Command) -> str:
+def help_summary(command: click.Command) -> str:
     """Return the first clause of a command's help: the text before the first colon or full stop.
 
     A semicolon ends it too.
@@ -72,7 +78,7 @@ class _Group(click.Group):
         for title, names in GROUPS.items():
             with formatter.section(title):
                 formatter.write_dl(
-                    [(name.ljust(width), summary(self.commands[name])) for name in names]
+                    [(name.ljust(width), help_summary(self.commands[name])) for name in names]
                 )
 
     def resolve_command(
@@ -152,7 +158,7 @@ def main() -> NoReturn:
     signals.catch()
     leave_torch_out()
     try:
-        with guarded(), warnings_at_end():
+        with sanitized_streams(), deferred_warnings():
             code = _run()
     except BrokenPipeError:  # the reader, such as `head`, closed the pipe
         os.dup2(

@@ -165,7 +165,7 @@ def test_aa_bench_tells_what_it_has_though_some_comparisons_fail(
     class Interrupted:
         left: ClassVar = [*pairs]
 
-        def compare(self, *_: object, **__: object) -> list[comparison.Pair]:
+        def compare(self, *_: object, **__: object) -> list[comparison.RunComparison]:
             if not self.left:
                 raise KeyboardInterrupt
             return [self.left.pop(0)]

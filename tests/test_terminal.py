@@ -79,7 +79,7 @@ def said(folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFix
 
     def run(*arguments: str) -> str:
         monkeypatch.setattr(sys, "argv", ["farm", *arguments])
-        with output.guarded(), contextlib.suppress(SystemExit):
+        with output.sanitized_streams(), contextlib.suppress(SystemExit):
             cli._run()
         return "".join(capfd.readouterr())
 
@@ -297,14 +297,14 @@ def test_what_the_doctor_finds_is_shown_clean(capfd: pytest.CaptureFixture[str])
         Finding("agent", EVIL),
         Finding("agent", "", failure=DeviceError(EVIL, EVIL, EVIL)),
     ):
-        for line in doctor_output.lines(finding, EVIL):
+        for line in doctor_output.finding_lines(finding, EVIL):
             output.echo(*line)
     clean(capfd.readouterr().out)
 
 
 def test_lines_below_a_finding_are_indented() -> None:
     finding = Finding("agent", "", failure=DeviceError("what", "one\ntwo"))
-    assert [line[0] for line in doctor_output.lines(finding)[1:]] == [
+    assert [line[0] for line in doctor_output.finding_lines(finding)[1:]] == [
         "      why: one",
         "           two",
     ]
@@ -349,7 +349,7 @@ def test_a_table_whose_cells_nobody_cleaned_is_clean(capfd: pytest.CaptureFixtur
 
 
 def test_what_libraries_warn_log_and_raise_is_clean(capfd: pytest.CaptureFixture[str]) -> None:
-    with output.guarded():
+    with output.sanitized_streams():
         sys.stderr.write(warnings.formatwarning(EVIL, UserWarning, "file.py", 1))
         logging.lastResort.stream.write(EVIL)  # type: ignore[union-attr]
         sys.excepthook(ValueError, ValueError(EVIL), None)
@@ -363,7 +363,7 @@ def test_what_libraries_warn_log_and_raise_is_clean(capfd: pytest.CaptureFixture
 
 def test_streams_are_as_they_were_after_guarding() -> None:
     before = sys.stdout, sys.stderr
-    with output.guarded():
+    with output.sanitized_streams():
         assert sys.stdout is not before[0]
         assert sys.stdout.fileno() == before[0].fileno() or not before[0].isatty()
     assert (sys.stdout, sys.stderr) == before

@@ -266,7 +266,7 @@ def test_runs_of_two_sets_are_paired_by_model_and_device() -> None:
         (b, run(device="b", factor=2))
     ]
     assert comparison.pair_up([a], [b]) == [(a, b)]
-    assert "device: a → b" in comparison.differences(a, b)
+    assert "device: a → b" in comparison.describe_differences(a, b)
 
 
 def test_the_agent_gives_a_power_cap_the_name_that_does_not_count() -> None:

@@ -214,7 +214,9 @@ def _agent(folder: Path) -> Iterator[Any]:
     from farm.processes.deadline import Deadline
     from farm.store import cache_root
 
-    executable = build.ensure(platform.machine(), cache_root(), lambda *_: None, Deadline(1800))
+    executable = build.ensure_executable(
+        platform.machine(), cache_root(), lambda *_: None, Deadline(1800)
+    )
     port = folder / "port"
     child = subprocesses.start(
         [str(executable), "--port-file", str(port), "--work-dir", str(folder / "work")],

@@ -26,13 +26,13 @@ from typing import TYPE_CHECKING, Any
 from farm import this_machine
 from farm.api.resolve import (
     build_slots,
-    cluster_address,
     find_runs,
     host_profile,
+    resolve_cluster_address,
     resolve_deadline,
     resolve_plan,
     with_batch,
-    with_options,
+    with_device_options,
     with_shapes,
 )
 from farm.api.results import Answer, Result
@@ -42,8 +42,8 @@ from farm.types import Device, Model, PairedStopping, Plan, Run, Verdict
 if TYPE_CHECKING:
     import numpy as np
 
-    from farm.cluster import Engine
-    from farm.comparison import Pair
+    from farm.cluster import ClusterEngine
+    from farm.comparison import RunComparison
     from farm.config import Fleet
     from farm.pipeline import Outcome
     from farm.store import RunStore
@@ -119,7 +119,7 @@ class Farm:
         Raises FarmError if the run fails, UsageError for unknown names and invalid arguments.
         """
         options = {"threads": threads, "cores": cores or None, "pinned": pinned or None}
-        board = with_options(self.fleet.device(device), options)
+        board = with_device_options(self.fleet.device(device), options)
         if batch is not None and batch < 1:
             raise UsageError(
                 f"batch={batch}: no number of samples",
@@ -215,7 +215,7 @@ class Farm:
         until: PairedStopping | None = None,
         deadline_s: float | None = None,
         show: Callable[[Progress], None] | None = None,
-    ) -> list[Pair]:
+    ) -> list[RunComparison]:
         """Test whether the second is slower than the first, by how much, and with what confidence.
 
         Each argument is a run, the name of a baseline, or the beginning of a run's id. Raises
@@ -270,7 +270,7 @@ class Farm:
         confidence: float | None = None,
         deadline_s: float | None = None,
         show: Callable[[Progress], None] | None = None,
-    ) -> list[Pair]:
+    ) -> list[RunComparison]:
         """Measure the builds of each pair of runs again, interleaved, on the device of both.
 
         Interleaving exposes both builds to the same disturbances of the machine. `until` is the
@@ -298,14 +298,14 @@ class Farm:
         return comparison.compare_interleaved(pairs, measured, sure)
 
     @contextlib.contextmanager
-    def cluster_engine(self) -> Iterator[Engine | None]:
+    def cluster_engine(self) -> Iterator[ClusterEngine | None]:
         """Yield the cluster that builds, and None if there is none.
 
         Leaving the block cancels its tasks. Raises UsageError if its package is not installed.
         """
         from farm.cluster import open_cluster
 
-        if address := cluster_address(self.cluster, self.fleet.cluster):
+        if address := resolve_cluster_address(self.cluster, self.fleet.cluster):
             with open_cluster(address) as engine:
                 yield engine
         else:

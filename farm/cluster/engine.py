@@ -19,7 +19,7 @@ from farm.processes.cancellation import Cancelled, breakable
 from farm.types import Progress
 
 
-class Line(Protocol):
+class ControllerChannel(Protocol):
     """The connection of a task on a worker with the controller; it is pickled with the task."""
 
     def note(self, progress: Progress) -> None:
@@ -29,10 +29,10 @@ class Line(Protocol):
         """Return whether the controller still waits for this task."""
 
 
-Work = Callable[[Any, Line], Any]  # a module-level function of a request
+Work = Callable[[Any, ControllerChannel], Any]  # a module-level function of a request
 
 
-class Engine(ABC):
+class ClusterEngine(ABC):
     """A cluster. Leaving the block cancels its tasks and closes the connection."""
 
     def __init__(self) -> None:

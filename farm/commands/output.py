@@ -7,9 +7,9 @@
     console(stderr=True)                  a rich Console, for tables and progress
     show_error(error)                     a FarmError
 
-tests/test_architecture.py refuses print, click.echo, sys.stdout and Console elsewhere. `guarded`
-also sanitizes the warnings, logs and tracebacks of libraries. Data goes to stdout; progress and
-errors go to stderr.
+tests/test_architecture.py refuses print, click.echo, sys.stdout and Console elsewhere.
+`sanitized_streams` also sanitizes the warnings, logs and tracebacks of libraries. Data goes to
+stdout; progress and errors go to stderr.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def console(*, stderr: bool) -> Console:
 
 
 @contextlib.contextmanager
-def guarded() -> Iterator[None]:
+def sanitized_streams() -> Iterator[None]:
     """Sanitize what libraries write to sys.stdout and sys.stderr while the block lasts."""
     before = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = (_Guarded(stream) if stream else stream for stream in before)
@@ -113,7 +113,7 @@ def guarded() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def warnings_at_end() -> Iterator[None]:
+def deferred_warnings() -> Iterator[None]:
     """Print the warnings of farm's log on stderr when the block ends, below what is shown live."""
     log, kept = logging.getLogger("farm"), _Kept()
     propagates, log.propagate = log.propagate, False

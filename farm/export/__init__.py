@@ -99,7 +99,7 @@ def _write_runtime(folder: Path) -> None:
     for name in [*sources, *(f"{name}.h" for name in _OWN_HEADERS)]:
         (own / name).parent.mkdir(exist_ok=True)
         shutil.copyfile(recipe.SOURCES / name, own / name)
-    recipe.copy_runtime(folder)
+    recipe.copy_runtime_sources(folder)
 
 
 def _write_licenses(folder: Path) -> None:

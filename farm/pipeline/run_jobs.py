@@ -70,7 +70,7 @@ from farm.types import (
 )
 
 if TYPE_CHECKING:
-    from farm.cluster import Engine
+    from farm.cluster import ClusterEngine
 
 _TICK_S = 0.1
 # Jobs whose devices are driven by threads of this process at once. More would only wait for its
@@ -136,7 +136,7 @@ def execute(
     show: Callable[[Event], None],
     tick: Callable[[], None],
     canaries: int = 0,
-    cluster: Engine | None = None,
+    cluster: ClusterEngine | None = None,
 ) -> Outcome:
     """Run all jobs. `host` is the profile of this machine, `slots` how many builds run at once.
 
@@ -177,7 +177,7 @@ class _JobRunner:
     show: Callable[[Event], None]
     pool: WorkerPool
     canaries: frozenset[str] = frozenset()  # names of devices
-    cluster: Engine | None = None
+    cluster: ClusterEngine | None = None
     _outcomes: Outcomes = field(default_factory=Outcomes)
     _sought: list[PrepareKey | BuildKey] = field(
         default_factory=list

@@ -67,7 +67,7 @@ def agent_task(context: TaskContext, machine: str, cache: Path, deadline_s: floa
     def note(text: str, fraction: float | None) -> None:
         context.note(Progress(Stage.AGENT, text, fraction))
 
-    executable: Path = build.ensure(machine, cache, note, Deadline(deadline_s))
+    executable: Path = build.ensure_executable(machine, cache, note, Deadline(deadline_s))
     return executable
 
 

@@ -9,7 +9,7 @@ from rich.console import Group
 from rich.text import Text
 
 from farm import comparison, formatting, stats
-from farm.comparison import Pair
+from farm.comparison import RunComparison
 from farm.types import Run
 from farm.views.runs import p50_text
 from farm.views.tables import Column, table_of, with_note
@@ -23,12 +23,12 @@ _CHANGE_STYLE = {
 _SPARKS = 60
 
 
-def comparison_table(pairs: Sequence[Pair], width: int) -> Group:
+def comparison_table(pairs: Sequence[RunComparison], width: int) -> Group:
     """Return a table of pairs of runs: how much slower the second is, with what confidence.
 
     Other differences between the two runs are listed below the table.
     """
-    columns: list[Column[Pair]] = [
+    columns: list[Column[RunComparison]] = [
         Column("device", lambda pair: pair.second.device, style="bold"),
         Column("model", lambda pair: pair.second.title),
         Column(
@@ -78,7 +78,7 @@ def timeline(runs: Sequence[Run]) -> list[str]:
     The first line is a sparkline of the medians in order of time. Each step in them gets a line,
     with the other changes at that point. Emulated runs and those without a latency are omitted.
     """
-    timed = comparison.with_latency(runs)
+    timed = comparison.runs_with_latency(runs)
     medians = [run.latency.p50_ms for run in timed if run.latency]
     if len(medians) < 2:
         return []

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from farm import comparison, formatting, stats
-from farm.comparison import Changepoint, Pair
+from farm.comparison import Changepoint, RunComparison
 from farm.types import Run, Verdict
 from farm.views.roofline import Roofline
 
@@ -27,7 +27,7 @@ class Series:
     runs: tuple[Run, ...]
     timed: tuple[Run, ...]
     moves: tuple[Changepoint, ...]
-    pair: Pair | None = None
+    pair: RunComparison | None = None
 
     @property
     def newest(self) -> Run:
@@ -85,7 +85,7 @@ class Report:
         return {verdict: counted[verdict] for verdict in Verdict if counted[verdict]}
 
     @property
-    def pairs(self) -> list[Pair]:
+    def pairs(self) -> list[RunComparison]:
         """Return the comparisons with the baseline."""
         return [one.pair for one in self.series.values() if one.pair]
 
@@ -153,7 +153,7 @@ def gather(
     pairs = {(pair.second.device, pair.second.title): pair for pair in _pairs(found, before)}
     series = {}
     for key in sorted(found):
-        timed = comparison.with_latency(found[key])
+        timed = comparison.runs_with_latency(found[key])
         series[key] = Series(
             tuple(found[key]), tuple(timed), tuple(comparison.changepoints(timed)), pairs.get(key)
         )
@@ -161,7 +161,9 @@ def gather(
     return Report(title, made_at, baseline, devices, models, series, tuple(rooflines))
 
 
-def _pairs(found: Mapping[tuple[str, str], Sequence[Run]], before: Sequence[Run]) -> list[Pair]:
+def _pairs(
+    found: Mapping[tuple[str, str], Sequence[Run]], before: Sequence[Run]
+) -> list[RunComparison]:
     """Compare the baseline's runs with the newest of the same model and device, all at once."""
     return comparison.compare(
         [(run, found[key][-1]) for run in before if (key := (run.device, run.title)) in found]

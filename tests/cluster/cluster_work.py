@@ -7,16 +7,16 @@ import signal
 import time
 from pathlib import Path
 
-from farm.cluster import Line
+from farm.cluster import ControllerChannel
 from farm.types import Progress, Stage
 
 
-def place_and_number(request: object, line: Line) -> tuple[int, object]:
+def place_and_number(request: object, line: ControllerChannel) -> tuple[int, object]:
     line.note(Progress(Stage.COMPILING, "adding", 0.5))
     return os.getpid(), request
 
 
-def until_unwanted(request: Path, line: Line) -> None:
+def until_unwanted(request: Path, line: ControllerChannel) -> None:
     """Say that it began, wait until it is cancelled, and say that."""
     request.with_suffix(".begun").write_text(str(os.getpid()))
     while line.wanted():
@@ -24,7 +24,7 @@ def until_unwanted(request: Path, line: Line) -> None:
     request.with_suffix(".ended").touch()
 
 
-def first_hangs(request: Path, line: Line) -> int:
+def first_hangs(request: Path, line: ControllerChannel) -> int:
     """Wait for SIGKILL on the first worker; return the process on the next one."""
     try:
         with request.open("x") as file:
@@ -36,9 +36,9 @@ def first_hangs(request: Path, line: Line) -> int:
     raise AssertionError("it was to be killed")
 
 
-def wrong(request: object, line: Line) -> None:
+def wrong(request: object, line: ControllerChannel) -> None:
     raise ValueError(f"no {request}")
 
 
-def dies(request: object, line: Line) -> None:
+def dies(request: object, line: ControllerChannel) -> None:
     os.kill(os.getpid(), signal.SIGKILL)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from farm.api.resolve import cluster_address
+from farm.api.resolve import resolve_cluster_address
 from farm.config import load
 from farm.errors import ConfigError, UsageError
 
@@ -16,10 +16,10 @@ def test_the_command_line_overrides_devices_toml(address: str, tmp_path: Path) -
     path = tmp_path / "devices.toml"
     path.write_text(f'cluster = "{address}"\n')
     configured = load(path).cluster
-    assert cluster_address(None, configured) == address
-    assert cluster_address("tcp://other:1", configured) == "tcp://other:1"
-    assert cluster_address("none", configured) is None
-    assert cluster_address(None, None) is None
+    assert resolve_cluster_address(None, configured) == address
+    assert resolve_cluster_address("tcp://other:1", configured) == "tcp://other:1"
+    assert resolve_cluster_address("none", configured) is None
+    assert resolve_cluster_address(None, None) is None
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ def test_the_command_line_overrides_devices_toml(address: str, tmp_path: Path) -
 )
 def test_what_is_no_address_is_a_mistake(address: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="names no cluster"):
-        cluster_address(address, None)
+        resolve_cluster_address(address, None)
     path = tmp_path / "devices.toml"
     path.write_text(f'cluster = "{address}"\n')
     with pytest.raises(ConfigError, match="a cluster is the scheduler of Dask"):

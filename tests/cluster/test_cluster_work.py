@@ -15,7 +15,7 @@ from onnx_models import graph, node, save
 
 from farm import prepare
 from farm.api.resolve import host_profile
-from farm.cluster import Engine, open_cluster
+from farm.cluster import ClusterEngine, open_cluster
 from farm.cluster.dask import DaskEngine
 from farm.config import load
 from farm.pipeline.cluster.candidates import batch_on_cluster_task
@@ -154,7 +154,7 @@ def test_batches_are_built_ahead_on_a_cluster(tmp_path: Path) -> None:
         def assign(self, slot: str, *_: object, **__: object) -> None:
             self.slots.append(slot)
 
-    def slots(cluster: Engine | None) -> list[str]:
+    def slots(cluster: ClusterEngine | None) -> list[str]:
         one = Candidate({"method": "direct", "tile": [1, 1, 16], "order": "pixels"}, "one", 1.0)
         other = Candidate({"method": "direct", "tile": [2, 1, 16], "order": "pixels"}, "two", 2.0)
         kernels = [Kernel(Task(f"k{number}", 1, (one, other), one, one)) for number in range(9)]

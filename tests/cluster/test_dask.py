@@ -20,7 +20,7 @@ from farm_commands import BOARD, begin, farm
 from waiting import LIMIT_S, wait_until
 
 from farm.api.resolve import host_profile
-from farm.cluster import Engine, dask, open_cluster
+from farm.cluster import ClusterEngine, dask, open_cluster
 from farm.config import load
 from farm.errors import BuildError, FarmError
 from farm.pipeline.cluster import builds
@@ -81,7 +81,7 @@ def content(folder: Path) -> dict[str, bytes]:
     }
 
 
-def run(engine: Engine, work: Callable[..., object], request: object) -> tuple[str, object]:
+def run(engine: ClusterEngine, work: Callable[..., object], request: object) -> tuple[str, object]:
     return engine.run(work, request, lambda _: None)
 
 
@@ -148,7 +148,7 @@ def test_what_a_worker_sends_is_checked(
     model, prepared = digits
     other = FLEET.profile("rasp3b")
 
-    class Lying(Engine):
+    class Lying(ClusterEngine):
         """An engine whose worker answers with another build, or with a damaged one."""
 
         damage = False

@@ -18,7 +18,7 @@ from slurm_programs import install, scripts
 from waiting import LIMIT_S, wait_until
 
 from farm.api.resolve import host_profile
-from farm.cluster import Engine, environment, open_cluster, slurm
+from farm.cluster import ClusterEngine, environment, open_cluster, slurm
 from farm.cluster.slurm import SlurmEngine
 from farm.config import load
 from farm.errors import BuildError, UsageError
@@ -56,7 +56,7 @@ def programs(tmp_path: Path, importable: None, monkeypatch: pytest.MonkeyPatch) 
     return found
 
 
-def run(engine: Engine, work: object, request: object) -> tuple[str, object]:
+def run(engine: ClusterEngine, work: object, request: object) -> tuple[str, object]:
     return engine.run(work, request, lambda _: None)  # type: ignore[arg-type]
 
 
@@ -185,8 +185,8 @@ def test_a_machine_without_slurm_is_an_error(
 def test_a_node_with_other_versions_is_refused_by_name(
     engine: SlurmEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    here = {**environment.versions_here(), "tvm-farm": "0.0.1"}
-    monkeypatch.setattr(slurm, "versions_here", lambda: here)
+    here = {**environment.local_versions(), "tvm-farm": "0.0.1"}
+    monkeypatch.setattr(slurm, "local_versions", lambda: here)
     with pytest.raises(
         BuildError, match=rf"the node {os.uname().nodename} .* is refused"
     ) as caught:

@@ -18,15 +18,15 @@ from farm.commands.common import (
     check_writable,
     host_profile,
     with_session,
-    write_whole,
+    write_atomically,
 )
 from farm.commands.devices import doctor_output
-from farm.commands.options import complete
+from farm.commands.options import name_completion
 from farm.commands.output import Styled, echo, echo_text
 from farm.errors import ConfigError, UsageError, did_you_mean
 
 if TYPE_CHECKING:
-    from farm.boards import Choice, Evidence
+    from farm.boards import Evidence, ProfileChoice
     from farm.commands.progress import Spinner
     from farm.config import Fleet
     from farm.pipeline.discover import DiscoveredBoard
@@ -53,7 +53,7 @@ class _Place:
 @click.option(
     "--profile",
     metavar="NAME",
-    shell_complete=complete("profiles"),
+    shell_complete=name_completion("profiles"),
     help="The kind of board. [default: found out]",
 )
 @click.option(
@@ -123,7 +123,7 @@ def add(
         changed = edit.with_tables(place.text, tables)
         device = fleet_of(changed, place.path).device(name)
         found = [] if dry_run else _proven(session, place.fleet, device, spinner)
-        failed = doctor_output.exit_code({name: found})
+        failed = doctor_output.findings_exit_code({name: found})
     if not (dry_run or failed):
         _write(place, tables)
     _report(session, place, name, tables, evidence, choice, found, written=not (dry_run or failed))
@@ -132,7 +132,7 @@ def add(
 
 @click.command()
 @click.argument(
-    "names", metavar="NAME...", nargs=-1, required=True, shell_complete=complete("devices")
+    "names", metavar="NAME...", nargs=-1, required=True, shell_complete=name_completion("devices")
 )
 @with_session
 def remove(session: Session, names: tuple[str, ...]) -> None:
@@ -162,7 +162,7 @@ def remove(session: Session, names: tuple[str, ...]) -> None:
             gone.append(("profiles", used))
     changed = edit.without_tables(place.text, gone)
     fleet_of(changed, place.path)
-    write_whole(place.path.resolve(), changed)
+    write_atomically(place.path.resolve(), changed)
     if session.as_json:
         session.document(
             "removal", {"file": str(place.path), "tables": [".".join(one) for one in gone]}
@@ -282,7 +282,7 @@ def _checked(place: _Place, name: str, table: Mapping[str, Any]) -> Device:
 
 def _identified(
     session: Session, provisional: Device, table: dict[str, Any], place: _Place, spinner: Spinner
-) -> tuple[Evidence | None, Choice, Tables]:
+) -> tuple[Evidence | None, ProfileChoice, Tables]:
     """Return what the board says about itself, the choice of its profile, and the tables to write.
 
     `provisional` is the device with a profile that is not known to be right.
@@ -293,14 +293,18 @@ def _identified(
 
     name, known = provisional.name, place.fleet.profiles
     if table["profile"] is not None:
-        return None, boards.Choice(table["profile"], "as you said"), {("devices", name): table}
+        return (
+            None,
+            boards.ProfileChoice(table["profile"], "as you said"),
+            {("devices", name): table},
+        )
     evidence = identify(provisional, store=session.artifacts(), show=spinner.show)
     own = next(
         word
         for word in (name, f"{name}-board", *(f"{name}-board-{number}" for number in range(2, 100)))
         if word not in known
     )
-    choice = boards.choose(
+    choice = boards.choose_profile(
         own,
         evidence,
         profiles.shipped(),
@@ -323,7 +327,7 @@ def _builds_cuda() -> bool:
     return True
 
 
-def _show_choice(spinner: Spinner, evidence: Evidence | None, choice: Choice) -> None:
+def _show_choice(spinner: Spinner, evidence: Evidence | None, choice: ProfileChoice) -> None:
     good = Styled("✓", "green")
     if evidence is not None:
         spinner.say("  ", good, f" board: {_in_words(evidence)}")
@@ -352,7 +356,7 @@ def _proven(session: Session, fleet: Fleet, device: Device, spinner: Spinner) ->
 
     def tell(_: str, finding: Finding) -> None:
         if not session.as_json:
-            for line in doctor_output.lines(finding):
+            for line in doctor_output.finding_lines(finding):
                 spinner.say(*line)
 
     found = work.provision(
@@ -376,7 +380,7 @@ def _write(place: _Place, tables: Tables) -> None:
 
     changed = edit.with_tables(read(place.path) if place.path.exists() else edit.HEADING, tables)
     fleet_of(changed, place.path)
-    write_whole(place.path.resolve(), changed)
+    write_atomically(place.path.resolve(), changed)
 
 
 def _report(
@@ -385,7 +389,7 @@ def _report(
     name: str,
     tables: Tables,
     evidence: Evidence | None,
-    choice: Choice,
+    choice: ProfileChoice,
     found: list[Finding],
     *,
     written: bool,
@@ -394,7 +398,7 @@ def _report(
 
     text = "\n".join(edit.table_text(path, table) for path, table in tables.items())
     if session.as_json:
-        layers = doctor_output.body({name: found})[0]["layers"]
+        layers = doctor_output.findings_to_json({name: found})[0]["layers"]
         board = None if evidence is None else _in_words(evidence)
         body = {
             "name": name,

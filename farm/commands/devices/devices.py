@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from farm.commands.common import Session, build_slots, with_session
-from farm.commands.options import with_devices
+from farm.commands.options import add_device_selection_options
 
 if TYPE_CHECKING:
     from farm.transports.state import State
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@with_devices
+@add_device_selection_options
 @with_session
 def devices(
     session: Session, devices: tuple[str, ...], tags: tuple[str, ...], everywhere: bool

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from farm.pipeline.doctor.board import Finding
 
 
-def lines(finding: Finding, name: str = "") -> list[list[str | Styled]]:
+def finding_lines(finding: Finding, name: str = "") -> list[list[str | Styled]]:
     """Return the lines of a finding, each as parts for `output.echo`.
 
     `name` is the device's, given if there are several.
@@ -35,7 +35,7 @@ def lines(finding: Finding, name: str = "") -> list[list[str | Styled]]:
     return shown + [[f"{below}{line}"] for line in more]
 
 
-def body(found: Mapping[str, Sequence[Finding]]) -> list[dict[str, Any]]:
+def findings_to_json(found: Mapping[str, Sequence[Finding]]) -> list[dict[str, Any]]:
     """Return the findings by device as JSON."""
     return [
         {"name": name, "layers": [_layer(finding) for finding in findings]}
@@ -56,7 +56,7 @@ def _layer(finding: Finding) -> dict[str, Any]:
     }
 
 
-def exit_code(found: Mapping[str, Sequence[Finding]]) -> int:
+def findings_exit_code(found: Mapping[str, Sequence[Finding]]) -> int:
     """Return 0 without failures, the code of a single failure, or 1 for several."""
     from farm.pipeline.doctor.board import failed
 

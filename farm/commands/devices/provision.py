@@ -10,7 +10,7 @@ import click
 import farm
 from farm.commands.common import Session, build_slots, host_profile, with_session
 from farm.commands.devices import doctor_output
-from farm.commands.options import was_given, with_devices
+from farm.commands.options import was_given, add_device_selection_options
 from farm.commands.servers.serve import (
     KEY_FILE,
     KEY_FILE_HELP,
@@ -32,7 +32,7 @@ _MODEL = "digits"
 
 
 @click.command()
-@with_devices
+@add_device_selection_options
 @click.option("--service", is_flag=True, help="Let the board's systemd start the agent at boot.")
 @click.option(
     "--tracker",
@@ -106,7 +106,7 @@ def provision(
 
         def tell(name: str, finding: Finding) -> None:
             if not session.as_json:
-                for line in doctor_output.lines(finding, name if names else ""):
+                for line in doctor_output.finding_lines(finding, name if names else ""):
                     spinner.say(*line)
 
         common: dict[str, Any] = {
@@ -132,8 +132,8 @@ def provision(
                 **common,
             )
     if session.as_json:
-        session.document("provision", {"provisioned": doctor_output.body(found)})
-    raise SystemExit(doctor_output.exit_code(found))
+        session.document("provision", {"provisioned": doctor_output.findings_to_json(found)})
+    raise SystemExit(doctor_output.findings_exit_code(found))
 
 
 def _tunnel(service: bool, options: dict[str, Any]) -> Tunnel | None:

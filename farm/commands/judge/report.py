@@ -7,16 +7,16 @@ from pathlib import Path
 
 import click
 
-from farm.commands.common import Session, report_no_runs, with_session, write_whole
+from farm.commands.common import Session, report_no_runs, with_session, write_atomically
 from farm.commands.judge import baseline_comparison
-from farm.commands.options import complete, with_several_devices
+from farm.commands.options import name_completion, with_several_devices
 from farm.commands.output import echo, echo_text
 
 _DEFAULT = Path("report.html")
 
 
 @click.command()
-@click.argument("models", nargs=-1, metavar="[MODEL]...", shell_complete=complete("models"))
+@click.argument("models", nargs=-1, metavar="[MODEL]...", shell_complete=name_completion("models"))
 @with_several_devices
 @click.option(
     "-o",
@@ -88,7 +88,7 @@ def report(
         from farm.views.html import page as text_of
     text, path = text_of(found), output or (None if markdown else _DEFAULT)
     if path:
-        write_whole(path, text)
+        write_atomically(path, text)
     if session.as_json:
         session.document("report", {"path": str(path or ""), **found.as_json()})
     elif path is None:

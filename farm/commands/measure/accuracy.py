@@ -12,7 +12,7 @@ import click
 
 from farm.commands.common import Session, host_profile, with_session
 from farm.commands.model_options import ModelProperties, with_model_properties
-from farm.commands.options import Number, complete, with_devices
+from farm.commands.options import Number, add_device_selection_options, name_completion
 from farm.commands.output import echo, show_error
 
 if TYPE_CHECKING:
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("model", shell_complete=complete("models"))
-@with_devices
+@click.argument("model", shell_complete=name_completion("models"))
+@add_device_selection_options
 @click.option(
     "--data",
     "path",

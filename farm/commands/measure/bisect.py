@@ -10,7 +10,7 @@ import click
 
 from farm.commands.common import Session, host_profile, with_session
 from farm.commands.model_options import ModelProperties, with_model_properties
-from farm.commands.options import AnyNumber, Number, complete, with_device
+from farm.commands.options import AnyNumber, Number, name_completion, with_device
 from farm.commands.output import echo
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("model", shell_complete=complete("models"))
+@click.argument("model", shell_complete=name_completion("models"))
 @with_device
 @click.option(
     "-i",

@@ -10,7 +10,7 @@ import shutil
 from dataclasses import dataclass, replace
 from io import BytesIO
 
-from farm.cluster import Engine, Line
+from farm.cluster import ClusterEngine, ControllerChannel
 from farm.compiler import build as compiler_build
 from farm.compiler.artifact import KIND
 from farm.compiler.fingerprint import artifact_digest
@@ -59,7 +59,7 @@ def build_on_cluster_task(
     prepared: Prepared,
     profile: Profile,
     store: Store,
-    engine: Engine,
+    engine: ClusterEngine,
 ) -> Artifact:
     """Have a worker of the cluster build a prepared model; return the build from our own store.
 
@@ -101,7 +101,7 @@ def build_on_cluster_task(
     return replace(made, cached=False)
 
 
-def build_here(request: BuildRequest, line: Line) -> Built | Missing | FarmError:
+def build_here(request: BuildRequest, line: ControllerChannel) -> Built | Missing | FarmError:
     """Make a build on a worker of the cluster."""
     store = open_store(None)
     try:

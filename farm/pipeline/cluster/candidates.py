@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from farm.cluster import Engine, Line
+from farm.cluster import ClusterEngine, ControllerChannel
 from farm.compiler.fingerprint import compiler_digest
 from farm.errors import BuildError, FarmError
 from farm.pipeline.cluster.carrying import Missing, carry_out, imported_here, with_import
@@ -49,7 +49,7 @@ def batch_on_cluster_task(
     profile: Profile,
     wanted: tuple[tuple[str, Any], ...],
     folder: Path,
-    engine: Engine,
+    engine: ClusterEngine,
 ) -> Batch:
     """Have a worker of the cluster build a batch; write its files into a new folder.
 
@@ -80,7 +80,7 @@ def batch_on_cluster_task(
     return batch
 
 
-def batch_here(request: BatchRequest, line: Line) -> BatchAnswer | Missing | FarmError:
+def batch_here(request: BatchRequest, line: ControllerChannel) -> BatchAnswer | Missing | FarmError:
     """Build a batch on a worker of the cluster."""
     store = open_store(None)
     if compiler_digest() != request.compiler:

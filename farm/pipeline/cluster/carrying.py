@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from farm import prepare
-from farm.cluster import Engine, Line, Work
+from farm.cluster import ClusterEngine, ControllerChannel, Work
 from farm.processes.cancellation import Cancelled
 from farm.processes.workers import Kind, WorkerPool
 from farm.store import Store, read_archive, write_archive
@@ -29,7 +29,7 @@ class Missing:
 
 
 def with_import(
-    engine: Engine,
+    engine: ClusterEngine,
     work: Work,
     request: Callable[[bytes | None], object],
     prepared: Prepared,
@@ -61,7 +61,7 @@ def imported_here(prepared: Prepared, archive: bytes | None, store: Store) -> Pa
 
 def carry_out(
     pool: WorkerPool,
-    line: Line,
+    line: ControllerChannel,
     function: Callable[..., Any],
     arguments: Sequence[Any],
     deadline_s: float,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from farm import importers, prepare
-from farm.cluster import Engine, Line
+from farm.cluster import ClusterEngine, ControllerChannel
 from farm.compiler.build import shares_code
 from farm.compiler.fingerprint import compiler_digest
 from farm.errors import BuildError, FarmError, ModelError
@@ -80,7 +80,7 @@ def _size(model: Model) -> int:
 
 
 def import_on_cluster_task(
-    context: TaskContext, model: Model, host: Profile, store: Store, engine: Engine
+    context: TaskContext, model: Model, host: Profile, store: Store, engine: ClusterEngine
 ) -> Prepared:
     """Have a worker of the cluster import a model; return the import from our own store.
 
@@ -114,7 +114,7 @@ def import_on_cluster_task(
     return replace(made, cached=False)
 
 
-def import_here(request: ImportRequest, line: Line) -> ImportAnswer | FarmError:
+def import_here(request: ImportRequest, line: ControllerChannel) -> ImportAnswer | FarmError:
     """Import a model on a worker of the cluster."""
     store = open_store(None)
     if compiler_digest() != request.compiler:

@@ -37,7 +37,7 @@ from farm.types import (
 )
 
 if TYPE_CHECKING:
-    from farm.cluster import Engine
+    from farm.cluster import ClusterEngine
 
 _TICK_S = 0.1
 _BATCH_S = 20.0  # fixed part of a batch's deadline on a device; to it are added:
@@ -105,7 +105,7 @@ class TuningLoop:
     prepared: Prepared
     profile: Profile
     show: Show
-    cluster: Engine | None = None
+    cluster: ClusterEngine | None = None
     _built: list[Batch] = field(default_factory=list)
     _building: dict[str, BatchRequest] = field(default_factory=dict)  # by slot
     _batches_begun: int = 0

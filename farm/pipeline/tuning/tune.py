@@ -42,7 +42,7 @@ from farm.types import (
 )
 
 if TYPE_CHECKING:
-    from farm.cluster import Engine
+    from farm.cluster import ClusterEngine
 
 _BOARDS_S = 60.0  # to query a tracker for its number of boards
 _COMPARE_S = 300.0
@@ -86,7 +86,7 @@ def tune(
     records: RecordStore,
     minutes: float,
     show: Show,
-    cluster: Engine | None = None,
+    cluster: ClusterEngine | None = None,
 ) -> TuningResult:
     """Search until nothing is left to gain or the `minutes` are over.
 

@@ -21,7 +21,7 @@ from onnx_models import graph, node, save
 from rpc_servers import farm_agent, farm_tracker
 from waiting import wait_until
 
-from farm.commands.measure.tune import verdict
+from farm.commands.measure.tune import search_result_text
 from farm.errors import WrongAnswer
 from farm.pipeline.tuning.loop import TuningState
 from farm.pipeline.tuning.tune import tune
@@ -229,7 +229,7 @@ def test_where_the_model_is_slower_or_wrong_as_a_whole_the_records_are_as_they_w
         if tuned.slower:
             assert (
                 compared is compare_reversed
-                and "the records are as they were before" in verdict(tuned)
+                and "the records are as they were before" in search_result_text(tuned)
             )
             break
     else:

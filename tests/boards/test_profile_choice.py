@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farm import boards
-from farm.boards.arm_cores import EXTENSIONS, core_of
+from farm.boards.arm_cores import EXTENSIONS, core_by_midr
 from farm.boards.evidence import CoreKind
 from farm.config import fleet_of, profiles
 from farm.config.edit import with_tables
@@ -91,7 +91,7 @@ def test_a_board_that_has_a_profile_gets_it(
         len(parts),
         8131912 * 1024,
     )
-    choice = boards.choose("mine", evidence, SHIPPED)
+    choice = boards.choose_profile("mine", evidence, SHIPPED)
     assert (choice.profile, choice.table) == (profile, None)
     assert board in choice.reason
 
@@ -106,7 +106,7 @@ def test_a_board_of_two_kinds_of_cores_gets_a_profile_of_its_own_for_the_larger_
             tmp_path, cpuinfo(parts, V8_2), "Orange Pi 5", "xunlong,orangepi-5 rockchip,rk3588s"
         ),
     )
-    choice = boards.choose("opi5", evidence, SHIPPED)
+    choice = boards.choose_profile("opi5", evidence, SHIPPED)
     assert (choice.profile, choice.reason) == ("opi5", "it has 4x Cortex-A76 and 4x Cortex-A55")
     assert choice.table is not None
     text = with_tables(
@@ -160,7 +160,7 @@ def test_a_phone_that_has_a_profile_gets_it(
     evidence = boards.evidence_from_report(
         "aarch64", report(tmp_path, cpuinfo(parts, V8), properties=phone(maker, model))
     )
-    assert boards.choose("mine", evidence, SHIPPED).profile == profile
+    assert boards.choose_profile("mine", evidence, SHIPPED).profile == profile
 
 
 def test_any_other_phone_gets_a_profile_of_its_own_like_a_phones(tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ def test_any_other_phone_gets_a_profile_of_its_own_like_a_phones(tmp_path: Path)
         "Google GS101",
         "13",
     )
-    choice = boards.choose("p6", evidence, SHIPPED)
+    choice = boards.choose_profile("p6", evidence, SHIPPED)
     assert choice.reason == "it has 2x Cortex-X1 and 2x Cortex-A76 and 4x Cortex-A55"
     assert choice.table is not None and choice.table["inherits"] == "pixel2"
     text = with_tables(
@@ -197,7 +197,7 @@ def test_extensions_that_the_kernel_does_not_tell_of_are_not_used(tmp_path: Path
     evidence = boards.evidence_from_report(
         "aarch64", report(tmp_path, cpuinfo([(0x41, 0xD49)] * 2, V8_2))
     )  # an N2 whose kernel has no SVE
-    table = boards.choose("n2", evidence, SHIPPED).table
+    table = boards.choose_profile("n2", evidence, SHIPPED).table
     assert table is not None
     assert table["target"]["mcpu"] == "neoverse-n2"
     assert table["target"]["mattr"] == ["+neon", "-i8mm", "-bf16", "-sve", "-sve2"]
@@ -207,7 +207,7 @@ def test_cores_of_32_bit_inherit_a_profile_of_32_bit(tmp_path: Path) -> None:
     evidence = boards.evidence_from_report(
         "armv7", report(tmp_path, cpuinfo([(0x41, 0xC07)] * 4, V7), "Banana Pi")
     )
-    table = boards.choose("banana", evidence, SHIPPED).table
+    table = boards.choose_profile("banana", evidence, SHIPPED).table
     assert table is not None and (table["inherits"], table["target"]["mcpu"]) == (
         "pynq",
         "cortex-a7",
@@ -215,7 +215,7 @@ def test_cores_of_32_bit_inherit_a_profile_of_32_bit(tmp_path: Path) -> None:
 
 
 def test_unknown_cores_get_generic_code_and_the_user_is_told(tmp_path: Path) -> None:
-    choice = boards.choose(
+    choice = boards.choose_profile(
         "new",
         boards.evidence_from_report("aarch64", report(tmp_path, cpuinfo([(0x7F, 0xABC)] * 4, V8))),
         SHIPPED,
@@ -225,8 +225,8 @@ def test_unknown_cores_get_generic_code_and_the_user_is_told(tmp_path: Path) -> 
 
 
 def test_an_x86_board_gets_the_highest_level_that_it_has() -> None:
-    def chosen(flags: str, *, here: bool = False) -> boards.Choice:
-        return boards.choose(
+    def chosen(flags: str, *, here: bool = False) -> boards.ProfileChoice:
+        return boards.choose_profile(
             "pc",
             boards.evidence_from_report("x86_64", {"cpu": "A CPU", "features": flags}),
             SHIPPED,
@@ -248,10 +248,10 @@ def test_a_gpu_is_preferred_where_farm_can_build_for_it() -> None:
     evidence = boards.evidence_from_report(
         "x86_64", {"features": ZEN4, "gpus": "9.0, NVIDIA H200;9.0, NVIDIA H200;"}
     )
-    assert boards.choose("box", evidence, SHIPPED, builds_cuda=True).profile == "cuda-sm90"
-    without = boards.choose("box", evidence, SHIPPED)
+    assert boards.choose_profile("box", evidence, SHIPPED, builds_cuda=True).profile == "cuda-sm90"
+    without = boards.choose_profile("box", evidence, SHIPPED)
     assert without.profile == "x86-v4" and "--profile cuda-sm90" in without.notes[0]
-    unknown = boards.choose(
+    unknown = boards.choose_profile(
         "box",
         boards.evidence_from_report("x86_64", {"features": ZEN4, "gpus": "12.1, A GPU"}),
         SHIPPED,
@@ -268,8 +268,11 @@ def test_a_jetson_without_the_compiler_for_gpus_gets_its_cpu() -> None:
         "cores": "6",
     }
     evidence = boards.evidence_from_report("aarch64", said)
-    assert boards.choose("orin", evidence, SHIPPED, builds_cuda=True).profile == "jetson-orin-nano"
-    cpu = boards.choose("orin", evidence, SHIPPED)
+    assert (
+        boards.choose_profile("orin", evidence, SHIPPED, builds_cuda=True).profile
+        == "jetson-orin-nano"
+    )
+    cpu = boards.choose_profile("orin", evidence, SHIPPED)
     assert cpu.table is not None and cpu.table["target"]["mcpu"] == "cortex-a78ae"
     assert "--profile jetson-orin-nano" in cpu.notes[-1]
 
@@ -281,9 +284,12 @@ def test_an_agent_at_an_address_is_recognized_by_the_name_of_its_board() -> None
         "cores": "4",
         "memory_total_bytes": "4000000000",
     }
-    assert boards.choose("pi", boards.evidence_from_facts(facts), SHIPPED).profile == "rasp4-64"
+    assert (
+        boards.choose_profile("pi", boards.evidence_from_facts(facts), SHIPPED).profile
+        == "rasp4-64"
+    )
     with pytest.raises(DeviceError, match="what kind of board pi is cannot be told") as caught:
-        boards.choose(
+        boards.choose_profile(
             "pi", boards.evidence_from_facts({**facts, "cpu": "A board of ours"}), SHIPPED
         )
     assert "A board of ours" in caught.value.why and "--profile" in caught.value.fix
@@ -307,9 +313,11 @@ def test_the_architecture_is_that_of_the_programs(
 
 def test_a_board_without_an_agent_is_refused() -> None:
     with pytest.raises(DeviceError, match="no agent for the armv6l architecture of zero"):
-        boards.choose("zero", boards.evidence_from_report("", {"machine": "armv6l"}), SHIPPED)
+        boards.choose_profile(
+            "zero", boards.evidence_from_report("", {"machine": "armv6l"}), SHIPPED
+        )
     with pytest.raises(DeviceError, match="no NEON"):
-        boards.choose(
+        boards.choose_profile(
             "old",
             boards.evidence_from_report(
                 "armv7", {"features": "half vfp edsp", "arm_cores": "2 0x41 0xc09,"}
@@ -331,7 +339,7 @@ def test_whatever_a_board_says_gives_a_profile_or_an_error(
         text.isprintable() for text in (evidence.board, evidence.cpu, evidence.machine)
     )
     try:
-        choice = boards.choose("b", evidence, SHIPPED)
+        choice = boards.choose_profile("b", evidence, SHIPPED)
     except DeviceError as error:
         assert error.why and error.fix
         return
@@ -356,7 +364,7 @@ def test_every_core_of_the_table_is_one_of_llvms() -> None:
         core
         for implementer in range(256)
         for part in range(4096)
-        if (core := core_of(implementer, part))
+        if (core := core_by_midr(implementer, part))
     ]
     assert len(cores) > 40
     for core in cores:
@@ -368,7 +376,7 @@ def test_every_core_of_the_table_is_one_of_llvms() -> None:
 def test_a_known_board_of_another_architecture_gets_a_profile_of_its_own() -> None:
     cores = (CoreKind(0x41, 0xD03, 4),)
     board = boards.Evidence("armv7", "armv7l", "Ultra96 Rev1", cores=cores)
-    choice = boards.choose("u", board, SHIPPED)
+    choice = boards.choose_profile("u", board, SHIPPED)
     assert choice.profile == "u" and choice.table is not None
     wide = dataclasses.replace(board, architecture="aarch64")
-    assert boards.choose("u", wide, SHIPPED).profile == "ultra96"
+    assert boards.choose_profile("u", wide, SHIPPED).profile == "ultra96"

@@ -229,12 +229,12 @@ UNKNOWN = [
 ]
 
 
-def choice_for(board: Board, folder: Path) -> tuple[boards.Evidence, boards.Choice]:
+def choice_for(board: Board, folder: Path) -> tuple[boards.Evidence, boards.ProfileChoice]:
     said = report(folder, board.cpuinfo(), board.name, board.compatible, board.properties)
     said |= {"machine": board.machine, "bits": "32" if board.machine == "armv7l" else "64"}
     said.pop("shell", None)  # the ELF header of this machine's
     evidence = boards.evidence_from_report(architecture_of(kind_of(said)), said)
-    return evidence, boards.choose("mine", evidence, profiles.shipped())
+    return evidence, boards.choose_profile("mine", evidence, profiles.shipped())
 
 
 @pytest.mark.parametrize("board", BOARDS + UNKNOWN, ids=lambda one: one.source.split("//")[1])

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from farm.boards.arm_cores import EXTENSIONS, ArmCore, Size, core_of
+from farm.boards.arm_cores import EXTENSIONS, ArmCore, CoreClass, core_by_midr
 from farm.boards.evidence import Evidence
 from farm.errors import DeviceError
 from farm.this_machine import NATIVE_PROFILES
@@ -19,7 +19,7 @@ SOURCE = "farm add, from what the board says about its CPU"
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ProfileChoice:
     """The profile of a board, and the reason in a phrase.
 
     `table` is the board's own profile, as in devices.toml; None if `profile` is a built-in one.
@@ -80,14 +80,14 @@ _LIKE_ANDROID = "pixel2"  # of 64-bit programs
 _LIKE = {("aarch64", 8): "rasp4-64", ("armv7", 8): "rasp4", ("armv7", 7): "pynq"}
 
 
-def choose(
+def choose_profile(
     name: str,
     evidence: Evidence,
     profiles: Mapping[str, Table],
     *,
     here: bool = False,
     builds_cuda: bool = False,
-) -> Choice:
+) -> ProfileChoice:
     """Return the profile for a board; a profile of its own is called `name`.
 
     `profiles` are the complete tables of the built-in profiles. `here` says that the board is this
@@ -104,7 +104,7 @@ def choose(
     native = NATIVE_PROFILES.get(evidence.architecture)
     title = evidence.cpu or evidence.board
     cpu = (
-        Choice(native, f"it is this machine{f', {title}' if title else ''}")
+        ProfileChoice(native, f"it is this machine{f', {title}' if title else ''}")
         if here and native
         else _for_cpu(name, evidence)
     )
@@ -126,21 +126,21 @@ def choose(
         unused = tuple(
             f"no profile is for its GPU, {one.name} ({one.architecture})" for one in evidence.gpus
         )
-        return Choice(cpu.profile, cpu.reason, cpu.table, (*cpu.notes, *unused))
+        return ProfileChoice(cpu.profile, cpu.reason, cpu.table, (*cpu.notes, *unused))
     if builds_cuda:
         notes = (
             ()
             if on_board
             else (f"for its CPU: farm add, under another name, with --profile {cpu.profile}",)
         )
-        return Choice(
+        return ProfileChoice(
             wanted,
             f"its GPU is {evidence.gpus[0].name}" if evidence.gpus else cpu.reason,
             notes=notes,
         )
     host = cpu if on_board is None else _own(name, evidence)
     note = f"for its GPU: pip install 'tvm-farm[cuda]', then farm add with --profile {wanted}"
-    return Choice(host.profile, host.reason, host.table, (*host.notes, note))
+    return ProfileChoice(host.profile, host.reason, host.table, (*host.notes, note))
 
 
 def _of_gpu(evidence: Evidence, architecture: str, profiles: Mapping[str, Table]) -> str | None:
@@ -152,14 +152,14 @@ def _of_gpu(evidence: Evidence, architecture: str, profiles: Mapping[str, Table]
     )
 
 
-def _for_cpu(name: str, evidence: Evidence) -> Choice:
+def _for_cpu(name: str, evidence: Evidence) -> ProfileChoice:
     known = _known(evidence)
     if known is not None:
-        return Choice(known, f"it is a {evidence.board or evidence.compatible[0]}")
+        return ProfileChoice(known, f"it is a {evidence.board or evidence.compatible[0]}")
     if evidence.architecture == "x86_64":
         return _x86(name, evidence)
     if evidence.architecture == "riscv64":
-        return Choice("riscv64", "it is a 64-bit RISC-V board")
+        return ProfileChoice("riscv64", "it is a 64-bit RISC-V board")
     return _own(name, evidence)
 
 
@@ -173,17 +173,17 @@ def _known(evidence: Evidence) -> str | None:
     return None
 
 
-def _x86(name: str, evidence: Evidence) -> Choice:
+def _x86(name: str, evidence: Evidence) -> ProfileChoice:
     cpu = evidence.cpu or "an x86-64 CPU"
     if not evidence.features:
         note = "whether it has AVX-512 is not known: --profile x86-v4 uses it"
-        return Choice(
+        return ProfileChoice(
             "x86-v3", f"it is {cpu}; AVX2 is assumed, and a model proves it", notes=(note,)
         )
     if evidence.features >= _X86_V4:
-        return Choice("x86-v4", f"{cpu} has AVX-512")
+        return ProfileChoice("x86-v4", f"{cpu} has AVX-512")
     if evidence.features >= _X86_V3:
-        return Choice("x86-v3", f"{cpu} has AVX2 and FMA")
+        return ProfileChoice("x86-v3", f"{cpu} has AVX2 and FMA")
     level = "x86-64-v2" if evidence.features >= _X86_V2 else "x86-64"
     table = {
         "inherits": "x86-v3",
@@ -191,10 +191,10 @@ def _x86(name: str, evidence: Evidence) -> Choice:
         "target": {"mcpu": level},
         "source": SOURCE,
     }
-    return Choice(name, f"{cpu} lacks AVX2 or FMA", table)
+    return ProfileChoice(name, f"{cpu} lacks AVX2 or FMA", table)
 
 
-def _own(name: str, evidence: Evidence) -> Choice:
+def _own(name: str, evidence: Evidence) -> ProfileChoice:
     """Return a profile of the board's own, for the largest of its ARM cores."""
     if (
         evidence.architecture == "armv7"
@@ -216,7 +216,7 @@ def _own(name: str, evidence: Evidence) -> Choice:
                 "profiles lists them)"
             ),
         )
-    cores = [(core_of(one.implementer, one.part), one) for one in evidence.cores]
+    cores = [(core_by_midr(one.implementer, one.part), one) for one in evidence.cores]
     known = [(core, one) for core, one in cores if core is not None]
     title = evidence.board or name
     if not known:
@@ -227,8 +227,8 @@ def _own(name: str, evidence: Evidence) -> Choice:
             f"its cores ({parts}) are not known here: it is compiled for generic ones; "
             "target.mcpu can say more"
         )
-        generic = ArmCore("generic", Size.LITTLE, ())
-        return Choice(
+        generic = ArmCore("generic", CoreClass.LITTLE, ())
+        return ProfileChoice(
             name,
             "its cores are not known",
             _table(title, evidence, generic, "cores that are not known"),
@@ -239,7 +239,7 @@ def _own(name: str, evidence: Evidence) -> Choice:
         f"{one.count}x {_spelled(core.mcpu)}"
         for core, one in sorted(known, key=lambda pair: -pair[0].size)
     )
-    return Choice(name, f"it has {kinds}", _table(title, evidence, largest, kinds))
+    return ProfileChoice(name, f"it has {kinds}", _table(title, evidence, largest, kinds))
 
 
 def _table(title: str, evidence: Evidence, core: ArmCore, kinds: str) -> Table:
