@@ -18,9 +18,14 @@ from typing import TYPE_CHECKING, Any
 
 from farm import data, importers, quantize, stats
 from farm.compiler import host_run
-from farm.compiler.artifact import specs
-from farm.compiler.build import Generated, code_of, compiling, keep_checked
-from farm.compiler.fingerprint import compiler_digest, versions
+from farm.compiler.artifact import specs_from_json
+from farm.compiler.build import (
+    GenerationResult,
+    as_build_errors,
+    generate_module_code,
+    publish_checked_build,
+)
+from farm.compiler.fingerprint import compiler_digest, compiler_versions
 from farm.errors import BuildError, ModelError, WrongAnswer
 from farm.importers.imported_model import example_inputs, with_fixed_shapes
 from farm.processes.workers import TaskContext
@@ -49,7 +54,7 @@ FILES = (MODULE, WEIGHTS, REFERENCE, PREPARED)
 _FORMAT = "5"  # version of the stored files; a change invalidates every stored model
 _EVERY_SAMPLES = 100
 BUILD = "build"  # folder of the code that the check generated
-Maker = Callable[[TaskContext, Model, Profile, Path, Path, bool], Generated | None]
+Maker = Callable[[TaskContext, Model, Profile, Path, Path, bool], GenerationResult | None]
 _MOST_BYTES = 16 << 20  # of prepared.json
 _MOST_AXES = 32
 _NUMBERS = re.compile(
@@ -100,7 +105,7 @@ def prepare(
         assert kept is not None, "published, and not there"
         prepared = load(model.name, kept, cached=False)
         if generated:
-            keep_checked(prepared, host, store, generated, made / BUILD)
+            publish_checked_build(prepared, host, store, generated, made / BUILD)
     return prepared
 
 
@@ -121,7 +126,7 @@ def write_prepared(
     cache: Path,
     folder: Path,
     keep_build: bool = False,
-) -> Generated | None:
+) -> GenerationResult | None:
     """Import a model, check it, and write FILES into a folder.
 
     If a model with an open batch cannot be built, or answers wrong, it is imported again with its
@@ -183,8 +188,8 @@ def load(name: str, folder: Path, *, cached: bool) -> Prepared:
                 "model": name,
                 "digest": folder.name,
                 "directory": folder,
-                "inputs": specs(content["inputs"]),
-                "outputs": specs(content["outputs"]),
+                "inputs": specs_from_json(content["inputs"]),
+                "outputs": specs_from_json(content["outputs"]),
                 "check": Agreement(**content["check"]),
                 "cached": cached,
             }
@@ -246,7 +251,9 @@ def digest(model: Model, cache: Path) -> str | None:
             else []
         )
         judged = {name: asdict(limits) for name, limits in model.limits.items()}
-        return digest_of(_FORMAT, fingerprint, *dataset, judged, compiler_digest(), versions())
+        return digest_of(
+            _FORMAT, fingerprint, *dataset, judged, compiler_digest(), compiler_versions()
+        )
     except OSError as exc:
         raise ModelError(
             f"{model.name}: its data set cannot be read",
@@ -263,7 +270,7 @@ def _prepare_into(
     host: Profile,
     seconds: dict[str, float],
     keep_build: bool,
-) -> Generated | None:
+) -> GenerationResult | None:
     """Run the reference engine and our build, compare them, and write FILES into a folder.
 
     With `keep_build`, the code of our build is written there, too, and its description returned.
@@ -277,7 +284,7 @@ def _prepare_into(
         expected = [imported.reference(example) for example in examples]
     context.note(Progress(Stage.IMPORTING, "checking the import on this machine"))
     (folder / MODULE).write_text(tvm.ir.save_json(imported.module))
-    generated: Generated | None = None
+    generated: GenerationResult | None = None
     with timed(seconds, "check"):
         if keep_build:
             generated, answers = _build_and_run(model, imported, host, examples, folder)
@@ -416,8 +423,8 @@ def _run_here(
     model: Model, imported: Imported, host: Profile, examples: Sequence[Mapping[str, Array]]
 ) -> list[list[Array]]:
     """Run our own build of the model on each example in this process."""
-    with compiling(model.name, host):
-        run = host_run.built(imported.module, imported.weights, host)
+    with as_build_errors(model.name, host):
+        run = host_run.compile_for_host(imported.module, imported.weights, host)
         return [run([example[spec.name] for spec in imported.inputs]) for example in examples]
 
 
@@ -427,7 +434,7 @@ def _build_and_run(
     host: Profile,
     examples: Sequence[Mapping[str, Array]],
     folder: Path,
-) -> tuple[Generated, list[list[Array]]]:
+) -> tuple[GenerationResult, list[list[Array]]]:
     """Run our own build of the model on each example, and write its code to the folder BUILD.
 
     It starts from the stored module, as every build does.
@@ -435,9 +442,9 @@ def _build_and_run(
     import tvm
 
     (folder / BUILD).mkdir()
-    with compiling(model.name, host):
+    with as_build_errors(model.name, host):
         module = tvm.ir.load_json((folder / MODULE).read_text())
-        code = code_of(
+        code = generate_module_code(
             module,
             imported.weights,
             host,
@@ -448,7 +455,7 @@ def _build_and_run(
             {},
             load=True,
         )
-        run = host_run.runner(code.lowered, code.executable)
+        run = host_run.make_runner(code.lowered, code.executable)
         return code.generated, [
             run([example[spec.name] for spec in imported.inputs]) for example in examples
         ]

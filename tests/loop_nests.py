@@ -18,6 +18,9 @@ def types_of(imported, operator):
             found.append((str(call.args[0].ty.dtype), str(call.ty.dtype)))
 
     relax.analysis.post_order_visit(
-        pipeline.simplified(pipeline.bind(imported.module, imported.weights))["main"], look
+        pipeline.simplify_operators(pipeline.bind_weights(imported.module, imported.weights))[
+            "main"
+        ],
+        look,
     )
     return found

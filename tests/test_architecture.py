@@ -93,7 +93,7 @@ INSIDE_TABLES = {
         graph
         cpu.tir_passes
         cpu gpu
-        execution_graph pipeline load_time codegen
+        execution_graph pipeline load_time_transforms codegen
         lower
         build host_run
         tuning diagnostics

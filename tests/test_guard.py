@@ -14,8 +14,8 @@ from onnx_models import graph, node, save
 from this_machine import HOST
 
 from farm.compiler.diagnostics import guarded_run
-from farm.compiler.diagnostics.guarded_memory import FILL, Guard, Guarded
-from farm.compiler.diagnostics.guarded_run import Place
+from farm.compiler.diagnostics.guarded_memory import FILL, GuardedBuffer, GuardSide
+from farm.compiler.diagnostics.guarded_run import KernelCallSite
 from farm.pipeline.guard import guard
 from farm.store import Store
 from farm.types import Model
@@ -55,16 +55,16 @@ def test_each_kernel_that_leaves_its_memory_is_named_and_those_behind_it_are_run
 
 def test_other_bits_with_other_threads_are_found() -> None:
     first, second = np.zeros(5, "float32"), np.array([0, 0, 1, 0, 0], "float32")
-    places = Place(0, "begin", 2), Place(0, "end", 1)
+    places = KernelCallSite(0, "begin", 2), KernelCallSite(0, "end", 1)
     said = guarded_run._difference([second], [first], *places)
     assert said == "computes other bits than with 1 thread: 1 of 5 elements, the first is 2"
     assert guarded_run._difference([first], [first.copy()], *places) == ""
 
 
 @pytest.mark.parametrize("size", [0, 1, 64, 4095, 4096, 4097, 100_000])
-@pytest.mark.parametrize("side", list(Guard))
+@pytest.mark.parametrize("side", list(GuardSide))
 def test_memory_is_filled_aligned_and_watched_on_both_sides(side, size):
-    memory = Guarded(size, side)
+    memory = GuardedBuffer(size, side)
     assert memory.address % 64 == 0
     assert (memory.bytes() == FILL[side]).all() and memory.bytes().size == size
     assert memory.touched() is None
@@ -76,9 +76,9 @@ def test_memory_is_filled_aligned_and_watched_on_both_sides(side, size):
 def test_a_place_that_hostile_code_has_written_is_none(tmp_path: Path) -> None:
     for text in ("", "[1]", '[-1, "end", 1]', '[0, "other", 1]', "[" * 100_000, '["a", "end", 1]'):
         (tmp_path / "place.json").write_text(text)
-        assert guarded_run.place_of(tmp_path) is None
+        assert guarded_run.last_call_site(tmp_path) is None
     (tmp_path / "place.json").write_text('[3, "end", 2]')
-    assert guarded_run.place_of(tmp_path) == Place(3, "end", 2)
+    assert guarded_run.last_call_site(tmp_path) == KernelCallSite(3, "end", 2)
 
 
 def farm(*arguments: str | Path) -> subprocess.CompletedProcess[str]:

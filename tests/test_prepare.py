@@ -15,7 +15,7 @@ from tvm import topi
 
 from farm import importers, prepare, stats
 from farm.compiler.cpu import conv_dense
-from farm.compiler.host_run import flat
+from farm.compiler.host_run import flatten_outputs
 from farm.errors import BuildError, ModelError, WrongAnswer
 from farm.importers.onnx import converters
 from farm.prepare import KIND, reference
@@ -331,8 +331,8 @@ def test_results_are_flattened_in_order():
         def numpy(self):
             return self.value
 
-    assert flat(Tensor(1)) == [1]
-    assert flat([Tensor(1), (Tensor(2), [Tensor(3)]), ()]) == [1, 2, 3]
+    assert flatten_outputs(Tensor(1)) == [1]
+    assert flatten_outputs([Tensor(1), (Tensor(2), [Tensor(3)]), ()]) == [1, 2, 3]
 
 
 def test_the_tolerance_is_that_of_the_agreement(run, model):

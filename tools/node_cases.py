@@ -151,11 +151,11 @@ def _run_here(imported: Any, inputs: list[Array]) -> list[Array]:
 def _run_there(session: Any, folder: Path, imported: Any, inputs: list[Array]) -> list[Array]:
     import tvm
 
-    from farm.compiler.codegen.link import linker
+    from farm.compiler.codegen.link import link_function
 
     executable, parameters = _compiled(imported)
     library = folder / "model.so"
-    executable.export_library(str(library), fcompile=linker(HOST))
+    executable.export_library(str(library), fcompile=link_function(HOST))
     session.upload(str(library), "model.so")
     remember, recall = (
         session.get_function(f"vm.builtin.{name}")
@@ -168,21 +168,21 @@ def _run_there(session: Any, folder: Path, imported: Any, inputs: list[Array]) -
 
 
 def _compiled(imported: Any) -> tuple[Any, list[Array]]:
-    from farm.compiler.build import compiling
-    from farm.compiler.codegen.executable import compiled
+    from farm.compiler.build import as_build_errors
+    from farm.compiler.codegen.executable import compile_executable
     from farm.compiler.lower import lower, resolve_target
 
     target = resolve_target(HOST)
-    with compiling("the model", HOST):
+    with as_build_errors("the model", HOST):
         lowered = lower(imported.module, imported.weights, target, {})
-        return compiled(lowered.module, target), lowered.parameters_as_called()
+        return compile_executable(lowered.module, target), lowered.parameters_as_called()
 
 
 def _run(executable: Any, device: Any, inputs: list[Array], parameters: Any) -> list[Array]:
     import tvm
     from tvm import relax
 
-    from farm.compiler.host_run import flat
+    from farm.compiler.host_run import flatten_outputs
     from farm.errors import DeviceError
 
     try:
@@ -194,7 +194,7 @@ def _run(executable: Any, device: Any, inputs: list[Array], parameters: Any) -> 
             arguments.append(parameters)
         machine.set_input("main", *arguments)
         machine.invoke_stateful("main")
-        return flat(machine.get_outputs("main"))
+        return flatten_outputs(machine.get_outputs("main"))
     except Exception as exc:
         raise DeviceError(
             "it compiles and does not run", str(exc).splitlines()[-1] if str(exc) else ""

@@ -7,7 +7,7 @@ Modules:
     lower              imported module -> scheduled module and its parameters, for one target
     pipeline           the ordered list of graph passes
     winograd_weights   the transform of Winograd's weights, in numpy
-    load_time          what a library makes of its parameters when it is loaded
+    load_time_transforms  what a library makes of its parameters when it is loaded
     execution_graph    the steps and tensors of a built model as data
     tensor_cache       parameters as files that every TVM runtime can load
     host_run           build a model for this machine and run it in this process

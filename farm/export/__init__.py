@@ -79,7 +79,7 @@ def write_parts(model: Model, artifact: Artifact, folder: Path) -> list[Path]:
         json.dumps({"model": deployments.manifest(model, artifact), "graph": steps}, indent=1)
     )
     dtypes = {name: tensor["dtype"] for name, tensor in steps["tensors"].items()}
-    taken = tensor_cache.read_as_loaded(artifact.parameters, dtypes)
+    taken = tensor_cache.read_loaded_parameters(artifact.parameters, dtypes)
     np.savez(values, **taken)  # type: ignore[arg-type]  # a parameter of savez is called allow_pickle
     return [library, graph, values]
 

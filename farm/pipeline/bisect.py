@@ -188,18 +188,18 @@ def dissect_task(
 
     The reference is computed in a sandbox if the model needs one.
     """
-    from farm.compiler.diagnostics.reference_run import compute
-    from farm.compiler.diagnostics.reference_steps import Computed, Step
+    from farm.compiler.diagnostics.reference_run import compute_reference_steps
+    from farm.compiler.diagnostics.reference_steps import ComputedSteps, ReferenceStep
     from farm.executor.kernel_bisect import bisect_kernels
 
     def computer(
         context: TaskContext, prepared: Prepared, artifact: Artifact, *others: Any
-    ) -> Computed:
-        computed: Computed = confined_build(
-            *(context, model, compute, prepared, artifact, *others),
+    ) -> ComputedSteps:
+        computed: ComputedSteps = confined_build(
+            *(context, model, compute_reference_steps, prepared, artifact, *others),
             read=(prepared.directory, artifact.library.parent),
             write=(others[-1],),
-            types=(Computed, Step),
+            types=(ComputedSteps, ReferenceStep),
             modules=("farm.compiler.diagnostics.reference_kernels",),
         )
         return computed

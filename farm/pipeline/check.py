@@ -73,9 +73,9 @@ def check_task(context: TaskContext, model: Model, profile: Profile, cache: Path
 
     read = []
     if profile.on_gpu:
-        from farm.compiler.codegen.driver_stub import stub
+        from farm.compiler.codegen.driver_stub import build_driver_stub
 
-        read.append(stub(Store(cache)).parent)
+        read.append(build_driver_stub(Store(cache)).parent)
     report: CheckReport = confined(
         context,
         model,
@@ -91,7 +91,7 @@ def check_task(context: TaskContext, model: Model, profile: Profile, cache: Path
 
 def _check(context: TaskContext, model: Model, profile: Profile, cache: Path) -> CheckReport:
     """Summarise a model and lower it without generating code; called in the sandbox."""
-    from farm.compiler.build import compiling
+    from farm.compiler.build import as_build_errors
     from farm.importers import summary as outline
     from farm.prepare import import_model
 
@@ -105,7 +105,7 @@ def _check(context: TaskContext, model: Model, profile: Profile, cache: Path) ->
             report = replace(report, outline=outline.of_imported(model, imported))
         report = replace(report, batch=batch_in_words(imported.inputs, imported.fixed))
         context.note(Progress(Stage.COMPILING, f"for {profile.name}: graph and schedules"))
-        with compiling(model.name, profile):
+        with as_build_errors(model.name, profile):
             return _with_cost(report, imported, profile, Store(cache))
     except FarmError as error:
         return replace(report, failure=error.as_failure())
@@ -113,12 +113,12 @@ def _check(context: TaskContext, model: Model, profile: Profile, cache: Path) ->
 
 def _with_cost(report: CheckReport, imported: Any, profile: Profile, store: Store) -> CheckReport:
     """Return the report with what a model costs."""
-    from farm.compiler.codegen.nvrtc import device_code
+    from farm.compiler.codegen.nvrtc import compile_cuda_with_nvrtc
     from farm.compiler.ir.relax_rewriter import main_parameters
     from farm.compiler.lower import lower, resolve_target
 
     target = resolve_target(profile)
-    with device_code(target, store):
+    with compile_cuda_with_nvrtc(target, store):
         lowered = lower(imported.module, imported.weights, target, {}, memory_mb=profile.memory_mb)
     main = lowered.module["main"]
     return replace(

@@ -78,7 +78,7 @@ def build_of_run(run: Run, fleet: Fleet, store: Store) -> BuildOfPair:
             fix,
         )
     prepared = prepare.load(run.model, model, cached=True)
-    built = artifacts.load(artifact, cached=True)
+    built = artifacts.load_artifact(artifact, cached=True)
     built = replace(
         built,
         model=run.model,

@@ -26,9 +26,9 @@ from farm.types import Agreement, Model, Profile, Progress, Stage
 if TYPE_CHECKING:
     import numpy as np
 
-    from farm.compiler.build import Generated, RawChoices
+    from farm.compiler.build import GenerationResult, RawChoices
     from farm.compiler.diagnostics.guarded_run import Finding, GuardedRun
-    from farm.compiler.diagnostics.reference_steps import Step
+    from farm.compiler.diagnostics.reference_steps import ReferenceStep
 
     Array = np.ndarray[Any, Any]
 
@@ -46,8 +46,8 @@ class GuardedModel:
     `engine` computes for them. `layers` names the operators of the source that each step computes.
     """
 
-    generated: Generated
-    steps: tuple[Step, ...]
+    generated: GenerationResult
+    steps: tuple[ReferenceStep, ...]
     layers: tuple[str, ...]
     forms: Mapping[int, tuple[tuple[int, ...], str]]
     outputs: tuple[int, ...]
@@ -142,13 +142,15 @@ def _run(
 
 def _crash(made: GuardedModel, folder: Path) -> FaultyKernel | None:
     """Return the kernel that ended the process of a run; None if no kernel did."""
-    from farm.compiler.diagnostics.guarded_memory import Guard
-    from farm.compiler.diagnostics.guarded_run import place_of
+    from farm.compiler.diagnostics.guarded_memory import GuardSide
+    from farm.compiler.diagnostics.guarded_run import last_call_site
 
-    place = place_of(folder / _PLACES)
+    place = last_call_site(folder / _PLACES)
     if place is None or place.step >= len(made.steps):
         return None
-    side = {Guard.END: "behind the end", Guard.BEGIN: "before the begin"}.get(Guard(place.guard))
+    side = {GuardSide.END: "behind the end", GuardSide.BEGIN: "before the begin"}.get(
+        GuardSide(place.guard)
+    )
     return FaultyKernel(
         made.steps[place.step].kernel,
         place.step + 1,
@@ -190,11 +192,11 @@ def _make_task(
     maker: Maker,
 ) -> GuardedModel:
     """Import a model and generate its code, in a sandbox if the model needs one, and link it."""
-    from farm.compiler.build import Generated, object_files
-    from farm.compiler.codegen.link import linker
-    from farm.compiler.diagnostics.reference_steps import Step
+    from farm.compiler.build import GenerationResult, object_files
+    from farm.compiler.codegen.link import link_function
+    from farm.compiler.diagnostics.reference_steps import ReferenceStep
 
-    types = (GuardedModel, Generated, Step)
+    types = (GuardedModel, GenerationResult, ReferenceStep)
     made: GuardedModel = confined(
         *(context, model, maker, model, host, records, cache, folder),
         write=(folder,),
@@ -202,7 +204,7 @@ def _make_task(
     )
     what = f"{model.name}: the process that compiled it"
     objects = object_files(what, folder, made.generated.objects)
-    linker(host)(str(folder / _LIBRARY), list(map(str, objects)))
+    link_function(host)(str(folder / _LIBRARY), list(map(str, objects)))
     (folder / _PLACES).mkdir()
     return made
 
@@ -219,11 +221,11 @@ def make(
 
     An open batch is one. Raises ModelError and BuildError.
     """
-    from farm.compiler.build import code_of, compiling
-    from farm.compiler.diagnostics.reference_steps import file_of
-    from farm.compiler.diagnostics.steps_of_main import Steps
+    from farm.compiler.build import as_build_errors, generate_module_code
+    from farm.compiler.diagnostics.reference_steps import value_file
+    from farm.compiler.diagnostics.steps_of_main import MainSteps
     from farm.compiler.execution_graph import graph_of
-    from farm.compiler.tensor_cache import raw
+    from farm.compiler.tensor_cache import array_bytes
     from farm.prepare import import_model, precision_of
 
     context.note(Progress(Stage.IMPORTING, f"reading {Path(model.source).name}"))
@@ -234,18 +236,20 @@ def make(
     def note(text: str) -> None:
         context.note(Progress(Stage.COMPILING, f"for {host.name}: {text}"))
 
-    with compiling(model.name, host):
-        code = code_of(imported.module, imported.weights, host, records, cache, folder, note, {})
+    with as_build_errors(model.name, host):
+        code = generate_module_code(
+            imported.module, imported.weights, host, records, cache, folder, note, {}
+        )
         lowered = code.lowered.module
         main = lowered["main"]
-        steps = Steps(model.name, main, code.lowered.parameters_as_called())
+        steps = MainSteps(model.name, main, code.lowered.parameters_as_called())
         outputs = tuple(steps.of(main.body.body))
         layers = [str(one["layer"]) for one in graph_of(lowered)["steps"] if "layer" in one]
     values = dict(steps.parameters)
     for number, spec in zip(steps.inputs, imported.inputs, strict=True):
         values[number] = imported.example[spec.name]
     for number, value in values.items():
-        file_of(folder, number).write_bytes(raw(value))
+        value_file(folder, number).write_bytes(array_bytes(value))
     forms = {number: (tuple(value.shape), value.dtype.name) for number, value in values.items()}
     return GuardedModel(
         code.generated,
@@ -263,13 +267,13 @@ def _run_task(
     context: TaskContext, model: Model, made: GuardedModel, folder: Path, loose: frozenset[int]
 ) -> GuardedRun:
     """Run the kernels in a sandbox, which has none of the model's own files."""
-    from farm.compiler.diagnostics.guarded_run import Finding, GuardedRun, Place
+    from farm.compiler.diagnostics.guarded_run import Finding, GuardedRun, KernelCallSite
 
     ran: GuardedRun = confined_build(
         *(context, model, _run_here, made, folder, loose),
         read=(folder,),
         write=(folder / _PLACES,),
-        types=(GuardedRun, Finding, Place),
+        types=(GuardedRun, Finding, KernelCallSite),
         modules=("farm.compiler.diagnostics.guarded_run",),
         what=f"running {model.name}",
     )
@@ -280,13 +284,13 @@ def _run_here(
     context: TaskContext, made: GuardedModel, folder: Path, loose: frozenset[int]
 ) -> GuardedRun:
     from farm.compiler.diagnostics import guarded_run
-    from farm.compiler.diagnostics.reference_steps import Computed, Reference
+    from farm.compiler.diagnostics.reference_steps import ComputedSteps, ReferenceValues
 
     def note(step: int) -> None:
         kernel = f"{made.steps[step].kernel}, {step + 1} of {len(made.steps)}, with guard pages"
         context.note(Progress(Stage.RUNNING, kernel, step / len(made.steps)))
 
-    files = Reference("the model", Computed(made.steps, (), made.forms, {}), folder, {})
+    files = ReferenceValues("the model", ComputedSteps(made.steps, (), made.forms, {}), folder, {})
     values = {number: files.value(number) for number in made.forms}
-    run = partial(guarded_run.run, folder / _LIBRARY, made.steps, made.outputs, values)
+    run = partial(guarded_run.run_guarded, folder / _LIBRARY, made.steps, made.outputs, values)
     return run(folder / _PLACES, loose, note)

@@ -92,7 +92,7 @@ def _quantize(
 ) -> tuple[Quantized, Recipe]:
     """Quantize a model and report on the result; called in the sandbox."""
     from farm import importers
-    from farm.compiler.build import compiling
+    from farm.compiler.build import as_build_errors
     from farm.quantize import make_recipe, prepare_float, settings_of
     from farm.quantize.report import report
 
@@ -101,7 +101,7 @@ def _quantize(
 
     note(f"reading {Path(model.source).name}", None)
     imported = importers.load(model, cache)
-    with compiling(model.name, host):
+    with as_build_errors(model.name, host):
         floating = prepare_float(settings_of(model), imported, Path(model.source).name)
         made = make_recipe(model, floating, host, note)
         return report(model, floating, made, host, note), made

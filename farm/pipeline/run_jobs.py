@@ -570,7 +570,7 @@ class _JobRunner:
             latency=latency,
             reference_correct=prepared.reference_correct if prepared else None,
             reference_total=prepared.reference_total if prepared else None,
-            versions={"farm": __version__, **fingerprint.versions()},
+            versions={"farm": __version__, **fingerprint.compiler_versions()},
             failure=error.as_failure() if error else None,
             threads=None
             if (threads := job.device.options.get("threads")) is None

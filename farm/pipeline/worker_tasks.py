@@ -98,7 +98,7 @@ def kept_build_task(
     """Return a build that is there already; None if it has to be made. May be a thread's."""
     from farm.compiler import build
 
-    return build.kept(prepared, profile, cache, RecordStore.of_user())
+    return build.find_stored_build(prepared, profile, cache, RecordStore.of_user())
 
 
 def prepare_task(
@@ -113,7 +113,7 @@ def prepare_task(
     If it is to be built for one of `profiles` with the code that the check generates, that becomes
     the build.
     """
-    from farm.compiler.build import Generated, shares_code
+    from farm.compiler.build import GenerationResult, build_reuses_check_code
     from farm.prepare import prepare, write_prepared
 
     def maker(
@@ -123,14 +123,14 @@ def prepare_task(
         cache: Path,
         folder: Path,
         keep_build: bool,
-    ) -> Generated | None:
+    ) -> GenerationResult | None:
         arguments = (model, host, cache, folder, keep_build)
-        made: Generated | None = confined(
-            context, model, write_prepared, *arguments, write=(folder,), types=(Generated,)
+        made: GenerationResult | None = confined(
+            context, model, write_prepared, *arguments, write=(folder,), types=(GenerationResult,)
         )
         return made
 
-    keep_build = any(shares_code(profile, host) for profile in profiles)
+    keep_build = any(build_reuses_check_code(profile, host) for profile in profiles)
     return prepare(context, model, host, store.root, maker, store.upstream, keep_build=keep_build)
 
 
@@ -147,8 +147,8 @@ def build_task(
     The code is generated in a sandbox if the model needs one. For GPUs, it may read the stub of the
     driver's library, which is built before.
     """
-    from farm.compiler.build import Generated, build, generate
-    from farm.compiler.codegen.driver_stub import stub
+    from farm.compiler.build import GenerationResult, build, generate_code
+    from farm.compiler.codegen.driver_stub import build_driver_stub
 
     def generator(
         context: TaskContext,
@@ -157,13 +157,19 @@ def build_task(
         records: Any,
         cache: Path,
         folder: Path,
-    ) -> Generated:
+    ) -> GenerationResult:
         arguments = (prepared, profile, records, cache, folder)
         read = [prepared.directory]
         if profile.on_gpu:
-            read.append(stub(Store(cache)).parent)
-        made: Generated = confined_build(
-            context, model, generate, *arguments, read=read, write=(folder,), types=(Generated,)
+            read.append(build_driver_stub(Store(cache)).parent)
+        made: GenerationResult = confined_build(
+            context,
+            model,
+            generate_code,
+            *arguments,
+            read=read,
+            write=(folder,),
+            types=(GenerationResult,),
         )
         return made
 
@@ -207,7 +213,7 @@ def probe_task(context: TaskContext, profile: Profile, cache: Path) -> Any:
     """Build the kernels that measure the roofline of a profile."""
     from farm.compiler.diagnostics import roofline_probe as probe
 
-    return probe.build(context, profile, cache)
+    return probe.build_probe(context, profile, cache)
 
 
 def profile_task(
@@ -266,7 +272,7 @@ def tasks_task(
         )
         return found
 
-    return batch_build.tasks(prepared, profile, RecordStore.of_user(), context, finder)
+    return batch_build.tuning_tasks(prepared, profile, RecordStore.of_user(), context, finder)
 
 
 def batch_task(
@@ -284,7 +290,7 @@ def batch_task(
         context: TaskContext, prepared: Prepared, profile: Profile, wanted: Any, folder: Path
     ) -> batch_build.BatchCode:
         made: batch_build.BatchCode = confined_build(
-            *(context, model, batch_build.generate, prepared, profile, wanted, folder),
+            *(context, model, batch_build.generate_batch_code, prepared, profile, wanted, folder),
             read=(prepared.directory,),
             write=(folder,),
             types=(batch_build.BatchCode,),

@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from farm import data, importers
-from farm.compiler.build import compiling
+from farm.compiler.build import as_build_errors
 from farm.compiler.fingerprint import compiler_digest
-from farm.compiler.tensor_cache import raw
+from farm.compiler.tensor_cache import array_bytes
 from farm.errors import ModelError
 from farm.quantize import recipe as recipes
 from farm.store import digest_of, source_digest
@@ -87,7 +87,7 @@ def apply(model: Model, imported: Imported, host: Profile, note: Note) -> Import
         recipes.read(Path(model.source)) if recipes.is_recipe(model) else None,
         Path(model.source).name,
     )
-    with compiling(model.name, host):
+    with as_build_errors(model.name, host):
         floating = prepare_float(settings_of(model), imported, label)
         return apply_recipe(floating, recipe or make_recipe(model, floating, host, note), label)
 
@@ -192,9 +192,11 @@ def apply_recipe(floating: FoldedModel, recipe: Recipe, label: str) -> Imported:
 
 def _weights(floating: FoldedModel) -> str:
     """Return the digest of the constants of a float model, in order."""
-    from farm.compiler.pipeline import lifted
+    from farm.compiler.pipeline import lift_constants
 
-    return digest_of(*(bytes(raw(value)) for value in lifted(floating.module.clone())[1]))
+    return digest_of(
+        *(bytes(array_bytes(value)) for value in lift_constants(floating.module.clone())[1])
+    )
 
 
 def _data_of(model: Model) -> Path:

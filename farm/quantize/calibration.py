@@ -49,7 +49,7 @@ class FoldedModel:
     def observer(self, host: Profile) -> Run:
         """Return a function that runs the observed module; it is built for this machine once."""
         if self._observer is None:
-            self._observer = host_run.built(self.observed, [], host)
+            self._observer = host_run.compile_for_host(self.observed, [], host)
         return self._observer
 
 
@@ -59,7 +59,9 @@ def fold_float_model(imported: Imported, what: str) -> FoldedModel:
     `what` names the model in errors. Raises ModelError if it is quantized already or has nothing to
     quantize.
     """
-    module = pipeline.folded(pipeline.bind(imported.module, imported.weights))
+    module = pipeline.fold_norms_and_constants(
+        pipeline.bind_weights(imported.module, imported.weights)
+    )
     if is_quantized(module):
         fix = "use it as it is, or quantize the float model that it was made of"
         raise ModelError(

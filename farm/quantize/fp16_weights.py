@@ -18,7 +18,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from farm.compiler import pipeline
 from farm.compiler.graph.fp16_weights import HALF, LEAST_BYTES, SINGLE
 from farm.compiler.graph.qdq import is_quantized
-from farm.compiler.ir.constants import view
+from farm.compiler.ir.constants import tensor_as_array
 from farm.errors import ModelError
 from farm.importers import relax_module
 from farm.importers.imported_model import Imported
@@ -36,7 +36,9 @@ def floating(imported: Imported, what: str) -> FoldedModel:
     `what` names the model in errors. Raises ModelError if it is quantized already or has no weights
     to store as float16.
     """
-    module = pipeline.folded(pipeline.bind(imported.module, imported.weights))
+    module = pipeline.fold_norms_and_constants(
+        pipeline.bind_weights(imported.module, imported.weights)
+    )
     if is_quantized(module):
         fix = "use it as it is, or halve the float model that it was made of"
         raise ModelError(
@@ -127,7 +129,7 @@ def _constants_in(expression: Any) -> list[Array]:
 
     def look(node: Any) -> None:
         if isinstance(node, GenericConst) and node not in found:
-            found[node] = view(node.value)
+            found[node] = tensor_as_array(node.value)
 
     relax.analysis.post_order_visit(expression, look)
     return list(found.values())
@@ -151,7 +153,7 @@ class _Halver(PyExprMutator):  # type: ignore[misc]
 
     def visit_generic_const_(self, expression: GenericConst) -> relax.Expr:
         if expression not in self._made:
-            value = view(expression.value)
+            value = tensor_as_array(expression.value)
             if not _is_weight(value):
                 return expression
             self._made[expression] = relax.const(value.astype(np.float16), HALF)

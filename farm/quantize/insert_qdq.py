@@ -17,7 +17,7 @@ from tvm.ir import Call
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from farm.compiler.graph.requantize import MOST_PRODUCTS
-from farm.compiler.ir.constants import constant
+from farm.compiler.ir.constants import constant_value
 from farm.compiler.ir.dynamic_extents import value_at_batch_one
 from farm.compiler.ir.relax_rewriter import op_name
 from farm.quantize.ranges import quantized_weight, weight_scales
@@ -119,7 +119,8 @@ def dequantized(module: tvm.IRModule) -> list[relax.Var]:
     return [
         binding.var
         for binding in bindings_of(module)
-        if op_name(binding.value) == "relax.dequantize" and constant(binding.value.args[0]) is None
+        if op_name(binding.value) == "relax.dequantize"
+        and constant_value(binding.value.args[0]) is None
     ]
 
 
@@ -173,7 +174,7 @@ def _weight(call: Call) -> Array | None:
 
     Returns None if there is none.
     """
-    weight = constant(call.args[1])
+    weight = constant_value(call.args[1])
     axis = _WEIGHT_AXIS[call.op.name]
     if (
         weight is None

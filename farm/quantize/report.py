@@ -36,7 +36,7 @@ def report(
     imported, dtype = floating.imported, recipe.settings.dtype
     if recipe.settings.calibrates:
         module, weights = calibration.quantized(floating, recipe.scales, recipe.settings)
-        bound = pipeline.folded(pipeline.bind(module, weights))
+        bound = pipeline.fold_norms_and_constants(pipeline.bind_weights(module, weights))
         observed, remarks = (
             insert_qdq.with_observed_outputs(bound, insert_qdq.dequantized(bound)),
             list[str](),
@@ -49,7 +49,10 @@ def report(
         )
     layers, output = _layers(model, floating, observed, host, note)
     note("building both models", None)
-    ours, theirs = host_run.built(module, weights, host), host_run.built(floating.module, [], host)
+    ours, theirs = (
+        host_run.compile_for_host(module, weights, host),
+        host_run.compile_for_host(floating.module, [], host),
+    )
     names = [spec.name for spec in imported.inputs]
     example = [(recipe.example or imported.example)[name] for name in names]
     correct, total, why = _accuracy(model, imported, (theirs, ours), note)
@@ -73,7 +76,7 @@ def _layers(
     """
     note("building the quantized model to compare its layers", None)
     imported, theirs = floating.imported, floating.observer(host)
-    ours = host_run.built(observed, [], host)
+    ours = host_run.compile_for_host(observed, [], host)
     total, samples = _samples(model, imported)
     count = len(floating.points)
     signal, noise = np.zeros(count + 1), np.zeros(count + 1)

@@ -58,8 +58,8 @@ def test_a_digest_belongs_to_an_architecture_and_its_sources(
 
 def test_a_digest_is_had_without_tvm_and_torch() -> None:
     code = (
-        "import sys; from farm.agent.build import executable_digest; executable_digest('armv7'); assert not {'tvm', "
-        "'torch', 'numpy'} & set(sys.modules)"
+        "import sys; from farm.agent.build import executable_digest; executable_digest('armv7'); "
+        "assert not {'tvm', 'torch', 'numpy'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=LIMIT_S, cwd=ROOT)
 

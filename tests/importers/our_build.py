@@ -15,7 +15,7 @@ Array = np.ndarray[Any, Any]
 
 
 def built(imported: Imported) -> Callable[[Sequence[Array]], list[Array]]:
-    return host_run.built(imported.module, imported.weights, HOST)
+    return host_run.compile_for_host(imported.module, imported.weights, HOST)
 
 
 def answers(imported: Imported) -> list[Array]:

@@ -47,7 +47,7 @@ def snr_db(ours: np.ndarray, theirs: np.ndarray) -> float:
 def both(imported, example=None):
     """Our answers and LiteRT's."""
     example = example or imported.example
-    ours = host_run.built(imported.module, imported.weights, HOST)(
+    ours = host_run.compile_for_host(imported.module, imported.weights, HOST)(
         [example[spec.name] for spec in imported.inputs]
     )
     theirs = imported.reference(example)

@@ -24,8 +24,13 @@ from onnx_models import graph, node, save
 from this_machine import HOST
 
 from farm import sandbox
-from farm.compiler.codegen.link import _zig, linker
-from farm.compiler.diagnostics.reference_steps import Computed, Reference, Step, file_of
+from farm.compiler.codegen.link import _zig, link_function
+from farm.compiler.diagnostics.reference_steps import (
+    ComputedSteps,
+    ReferenceStep,
+    ReferenceValues,
+    value_file,
+)
 from farm.config import load, profiles
 from farm.errors import BuildError, FarmError, ModelError, UsageError
 from farm.importers.onnx.external_data import external_files
@@ -480,14 +485,20 @@ def test_values_of_a_reference_are_read_only_if_they_are_what_its_steps_say(
 ) -> None:
     dtype = {"objects": "O"}.get(spoil, "float32")
     shape = {"negative": (-2, -4), "huge": (1 << 62, 8)}.get(spoil, (2, 4))
-    path, values = file_of(tmp_path, 7), np.arange(8, dtype="float32")
+    path, values = value_file(tmp_path, 7), np.arange(8, dtype="float32")
     path.write_bytes(values.tobytes())
-    reference = Reference(
-        "net", Computed((Step("kernel", (), ((7, (2, 4), "float32"),)),), (), {}, {}), tmp_path, {}
+    reference = ReferenceValues(
+        "net",
+        ComputedSteps((ReferenceStep("kernel", (), ((7, (2, 4), "float32"),)),), (), {}, {}),
+        tmp_path,
+        {},
     )
     np.testing.assert_array_equal(reference.value(7), values.reshape(2, 4))
-    reference = Reference(
-        "net", Computed((Step("kernel", (), ((7, shape, dtype),)),), (), {}, {}), tmp_path, {}
+    reference = ReferenceValues(
+        "net",
+        ComputedSteps((ReferenceStep("kernel", (), ((7, shape, dtype),)),), (), {}, {}),
+        tmp_path,
+        {},
     )
     if spoil in ("short", "long"):
         path.write_bytes(values.tobytes()[:-1] if spoil == "short" else values.tobytes() + b"x")
@@ -533,7 +544,7 @@ def leave(
     """Leave a build whose process was taken over."""
     from farm.compiler import build
 
-    generated = build.generate(_, prepared, profile, records, cache, folder)
+    generated = build.generate_code(_, prepared, profile, records, cache, folder)
     return replace(generated, objects=(*generated.objects, *names))
 
 
@@ -566,7 +577,7 @@ def leave_file(
     """Leave a file of this content among the object files."""
     from farm.compiler import build
 
-    generated = build.generate(_, prepared, profile, records, cache, folder)
+    generated = build.generate_code(_, prepared, profile, records, cache, folder)
     (folder / build.OBJECTS / "other.o").write_bytes(content)
     return replace(generated, objects=(*generated.objects, "other.o"))
 
@@ -610,7 +621,7 @@ def object_file(tmp_path: Path) -> Path:
 def test_the_linker_reads_the_files_that_it_is_given(tmp_path: Path, object_file: Path) -> None:
     library = tmp_path / "out" / "net.so"
     library.parent.mkdir()
-    linker(HOST)(str(library), [str(object_file)])
+    link_function(HOST)(str(library), [str(object_file)])
     assert b"the key" in library.read_bytes()
 
 
@@ -623,7 +634,7 @@ def test_the_linker_reads_no_other_files_whatever_an_object_file_says(
     library.parent.mkdir()
     (file := tmp_path / "module.o").write_text(script.format(secret=object_file))
     with pytest.raises(BuildError, match="Permission denied"):
-        linker(HOST)(str(library), [str(file)])
+        link_function(HOST)(str(library), [str(file)])
     assert not library.exists()
 
 

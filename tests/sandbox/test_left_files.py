@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from farm import prepare
-from farm.compiler.build import Generated
+from farm.compiler.build import GenerationResult
 from farm.errors import ModelError
 from farm.sandbox import restricted_pickle
 from farm.sandbox.array_files import read_arrays
@@ -50,23 +50,29 @@ GENERATED = ("core", ("key",), (), ("lib0.o",), {"kind": "llvm"}, {"code": 1.0})
         _Made(Progress, Stage.COMPILING, {"not": "text"}),
         _Made(Progress, "compiling", "text"),
         _Made(
-            Generated, "core", ("key",), (_Made(TensorSpec, "x", (1, 8), "float32"),), (), {}, {}
+            GenerationResult,
+            "core",
+            ("key",),
+            (_Made(TensorSpec, "x", (1, 8), "float32"),),
+            (),
+            {},
+            {},
         ),
-        _Made(Generated, "core", ("key",), (), "lib0.o", {}, {}),
-        _Made(Generated, 7, *GENERATED[1:]),
-        _Made(Generated, *GENERATED[:5], {"code": "long"}),
+        _Made(GenerationResult, "core", ("key",), (), "lib0.o", {}, {}),
+        _Made(GenerationResult, 7, *GENERATED[1:]),
+        _Made(GenerationResult, *GENERATED[:5], {"code": "long"}),
         _Made(ModelError, {"what": 1}),
         _Made(ModelError, "what", None),
     ],
 )
 def test_a_value_with_a_field_of_another_type_does_not_pass_out(made: _Made) -> None:
     with pytest.raises(TypeError):
-        restricted_pickle.loads(pickle.dumps(made), (Generated,))
+        restricted_pickle.loads(pickle.dumps(made), (GenerationResult,))
 
 
 def test_a_dataclass_passes_only_through_its_constructor() -> None:
-    made = Generated(*GENERATED)
-    assert restricted_pickle.loads(restricted_pickle.dumps(made), (Generated,)) == made
+    made = GenerationResult(*GENERATED)
+    assert restricted_pickle.loads(restricted_pickle.dumps(made), (GenerationResult,)) == made
     empty = pickle.PROTO + b"\x04" + b"\x8c\x10farm.types.fleet\x8c\nTensorSpec\x93)\x81."  # NEWOBJ
     with pytest.raises((TypeError, pickle.UnpicklingError)):
         restricted_pickle.loads(empty)

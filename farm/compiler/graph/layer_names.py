@@ -21,7 +21,7 @@ from farm.types.layers import layer_of
 _ATTRIBUTE = "layers"
 
 
-class LayersOfCalls:
+class KernelCallLayers:
     """The layers of a module's steps, asked for in the order in which `main` calls kernels."""
 
     def __init__(self, main: relax.Function) -> None:
@@ -35,7 +35,7 @@ class LayersOfCalls:
         return str(next(self._left.get(kernel, iter(())), ""))
 
 
-def with_renamed_kernels(main: relax.Function, names: Mapping[str, str]) -> relax.Function:
+def rename_kernels_in_layers(main: relax.Function, names: Mapping[str, str]) -> relax.Function:
     """Return `main` with its layers under the new names of kernels that were renamed."""
     layers = main.attrs.get(_ATTRIBUTE, {})
     return main.with_attr(
@@ -43,7 +43,7 @@ def with_renamed_kernels(main: relax.Function, names: Mapping[str, str]) -> rela
     )
 
 
-def noted(before: tvm.IRModule, fused: tvm.IRModule) -> tvm.IRModule:
+def attach_layer_names(before: tvm.IRModule, fused: tvm.IRModule) -> tvm.IRModule:
     """Return the fused module with the layers of its steps as an attribute of `main`.
 
     The layers are taken from the module before fusion.

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from farm.compiler.build import OBJECTS, RawChoices, object_files, plain_file
-from farm.compiler.codegen.link import linker
+from farm.compiler.build import OBJECTS, RawChoices, object_files, require_regular_file
+from farm.compiler.codegen.link import link_function
 from farm.errors import BuildError
 from farm.processes.workers import TaskContext
 from farm.store import RecordStore
@@ -44,7 +44,7 @@ def find_tasks(
     return batch_code.find_tasks(context, prepared, profile, records)
 
 
-def generate(
+def generate_batch_code(
     context: TaskContext, prepared: Prepared, profile: Profile, wanted: Wanted, folder: Path
 ) -> BatchCode:
     """Write the object files and the arrays of candidates into a folder."""
@@ -53,11 +53,13 @@ def generate(
     workspace = folder / OBJECTS
     workspace.mkdir()
     return BatchCode(
-        *batch_code.generate(context, prepared, profile, wanted, workspace, folder / ARRAYS)
+        *batch_code.generate_variants_code(
+            context, prepared, profile, wanted, workspace, folder / ARRAYS
+        )
     )
 
 
-def tasks(
+def tuning_tasks(
     prepared: Prepared,
     profile: Profile,
     records: RecordStore,
@@ -71,9 +73,9 @@ def tasks(
     """
     every = {core: records.choices(core) for core in records.cores()}
     found = finder(context or TaskContext(Path()), prepared, profile, every)
-    from farm.compiler.tuning.batch_code import core_of
+    from farm.compiler.tuning.batch_code import cpu_model_key
 
-    return core_of(profile), found
+    return cpu_model_key(profile), found
 
 
 def build_batch(
@@ -82,7 +84,7 @@ def build_batch(
     profile: Profile,
     wanted: Wanted,
     folder: Path,
-    generator: Generator = generate,
+    generator: Generator = generate_batch_code,
 ) -> Batch:
     """Build candidates of workloads into a new folder.
 
@@ -96,10 +98,10 @@ def build_batch(
     what = f"{prepared.model}: the process that compiled its variants"
     _check(what, code, {workload for workload, _ in wanted})
     batch = Batch(folder / "library.so", folder / ARRAYS, code.variants, code.failed)
-    linker(profile)(
+    link_function(profile)(
         str(batch.library), [str(path) for path in object_files(what, made, code.objects)]
     )
-    plain_file(what, made / ARRAYS).rename(batch.arrays)
+    require_regular_file(what, made / ARRAYS).rename(batch.arrays)
     return batch
 
 

@@ -151,12 +151,12 @@ def _receive(built: Built, request: BuildRequest, store: Store) -> None:
             folder.mkdir()
         read_archive(BytesIO(built.workloads), compiler_build.ASKED, request.base, None, asked)
         read_archive(BytesIO(built.artifact), KIND, built.digest, None, made)
-        wanted = compiler_build.digest_by(asked, request.base, request.records)
+        wanted = compiler_build.digest_with_records(asked, request.base, request.records)
         if built.digest != wanted:
             raise ArchiveError(
                 "its digest is not that of the import, the profile and the tuning records"
             )
-        compiler_build.check_files(made, wanted)
+        compiler_build.check_artifact_folder(made, wanted)
         for kind, digest, folder in (
             (KIND, wanted, made),
             (compiler_build.ASKED, request.base, asked),

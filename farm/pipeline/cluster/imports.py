@@ -12,7 +12,7 @@ from pathlib import Path
 
 from farm import importers, prepare
 from farm.cluster import ClusterEngine, ControllerChannel
-from farm.compiler.build import shares_code
+from farm.compiler.build import build_reuses_check_code
 from farm.compiler.fingerprint import compiler_digest
 from farm.errors import BuildError, FarmError, ModelError
 from farm.importers.fingerprints import external_files
@@ -60,7 +60,7 @@ def can_import_remotely(model: Model, host: Profile, profiles: Sequence[Profile]
         or model.dataset
         or model.source.endswith(RECIPES)
         or (model.quantize is not None and model.quantize.calibrates)
-        or any(shares_code(profile, host) for profile in profiles)
+        or any(build_reuses_check_code(profile, host) for profile in profiles)
         or not 0 < _size(model) <= _MOST_BYTES
     )
 

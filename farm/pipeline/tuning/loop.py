@@ -291,7 +291,7 @@ class TuningLoop:
                 device=board.device.name,
                 cpu=facts.get("cpu", ""),
                 threads=int(facts.get("threads", 0)),
-                versions={"farm": __version__, **fingerprint.versions()},
+                versions={"farm": __version__, **fingerprint.compiler_versions()},
             )
         )
 

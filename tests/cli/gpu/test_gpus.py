@@ -22,9 +22,9 @@ from tvm import relax
 from waiting import LIMIT_S, patient, wait_until
 
 from farm import transports
-from farm.compiler.codegen.executable import compiled
-from farm.compiler.codegen.link import linker
-from farm.compiler.codegen.nvrtc import device_code
+from farm.compiler.codegen.executable import compile_executable
+from farm.compiler.codegen.link import link_function
+from farm.compiler.codegen.nvrtc import compile_cuda_with_nvrtc
 from farm.compiler.diagnostics import roofline_probe, roofline_probe_gpu
 from farm.compiler.lower import resolve_target
 from farm.config import load
@@ -207,7 +207,7 @@ def test_a_graph_reads_inputs_where_the_first_lay_and_goes_with_their_shape(
 ) -> None:
     builder, (_, copy), rows = (
         relax.BlockBuilder(),
-        roofline_probe_gpu.functions(roofline_probe.BLOCK_BYTES),
+        roofline_probe_gpu.probe_kernels(roofline_probe.BLOCK_BYTES),
         tvm.tirx.Var("rows", "int64"),
     )
     kind = relax.TensorType((rows, roofline_probe.BLOCK_BYTES // 4), "float32")
@@ -220,10 +220,12 @@ def test_a_graph_reads_inputs_where_the_first_lay_and_goes_with_their_shape(
     with builder.function("main", [given]):
         builder.emit_func_output(builder.emit(relax.call_tir(name, [given], kind)))
     profile = load().profile("cuda-sm80")
-    with device_code(resolve_target(profile), Store(cache_root())):
-        made = compiled(builder.finalize(), resolve_target(profile))
+    with compile_cuda_with_nvrtc(resolve_target(profile), Store(cache_root())):
+        made = compile_executable(builder.finalize(), resolve_target(profile))
     made.export_library(
-        str(gpu.folder / "copies.so"), fcompile=linker(profile), workspace_dir=str(gpu.folder)
+        str(gpu.folder / "copies.so"),
+        fcompile=link_function(profile),
+        workspace_dir=str(gpu.folder),
     )
     with agent(gpu, agents) as url, machine(gpu, url, "copies.so") as (copier, link):
 

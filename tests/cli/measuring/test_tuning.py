@@ -196,7 +196,7 @@ def test_where_the_model_is_slower_or_wrong_as_a_whole_the_records_are_as_they_w
     )
     model = Model("net", str(tmp_path / "net.onnx"))
     (tmp_path / "worker").mkdir()
-    core, tasks = batch_build.tasks(
+    core, tasks = batch_build.tuning_tasks(
         prepare(TaskContext(tmp_path / "worker"), model, profile, tuning.cache), profile, records
     )
     hardest = max(tasks, key=lambda task: task.default.predicted)

@@ -12,7 +12,7 @@ import pytest
 import tvm
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
-from integer_cases import Case, convolutions, depthwise, module_of, products, rounded
+from int8_operator_cases import Case, convolutions, depthwise, module_of, products, rounded
 from relax_models import CPUS, compute, const, lowered, module, target
 from tvm import relax
 

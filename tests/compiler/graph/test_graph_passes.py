@@ -161,7 +161,7 @@ def test_an_input_may_have_the_name_of_a_weight():
         with builder.dataflow():
             result = builder.emit_output(OP.matmul(*both))
         builder.emit_func_output(result)
-    bound = pipeline.bind(builder.get(), [w])
+    bound = pipeline.bind_weights(builder.get(), [w])
     assert [parameter.name for parameter in bound["main"].params] == ["w"]
 
 
@@ -275,7 +275,9 @@ def test_channel_shuffles_slices_and_concatenations_leave_no_transposes_between_
         rtol=1e-4,
         atol=1e-4,
     )
-    module = pipeline.simplified(pipeline.bind(made({"x": x}, body, {"v": v, "w": w}), [v, w]))
+    module = pipeline.simplify_operators(
+        pipeline.bind_weights(made({"x": x}, body, {"v": v, "w": w}), [v, w])
+    )
     turns: list[list[int]] = []
 
     def note(node: Any) -> None:

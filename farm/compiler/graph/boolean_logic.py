@@ -37,7 +37,7 @@ _LOGIC: dict[str, Callable[[Emit, relax.Expr, relax.Expr], relax.Expr]] = {
 
 
 @mutator
-class LogicOfBooleans(Rewriter):
+class BooleanLogicRewriter(Rewriter):
     """Rewrites the operators of _LOGIC between two tensors of booleans."""
 
     def rules(self) -> Mapping[str, Rule]:

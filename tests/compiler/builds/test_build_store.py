@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-import elf
+import elf_headers
 import numpy as np
 import pytest
 import tvm
@@ -26,9 +26,9 @@ from farm import agent
 from farm.compiler import fingerprint
 from farm.compiler.artifact import KIND
 from farm.compiler.build import build
-from farm.compiler.codegen.executable import compiled
-from farm.compiler.codegen.kernel_libraries import export
-from farm.compiler.codegen.link import linker
+from farm.compiler.codegen.executable import compile_executable
+from farm.compiler.codegen.kernel_libraries import export_shared_library
+from farm.compiler.codegen.link import link_function
 from farm.errors import BuildError
 from farm.processes import subprocesses
 from farm.processes.deadline import Deadline
@@ -36,7 +36,7 @@ from farm.store import file_digest
 from farm.types import Prepared
 
 OP = relax.op
-CODE = Path(__file__).parents[1] / "build_once.py"
+CODE = Path(__file__).parents[1] / "build_program.py"
 MACHINES = {"x86": 62, "arm64": 183, "arm32": 40}  # ELF: e_machine
 
 
@@ -93,10 +93,10 @@ def test_the_digest_depends_on_all_that_matters(prepared, kept, monkeypatch):
     monkeypatch.setattr(fingerprint, "compiler_digest", lambda: "another source")
     digests.append(fingerprint.artifact_digest(prepared, X86))
     monkeypatch.undo()
-    monkeypatch.setattr(fingerprint, "versions", lambda: {"apache-tvm": "1.0"})
+    monkeypatch.setattr(fingerprint, "compiler_versions", lambda: {"apache-tvm": "1.0"})
     digests.append(fingerprint.artifact_digest(prepared, X86))
     monkeypatch.undo()
-    monkeypatch.setattr(fingerprint, "this_cpu", lambda: "another")
+    monkeypatch.setattr(fingerprint, "host_cpu_description", lambda: "another")
     digests.append(
         fingerprint.artifact_digest(prepared, replace(X86, target={**X86.target, "mcpu": "native"}))
     )
@@ -105,7 +105,7 @@ def test_the_digest_depends_on_all_that_matters(prepared, kept, monkeypatch):
 
 def test_the_digest_does_not_depend_on_names_the_clock_or_this_cpu(prepared, kept, monkeypatch):
     again = kept({"x": np.zeros((1, 3, 8, 8), "float32")}, network, weights(), name="other")
-    monkeypatch.setattr(fingerprint, "this_cpu", lambda: "another")
+    monkeypatch.setattr(fingerprint, "host_cpu_description", lambda: "another")
     assert fingerprint.artifact_digest(
         again, replace(X86, name="twin", description="words")
     ) == fingerprint.artifact_digest(prepared, X86)
@@ -167,7 +167,7 @@ def test_a_change_of_weights_leaves_the_library_as_it_was(context, prepared, kep
 def test_a_library_needs_no_other_and_leaves_only_known_symbols_open(
     profile, context, prepared, cache
 ):
-    library = elf.read(build(context, prepared, profile, cache).library)
+    library = elf_headers.read(build(context, prepared, profile, cache).library)
     assert library.machine == MACHINES[profile.name]
     assert library.needed == []
     assert "__tvm_ffi__library_bin" in library.defined
@@ -208,14 +208,16 @@ def test_the_agent_has_whatever_arithmetic_needs_of_it(profile, context, kept, c
         )
 
     model = kept({dtype: np.zeros(9, dtype) for dtype in types}, body)
-    assert elf.read(build(context, model, profile, cache).library).undefined <= agent_symbols()
+    assert (
+        elf_headers.read(build(context, model, profile, cache).library).undefined <= agent_symbols()
+    )
 
 
 def test_a_32_bit_arm_library_is_of_the_hard_float_abi(context, prepared, kept, cache):
     hard = 0x400  # EF_ARM_ABI_FLOAT_HARD
     copy = kept({"x": np.zeros(3, "float32")}, lambda emit, x: x)  # no kernels at all
     for model in (prepared, copy):
-        assert elf.read(build(context, model, ARM32, cache).library).flags & hard
+        assert elf_headers.read(build(context, model, ARM32, cache).library).flags & hard
 
 
 @pytest.mark.skipif(not subprocesses.find("gcc"), reason="gcc is not installed")
@@ -223,7 +225,7 @@ def test_a_linker_of_the_users_own_makes_a_library_that_runs(context, prepared, 
     profile = replace(HOST, name="own", linker=("gcc",))
     artifact = build(context, prepared, profile, cache)
     machine = relax.VirtualMachine(tvm.runtime.load_module(str(artifact.library)), tvm.cpu())
-    assert elf.read(artifact.library).needed == []
+    assert elf_headers.read(artifact.library).needed == []
     assert machine["main"] is not None
 
 
@@ -295,7 +297,7 @@ def test_tensors_of_a_kernel_do_not_overlap_for_the_compiler_whatever_the_kernel
         {"x": np.zeros((1, 4, 6, 6, 6), "float32")},
         lambda emit, x: emit(relax.op.nn.max_pool3d(x, 2)),
     )
-    modules = [compiled(low.module, target()).mod]
+    modules = [compile_executable(low.module, target()).mod]
     for module in modules:
         modules += list(module.imports)
     (code,) = [module for module in modules if module.kind == "llvm"]
@@ -319,11 +321,11 @@ def test_the_code_is_the_same_from_any_number_of_cores(tmp_path, monkeypatch):
         folder = tmp_path / str(cores)
         folder.mkdir()
         made = lowered({"x": np.zeros((1, 8), "float32")}, layers, LAYERS)
-        executable = compiled(made.module, target())
+        executable = compile_executable(made.module, target())
         assert (
             len(executable.mod._collect_dso_modules()) == 4
         )  # twenty kernels, at least six in a part
-        export(executable, folder / "library.so", linker(HOST), folder)
+        export_shared_library(executable, folder / "library.so", link_function(HOST), folder)
         return (folder / "library.so").read_bytes()
 
     assert library(1) == library(2) == library(8)
@@ -335,9 +337,9 @@ def test_object_files_that_are_written_with_the_code_are_those_of_its_libraries(
     early, late = tmp_path / "early", tmp_path / "late"
     early.mkdir()
     late.mkdir()
-    executable = compiled(made.module, target(), load=load, workspace=early)
+    executable = compile_executable(made.module, target(), load=load, workspace=early)
     written = {path.name: path.read_bytes() for path in early.iterdir()}
-    export(executable, tmp_path / "library.so", lambda *_, **__: None, late)
+    export_shared_library(executable, tmp_path / "library.so", lambda *_, **__: None, late)
     assert (
         len(written)
         == len(executable.mod._collect_dso_modules())

@@ -14,9 +14,15 @@ from target_profiles import ARM
 from tvm import relax
 
 from farm.compiler import tensor_cache
-from farm.compiler.codegen.executable import compiled
+from farm.compiler.codegen.executable import compile_executable
 from farm.compiler.lower import Lowered, lower, resolve_target
-from farm.compiler.tensor_cache import INDEX, ON_LOAD, PREFIX, read_as_loaded, write
+from farm.compiler.tensor_cache import (
+    INDEX,
+    ON_LOAD,
+    PREFIX,
+    read_loaded_parameters,
+    write_parameters,
+)
 from farm.compiler.winograd_weights import WeightTransform
 from farm.errors import BuildError
 
@@ -36,10 +42,10 @@ def lowered(machine: Any, weight: np.ndarray = WEIGHT, memory_mb: int | None = N
 
 def loaded(made: Lowered, machine: Any, folder: Path) -> tuple[Any, Any]:
     """The build on TVM's virtual machine, as a board loads it, and its parameters."""
-    write(folder, made.parameters, made.transforms)
+    write_parameters(folder, made.parameters, made.transforms)
     tvm.get_global_func("vm.builtin.tensor_cache.clear")()
     tvm.get_global_func("vm.builtin.tensor_cache.load")(str(folder), 1, 0)
-    virtual = relax.VirtualMachine(compiled(made.module, machine), tvm.cpu())
+    virtual = relax.VirtualMachine(compile_executable(made.module, machine), tvm.cpu())
     virtual.set_input(ON_LOAD)
     virtual.invoke_stateful(ON_LOAD)
     return virtual, tvm.get_global_func("vm.builtin.param_array_from_cache")(PREFIX, -1)
@@ -57,7 +63,7 @@ def test_the_file_has_the_models_weight_and_the_device_its_transform_to_the_bit(
     assert expected.nbytes > 1.7 * WEIGHT.nbytes and expected.dtype == np.float32
     virtual, parameters = loaded(made, machine, tmp_path / "parameters")
     assert parameters[0].numpy().tobytes() == expected.tobytes()
-    [by_name] = read_as_loaded(tmp_path / "parameters", {f"{PREFIX}_0": "float32"}).values()
+    [by_name] = read_loaded_parameters(tmp_path / "parameters", {f"{PREFIX}_0": "float32"}).values()
     assert by_name.tobytes() == expected.tobytes()
     answer = virtual["main"](tvm.runtime.tensor(INPUTS["x"]), parameters).numpy()
     padded = np.pad(INPUTS["x"].astype("float64"), [(0, 0), (0, 0), (1, 1), (1, 1)])
@@ -69,8 +75,8 @@ def test_the_file_has_the_models_weight_and_the_device_its_transform_to_the_bit(
 def test_without_the_transform_the_code_refuses_the_weight(tmp_path):
     """A server that does not know the function has no answer, instead of a wrong one."""
     made = lowered(target("native"))
-    write(tmp_path / "parameters", made.parameters, made.transforms)
-    virtual = relax.VirtualMachine(compiled(made.module, target("native")), tvm.cpu())
+    write_parameters(tmp_path / "parameters", made.parameters, made.transforms)
+    virtual = relax.VirtualMachine(compile_executable(made.module, target("native")), tvm.cpu())
     with pytest.raises(Exception, match="expected 5"):
         virtual["main"](
             tvm.runtime.tensor(INPUTS["x"]), list(map(tvm.runtime.tensor, made.parameters))
@@ -112,8 +118,8 @@ def test_a_transform_has_the_same_numbers_for_any_channels():
 )
 def test_a_transform_that_does_not_fit_its_weight_is_refused(said, tmp_path):
     folder = tmp_path / "parameters"
-    write(folder, [WEIGHT.transpose(2, 3, 1, 0)], {0: WeightTransform(4, 48, 16)})
-    assert read_as_loaded(folder, {})
+    write_parameters(folder, [WEIGHT.transpose(2, 3, 1, 0)], {0: WeightTransform(4, 48, 16)})
+    assert read_loaded_parameters(folder, {})
     index = json.loads((folder / INDEX).read_text())
     assert index["metadata"] == {
         "transforms": {f"{PREFIX}_0": {"winograd": 4, "depth": 48, "block": 16}}
@@ -121,9 +127,9 @@ def test_a_transform_that_does_not_fit_its_weight_is_refused(said, tmp_path):
     index["metadata"]["transforms"][f"{PREFIX}_0"] = said
     (folder / INDEX).write_text(json.dumps(index))
     with pytest.raises(BuildError, match="are damaged"):
-        read_as_loaded(folder, {})
+        read_loaded_parameters(folder, {})
 
 
 def test_a_build_without_transforms_says_nothing_of_them(tmp_path):
-    tensor_cache.write(tmp_path / "parameters", [WEIGHT])
+    tensor_cache.write_parameters(tmp_path / "parameters", [WEIGHT])
     assert json.loads((tmp_path / "parameters" / INDEX).read_text())["metadata"] == {}

@@ -24,16 +24,16 @@ from farm.compiler.cpu.kernel_config import LargeWeight
 from farm.compiler.cpu.winograd.weights_kernel import weights_kernel
 from farm.compiler.graph import fp16_weights
 from farm.compiler.graph.fp16_weights import HALF, SINGLE, WIDENING
-from farm.compiler.ir.constants import address
+from farm.compiler.ir.constants import array_address
 from farm.compiler.tensor_cache import ON_LOAD, PREFIX
-from farm.compiler.winograd_weights import WeightTransform, coefficients
+from farm.compiler.winograd_weights import WeightTransform, transform_coefficients
 
 Array = np.ndarray[Any, Any]
 _TRANSFORM = "winograd_weights"
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredModule:
     """A module whose parameters are as they are stored, and the transforms by their index."""
 
     module: tvm.IRModule
@@ -41,9 +41,9 @@ class Stored:
     transforms: Mapping[int, WeightTransform]
 
 
-def stored(
+def defer_transforms_to_load(
     module: tvm.IRModule, parameters: Sequence[Array], sources: Mapping[int, LargeWeight]
-) -> Stored:
+) -> StoredModule:
     """Return the module and the parameters as they are stored, with a function ON_LOAD if needed.
 
     The module's parameters must be lifted. `sources` are what the legalization has transformed, by
@@ -53,11 +53,11 @@ def stored(
     found = {
         index: source
         for index, value in enumerate(parameters)
-        if (source := sources.get(address(value))) and value.shape == source.shape
+        if (source := sources.get(array_address(value))) and value.shape == source.shape
     }
     kept = {index: source.weight for index, source in found.items()}
     kept = {index: kept.get(index, value) for index, value in enumerate(parameters)}
-    halves = fp16_weights.halves_of(module["main"], kept)
+    halves = fp16_weights.fp16_parameters(module["main"], kept)
     transforms = {index: source.transform for index, source in found.items()}
     changed = sorted({*halves, *transforms})
     if changed:
@@ -65,13 +65,15 @@ def stored(
         taken = {index: main.params[-1].ty.fields[index] for index in changed}
         shapes = {index: tuple(kept[index].shape) for index in changed}
         module = _with_function(module, shapes, taken, set(halves), transforms)
-    return Stored(module, [halves.get(index, value) for index, value in kept.items()], transforms)
+    return StoredModule(
+        module, [halves.get(index, value) for index, value in kept.items()], transforms
+    )
 
 
-def as_called(
+def transform_parameters(
     module: tvm.IRModule, parameters: Sequence[Array], transforms: Mapping[int, WeightTransform]
 ) -> list[Array]:
-    """Return parameters that `stored` returned in the form that `main` takes."""
+    """Return parameters that `defer_transforms_to_load` returned in the form that `main` takes."""
     if not parameters:
         return []
     types = module["main"].params[-1].ty.fields
@@ -105,7 +107,7 @@ def _with_function(
         if used
     }
     matrices = {
-        size: relax.const(np.array(coefficients(size)), "float64")
+        size: relax.const(np.array(transform_coefficients(size)), "float64")
         for size in {transform.size for transform in transforms.values()}
     }
     with builder.function(ON_LOAD, [], pure=False):

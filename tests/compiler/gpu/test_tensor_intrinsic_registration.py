@@ -15,7 +15,7 @@ from farm.compiler.gpu import tensor_cores
 from tvm.tirx.script.parser import entry
 
 del inspect.getframeinfo
-tensor_cores.load_intrinsics()
+tensor_cores.register_intrinsics()
 assert entry.inspect is inspect
 assert tvm.s_tir.TensorIntrin.get("wmma_sync_16x16x16_f16f16f32_trans") is not None
 """

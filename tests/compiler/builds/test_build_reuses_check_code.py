@@ -12,7 +12,7 @@ import pytest
 from onnx_models import graph, node, save
 from this_machine import HOST
 
-from farm.compiler.build import build, kept
+from farm.compiler.build import build, find_stored_build
 from farm.compiler.fingerprint import artifact_digest
 from farm.compiler.lower import resolve_target
 from farm.compiler.target.cpu_model import target_key
@@ -79,7 +79,7 @@ def test_the_code_of_the_check_is_kept_only_for_whoever_asks_for_this_machine(
     prepared = prepare_task(context, model, HOST, Store(cache), (other,))
     assert (
         not prepared.built
-        and kept(prepared, HOST, cache) is None
+        and find_stored_build(prepared, HOST, cache) is None
         and not (cache / "artifacts").exists()
     )
     assert build(context, prepared, HOST, cache).library.is_file()
@@ -97,14 +97,14 @@ def test_another_file_with_the_same_operators_and_weights_gets_a_build_of_its_ow
     same.write_bytes(same.read_bytes() + b"\x12\x01x")  # protobuf: the name of whoever produced it
     prepared = prepare_task(context, Model("net", str(same)), HOST, Store(cache))
     assert artifact_digest(prepared, HOST) == artifact_digest(first, HOST)
-    assert kept(replace(prepared, built=True), HOST, cache) is None
+    assert find_stored_build(replace(prepared, built=True), HOST, cache) is None
 
 
 def test_a_record_that_changes_the_code_of_the_check_leads_to_a_build(tmp_path, context, cache):
     model = Model("net", str(saved(tmp_path / "net.onnx")))
     records = RecordStore(tmp_path / "records.sqlite")
     prepared = prepare_task(context, model, HOST, Store(cache), (HOST,))
-    shared = kept(prepared, HOST, cache, records)
+    shared = find_stored_build(prepared, HOST, cache, records)
     assert shared is not None
     key = next(kernel.workload for kernel in shared.kernels if kernel.workload)
     core = target_key(resolve_target(HOST))
@@ -112,10 +112,10 @@ def test_a_record_that_changes_the_code_of_the_check_leads_to_a_build(tmp_path, 
     records.keep(
         Record(core, key, choice, 1e-6, 2e-6, 9, "2026-01-02T03:04:05+00:00", "here", core, 1)
     )
-    assert kept(prepared, HOST, cache, records) is None
+    assert find_stored_build(prepared, HOST, cache, records) is None
     built = build(context, prepared, HOST, cache, records)
     assert built.digest != shared.digest and any(kernel.recorded for kernel in built.kernels)
-    assert kept(prepared, HOST, cache) == replace(shared, cached=False)
+    assert find_stored_build(prepared, HOST, cache) == replace(shared, cached=False)
 
 
 def test_a_compilation_for_this_machine_generates_code_once(tmp_path, cache):

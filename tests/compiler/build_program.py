@@ -1,4 +1,4 @@
-"""A build in a process of its own: build_once.py CACHE SCRATCH PREPARED PROFILE (the last two
+"""A build in a process of its own: build_program.py CACHE SCRATCH PREPARED PROFILE (the last two
 pickled) prints the artifact as JSON.
 """
 

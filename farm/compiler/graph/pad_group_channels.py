@@ -20,13 +20,13 @@ from tvm import relax
 from tvm.ir import Call
 from tvm.relax.expr_functor import mutator
 
-from farm.compiler.ir.constants import address_of, constant
+from farm.compiler.ir.constants import constant_address, constant_value
 from farm.compiler.ir.relax_rewriter import (
     ELEMENTWISE,
     Rewriter,
     Rule,
     op_name,
-    rewriting,
+    rewriter_pass,
     shape_of,
 )
 
@@ -38,15 +38,15 @@ _NARROWEST = 4  # lanes of a tile at least
 Fastest = Callable[[int, int, int], int]
 
 
-def whole_groups(widths: Sequence[int], fastest: Fastest) -> tvm.transform.Pass:
+def pad_group_channels_pass(widths: Sequence[int], fastest: Fastest) -> tvm.transform.Pass:
     """Return the pass for a CPU whose vectors have these numbers of lanes.
 
     `fastest` decides if filling costs no copy.
     """
-    return rewriting("farm.WholeGroups", partial(_WholeGroups, widths=widths, fastest=fastest))
+    return rewriter_pass("farm.WholeGroups", partial(_WholeGroups, widths=widths, fastest=fastest))
 
 
-def whole_channels(channels: int, widths: Sequence[int]) -> int:
+def padded_group_channels(channels: int, widths: Sequence[int]) -> int:
     """Return the number of channels that a group with this many gets.
 
     It is a multiple of the lanes with which the group takes the fewest vectors.
@@ -70,13 +70,16 @@ def _copied_after(function: relax.Function) -> set[int]:
                 users[argument].append(binding)
     found = set()
     for binding in bindings:
-        if op_name(binding.value) != "relax.nn.conv2d" or constant(binding.value.args[1]) is None:
+        if (
+            op_name(binding.value) != "relax.nn.conv2d"
+            or constant_value(binding.value.args[1]) is None
+        ):
             continue
         following = users[binding.var]
         while len(following) == 1 and op_name(following[0].value) in ELEMENTWISE:
             following = users[following[0].var]
         if len(following) == 1 and op_name(following[0].value) in _COPIES:
-            found.add(address_of(binding.value.args[1]))
+            found.add(constant_address(binding.value.args[1]))
     return found
 
 
@@ -94,7 +97,7 @@ class _WholeGroups(Rewriter):
         return {"relax.nn.conv2d": self._padded}
 
     def _padded(self, call: Call) -> relax.Expr | None:
-        given, weight, shape = call.attrs, constant(call.args[1]), shape_of(call)
+        given, weight, shape = call.attrs, constant_value(call.args[1]), shape_of(call)
         groups = int(given.groups)
         if weight is None or shape is None or groups == 1 or weight.dtype != np.float32:
             return None
@@ -105,8 +108,8 @@ class _WholeGroups(Rewriter):
             return None
         *kernel, outputs = weight.shape
         each = outputs // groups
-        whole = whole_channels(each, self._widths)
-        if address_of(call.args[1]) in self._copied and isinstance(shape[2], int):
+        whole = padded_group_channels(each, self._widths)
+        if constant_address(call.args[1]) in self._copied and isinstance(shape[2], int):
             whole = self._fastest(shape[2], each, math.prod(kernel))
         if each == 1 or whole == each:
             return None

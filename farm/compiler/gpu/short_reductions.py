@@ -24,7 +24,7 @@ _LONGEST = 64  # longest reduction, in summands: a 7 x 7 window and some more
 _THREADS = 256  # threads of a block
 
 
-def apply(function: tirx.PrimFunc, target: tvm.target.Target) -> Any | None:
+def schedule_short_reduction(function: tirx.PrimFunc, target: tvm.target.Target) -> Any | None:
     """Return the schedule of a kernel with one short reduction and an optional epilogue.
 
     Returns None if the kernel is of another kind. The epilogue is element-wise on the results.
