@@ -15,7 +15,7 @@ from farm.this_machine import NATIVE_PROFILES
 Table = Mapping[str, Any]
 
 SOURCE = "farm add, from what the board says about its CPU"
-"""The source of a profile that `choose` made, by which it is known again."""
+"""The source of a profile that `choose_profile` made, by which it is known again."""
 
 
 @dataclass(frozen=True, slots=True)

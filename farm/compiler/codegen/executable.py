@@ -37,7 +37,7 @@ def compile_executable(
     """Return the executable of a module for a target.
 
     With `load`, it is for this process. Object files are written to the folder `workspace`, if
-    there is one, and found there by `export`. For a GPU, TVM's own passes are used.
+    there is one, and found there by `export_shared_library`. For a GPU, TVM's own passes are used.
     """
     if is_gpu(target):
         return tvm.compile(module, target=target)

@@ -89,8 +89,9 @@ def build_batch(
     """Build candidates of workloads into a new folder.
 
     Candidates that do not compile are reported in `failed`. Candidates whose arrays would exceed
-    the size limit of a batch are left out. `generator` replaces `generate`, for example to run it
-    in a sandbox; the files that it leaves are trusted for their content only. Raises BuildError.
+    the size limit of a batch are left out. `generator` replaces `generate_batch_code`, for example
+    to run it in a sandbox; the files that it leaves are trusted for their content only. Raises
+    BuildError.
     """
     made = folder / "made"
     made.mkdir(parents=True)
