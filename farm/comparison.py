@@ -89,7 +89,8 @@ class Changepoint:
     def in_words(self) -> str:
         """The step in words: when it happened, its size, and what else changed."""
         effect = (
-            f"{words.digits(self.step.before)} → {words.digits(self.step.after)} ms "
+            f"{words.format_number(self.step.before)} → "
+            f"{words.format_number(self.step.after)} ms "
             f"({100 * (self.step.ratio - 1):+.0f} %)"
         )
         changed = "; ".join(self.differences) or "nothing that farm knows of changed there"

@@ -142,7 +142,7 @@ class Interrupted(FarmError):
     exit_code = 130
 
 
-def of_failure(failure: Failure) -> FarmError:
+def error_from_failure(failure: Failure) -> FarmError:
     """Return the error that `as_failure` converted to a value, with its original class."""
     kind = globals().get(failure.kind)
     known = kind if isinstance(kind, type) and issubclass(kind, FarmError) else FarmError

@@ -27,7 +27,7 @@ class Metric:
     kind: str = "gauge"
 
 
-def text(metrics: Iterable[Metric]) -> str:
+def format_metrics(metrics: Iterable[Metric]) -> str:
     """Return the metrics as text; omit a metric without values."""
     return "".join(line for metric in metrics if metric.values for line in _lines(metric))
 
@@ -69,7 +69,7 @@ def metrics_of_runs(runs: Sequence[Run]) -> str:
                     for value in [_percentile(run.latency, name)]
                     if value is not None
                 ]
-    return text([verdict, ended, *latency.values(), error, accuracy])
+    return format_metrics([verdict, ended, *latency.values(), error, accuracy])
 
 
 def _percentile(latency: Latency, name: str) -> float | None:

@@ -246,7 +246,7 @@ def digest(model: Model, cache: Path) -> str | None:
         return None
     try:
         dataset = (
-            [data.digest(model.dataset), asdict(model.preprocess), model.labels or ""]
+            [data.data_set_digest(model.dataset), asdict(model.preprocess), model.labels or ""]
             if model.dataset
             else []
         )

@@ -22,7 +22,14 @@ from farm import Farm, Result
 from farm.api.resolve import resolve_deadline, resolve_plan, with_shapes
 from farm.cli import cli
 from farm.commands.common import Session
-from farm.errors import DeviceError, FarmError, Regression, UntrustedNumber, UsageError, of_failure
+from farm.errors import (
+    DeviceError,
+    FarmError,
+    Regression,
+    UntrustedNumber,
+    UsageError,
+    error_from_failure,
+)
 from farm.pipeline import Outcome, expand
 from farm.pipeline.run_jobs import StageTimes
 from farm.store import RunStore
@@ -299,7 +306,7 @@ def test_a_command_reads_its_configuration_once(config: Path) -> None:
     "error", [DeviceError("what", "why", "fix"), Regression("slower"), FarmError("what")]
 )
 def test_a_failure_becomes_the_error_that_it_was(error: FarmError) -> None:
-    again = of_failure(error.as_failure())
+    again = error_from_failure(error.as_failure())
     assert (type(again), again.parts(), again.exit_code) == (
         type(error),
         error.parts(),
@@ -308,7 +315,7 @@ def test_a_failure_becomes_the_error_that_it_was(error: FarmError) -> None:
 
 
 def test_a_failure_of_a_kind_that_is_none_is_an_error_all_the_same() -> None:
-    assert type(of_failure(Failure("difflib", "what", "", "", 1))) is FarmError
+    assert type(error_from_failure(Failure("difflib", "what", "", "", 1))) is FarmError
 
 
 def test_values_of_inputs_are_added_to_those_of_devices_toml() -> None:

@@ -19,7 +19,7 @@ import farm
 # other.
 LAYERS = """
     sanitize regular_files npy_header
-    types time_ledger interleaved prompts tvm_import
+    types time_ledger interleaved_measurement prompts tvm_import
     errors
     processes stats ownership this_machine
     rpc formatting metrics sandbox

@@ -22,7 +22,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from waiting import LIMIT_S
 
-from farm import comparison, interleaved, stats
+from farm import comparison, interleaved_measurement, stats
 from farm.errors import DeviceError
 from farm.executor import compare_builds
 from farm.stats import paired_test
@@ -132,7 +132,7 @@ def test_loads_share_the_time_and_the_rounds_that_are_needed(
 
     enough = compare_builds.StoppingRule(until, lambda *told: notes.append(told), lambda: now)
     while enough.another_load():
-        interleaved.measure_interleaved(
+        interleaved_measurement.measure_interleaved(
             {compare_builds.BEFORE: block, compare_builds.AFTER: block}, enough, compare_builds.PACE
         )
     assert enough.loads == pytest.approx(loads, abs=1 if inference_s < 1 else 0)

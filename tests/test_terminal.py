@@ -391,7 +391,7 @@ def test_the_description_of_an_exported_model_is_clean() -> None:
 def test_a_command_to_copy_has_names_of_others_as_single_words(name: str, folder: Path) -> None:
     run = timed(name, name, 1, id=name, artifact_digest=None)
     with pytest.raises(FarmError) as caught:
-        compare.build_of_run(run, config.load(None), Store(folder))
+        compare.build_of_run(run, config.load_fleet(None), Store(folder))
     assert shlex.split(caught.value.fix.partition(": ")[2]) == [
         "farm",
         "bench",

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from farm import stats
-from farm.dashboard import tuning
+from farm.dashboard import tuning_progress
 from farm.pipeline.tuning.loop import TuningState
 from farm.pipeline.tuning.search import Kernel, Search
 from farm.pipeline.tuning.tune import TuningResult
@@ -208,7 +208,7 @@ def shown(width: int, height: int) -> list[str]:
     work.search.kernels[0].default_s, work.search.kernels[0].best_s = 2468e-6, 1234e-6
     console = Console(width=width, height=height, file=io.StringIO())
     console.print(
-        tuning.render(
+        tuning_progress.render(
             work,
             "12s of 10 min",
             f"{name}: direct 7x2x16 by pixels, 1234.5 us, 2.00x",

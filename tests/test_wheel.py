@@ -33,14 +33,16 @@ NOT_SHIPPED = {"__pycache__", "prebuilt"}
 ENSURE = """
 import json, sys
 from pathlib import Path
-from farm.agent.build import ensure
+from farm.agent.build import ensure_executable
 from farm.processes.deadline import Deadline
 
 def note(text, fraction):
     sys.exit(f"it compiles: {text}")
 
-print(json.dumps({arch: str(ensure(arch, Path("cache"), note, Deadline(1))) for arch in sys.argv[1:]}))
-"""  # noqa: E501
+print(json.dumps({
+    arch: str(ensure_executable(arch, Path("cache"), note, Deadline(1))) for arch in sys.argv[1:]
+}))
+"""
 
 
 @pytest.fixture(scope="module")

@@ -36,7 +36,7 @@ from farm.api.resolve import (
     with_shapes,
 )
 from farm.api.results import Answer, Result
-from farm.errors import UsageError, WrongAnswer, of_failure
+from farm.errors import UsageError, WrongAnswer, error_from_failure
 from farm.types import Device, Model, PairedStopping, Plan, Run, Verdict
 
 if TYPE_CHECKING:
@@ -79,10 +79,10 @@ class Farm:
 
         Raises ConfigError with all mistakes in the file, FarmError on a system that is not Linux.
         """
-        from farm.config import load
+        from farm.config import load_fleet
 
         this_machine.check_system()
-        return cls(load(Path(path) if path is not None else None), store, kept, cluster)
+        return cls(load_fleet(Path(path) if path is not None else None), store, kept, cluster)
 
     @property
     def record(self) -> RunStore:
@@ -390,5 +390,5 @@ class Farm:
         (run,) = self.execute(expand([device], [model], plan, deadline_s), show=show).runs
         self.kept(run)
         if run.failure:
-            raise of_failure(run.failure)
+            raise error_from_failure(run.failure)
         return run

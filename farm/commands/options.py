@@ -68,10 +68,10 @@ def name_completion(kind: str) -> Callable[[click.Context, click.Parameter, str]
     """Return a shell completion of the configured `devices`, `profiles` or `models`."""
 
     def names(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-        from farm.config import load
+        from farm.config import load_fleet
 
         try:
-            fleet = load(context.params.get("config"))
+            fleet = load_fleet(context.params.get("config"))
         except FarmError:
             return []
         tables: dict[str, Iterable[str]] = {

@@ -100,7 +100,7 @@ def _cores_of(session: Session, devices: Sequence[Device]) -> list[list[str]]:
     from farm.commands.common import build_slots
     from farm.commands.progress import Spinner
     from farm.errors import FarmError, UsageError
-    from farm.executor.threads import parse_ranges
+    from farm.executor.threads import parse_core_ranges
     from farm.pipeline import facts_of
 
     with Spinner(session, "asking the devices for their cores") as spinner:
@@ -123,7 +123,7 @@ def _cores_of(session: Session, devices: Sequence[Device]) -> list[list[str]]:
                 str(n)
                 for kind in ("big_cores", "little_cores")
                 if facts.get(kind)
-                for n in parse_ranges(facts[kind])
+                for n in parse_core_ranges(facts[kind])
             ]
         )
     return found

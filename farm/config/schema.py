@@ -22,10 +22,10 @@ from pydantic import (
 )
 
 from farm import this_machine
-from farm.config.error_messages import EXPECTED, described
+from farm.config.error_messages import EXPECTED, describe_value
 from farm.config.limits import AllLimitsTable, LimitsTable
 from farm.config.preprocess import PreprocessTable
-from farm.config.sources import file_at, source_at
+from farm.config.sources import resolve_file, resolve_source
 from farm.config.table import Table
 from farm.config.toml_lines import Key
 from farm.config.urls import parse_url
@@ -119,15 +119,15 @@ def _cores(text: str) -> str:
 
 
 def _file(text: str, info: ValidationInfo) -> str:
-    return str(file_at(text, _around(info).folder))
+    return str(resolve_file(text, _around(info).folder))
 
 
 def _data(text: str, info: ValidationInfo) -> str:
-    return str(file_at(text, _around(info).folder, or_folder=True))
+    return str(resolve_file(text, _around(info).folder, or_folder=True))
 
 
 def _source(text: str, info: ValidationInfo) -> str:
-    return source_at(text, _around(info).folder)
+    return resolve_source(text, _around(info).folder)
 
 
 def _dtype(text: str) -> str:
@@ -152,7 +152,7 @@ def _target_value(value: object) -> object:
     if not (isinstance(value, (str, int, dict)) or words):
         raise ValueError(
             "expected text, a whole number, true or false, a list of texts or a table, got "
-            f"{described(value)}"
+            f"{describe_value(value)}"
         )
     return value
 
@@ -438,12 +438,12 @@ _EXAMPLES = {
 }
 
 
-def keys_of(table: type[Table]) -> list[str]:
+def table_keys(table: type[Table]) -> list[str]:
     """Return the keys of a table; `class` is no name that Python has for a field."""
     return [field.alias or name for name, field in table.model_fields.items()]
 
 
-def check(
+def check_document(
     data: Mapping[str, Any], around: ValidationContext
 ) -> tuple[Document | None, list[tuple[Key, str]]]:
     """Return the document, or None and every mistake in it as (key, message)."""
@@ -473,11 +473,11 @@ def describe_error(error: Mapping[str, Any]) -> str:
         pattern = tuple(
             "*" if place == 1 and named else part for place, part in enumerate(path[:-1])
         )
-        return f"unknown key, {did_you_mean(str(path[-1]), keys_of(_TABLES[pattern]))}"
+        return f"unknown key, {did_you_mean(str(path[-1]), table_keys(_TABLES[pattern]))}"
     if kind == "missing":
         return f"is missing, for example {_EXAMPLES[str(path[-1])]}"
     if kind == "value_error":
         return str(limits["error"])
     if kind in EXPECTED:
-        return f"{EXPECTED[kind].format_map(limits)}, got {described(value)}"
-    return f"{described(value)} is not accepted here"
+        return f"{EXPECTED[kind].format_map(limits)}, got {describe_value(value)}"
+    return f"{describe_value(value)} is not accepted here"

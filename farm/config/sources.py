@@ -28,7 +28,7 @@ SUFFIXES = (
 )
 
 
-def file_at(text: str, folder: Path, or_folder: bool = False) -> Path:
+def resolve_file(text: str, folder: Path, or_folder: bool = False) -> Path:
     """Return the absolute path of an existing file, or with `or_folder` also of a folder.
 
     `text` is a path relative to `folder`, or `package:path`.
@@ -48,12 +48,12 @@ def file_at(text: str, folder: Path, or_folder: bool = False) -> Path:
         raise ValueError(f"cannot look at {path}: {exc.strerror}") from exc
 
 
-def source_at(text: str, folder: Path) -> str:
+def resolve_source(text: str, folder: Path) -> str:
     """Return a model's source in the form of `Model.source`.
 
     That is an absolute path, or `python:package.module:function`.
     """
-    return python_source(text) if is_python(text) else str(file_at(text, folder))
+    return python_source(text) if is_python(text) else str(resolve_file(text, folder))
 
 
 def is_source(text: str) -> bool:
@@ -74,7 +74,7 @@ def is_file(path: Path) -> bool:
         return False
 
 
-def model_from(text: str, taken: dict[str, Model]) -> Model:
+def model_from_source(text: str, taken: dict[str, Model]) -> Model:
     """Return a model that is not configured, named after its file or function.
 
     Its name is the full one if another model has the short one, and if the file is a quantized
@@ -82,7 +82,7 @@ def model_from(text: str, taken: dict[str, Model]) -> Model:
     Raises ModelError if there is no such file.
     """
     try:
-        source = source_at(text, Path())
+        source = resolve_source(text, Path())
     except ValueError as exc:
         fix = f"name an existing file, or {FORM}" if is_python(text) else "check the path"
         raise ModelError(f"no model {text!r}", str(exc), fix) from exc

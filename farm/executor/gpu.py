@@ -73,7 +73,7 @@ def open_gpu(link: Link, device: Device) -> str:
     if not can_run(str(profile.target["arch"]), architecture):
         fitting = [
             name
-            for name, table in profiles.shipped().items()
+            for name, table in profiles.built_in_profiles().items()
             if table["target"].get("arch") == architecture
         ]
         raise DeviceError(

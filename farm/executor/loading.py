@@ -41,7 +41,7 @@ _TRY_S = 5.0  # minimum time for another attempt: with less, the last error says
 
 
 @dataclass(slots=True)
-class Loaded:
+class LoadedModel:
     """A model on a device, ready to run.
 
     `recordable` means that its inferences can be captured as a CUDA graph, `recorded` that they
@@ -186,7 +186,7 @@ def open_and_load(
     agent: Path | None,
     timeout_s: float,
     ledger: dict[str, float],
-) -> tuple[Loaded, Link, int]:
+) -> tuple[LoadedModel, Link, int]:
     """Load a model on a device; return it, its link and the number of bytes sent.
 
     A connection that breaks is made again, and the upload continues where it was. Seconds are added
@@ -202,7 +202,7 @@ def open_and_load(
                     _push(link, artifact, meter)
                 context.note(Progress(Stage.LOADING))
                 with timed(ledger, "load"):
-                    loaded = load(link, device, artifact.inputs, has_parameters(artifact))
+                    loaded = load_model(link, device, artifact.inputs, has_parameters(artifact))
                 stack.enter_context(attempt.pop_all())
                 return loaded, link, meter.sent
         except DeviceError as error:
@@ -249,11 +249,13 @@ def _connect(
 
 def _push(link: Link, artifact: Artifact, meter: _Meter, library: str = LIBRARY) -> None:
     """Place the artifact's files in the session's folder, except those that our agent stores."""
-    for path in deployments.files(artifact):
-        send(link, path, library if path == artifact.library else path.name, meter.of(path))
+    for path in deployments.artifact_files(artifact):
+        send_file(link, path, library if path == artifact.library else path.name, meter.of(path))
 
 
-def send(link: Link, path: Path, name: str, note: Callable[[int], None] = lambda _: None) -> None:
+def send_file(
+    link: Link, path: Path, name: str, note: Callable[[int], None] = lambda _: None
+) -> None:
     """Place a file in the session's folder under a name.
 
     `note` is called with the number of bytes that have arrived. A file that our agent stores by its
@@ -281,7 +283,7 @@ def exclusive_cpu(context: TaskContext, device: Device) -> Iterator[None]:
         yield
 
 
-def push(context: TaskContext, link: Link, artifact: Artifact, library: str) -> None:
+def push_artifact(context: TaskContext, link: Link, artifact: Artifact, library: str) -> None:
     """Place the artifact's files in the session's folder, with the library under a name of its own.
 
     Parameters replace those of another artifact.
@@ -294,20 +296,20 @@ def has_parameters(artifact: Artifact) -> bool:
     return (artifact.parameters / SHARD).stat().st_size > 0
 
 
-def device_of_tensors(device: Device) -> RemoteDevice:
+def tensor_device(device: Device) -> RemoteDevice:
     """Return where the tensors of a session with a device are: on its CPU or its GPU."""
     return RemoteDevice(_CUDA, device.gpu) if device.profile.on_gpu else CPU
 
 
-def load(
+def load_model(
     link: Link,
     device: Device,
     inputs: tuple[TensorSpec, ...],
     parametric: bool,
     library: str = LIBRARY,
-) -> Loaded:
+) -> LoadedModel:
     """Load the library and parameters in the session's folder on the device's CPU or GPU."""
-    on_gpu, there = device.profile.on_gpu, device_of_tensors(device)
+    on_gpu, there = device.profile.on_gpu, tensor_device(device)
     link.call("vm.builtin.tensor_cache.clear")  # an earlier model may have had more parameters
     folder = link.call("tvm.rpc.server.workpath", "")
     link.call("vm.builtin.tensor_cache.load", folder, there.type, there.number)
@@ -322,10 +324,12 @@ def load(
         machine.set_input(ON_LOAD)
         machine.invoke_stateful(ON_LOAD)
     parameters = link.call("vm.builtin.param_array_from_cache", PREFIX, -1)
-    return Loaded(machine, there, [parameters] if parametric else [], inputs, on_gpu, recordable)
+    return LoadedModel(
+        machine, there, [parameters] if parametric else [], inputs, on_gpu, recordable
+    )
 
 
-def facts_of(link: Link, *, system: bool = True) -> dict[str, str]:
+def device_facts(link: Link, *, system: bool = True) -> dict[str, str]:
     """Return what a device reports about itself, as texts by name; empty for TVM's own server.
 
     With `system` those of its system are among them, which are slower to read.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from farm import data, deployments, prepare, stats
 from farm.executor.batches import first_outputs
-from farm.executor.loading import Loaded, exclusive_cpu, facts_of, open_and_load
+from farm.executor.loading import LoadedModel, device_facts, exclusive_cpu, open_and_load
 from farm.processes.deadline import Deadline
 from farm.processes.workers import TaskContext
 from farm.time_ledger import timed
@@ -66,7 +66,7 @@ _CHANGING = (
 _NOTE_EVERY_S = 0.5
 
 
-def measure(context: TaskContext, device: Device, fitted: DeviceBuild, plan: Plan) -> Samples:
+def measure_job(context: TaskContext, device: Device, fitted: DeviceBuild, plan: Plan) -> Samples:
     """Run one job: check the answer, sample the latency, classify the labelled samples.
 
     Installs the model if the plan asks for it and the answer is right and good enough. Raises
@@ -125,7 +125,7 @@ def measure(context: TaskContext, device: Device, fitted: DeviceBuild, plan: Pla
 
 def first_answer(
     context: TaskContext,
-    loaded: Loaded,
+    loaded: LoadedModel,
     limits: Limits,
     inputs: dict[str, Array],
     expected: list[Array],
@@ -165,7 +165,7 @@ class _Meter:
     context: TaskContext
     device: Device
     link: Link
-    loaded: Loaded
+    loaded: LoadedModel
     plan: Plan
     ledger: dict[str, float]
     seconds: list[float] = field(default_factory=list)
@@ -179,7 +179,7 @@ class _Meter:
     def facts(self, *, system: bool = True) -> dict[str, str]:
         """Return the device's facts and add the time of reading them to the ledger."""
         with timed(self.ledger, "facts"):
-            return facts_of(self.link, system=system)
+            return device_facts(self.link, system=system)
 
     def sample(self, first_s: float) -> None:
         """Take samples until there are enough, over a long enough time.
@@ -287,7 +287,7 @@ class _Meter:
         with timed(self.ledger, "cool-down"):
             while (
                 not deadline.expired
-                and (now := _hottest(facts_of(self.link, system=False))) is not None
+                and (now := _hottest(device_facts(self.link, system=False))) is not None
                 and now > target + _COOLER_BY_C
             ):
                 self.context.note(
@@ -311,7 +311,7 @@ def _hottest(facts: Mapping[str, str]) -> float | None:
 
 def _classify(
     context: TaskContext,
-    loaded: Loaded,
+    loaded: LoadedModel,
     model: Model,
     prepared: Prepared,
     plan: Plan,

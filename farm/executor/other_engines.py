@@ -23,7 +23,7 @@ TORCH, LITERT = "torch", "litert"
 _OPSET = 17
 
 
-def load(model: Model, names: tuple[str, ...], cache: Path) -> Imported | None:
+def import_for_engines(model: Model, names: tuple[str, ...], cache: Path) -> Imported | None:
     """Import a model for the engines, which takes seconds; return None for an ONNX file.
 
     ONNX Runtime reads an ONNX file itself, so nothing is imported for it.
@@ -35,7 +35,7 @@ def load(model: Model, names: tuple[str, ...], cache: Path) -> Imported | None:
     )
 
 
-def engine(
+def open_engine(
     name: str,
     model: Model,
     imported: Imported | None,

@@ -12,9 +12,14 @@ from typing import TYPE_CHECKING
 from farm import prepare
 from farm.compiler.artifact import GRAPH
 from farm.errors import DeviceError, WrongAnswer
-from farm.executor.loading import Loaded, exclusive_cpu, facts_of, open_and_load
+from farm.executor.loading import LoadedModel, device_facts, exclusive_cpu, open_and_load
 from farm.executor.measuring import first_answer
-from farm.executor.profile_records import Inference, median_inference, parse_records, steps_of
+from farm.executor.profile_records import (
+    RecordedInference,
+    mean_steps,
+    median_inference,
+    parse_records,
+)
 from farm.executor.roofline import measure_roofline
 from farm.processes.deadline import Deadline
 from farm.processes.workers import TaskContext
@@ -32,7 +37,7 @@ _LEAST, _LEAST_EMULATED = 10, 3  # pairs of inferences
 _LONGEST = 10.0  # limit, as a factor on the requested seconds, for slow inferences
 
 
-def profile(
+def profile_model(
     context: TaskContext,
     device: Device,
     fitted: DeviceBuild,
@@ -78,10 +83,10 @@ def profile(
         with timed(ledger, "roof"):
             context.note(Progress(Stage.MEASURING, "what the device can do at the most"))
             roof = measure_roofline(link, device, probe) if probe else None
-        facts = facts_of(link)
+        facts = device_facts(link)
         closing = time.perf_counter()
     ledger["close"] = time.perf_counter() - closing
-    steps, runtime_s, calls = steps_of(
+    steps, runtime_s, calls = mean_steps(
         recorded, artifact.kernels, json.loads((artifact.library.parent / GRAPH).read_text())
     )
     return Profiled(
@@ -113,18 +118,18 @@ def _record(
     context: TaskContext,
     device: Device,
     link: Link,
-    loaded: Loaded,
+    loaded: LoadedModel,
     typical: float,
     seconds: float,
     ledger: dict[str, float],
-) -> tuple[list[float], list[Inference]]:
+) -> tuple[list[float], list[RecordedInference]]:
     """Return the seconds of plain inferences and as many recorded inferences, interleaved."""
     context.note(Progress(Stage.MEASURING, "warming up"))
     with timed(ledger, "warm-up"):
         times = loaded.time(max(1, min(100, int(_WARM_S / max(typical, 1e-6)))))
     typical = sorted(times)[len(times) // 2]
     plain: list[float] = []
-    recorded: list[Inference] = []
+    recorded: list[RecordedInference] = []
     least, enough, limit = (
         _LEAST_EMULATED if device.emulated else _LEAST,
         Deadline(seconds),

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from farm import transports
-from farm.executor.loading import exclusive_cpu, facts_of, send
+from farm.executor.loading import device_facts, exclusive_cpu, send_file
 from farm.executor.threads import configure_session
 from farm.processes.workers import TaskContext
 from farm.rpc.blocking import Tensor
@@ -39,9 +39,9 @@ def time_variants(
     """
     with transports.open(device, agent, context.scratch, deadline_s, context.ask) as link:
         configure_session(link, device)
-        context.note(facts_of(link))
+        context.note(device_facts(link))
         context.note(Progress(Stage.UPLOADING, f"{len(batch.variants)} variants"))
-        send(link, batch.library, batch.library.name)
+        send_file(link, batch.library, batch.library.name)
         machine = RemoteVirtualMachine(link.session.load_module(batch.library.name), CPU)
         tensors = {
             name: link.session.tensor(value) for name, value in read_arrays(batch.arrays).items()

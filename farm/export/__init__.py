@@ -1,7 +1,7 @@
 """Export a model as a folder of C++ that needs neither Python nor farm, or as its three parts.
 
-`write` makes the folder: the model, TVM's runtime and farm's loader as sources, and an example.
-`write_parts` makes three files: library, graph and parameters.
+`write_model_folder` makes the folder: the model, TVM's runtime and farm's loader as sources, and an
+example. `write_model_parts` makes three files: library, graph and parameters.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _COMPILERS = {
 }
 
 
-def write(model: Model, artifact: Artifact, folder: Path) -> None:
+def write_model_folder(model: Model, artifact: Artifact, folder: Path) -> None:
     """Write the folder, which must not exist.
 
     Raises BuildError if TVM's packages contain no sources.
@@ -62,7 +62,7 @@ def write(model: Model, artifact: Artifact, folder: Path) -> None:
     (folder / "README.md").write_text(_readme(artifact))
 
 
-def write_parts(model: Model, artifact: Artifact, folder: Path) -> list[Path]:
+def write_model_parts(model: Model, artifact: Artifact, folder: Path) -> list[Path]:
     """Write the library NAME.so, its graph NAME.json and its parameters NAME.npz into a folder.
 
     The folder is made if it does not exist. The graph file holds the steps of
@@ -76,7 +76,9 @@ def write_parts(model: Model, artifact: Artifact, folder: Path) -> list[Path]:
     shutil.copyfile(artifact.library, library)
     steps = json.loads((artifact.library.parent / GRAPH).read_text())
     graph.write_text(
-        json.dumps({"model": deployments.manifest(model, artifact), "graph": steps}, indent=1)
+        json.dumps(
+            {"model": deployments.release_manifest(model, artifact), "graph": steps}, indent=1
+        )
     )
     dtypes = {name: tensor["dtype"] for name, tensor in steps["tensors"].items()}
     taken = tensor_cache.read_loaded_parameters(artifact.parameters, dtypes)
@@ -86,9 +88,11 @@ def write_parts(model: Model, artifact: Artifact, folder: Path) -> list[Path]:
 
 def _write_model(model: Model, artifact: Artifact, folder: Path) -> None:
     folder.mkdir()
-    for path in deployments.files(artifact):
+    for path in deployments.artifact_files(artifact):
         shutil.copyfile(path, folder / path.name)
-    (folder / "model.json").write_text(json.dumps(deployments.manifest(model, artifact), indent=1))
+    (folder / "model.json").write_text(
+        json.dumps(deployments.release_manifest(model, artifact), indent=1)
+    )
 
 
 def _write_runtime(folder: Path) -> None:

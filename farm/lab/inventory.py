@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from farm import sanitize
-from farm.config.profiles import shipped
-from farm.config.toml_lines import Parsed, parse
+from farm.config.profiles import built_in_profiles
+from farm.config.toml_lines import ParseResult, parse
 from farm.errors import ConfigError, UsageError, did_you_mean
 from farm.lab.checking import MODELS
 from farm.lab.durations import parse_duration
@@ -64,7 +64,7 @@ def read_settings(path: Path | None) -> LabSettings:
 class _Reader:
     """Reads the tables of one file, and collects what is wrong with them."""
 
-    def __init__(self, path: Path, parsed: Parsed) -> None:
+    def __init__(self, path: Path, parsed: ParseResult) -> None:
         self._path = path
         self._parsed = parsed
         self._wrong = [(one.line, one.message) for one in parsed.mistakes]
@@ -182,7 +182,7 @@ class _Reader:
                 self._get(at, table, "kind", "", _kind),
                 self._get(at, table, "address", "", _address),
                 self._get(at, table, "tags", (), _texts),
-                self._get(at, table, "profile", "", _one_of(tuple(shipped()))),
+                self._get(at, table, "profile", "", _one_of(tuple(built_in_profiles()))),
                 self._get(at, table, "power", (), _power),
                 self._get(at, table, "cooldown", None, _cooldown),
             )

@@ -212,7 +212,7 @@ class _Client:
 
 def is_ours(connection: socket.socket) -> bool:
     """Return whether the other end of a connection is this user's, or root's."""
-    return ownership.peer_of(connection) in (0, os.geteuid())
+    return ownership.user_of_peer(connection) in (0, os.geteuid())
 
 
 async def _end_tasks() -> None:

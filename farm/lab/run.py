@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from farm import ownership
-from farm.config.profiles import shipped
+from farm.config.profiles import built_in_profiles
 from farm.errors import DeviceError, FarmError, UsageError
 from farm.lab.control import MOST_LINE_BYTES, Control
 from farm.lab.entities import Event, Lease
@@ -110,7 +110,7 @@ class LabServer:
             place.folder,
             lambda key: f"tracker://{f'[{host}]' if ':' in host else host}:{place.port}/{key}",
             time.time,
-            lambda kind: kind if kind in shipped() else "",
+            lambda kind: kind if kind in built_in_profiles() else "",
         )
         remove_old(place.folder)
         self.lender.keeper = self.control.keeper = self.keeper

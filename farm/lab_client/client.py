@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from farm import sanitize
-from farm.errors import DeviceError, FarmError, LinkError, of_failure
+from farm.errors import DeviceError, FarmError, LinkError, error_from_failure
 from farm.processes.deadline import Deadline
 from farm.types import Failure
 
@@ -212,4 +212,4 @@ def error_of(body: Any) -> FarmError:
         str(body.get(name, "")) if isinstance(body, dict) else ""
         for name in ("kind", "what", "why", "fix")
     )
-    return of_failure(Failure(kind, what, why, fix, FarmError.exit_code))
+    return error_from_failure(Failure(kind, what, why, fix, FarmError.exit_code))

@@ -141,10 +141,10 @@ class Access:
         if (transport := request.transport) is None:
             return ""
         if transport not in self._peers:
-            user = ownership.peer_of(transport.get_extra_info("socket"))
+            user = ownership.user_of_peer(transport.get_extra_info("socket"))
             if user is None:
                 return ""
-            self._peers[transport] = ownership.name_of(user)
+            self._peers[transport] = ownership.user_name(user)
         return self._peers[transport]
 
 

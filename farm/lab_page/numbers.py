@@ -96,7 +96,7 @@ class Numbers:
             "farm_lab_loop_lag_seconds", "How late the event loop woke last.", [({}, self._lag_s)]
         )
         beside = of_summary(lender.summary(asyncio.get_running_loop().time()))
-        return beside + metrics.text(
+        return beside + metrics.format_metrics(
             [boards, fit, ended, queue, leases, grants, waited, events, lag]
         )
 

@@ -194,7 +194,7 @@ def _device_participant(
     work: _Work, device: Device, made: DeviceBuild | FarmError, seconds: float
 ) -> Participant:
     """Return the participant of a device; if the build failed, a participant with that failure."""
-    from farm.executor.accuracy import classify_on
+    from farm.executor.accuracy import classify_on_device
 
     name, task = device.name, f"{work.model.name} on {device.name}"
     if isinstance(made, FarmError):
@@ -214,7 +214,7 @@ def _device_participant(
         )
         work.pool.assign(
             f"device-{name}",
-            classify_on,
+            classify_on_device,
             *arguments,
             deadline_s=seconds,
             task=task,
@@ -256,9 +256,9 @@ def reference_task(
     *arguments: Any,
 ) -> None:
     """Run the reference engine in a worker process, in a sandbox if the model needs one."""
-    from farm.executor.accuracy import classify_here
+    from farm.executor.accuracy import classify_with_reference
 
-    confined(context, model, classify_here, sitting, *arguments, read=(sitting[0],))
+    confined(context, model, classify_with_reference, sitting, *arguments, read=(sitting[0],))
 
 
 def _run(pool: WorkerPool, counting: AccuracyProgress, keep: AnswerStore, show: Show) -> None:

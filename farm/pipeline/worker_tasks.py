@@ -193,7 +193,7 @@ def measure_task(
     transports.reserve(
         device, context.ask, lambda words: context.note(Progress(Stage.CONNECTING, words))
     )
-    return executor.measure(context, with_local_store(device, cache), fitted, plan)
+    return executor.measure_job(context, with_local_store(device, cache), fitted, plan)
 
 
 def with_time_ledger(
@@ -228,7 +228,7 @@ def profile_task(
     """Profile a model on a device."""
     from farm.executor import profiling
 
-    return profiling.profile(
+    return profiling.profile_model(
         context, with_local_store(device, cache), fitted, probe, seconds, deadline_s
     )
 
@@ -327,7 +327,7 @@ def compare_task(
     """Measure two builds, interleaved."""
     from farm.executor import compare_builds
 
-    return compare_builds.compare(
+    return compare_builds.compare_builds(
         context, with_local_store(device, cache), sides, agent, until, deadline_s
     )
 
@@ -379,7 +379,7 @@ def deployments_task(
     """Return the releases on a device."""
     from farm import executor
 
-    return executor.deployments(context, device, agent, timeout_s)
+    return executor.list_deployments(context, device, agent, timeout_s)
 
 
 def roll_back_task(

@@ -71,7 +71,7 @@ def fingerprint(model: Model, cache: Path) -> str | None:
         return base and digest_of(base, asdict(model.quantize), own)
     path = _data_of(model)
     try:
-        samples = data.digest(path)
+        samples = data.data_set_digest(path)
     except OSError as exc:
         what = f"{model.name}: its calibration data cannot be read"
         raise ModelError(what, f"{exc.strerror}: {path}", "correct `calibration_data`") from exc

@@ -14,7 +14,7 @@ from farm import data
 from farm.compiler import host_run, pipeline
 from farm.errors import ModelError
 from farm.importers.imported_model import Imported
-from farm.interleaved import block_of, measure_interleaved, stop_after_rounds
+from farm.interleaved_measurement import inference_block, measure_interleaved, stop_after_rounds
 from farm.quantize import calibration, fp16_weights, insert_qdq
 from farm.quantize.calibration import FoldedModel, Inputs, Note, Run
 from farm.quantize.recipe import Recipe
@@ -58,7 +58,10 @@ def report(
     correct, total, why = _accuracy(model, imported, (theirs, ours), note)
     note("timing both models", None)
     seconds = measure_interleaved(
-        {"float": block_of(lambda: theirs(example)), dtype: block_of(lambda: ours(example))},
+        {
+            "float": inference_block(lambda: theirs(example)),
+            dtype: inference_block(lambda: ours(example)),
+        },
         stop_after_rounds(_ROUNDS),
     )
     float_ms, ms = (1e3 * statistics.median(medians) for medians in seconds.values())

@@ -30,7 +30,7 @@ def of_summary(summary: Summary) -> str:
         boards.values.append(({"key": key}, registered[key]))
         free.values.append(({"key": key}, queue.free))
         waiting.values.append(({"key": key}, queue.waiting))
-    return metrics.text([boards, free, waiting])
+    return metrics.format_metrics([boards, free, waiting])
 
 
 class MetricsPage:

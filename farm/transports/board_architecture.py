@@ -166,7 +166,7 @@ def fitting(agent: str, like: str) -> list[str]:
     elsewhere = set(this_machine.NATIVE_PROFILES.values()) - {this_machine.native_profile()}
     names = [
         name
-        for name, table in profiles.shipped().items()
+        for name, table in profiles.built_in_profiles().items()
         if table.get("agent") == agent and name not in elsewhere
     ]
     return sorted(names, key=lambda name: -difflib.SequenceMatcher(None, name, like).ratio())[

@@ -199,7 +199,7 @@ def records_table(records: Sequence[Record], width: int) -> Table:
                 str(value) for name, value in record.choice.items() if name != "trace"
             ),
         ),
-        Column("us", lambda record: words.digits(1e6 * record.seconds), right=True),
+        Column("us", lambda record: words.format_number(1e6 * record.seconds), right=True),
         Column("speed-up", lambda record: f"{record.default_s / record.seconds:.2f}x", right=True),
         Column("runs", lambda record: str(record.runs), 120, right=True),
         Column("device", lambda record: record.device, 120),

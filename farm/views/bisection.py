@@ -27,7 +27,7 @@ def layers_table(found: KernelBisection, width: int) -> Table:
             "output", lambda row: f"{row[1].dtype} {list(row[1].shape)}", 140, style="bright_black"
         ),
         Column("SNR dB", lambda row: _ratio(row[1]), right=True),
-        Column("max abs", lambda row: formatting.digits(row[1].max_abs, 2), right=True),
+        Column("max abs", lambda row: formatting.format_number(row[1].max_abs, 2), right=True),
         Column("", _mark),
     ]
     return table_of(columns, list(enumerate(found.layers)), width)

@@ -44,7 +44,7 @@ def comparison_table(pairs: Sequence[RunComparison], width: int) -> Group:
         Column("", lambda pair: Text(pair.found.change.value, _CHANGE_STYLE[pair.found.change])),
         Column(
             "p",
-            lambda pair: "" if pair.found.p is None else formatting.digits(pair.found.p, 2),
+            lambda pair: "" if pair.found.p is None else formatting.format_number(pair.found.p, 2),
             100,
             right=True,
         ),
@@ -69,7 +69,7 @@ def comparison_table(pairs: Sequence[RunComparison], width: int) -> Group:
 
 
 def _median(seconds: Sequence[float]) -> str:
-    return formatting.digits(1e3 * statistics.median(seconds))
+    return formatting.format_number(1e3 * statistics.median(seconds))
 
 
 def timeline(runs: Sequence[Run]) -> list[str]:
@@ -82,8 +82,8 @@ def timeline(runs: Sequence[Run]) -> list[str]:
     medians = [run.latency.p50_ms for run in timed if run.latency]
     if len(medians) < 2:
         return []
-    ends = f"{formatting.digits(medians[0])} → {formatting.digits(medians[-1])} ms"
-    bounds = f"{formatting.digits(min(medians))} to {formatting.digits(max(medians))}"
+    ends = f"{formatting.format_number(medians[0])} → {formatting.format_number(medians[-1])} ms"
+    bounds = f"{formatting.format_number(min(medians))} to {formatting.format_number(max(medians))}"
     lines = [f"{formatting.sparkline(medians[-_SPARKS:])}  {ends}, {len(medians)} runs, {bounds}"]
     return [
         formatting.one_line(line)

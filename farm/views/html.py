@@ -103,7 +103,7 @@ def _environment() -> Environment:
     )
     made.filters |= {
         "plain": formatting.one_line,
-        "digits": formatting.digits,
+        "digits": formatting.format_number,
         "moment": formatting.timestamp,
         "seconds": _seconds,
         "count": formatting.counted,
@@ -121,11 +121,11 @@ def _environment() -> Environment:
         "kind": lambda run: _KIND[run.verdict],
         "sign": lambda run: _SIGN[_KIND[run.verdict]],
         "verdict_kind": _KIND.__getitem__,
-        "why": formatting.reason_of,
-        "p50": lambda run: formatting.digits(run.latency.p50_ms) if _shows(run) else "",
+        "why": formatting.verdict_reason,
+        "p50": lambda run: formatting.format_number(run.latency.p50_ms) if _shows(run) else "",
         "iqr": lambda run: f"{100 * stats.spread(run.latency):.1f}" if _judged(run) else "",
-        "interval": lambda ends: "–".join(map(formatting.digits, ends)) if ends else "",
-        "answer": lambda run: formatting.answers(run)[0],
+        "interval": lambda ends: "–".join(map(formatting.format_number, ends)) if ends else "",
+        "answer": lambda run: formatting.result_descriptions(run)[0],
         "intervals": lambda one: [run.latency.p50_interval_ms for run in one.timed],
         "history_scale": charts.history_scale,
         "model_scale": model_scale,
@@ -213,7 +213,7 @@ def facts(run: Run) -> Iterator[tuple[str, str]]:
     if run.samples:
         yield (
             "first inference",
-            f"{formatting.digits(1e3 * run.samples.first_s)} ms"
+            f"{formatting.format_number(1e3 * run.samples.first_s)} ms"
             if not run.emulated
             else "emulated",
         )

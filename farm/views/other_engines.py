@@ -39,7 +39,7 @@ def engine_table(contests: Sequence[EngineComparison], width: int) -> Table:
         ),
         Column(
             "p50 ms",
-            lambda row: formatting.digits(
+            lambda row: formatting.format_number(
                 1e3 * statistics.median(row.rival.seconds if row.rival else row.contest.seconds)
             ),
             right=True,

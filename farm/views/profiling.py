@@ -38,16 +38,16 @@ def profile_table(profiled: Profiled, width: int, most: int | None = None) -> Gr
     columns: list[Column[_Row]] = [
         Column("layer", lambda row: _shortened(row.step.layer) or row.step.kernel, style="bold"),
         Column("kernel", lambda row: row.step.kernel if row.step.layer else "", _WIDE),
-        Column("us", lambda row: formatting.digits(1e6 * row.step.seconds), right=True),
+        Column("us", lambda row: formatting.format_number(1e6 * row.step.seconds), right=True),
         Column("share %", lambda row: f"{100 * row.share:.1f}", right=True),
         Column(
             "GFLOP/s",
-            lambda row: formatting.digits(row.step.gflops) if row.step.operations else "",
+            lambda row: formatting.format_number(row.step.gflops) if row.step.operations else "",
             right=True,
         ),
         Column(
             "KiB",
-            lambda row: formatting.digits(row.step.nbytes / 1024) if row.step.nbytes else "",
+            lambda row: formatting.format_number(row.step.nbytes / 1024) if row.step.nbytes else "",
             90,
             right=True,
         ),
@@ -68,7 +68,7 @@ def profile_table(profiled: Profiled, width: int, most: int | None = None) -> Gr
 def summary(profiled: Profiled) -> list[str]:
     """Return lines of text: how the steps add up to the latency, and the roof of the device."""
     kernels, latency, runtime, recording = (
-        formatting.digits(1e3 * seconds)
+        formatting.format_number(1e3 * seconds)
         for seconds in (
             profiled.kernels_s,
             profiled.latency_s,
@@ -95,7 +95,10 @@ def summary(profiled: Profiled) -> list[str]:
             if profiled.threads
             else ""
         )
-        peak = f"{formatting.digits(roof.gflops)} GFLOP/s, {formatting.digits(roof.gbytes_s)} GB/s"
+        peak = (
+            f"{formatting.format_number(roof.gflops)} GFLOP/s, "
+            f"{formatting.format_number(roof.gbytes_s)} GB/s"
+        )
         lines.append(
             f"roof: {peak}{threads}, {roof.source}; above 100 %, caches or Winograd's "
             "arithmetic have helped"

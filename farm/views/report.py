@@ -99,7 +99,7 @@ class Report:
         return [
             (formatting.one_line(whose), formatting.one_line(what))
             for whose, what in formatting.group_errors(
-                (r.device, r.title, formatting.reason_of(r)) for r in bad
+                (r.device, r.title, formatting.verdict_reason(r)) for r in bad
             )
         ]
 
@@ -115,7 +115,7 @@ class Report:
                     "model": run.title,
                     "run": run.id,
                     "verdict": run.verdict.value,
-                    "reason": formatting.reason_of(run),
+                    "reason": formatting.verdict_reason(run),
                     "p50_ms": run.latency.p50_ms if run.latency and not run.emulated else None,
                 }
                 for run in self.newest

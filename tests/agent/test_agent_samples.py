@@ -12,7 +12,7 @@ from agent_models import BATCH, INPUTS, OUTPUTS, SmallModel, pair
 from agent_running import Agent
 from waiting import LIMIT_S
 
-from farm.config import load
+from farm.config import load_fleet
 from farm.rpc.blocking import BlockingSession
 from farm.rpc.values import CPU
 from farm.rpc.virtual_machine import RemoteVirtualMachine
@@ -26,7 +26,7 @@ SAMPLES = 5
 
 @contextlib.contextmanager
 def opened(agent: Agent) -> Iterator[BlockingSession]:
-    board = Device("board", load().profile("x86"), f"rpc://127.0.0.1:{agent.port}")
+    board = Device("board", load_fleet().profile("x86"), f"rpc://127.0.0.1:{agent.port}")
     with session(board, "127.0.0.1", agent.port, "board", LIMIT_S, None) as one:
         yield one
 

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from farm import boards
 from farm.boards.arm_cores import EXTENSIONS, core_by_midr
 from farm.boards.evidence import CoreKind
-from farm.config import fleet_of, profiles
-from farm.config.edit import with_tables
+from farm.config import parse_fleet, profiles
+from farm.config.edit import add_tables
 from farm.errors import DeviceError
 from farm.transports.board_architecture import architecture_of, kind_of
 
-SHIPPED = profiles.shipped()
+SHIPPED = profiles.built_in_profiles()
 V8 = "fp asimd evtstrm crc32 cpuid"
 V8_2 = (
     "fp asimd evtstrm aes pmull sha1 sha2 crc32 atomics fphp asimdhp cpuid asimdrdm lrcpc dcpop "
@@ -109,14 +109,14 @@ def test_a_board_of_two_kinds_of_cores_gets_a_profile_of_its_own_for_the_larger_
     choice = boards.choose_profile("opi5", evidence, SHIPPED)
     assert (choice.profile, choice.reason) == ("opi5", "it has 4x Cortex-A76 and 4x Cortex-A55")
     assert choice.table is not None
-    text = with_tables(
+    text = add_tables(
         "",
         {
             ("devices", "opi5"): {"profile": "opi5", "url": "ssh://opi5"},
             ("profiles", "opi5"): choice.table,
         },
     )
-    profile = fleet_of(text, tmp_path / "devices.toml").device("opi5").profile
+    profile = parse_fleet(text, tmp_path / "devices.toml").device("opi5").profile
     assert profile.description == "Orange Pi 5: 4x Cortex-A76 and 4x Cortex-A55"
     assert profile.target == {
         "kind": "llvm",
@@ -177,10 +177,10 @@ def test_any_other_phone_gets_a_profile_of_its_own_like_a_phones(tmp_path: Path)
     choice = boards.choose_profile("p6", evidence, SHIPPED)
     assert choice.reason == "it has 2x Cortex-X1 and 2x Cortex-A76 and 4x Cortex-A55"
     assert choice.table is not None and choice.table["inherits"] == "pixel2"
-    text = with_tables(
+    text = add_tables(
         "", {("devices", "p6"): {"profile": "p6", "url": "adb:"}, ("profiles", "p6"): choice.table}
     )
-    profile = fleet_of(text, tmp_path / "devices.toml").device("p6").profile
+    profile = parse_fleet(text, tmp_path / "devices.toml").device("p6").profile
     assert (profile.triple, profile.agent, profile.target["mcpu"]) == (
         "aarch64-linux-android",
         "aarch64",
@@ -346,7 +346,7 @@ def test_whatever_a_board_says_gives_a_profile_or_an_error(
     tables = {("devices", "b"): {"profile": choice.profile, "url": "ssh://b"}}
     own = {} if choice.table is None else {("profiles", "b"): choice.table}
     assert (
-        fleet_of(with_tables("", {**tables, **own}), Path("/devices.toml"))
+        parse_fleet(add_tables("", {**tables, **own}), Path("/devices.toml"))
         .device("b")
         .profile.agent
     )

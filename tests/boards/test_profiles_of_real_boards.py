@@ -14,8 +14,8 @@ import pytest
 from board_reports import report
 
 from farm import boards
-from farm.config import fleet_of, profiles
-from farm.config.edit import with_tables
+from farm.config import parse_fleet, profiles
+from farm.config.edit import add_tables
 from farm.transports.board_architecture import architecture_of, kind_of
 
 SOCS = "https://github.com/hrw/arm-socs-table/issues/"
@@ -234,7 +234,7 @@ def choice_for(board: Board, folder: Path) -> tuple[boards.Evidence, boards.Prof
     said |= {"machine": board.machine, "bits": "32" if board.machine == "armv7l" else "64"}
     said.pop("shell", None)  # the ELF header of this machine's
     evidence = boards.evidence_from_report(architecture_of(kind_of(said)), said)
-    return evidence, boards.choose_profile("mine", evidence, profiles.shipped())
+    return evidence, boards.choose_profile("mine", evidence, profiles.built_in_profiles())
 
 
 @pytest.mark.parametrize("board", BOARDS + UNKNOWN, ids=lambda one: one.source.split("//")[1])
@@ -252,7 +252,7 @@ def test_a_real_board_gets_the_profile_for_its_cores(tmp_path: Path, board: Boar
         ("devices", "mine"): {"profile": "mine", "url": "ssh://mine"},
         ("profiles", "mine"): choice.table,
     }
-    fleet = fleet_of(with_tables("", tables), tmp_path / "devices.toml")
+    fleet = parse_fleet(add_tables("", tables), tmp_path / "devices.toml")
     assert fleet.device("mine").profile.agent == evidence.architecture
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from farm.api.resolve import resolve_cluster_address
-from farm.config import load
+from farm.config import load_fleet
 from farm.errors import ConfigError, UsageError
 
 
@@ -15,7 +15,7 @@ from farm.errors import ConfigError, UsageError
 def test_the_command_line_overrides_devices_toml(address: str, tmp_path: Path) -> None:
     path = tmp_path / "devices.toml"
     path.write_text(f'cluster = "{address}"\n')
-    configured = load(path).cluster
+    configured = load_fleet(path).cluster
     assert resolve_cluster_address(None, configured) == address
     assert resolve_cluster_address("tcp://other:1", configured) == "tcp://other:1"
     assert resolve_cluster_address("none", configured) is None
@@ -32,4 +32,4 @@ def test_what_is_no_address_is_a_mistake(address: str, tmp_path: Path) -> None:
     path = tmp_path / "devices.toml"
     path.write_text(f'cluster = "{address}"\n')
     with pytest.raises(ConfigError, match="a cluster is the scheduler of Dask"):
-        load(path)
+        load_fleet(path)

@@ -17,7 +17,7 @@ from farm import prepare
 from farm.api.resolve import host_profile
 from farm.cluster import ClusterEngine, open_cluster
 from farm.cluster.dask import DaskEngine
-from farm.config import load
+from farm.config import load_fleet
 from farm.pipeline.cluster.candidates import batch_on_cluster_task
 from farm.pipeline.cluster.imports import can_import_remotely
 from farm.pipeline.tuning.loop import Board, TuningLoop, TuningState
@@ -27,7 +27,7 @@ from farm.processes.workers import TaskContext, WorkerPool
 from farm.store import RecordStore, Store
 from farm.types import Candidate, Device, Prepared, Quantize, Task
 
-FLEET = load(None)
+FLEET = load_fleet(None)
 HOST = host_profile(FLEET)
 BOARD_PROFILE = (FLEET.profile("x86-v3"),)
 

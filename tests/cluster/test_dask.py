@@ -21,7 +21,7 @@ from waiting import LIMIT_S, wait_until
 
 from farm.api.resolve import host_profile
 from farm.cluster import ClusterEngine, dask, open_cluster
-from farm.config import load
+from farm.config import load_fleet
 from farm.errors import BuildError, FarmError
 from farm.pipeline.cluster import builds
 from farm.pipeline.cluster.carrying import packed
@@ -31,7 +31,7 @@ from farm.processes.worker_main import TaskContext
 from farm.store import RecordStore, Store
 from farm.types import Model, Prepared, Progress, Record, Stage
 
-FLEET = load(None)
+FLEET = load_fleet(None)
 KILLED_FOR = ("rasp3b", "rk3399", "riscv64")
 
 

@@ -20,7 +20,7 @@ from waiting import LIMIT_S, wait_until
 from farm.api.resolve import host_profile
 from farm.cluster import ClusterEngine, environment, open_cluster, slurm
 from farm.cluster.slurm import SlurmEngine
-from farm.config import load
+from farm.config import load_fleet
 from farm.errors import BuildError, UsageError
 from farm.pipeline.cluster.builds import build_on_cluster_task
 from farm.pipeline.operations import compile_model
@@ -29,7 +29,7 @@ from farm.processes.worker_main import TaskContext
 from farm.store import Store
 from farm.types import Progress, Stage
 
-FLEET = load(None)
+FLEET = load_fleet(None)
 NODE = os.uname().nodename
 
 

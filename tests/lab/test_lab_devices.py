@@ -23,7 +23,7 @@ from onnx import TensorProto, helper, numpy_helper
 from waiting import LIMIT_S, wait_until
 
 from farm import transports
-from farm.config import load
+from farm.config import load_fleet
 from farm.errors import DeviceError, FarmError, UnavailableError, UsageError
 from farm.transports.lab import transport
 from farm.types import Device
@@ -92,7 +92,7 @@ def device(tmp_path: Path, url: str, **options: Any) -> Device:
     (tmp_path / "devices.toml").write_text(
         f'[devices.one]\nprofile = "x86"\nurl = "{url}"\noptions = {{ {words} }}\n'
     )
-    return load(tmp_path / "devices.toml").devices["one"]
+    return load_fleet(tmp_path / "devices.toml").devices["one"]
 
 
 def leases(served: Door) -> list[dict[str, Any]]:

@@ -31,7 +31,7 @@ from farm.compiler.diagnostics.reference_steps import (
     ReferenceValues,
     value_file,
 )
-from farm.config import load, profiles
+from farm.config import load_fleet, profiles
 from farm.errors import BuildError, FarmError, ModelError, UsageError
 from farm.importers.onnx.external_data import external_files
 from farm.pipeline import accuracy, bisect, check, quantize, worker_tasks
@@ -275,7 +275,7 @@ def test_devices_toml_can_trust_a_model(tmp_path: Path) -> None:
     (tmp_path / "devices.toml").write_text(
         '[models.a]\nsource = "net.onnx"\ntrust = true\n[models.b]\nsource = "net.onnx"\n'
     )
-    models = load(tmp_path / "devices.toml").models
+    models = load_fleet(tmp_path / "devices.toml").models
     assert (models["a"].trust, models["b"].trust) == (True, False)
 
 
@@ -389,7 +389,7 @@ def test_what_a_hostile_import_leaves_is_compiled_in_the_sandbox(
 def test_code_for_gpus_is_compiled_in_the_sandbox_as_outside(
     tmp_path: Path, context: TaskContext
 ) -> None:
-    profile = profiles.profile_from_table("cuda-sm90", profiles.shipped()["cuda-sm90"])
+    profile = profiles.profile_from_table("cuda-sm90", profiles.built_in_profiles()["cuda-sm90"])
     model, store = Model("net", str(onnx_file(tmp_path))), Store(tmp_path / "cache")
     prepared = worker_tasks.prepare_task(context, model, HOST, store)
     first = worker_tasks.build_task(context, model, prepared, profile, store)
@@ -404,7 +404,7 @@ def test_code_for_gpus_is_compiled_in_the_sandbox_as_outside(
 def test_what_a_hostile_import_leaves_is_compiled_for_gpus_in_the_sandbox(
     tmp_path: Path, context: TaskContext
 ) -> None:
-    profile = profiles.profile_from_table("cuda-sm90", profiles.shipped()["cuda-sm90"])
+    profile = profiles.profile_from_table("cuda-sm90", profiles.built_in_profiles()["cuda-sm90"])
     model, planted, store = (
         Model("net", str(onnx_file(tmp_path))),
         tmp_path / "PWNED",

@@ -115,9 +115,9 @@ def test_a_fact_that_passes_can_be_computed_with(name: str) -> None:
         elif form is agent_answers._is_text:
             assert isinstance(value, str)
         elif form is agent_answers._are_cores:
-            from farm.executor.threads import parse_ranges
+            from farm.executor.threads import parse_core_ranges
 
-            assert text == "" or len(parse_ranges(text)) < 1 << 16
+            assert text == "" or len(parse_core_ranges(text)) < 1 << 16
         else:
             content = json.loads(text)
             values = (

@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from farm.config import load
+from farm.config import load_fleet
 from farm.config.locate import SHIPPED
 from farm.errors import DeviceError
 from farm.transports.board_architecture import Kind, check, fitting, kind_of
@@ -28,7 +28,7 @@ def header(machine: int, bits: int, flags: int = 0, order: str = "<") -> str:
 
 
 def device(profile: str, options: dict[str, str] | None = None) -> Device:
-    return Device("pi", load(SHIPPED).profiles[profile], "ssh://pi@pi", options=options or {})
+    return Device("pi", load_fleet(SHIPPED).profiles[profile], "ssh://pi@pi", options=options or {})
 
 
 @pytest.mark.parametrize(

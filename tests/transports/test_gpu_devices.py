@@ -15,7 +15,7 @@ from farm.executor.gpu import can_run
 from farm.transports import gpu_preflight
 from farm.types import Device
 
-SHIPPED = profiles.shipped()
+SHIPPED = profiles.built_in_profiles()
 
 
 def device(profile: str, url: str) -> Device:

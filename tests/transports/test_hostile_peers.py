@@ -20,7 +20,7 @@ import paramiko
 import pytest
 
 from farm import transports
-from farm.config import load
+from farm.config import load_fleet
 from farm.errors import DeadlineError, DeviceError
 from farm.processes.deadline import Deadline
 from farm.rpc.blocking_connection import BlockingConnection, completed
@@ -39,7 +39,7 @@ LOUD = sorted(set(hostile_board.ATTACKS) - {"silent"})
 def device(folder: Path, url: str, options: str = "") -> Device:
     file = folder / "devices.toml"
     file.write_text(f'[devices.board]\nprofile = "x86"\nurl = "{url}"\noptions = {{ {options} }}\n')
-    return load(file).devices["board"]
+    return load_fleet(file).devices["board"]
 
 
 @contextlib.contextmanager

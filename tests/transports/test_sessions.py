@@ -13,7 +13,7 @@ import pytest
 from waiting import LIMIT_S
 
 from farm import transports
-from farm.config import load
+from farm.config import load_fleet
 from farm.errors import DeviceError, LinkError
 from farm.processes.cancellation import Cancellation
 
@@ -22,7 +22,7 @@ from farm.processes.cancellation import Cancellation
 def open_one(agents: Callable[[str], Path], tmp_path: Path) -> Callable[[], object]:
     file = tmp_path / "devices.toml"
     file.write_text('[devices.host]\nprofile = "x86"\nurl = "local:"\n')
-    device = load(file).devices["host"]
+    device = load_fleet(file).devices["host"]
     return lambda: transports.open(device, agents("x86_64"), tmp_path, 60)
 
 
@@ -71,8 +71,8 @@ def test_no_tvm_is_imported_to_drive_a_device(
 import sys
 from pathlib import Path
 from farm import executor, transports
-from farm.config import load
-device = load(Path("devices.toml")).devices["host"]
+from farm.config import load_fleet
+device = load_fleet(Path("devices.toml")).devices["host"]
 with transports.open(device, Path(sys.argv[1]), Path(), 60) as link:
     assert link.facts()
 print("tvm" in sys.modules, "torch" in sys.modules)

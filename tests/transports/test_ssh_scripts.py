@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from waiting import LIMIT_S, patient, wait_until
 
-from farm.config import load
+from farm.config import load_fleet
 from farm.config.locate import SHIPPED
 from farm.processes.deadline import Deadline
 from farm.transports import board_scripts
@@ -45,7 +45,7 @@ def run_script(home: Path, script: str, *words: str, given: bytes = b"") -> str:
 def wrapper(store: str, base: Path) -> str:
     """The wrapper that farm writes for a board whose option `store` is this."""
     options = {"store": store}
-    device = Device("pi", load(SHIPPED).profiles["x86"], "ssh://pi@pi", options=options)
+    device = Device("pi", load_fleet(SHIPPED).profiles["x86"], "ssh://pi@pi", options=options)
     digest = sha256(PROGRAM).hexdigest()
     seen = {"base": str(base), "store": str(base), "work": str(base / "work")}
     seen["agent"] = f"{base}/agents/{digest}/farm-agent"

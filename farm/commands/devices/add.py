@@ -118,10 +118,10 @@ def add(
         evidence, choice, tables = _identified(session, provisional, table, place, spinner)
         if not session.as_json:
             _show_choice(spinner, evidence, choice)
-        from farm.config import edit, fleet_of
+        from farm.config import edit, parse_fleet
 
-        changed = edit.with_tables(place.text, tables)
-        device = fleet_of(changed, place.path).device(name)
+        changed = edit.add_tables(place.text, tables)
+        device = parse_fleet(changed, place.path).device(name)
         found = [] if dry_run else _proven(session, place.fleet, device, spinner)
         failed = doctor_output.findings_exit_code({name: found})
     if not (dry_run or failed):
@@ -146,7 +146,7 @@ def remove(session: Session, names: tuple[str, ...]) -> None:
     farm provision --device pi4 --remove     before it, to clean the board
     """
     from farm import boards
-    from farm.config import edit, fleet_of
+    from farm.config import edit, parse_fleet
 
     place = _place(session)
     for name in names:
@@ -160,8 +160,8 @@ def remove(session: Session, names: tuple[str, ...]) -> None:
         used = place.fleet.device(name).profile.name
         if used in own and used not in left and own[used].get("source") == boards.SOURCE:
             gone.append(("profiles", used))
-    changed = edit.without_tables(place.text, gone)
-    fleet_of(changed, place.path)
+    changed = edit.remove_tables(place.text, gone)
+    parse_fleet(changed, place.path)
     write_atomically(place.path.resolve(), changed)
     if session.as_json:
         session.document(
@@ -178,10 +178,10 @@ def _place(session: Session) -> _Place:
     The one in use, or a new one in the working directory.
     """
     from farm import ownership
-    from farm.config import fleet_of
-    from farm.config.locate import FILE_NAME, find, read
+    from farm.config import parse_fleet
+    from farm.config.locate import FILE_NAME, find_config, read_config
 
-    path = find(session.config)
+    path = find_config(session.config)
     if path is None:
         path = Path.cwd() / FILE_NAME
         if why := ownership.foreign_writer(path):
@@ -192,8 +192,8 @@ def _place(session: Session) -> _Place:
                 fix,
             )
     if path.is_symlink() or path.exists():
-        return _Place(path, read(path), session.fleet())
-    fleet = fleet_of("", path)
+        return _Place(path, read_config(path), session.fleet())
+    fleet = parse_fleet("", path)
     session.use(fleet)
     return _Place(path, "", fleet)
 
@@ -266,11 +266,11 @@ def _option(text: str) -> tuple[str, Any]:
 
 def _checked(place: _Place, name: str, table: Mapping[str, Any]) -> Device:
     """Return the device of a table; raise UsageError for a wrong one, such as an unknown option."""
-    from farm.config import edit, fleet_of
+    from farm.config import edit, parse_fleet
 
-    text = edit.table_text(("devices", name), table)
+    text = edit.format_table(("devices", name), table)
     try:
-        return fleet_of(text, place.path).device(name)
+        return parse_fleet(text, place.path).device(name)
     except ConfigError as error:
         mistakes = re.sub(rf"(?m)^.*?:\d+: devices\.\"?{re.escape(name)}\"?\.", "", error.why)
         raise UsageError(
@@ -307,7 +307,7 @@ def _identified(
     choice = boards.choose_profile(
         own,
         evidence,
-        profiles.shipped(),
+        profiles.built_in_profiles(),
         here=provisional.scheme == "local",
         builds_cuda=_builds_cuda(),
     )
@@ -375,11 +375,13 @@ def _proven(session: Session, fleet: Fleet, device: Device, spinner: Spinner) ->
 
 def _write(place: _Place, tables: Tables) -> None:
     """Write the tables into the file as it is now: it may have changed during the proof."""
-    from farm.config import edit, fleet_of
-    from farm.config.locate import read
+    from farm.config import edit, parse_fleet
+    from farm.config.locate import read_config
 
-    changed = edit.with_tables(read(place.path) if place.path.exists() else edit.HEADING, tables)
-    fleet_of(changed, place.path)
+    changed = edit.add_tables(
+        read_config(place.path) if place.path.exists() else edit.HEADING, tables
+    )
+    parse_fleet(changed, place.path)
     write_atomically(place.path.resolve(), changed)
 
 
@@ -396,7 +398,7 @@ def _report(
 ) -> None:
     from farm.config import edit
 
-    text = "\n".join(edit.table_text(path, table) for path, table in tables.items())
+    text = "\n".join(edit.format_table(path, table) for path, table in tables.items())
     if session.as_json:
         layers = doctor_output.findings_to_json({name: found})[0]["layers"]
         board = None if evidence is None else _in_words(evidence)

@@ -36,7 +36,7 @@ def doctor(
     farm doctor --device pi3
     """
     from farm.commands.progress import Spinner
-    from farm.config import load
+    from farm.config import load_fleet
     from farm.pipeline.doctor.board import examine
     from farm.pipeline.doctor.host import examine_host
 
@@ -44,7 +44,7 @@ def doctor(
     chosen = (
         fleet.select_devices(devices, tags, everywhere) if devices or tags or everywhere else ()
     )
-    model = load(Path(farm.__file__).parent / "devices.toml").model(_MODEL)
+    model = load_fleet(Path(farm.__file__).parent / "devices.toml").model(_MODEL)
     store = session.artifacts()
     found: dict[str, list[Finding]] = {_HERE: examine_host(store)}
     if not session.as_json:

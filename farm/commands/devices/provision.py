@@ -93,7 +93,7 @@ def provision(
     farm provision --device pi5 --remove
     """
     from farm.commands.progress import Spinner
-    from farm.config import load
+    from farm.config import load_fleet
     from farm.pipeline import provision as work
 
     fleet = session.fleet()
@@ -119,7 +119,7 @@ def provision(
             found = work.remove(chosen, tell=tell, **common)
         else:
             model, keep = (
-                load(Path(farm.__file__).parent / "devices.toml").model(_MODEL),
+                load_fleet(Path(farm.__file__).parent / "devices.toml").model(_MODEL),
                 session.record(),
             )
             found = work.provision(

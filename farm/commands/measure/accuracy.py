@@ -153,7 +153,7 @@ def _count(
     last: list[AccuracyProgress] = []
     with (
         signals.deferred(),
-        dashboard.show_counting(session.err(), quiet=session.verbosity < 0) as display,
+        dashboard.show_accuracy_progress(session.err(), quiet=session.verbosity < 0) as display,
     ):
 
         def show(counting: AccuracyProgress) -> None:
@@ -201,11 +201,11 @@ def _show(session: Session, measured: AccuracyResults) -> None:
 
 def _end(failed: Sequence[Accuracy], low: Sequence[str], min_top1: float | None) -> None:
     """Print each distinct failure once, and exit with its code."""
-    from farm.errors import WrongAnswer, of_failure
+    from farm.errors import WrongAnswer, error_from_failure
 
     failures = {(one.failure.what, one.failure.why): one.failure for one in failed if one.failure}
     for failure in failures.values():
-        show_error(of_failure(failure))
+        show_error(error_from_failure(failure))
     if failures:
         raise SystemExit(next(iter(failures.values())).exit_code if len(failures) == 1 else 1)
     if low:

@@ -189,7 +189,7 @@ def run_jobs(session: Session, jobs: Sequence[Job], canaries: int = 0) -> Outcom
     farm = session.farm()
     with (
         signals.deferred(),
-        dashboard.show(session.err(), jobs, quiet=session.verbosity < 0) as show,
+        dashboard.show_jobs(session.err(), jobs, quiet=session.verbosity < 0) as show,
     ):
         return farm.execute(jobs, show=show, tick=show.tick, canaries=canaries)
 
@@ -263,7 +263,7 @@ def outcome_exit_code(outcome: Outcome) -> int:
 
 def _show(session: Session, outcome: Outcome) -> None:
     from farm import views
-    from farm.errors import of_failure
+    from farm.errors import error_from_failure
     from farm.views.runs import final_table
 
     console = session.out()
@@ -288,4 +288,4 @@ def _show(session: Session, outcome: Outcome) -> None:
     for run in outcome.runs:
         if run.failure and (run.failure.what, run.failure.why) not in shown:
             shown.add((run.failure.what, run.failure.why))
-            show_error(of_failure(run.failure))
+            show_error(error_from_failure(run.failure))

@@ -75,7 +75,7 @@ def deploy(
     farm deploy --device pi3 --device rk3399 model.onnx
     farm deploy --tag lab --canary 1 digits
     """
-    from farm.errors import of_failure
+    from farm.errors import error_from_failure
     from farm.pipeline import expand
     from farm.types import Plan
 
@@ -99,7 +99,7 @@ def deploy(
     else:
         for run in outcome.runs:
             if run.failure:
-                show_error(of_failure(run.failure))
+                show_error(error_from_failure(run.failure))
             else:
                 echo(_line(run, _artifact(outcome, run)))
     raise SystemExit(outcome_exit_code(outcome))

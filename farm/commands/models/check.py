@@ -151,10 +151,10 @@ def _show(report: CheckReport) -> None:
 
 def _explain(report: CheckReport, model: str, profile: str) -> None:
     """Print why the model would not build, and exit with the code that building would return."""
-    from farm.errors import ModelError, of_failure
+    from farm.errors import ModelError, error_from_failure
 
     if report.failure is not None:
-        show_error(of_failure(report.failure))
+        show_error(error_from_failure(report.failure))
         sys.exit(report.failure.exit_code)
     assert report.outline is not None
     problems = report.outline.problems

@@ -93,9 +93,9 @@ def export(
         )
     written = [output]
     if kind == FOLDER:
-        out.write(chosen, artifact, output)
+        out.write_model_folder(chosen, artifact, output)
     else:
-        written = out.write_parts(chosen, artifact, output)
+        written = out.write_model_parts(chosen, artifact, output)
     if session.as_json:
         session.document(
             "export",

@@ -218,7 +218,7 @@ def _finite(value: float) -> float | str:
 
 
 def _show(session: Session, report: QuantizationReport, output: Path) -> None:
-    from farm.formatting import digits
+    from farm.formatting import format_number
     from farm.views.layers import layers_table
 
     found, console = report.quantized, session.out()
@@ -245,7 +245,8 @@ def _show(session: Session, report: QuantizationReport, output: Path) -> None:
     )
     ratio = found.float_ms / found.ms
     echo(
-        f"latency   {digits(found.float_ms)} ms float, {digits(found.ms)} ms {found.dtype} "
+        f"latency   {format_number(found.float_ms)} ms float, "
+        f"{format_number(found.ms)} ms {found.dtype} "
         f"(x{ratio:.2f}) on this machine"
     )
     for remark in found.remarks:

@@ -231,7 +231,7 @@ def _check_sshd(file: KeyFile, config: Path | None, board: bool) -> None:
 def _account() -> str:
     from farm import ownership
 
-    return ownership.name_of(os.geteuid())
+    return ownership.user_name(os.geteuid())
 
 
 def _file_of(keys: Path | None) -> KeyFile:

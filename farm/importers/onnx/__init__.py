@@ -16,5 +16,5 @@
     summary         a file's content, without importing it
     converters      converters of single operators
 
-Call `load.load(model)` to import a file.
+Call `load.load_fleet(model)` to import a file.
 """

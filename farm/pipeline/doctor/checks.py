@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from farm import __version__, transports
-from farm.errors import FarmError, WrongAnswer, of_failure
+from farm.errors import FarmError, WrongAnswer, error_from_failure
 from farm.pipeline.operations import Show, ensure_agent
 from farm.pipeline.run_jobs import execute, expand
 from farm.processes.deadline import Deadline
@@ -179,7 +179,7 @@ class Examination:
         )
         for run in outcome.runs:
             if run.failure:
-                self.note(run.device, Finding("answer", failure=of_failure(run.failure)))
+                self.note(run.device, Finding("answer", failure=error_from_failure(run.failure)))
                 continue
             assert run.samples
             difference = f"largest difference {run.samples.agreement.max_abs:.2g}"
@@ -242,7 +242,7 @@ def session_task(
     with transports.connect(
         device, agent, context.scratch, timeout_s, context.ask, transports.PROMPT_S
     ) as link:
-        facts = executor.facts_of(link)
+        facts = executor.device_facts(link)
         if not link.native:
             older = agent_version.older_server(link.session.has_function)
         apart_s = float(facts["time_s"]) - time.time() if "time_s" in facts else 0.0
@@ -251,7 +251,7 @@ def session_task(
         ):
             try:
                 gpu = Finding("GPU", executor.open_gpu(link, device))
-                facts = executor.facts_of(link)
+                facts = executor.device_facts(link)
             except FarmError as error:
                 gpu = Finding("GPU", failure=error)
     if not facts:

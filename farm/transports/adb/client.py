@@ -95,7 +95,9 @@ def _check_user(where: Place) -> None:
             "see what this says: adb devices -l",
         ) from exc
     if user not in (0, os.geteuid()):
-        whose = "a user whom the kernel does not name" if user is None else ownership.name_of(user)
+        whose = (
+            "a user whom the kernel does not name" if user is None else ownership.user_name(user)
+        )
         fix = (
             "export ANDROID_ADB_SERVER_PORT=5038 for a server of your own; or trust this one: "
             f"export ANDROID_ADB_SERVER_PORT={where.port}"

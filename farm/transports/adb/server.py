@@ -103,7 +103,7 @@ def user(where: Place) -> int | None:
     Raises OSError and ServerError.
     """
     with contextlib.closing(_requested(where, "host:track-devices")) as sock:
-        return ownership.peer_of(sock)
+        return ownership.user_of_peer(sock)
 
 
 def version(where: Place) -> int:

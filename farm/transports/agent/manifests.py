@@ -49,7 +49,7 @@ class _Preprocess(BaseModel):
 
 
 class _Manifest(BaseModel):
-    """The manifest of a release as `farm.deployments.manifest` writes it.
+    """The manifest of a release as `farm.deployments.release_manifest` writes it.
 
     The agent adds the number of the release.
     """

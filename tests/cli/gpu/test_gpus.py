@@ -27,9 +27,9 @@ from farm.compiler.codegen.link import link_function
 from farm.compiler.codegen.nvrtc import compile_cuda_with_nvrtc
 from farm.compiler.diagnostics import roofline_probe, roofline_probe_gpu
 from farm.compiler.lower import resolve_target
-from farm.config import load
+from farm.config import load_fleet
 from farm.executor.gpu import open_gpu
-from farm.executor.loading import device_of_tensors, facts_of
+from farm.executor.loading import device_facts, tensor_device
 from farm.rpc.values import RemoteDevice
 from farm.rpc.virtual_machine import RemoteVirtualMachine
 from farm.store import Store, cache_root
@@ -189,14 +189,14 @@ GPU = RemoteDevice(2)
 @contextlib.contextmanager
 def machine(gpu: Farm, url: str, library: str) -> Iterator[tuple[RemoteVirtualMachine, Link]]:
     """A library of the farm's folder in a machine whose inferences can be recorded."""
-    there = Device("gpu0", load().profile("cuda-sm80"), url)
+    there = Device("gpu0", load_fleet().profile("cuda-sm80"), url)
     with transports.open(there, None, gpu.folder, LIMIT_S) as link:
         open_gpu(link, there)
         link.session.upload(gpu.folder / library, library)
         yield (
             RemoteVirtualMachine(
                 link.call("farm.gpu.machine", link.session.load_module(library)),
-                device_of_tensors(there),
+                tensor_device(there),
             ),
             link,
         )
@@ -219,7 +219,7 @@ def test_a_graph_reads_inputs_where_the_first_lay_and_goes_with_their_shape(
     )
     with builder.function("main", [given]):
         builder.emit_func_output(builder.emit(relax.call_tir(name, [given], kind)))
-    profile = load().profile("cuda-sm80")
+    profile = load_fleet().profile("cuda-sm80")
     with compile_cuda_with_nvrtc(resolve_target(profile), Store(cache_root())):
         made = compile_executable(builder.finalize(), resolve_target(profile))
     made.export_library(
@@ -238,14 +238,14 @@ def test_a_graph_reads_inputs_where_the_first_lay_and_goes_with_their_shape(
 
         assert answer(1, 2) == ({1}, 2)
         copier.module.function("record")("main")
-        assert (facts_of(link)["gpu_launches"], facts_of(link)["gpu_graph_steps"]) == (
+        assert (device_facts(link)["gpu_launches"], device_facts(link)["gpu_graph_steps"]) == (
             "one graph",
             "1",
         )
-        assert answer(2, 2) == ({2}, 2) and facts_of(link)["gpu_launches"] == "one graph"
+        assert answer(2, 2) == ({2}, 2) and device_facts(link)["gpu_launches"] == "one graph"
         assert answer(3, 3) == ({3}, 3)
         assert (
-            facts_of(link)["gpu_launches"]
+            device_facts(link)["gpu_launches"]
             == "one by one: its inputs have changed their shapes since it was recorded"
         )
 
@@ -264,7 +264,7 @@ def test_an_inference_that_reads_back_on_its_way_is_no_graph(
         reader.set_input("main", link.session.tensor(np.array([2, 3]), GPU))
         reader.module.function("record")("main")
         assert (
-            facts_of(link)["gpu_launches"]
+            device_facts(link)["gpu_launches"]
             == "one by one: an inference copies to the host on its way"
         )
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from farm.commands.common import host_profile
 from farm.compiler.codegen import nvrtc
-from farm.config import load
+from farm.config import load_fleet
 from farm.pipeline.worker_tasks import build_task, prepare_task, probe_task
 from farm.processes.workers import TaskContext
 from farm.store import Store
@@ -30,7 +30,7 @@ def main() -> None:
         return compiled(compiler, text)
 
     nvrtc._Compiler._compiled = recorded  # type: ignore[method-assign]
-    fleet = load(config)
+    fleet = load_fleet(config)
     with tempfile.TemporaryDirectory() as scratch:
         context = TaskContext(Path(scratch))
         model = fleet.model(sys.argv[3])

@@ -74,7 +74,9 @@ def test_what_a_virtual_machine_hides_of_its_cpu_is_not_used(monkeypatch):
     assert cpu_model_of(resolved).name == "avx2"
 
 
-PROFILES = [profiles.profile_from_table(name, table) for name, table in profiles.shipped().items()]
+PROFILES = [
+    profiles.profile_from_table(name, table) for name, table in profiles.built_in_profiles().items()
+]
 CPUS = {
     json.dumps(profile.target, sort_keys=True): profile
     for profile in PROFILES

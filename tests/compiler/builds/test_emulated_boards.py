@@ -197,7 +197,7 @@ def test_an_emulated_board_gives_the_same_answers(
     artifact = build(context, prepared, profile, cache)
     assert {kernel.rule for kernel in artifact.kernels} - {"general"} == rules
     board = Device("board", profile, "qemu:")
-    samples = executor.measure(
+    samples = executor.measure_job(
         context, board, DeviceBuild(model, prepared, artifact, agents(agent)), Plan.once()
     )
     assert samples.agreement.right, samples.agreement

@@ -41,7 +41,7 @@ def run(tmp_path: Path, context, cache, agents: Callable[[str], Path]) -> Callab
         model = Model("model", str(save(tmp_path / "model.onnx", body, opset)))
         prepared = prepare(context, model, HOST, cache)
         artifact = build(context, prepared, HOST, cache)
-        return executor.measure(
+        return executor.measure_job(
             context,
             Device("here", HOST, "local:"),
             DeviceBuild(model, prepared, artifact, agents("x86_64")),

@@ -240,7 +240,7 @@ def test_an_emulated_board_gives_the_very_same_numbers(cpu, context, cache, kept
         "general",
     }
     board = Device("board", arm(cpu), "qemu:")
-    samples = executor.measure(
+    samples = executor.measure_job(
         context,
         board,
         DeviceBuild(Model("model", "by hand"), prepared, artifact, agents(ARM[cpu][0])),

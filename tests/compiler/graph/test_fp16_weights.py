@@ -192,7 +192,7 @@ def test_an_emulated_board_computes_with_halved_weights(
     sizes = [(one.parameters / tensor_cache.SHARD).stat().st_size for one in (artifact, plain)]
     assert sizes[0] < 0.51 * sizes[1]
     assert {kernel.halves for kernel in artifact.kernels} == {"", "when loaded"}
-    samples = executor.measure(
+    samples = executor.measure_job(
         context,
         Device("board", profile, "qemu:"),
         DeviceBuild(model, prepared, artifact, agents(agent)),

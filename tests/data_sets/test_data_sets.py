@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from farm import data
-from farm.data import Classes
+from farm.data import ModelClasses
 from farm.errors import ModelError
 from farm.types import Model, Preprocess, TensorSpec
 
@@ -22,7 +22,7 @@ IMAGE = TensorSpec("image", (1, 3, 4, 6), "float32")
 TOKENS = TensorSpec("tokens", (1, 5), "int64")
 SCORES = TensorSpec("scores", (1, 3), "float32")
 PLAIN = Preprocess()
-PETS = Classes(3, ("cat", "Dog", "horse"))
+PETS = ModelClasses(3, ("cat", "Dog", "horse"))
 
 
 def opened(path, classes=PETS, inputs=(IMAGE,)):
@@ -62,7 +62,7 @@ def test_folders_are_classes_by_label_whatever_their_order(tmp_path):
 
 
 def test_folders_are_classes_by_number_without_labels(tmp_path):
-    assert opened(images(tmp_path, **{"2": 1, "0": 1}), Classes(3)).labels.tolist() == [0, 2]
+    assert opened(images(tmp_path, **{"2": 1, "0": 1}), ModelClasses(3)).labels.tolist() == [0, 2]
 
 
 def test_as_many_folders_as_classes_are_classes_in_order_and_it_is_said(tmp_path):
@@ -75,9 +75,13 @@ def test_as_many_folders_as_classes_are_classes_in_order_and_it_is_said(tmp_path
     ("folders", "classes", "words"),
     [
         (("cat", "dgo"), PETS, "'dgo'"),
-        (("a", "b"), Classes(3), "2 of its 2 folders are no class of the model: 'a', 'b'"),
-        (("0", "3"), Classes(3), "the model's classes are 0 to 2"),
-        (("crane", "0"), Classes(3, ("crane", "crane", "ship")), "several classes are called so"),
+        (("a", "b"), ModelClasses(3), "2 of its 2 folders are no class of the model: 'a', 'b'"),
+        (("0", "3"), ModelClasses(3), "the model's classes are 0 to 2"),
+        (
+            ("crane", "0"),
+            ModelClasses(3, ("crane", "crane", "ship")),
+            "several classes are called so",
+        ),
     ],
 )
 def test_folders_that_are_no_classes_are_refused(folders, classes, words, tmp_path):
@@ -243,13 +247,13 @@ def test_a_damaged_or_cut_file_is_refused(tmp_path):
 def test_a_model_that_is_no_classifier_is_refused(tmp_path):
     for shape in ((1, 1), (1, 3, 8, 8), (4, 3)):
         with pytest.raises(ModelError, match="is no classifier"):
-            data.classes_of("net", (TensorSpec("y", shape, "float32"),), None)
+            data.classes_of_model("net", (TensorSpec("y", shape, "float32"),), None)
 
 
 def test_labels_of_another_number_than_the_models_classes_are_refused(tmp_path):
     (tmp_path / "labels.txt").write_text("cat\ndog\n")
     with pytest.raises(ModelError) as caught:
-        data.classes_of("net", (SCORES,), tmp_path / "labels.txt")
+        data.classes_of_model("net", (SCORES,), tmp_path / "labels.txt")
     assert "names 2 classes" in str(caught.value) and "has 3" in str(caught.value)
 
 

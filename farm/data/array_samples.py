@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
-from farm.data.classes import Classes, check_numbers
+from farm.data.classes import ModelClasses, check_labels
 from farm.data.data_set import DataSet
 from farm.errors import ModelError
 from farm.inputs.read import ARRAY_ERRORS, cast, single_input, unreadable_error
@@ -27,18 +27,20 @@ if TYPE_CHECKING:
 INPUTS, LABELS = "inputs", "labels"
 
 
-class Arrays(DataSet):
+class ArraySamples(DataSet):
     """N samples along the first axis of one array per input.
 
     A model with one input may have them under the name `inputs`.
     """
 
-    def __init__(self, path: Path, inputs: Sequence[TensorSpec], classes: Classes | None) -> None:
+    def __init__(
+        self, path: Path, inputs: Sequence[TensorSpec], classes: ModelClasses | None
+    ) -> None:
         self._specs = {spec.name: spec for spec in inputs}
         try:
             check_regular(path)
             labels = self._open(path, inputs)
-            super().__init__(path, None if labels is None else check_numbers(path, labels, classes))
+            super().__init__(path, None if labels is None else check_labels(path, labels, classes))
             there = path.stat()
             self._stamp = f"{there.st_size}:{there.st_mtime_ns}"
         except ARRAY_ERRORS as exc:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from dashboard_drawing import DIED, a_run, after, drawn, jobs
 
-from farm.dashboard import Board, eta
+from farm.dashboard import JobBoard, eta
 from farm.types import Event, Stage, Verdict
 
 
-def board_of(devices: int, models: int, *events: Event) -> Board:
+def board_of(devices: int, models: int, *events: Event) -> JobBoard:
     return after(*events, plan=jobs(devices, models))
 
 

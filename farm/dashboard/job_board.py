@@ -25,7 +25,7 @@ _ON_DEVICE = (
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class JobRow:
     """The state of one job.
 
     `began` and `ended` are times of the monotonic clock, None until they are known.
@@ -70,7 +70,7 @@ class Row:
     @property
     def error(self) -> str:
         """Return the reason of the run's verdict, or the current note if there is no run."""
-        return formatting.reason_of(self.run) if self.run else self.note
+        return formatting.verdict_reason(self.run) if self.run else self.note
 
     def elapsed(self, now: float) -> float:
         """Return the seconds since the job began, up to its end; 0 if it has not begun."""
@@ -80,25 +80,25 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Board:
+class JobBoard:
     """All jobs, in the order given; `began` is a time of the monotonic clock."""
 
-    rows: Mapping[tuple[str, str], Row]
+    rows: Mapping[tuple[str, str], JobRow]
     began: float
 
     @property
-    def devices(self) -> dict[str, list[Row]]:
+    def devices(self) -> dict[str, list[JobRow]]:
         """Return the rows of each device, in the order given."""
-        found: dict[str, list[Row]] = {}
+        found: dict[str, list[JobRow]] = {}
         for row in self.rows.values():
             found.setdefault(row.device, []).append(row)
         return found
 
     @classmethod
-    def start(cls, jobs: Sequence[Job], now: float) -> Board:
+    def start(cls, jobs: Sequence[Job], now: float) -> JobBoard:
         """Return a board on which all jobs are waiting."""
         rows = (
-            Row(
+            JobRow(
                 job.device.name,
                 job.device.profile.name,
                 job.title,
@@ -108,10 +108,10 @@ class Board:
         )
         return cls({(row.device, row.model): row for row in rows}, now)
 
-    def apply(self, event: Event, now: float) -> Board:
+    def apply(self, event: Event, now: float) -> JobBoard:
         """Return the board after an event. A job that was not in the plan gets a row of its own."""
         key = (event.device, event.model)
-        before = self.rows.get(key) or Row(event.device, "", event.model)
+        before = self.rows.get(key) or JobRow(event.device, "", event.model)
         ended = event.stage in (Stage.DONE, Stage.FAILED)
         row = dataclasses.replace(
             before,
@@ -126,7 +126,7 @@ class Board:
             reached=now if before.reached is None and event.stage in _ON_DEVICE else before.reached,
             trend=_trend(event.run) if event.run else "",
         )
-        return Board({**self.rows, key: row}, self.began)
+        return JobBoard({**self.rows, key: row}, self.began)
 
 
 def _trend(run: Run) -> str:

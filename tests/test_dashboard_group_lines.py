@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from dashboard_drawing import DIED, a_run, after, drawn
 
-from farm.dashboard import Board
+from farm.dashboard import JobBoard
 from farm.types import Device, Event, Job, Model, Plan, Profile, Run, Stage, Verdict
 
 
@@ -36,7 +36,7 @@ def died(device: str) -> Event:
     return Event(device, "model0", Stage.FAILED, run=a_run(Verdict.FAILED, failure=DIED))
 
 
-def words(board: Board, start: str, height: int = 24, width: int = 100) -> list[str]:
+def words(board: JobBoard, start: str, height: int = 24, width: int = 100) -> list[str]:
     return next(
         line for line in drawn(board, width, height) if line[2:].startswith(f"{start} ")
     ).split()

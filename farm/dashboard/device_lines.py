@@ -13,14 +13,14 @@ from rich.text import Text
 
 from farm import formatting
 from farm.dashboard import eta
-from farm.dashboard.board import BAD_STATES, Row
+from farm.dashboard.job_board import BAD_STATES, JobRow
 from farm.dashboard.widgets import (
     GAP,
     STATE_MARK,
     STATE_STYLE,
     count_states,
     line_of,
-    spinner,
+    spinner_frame,
     state_bar,
     states_as_text,
 )
@@ -29,7 +29,9 @@ _BAR, _WIDE_BAR, _DONE, _BAD_CELLS, _LEFT = 10, 24, 5, 5, 8
 _WIDE = 120
 
 
-def device_lines(devices: Mapping[str, list[Row]], width: int, room: int, now: float) -> list[Text]:
+def device_lines(
+    devices: Mapping[str, list[JobRow]], width: int, room: int, now: float
+) -> list[Text]:
     """Return at most `room` lines (2 or more): the titles, then one line per device.
 
     If the room does not suffice, running devices are preferred, then those with failed jobs.
@@ -82,7 +84,7 @@ def _choose(counted: Mapping[str, Counter[str]], room: int) -> list[str]:
 
 def _device(
     device: str,
-    rows: Sequence[Row],
+    rows: Sequence[JobRow],
     counted: Counter[str],
     widths: tuple[int, int, int],
     now: float,
@@ -98,12 +100,12 @@ def _device(
         if bad
         else "done"
     )
-    mark = spinner(now) if state == "running" else STATE_MARK[state]
+    mark = spinner_frame(now) if state == "running" else STATE_MARK[state]
     left = eta.device_time_left(rows, now)
     about = (
         ""
         if left.seconds < 1
-        else f"{'≥' if left.at_least else ''}{formatting.elapsed(round(left.seconds))}"
+        else f"{'≥' if left.at_least else ''}{formatting.format_duration(round(left.seconds))}"
     )
     name, bar = widths[:2]
     return line_of(
@@ -117,7 +119,7 @@ def _device(
     )
 
 
-def _now(rows: Sequence[Row], room: int) -> Text:
+def _now(rows: Sequence[JobRow], room: int) -> Text:
     """Return the running job, with its note if that fits; else the result of the last job."""
     if row := next((row for row in rows if row.state == "running"), None):
         stage = row.stage.value + ("" if row.fraction is None else f" {row.fraction:.0%}")
@@ -133,7 +135,7 @@ def _now(rows: Sequence[Row], room: int) -> Text:
     )
     if last is None or last.run is None:
         return Text()
-    figure = formatting.latency(last.run) if not last.run.emulated else ""
+    figure = formatting.format_latency(last.run) if not last.run.emulated else ""
     return Text.assemble(
         (f"{formatting.one_line(last.model)} ", "bright_black"),
         (last.run.verdict.value, formatting.VERDICT_STYLE[last.run.verdict]),

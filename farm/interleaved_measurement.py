@@ -28,7 +28,9 @@ class BlockLength:
     warm: int = 2
 
 
-def block_of(run: Callable[[], object], clock: Callable[[], float] = time.perf_counter) -> Block:
+def inference_block(
+    run: Callable[[], object], clock: Callable[[], float] = time.perf_counter
+) -> Block:
     """Return a function that measures single inferences in this process."""
 
     def block(count: int) -> list[float]:

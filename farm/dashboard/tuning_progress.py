@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from farm import formatting
-from farm.dashboard.display import Log, Screen, open_display
+from farm.dashboard.display import LogLines, TerminalRegion, open_display
 
 if TYPE_CHECKING:
     from farm.pipeline.tuning.loop import TuningState
@@ -29,17 +29,17 @@ _UNREMARKABLE = re.compile(
 _OTHER_LINES = 6  # that a screen needs besides the rows of kernels
 
 
-class Quiet:
+class QuietDisplay:
     """Display that shows nothing, and the base class of the others."""
 
     def __call__(self, work: TuningState, line: str) -> None:
         """Show the state of the search and its latest message."""
 
 
-class Lines(Quiet):
+class LogDisplay(QuietDisplay):
     """Log a line for each step."""
 
-    def __init__(self, log: Log) -> None:
+    def __init__(self, log: LogLines) -> None:
         self._log, self._last = log, ""
 
     def __call__(self, _: TuningState, line: str) -> None:
@@ -49,10 +49,10 @@ class Lines(Quiet):
             self._log.line(line)
 
 
-class InPlace(Quiet):
+class LiveDisplay(QuietDisplay):
     """Draw the table in place on a terminal. `minutes` is the time limit of the search."""
 
-    def __init__(self, screen: Screen, minutes: float) -> None:
+    def __init__(self, screen: TerminalRegion, minutes: float) -> None:
         self._screen, self._began, self._minutes, self._last = screen, time.monotonic(), minutes, ""
 
     def __call__(self, work: TuningState, line: str) -> None:
@@ -60,7 +60,7 @@ class InPlace(Quiet):
         self._last = line or self._last
 
         def table(width: int, height: int, now: float) -> Group:
-            passed = f"{formatting.elapsed(now - self._began)} of {self._minutes:g} min"
+            passed = f"{formatting.format_duration(now - self._began)} of {self._minutes:g} min"
             return render(work, passed, self._last, width, height)
 
         self._screen.draw(table)
@@ -139,14 +139,20 @@ def _figures(work: TuningState, kernel: Kernel) -> tuple[str, str, str, str]:
         return "", "", "", kernel.progress
     return (
         f"{100 * work.search.share(kernel):.1f}",
-        formatting.digits(1e6 * kernel.best_s),
+        formatting.format_number(1e6 * kernel.best_s),
         f"{kernel.speedup:.2f}x",
         kernel.progress,
     )
 
 
-def show(console: Console, minutes: float, *, quiet: bool = False) -> AbstractContextManager[Quiet]:
+def show_tuning_progress(
+    console: Console, minutes: float, *, quiet: bool = False
+) -> AbstractContextManager[QuietDisplay]:
     """Return a context manager that shows a search. `console` should write to stderr."""
     return open_display(
-        console, quiet, nothing=Quiet, screen=lambda screen: InPlace(screen, minutes), lines=Lines
+        console,
+        quiet,
+        nothing=QuietDisplay,
+        screen=lambda screen: LiveDisplay(screen, minutes),
+        lines=LogDisplay,
     )

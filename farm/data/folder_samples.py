@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from farm.data.classes import Classes, classes_of_folders
+from farm.data.classes import ModelClasses, classes_of_folders
 from farm.data.data_set import DataSet
 from farm.errors import ModelError
 from farm.inputs import images, read
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _SUFFIXES = images.SUFFIXES | {".npy", ".npz"}
 
 
-class Folder(DataSet):
+class FolderSamples(DataSet):
     """One sample per file, in order of class and name."""
 
     def __init__(
@@ -45,8 +45,8 @@ class Folder(DataSet):
         path: Path,
         inputs: Sequence[TensorSpec],
         preprocess: Preprocess,
-        classes: Classes | None,
-    ) -> Folder:
+        classes: ModelClasses | None,
+    ) -> FolderSamples:
         """Return the samples below a folder.
 
         Raises ModelError if there are none, if only some are in subfolders, or if a subfolder is

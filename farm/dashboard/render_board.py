@@ -13,16 +13,16 @@ from rich.text import Text
 
 from farm import formatting
 from farm.dashboard import eta
-from farm.dashboard.board import Board, Row
-from farm.dashboard.devices import device_lines
+from farm.dashboard.device_lines import device_lines
 from farm.dashboard.eta import TimeLeft
-from farm.dashboard.groups import group_lines, grouped, most_unusual
+from farm.dashboard.group_lines import group_lines, group_rows, most_unusual
+from farm.dashboard.job_board import JobBoard, JobRow
 from farm.dashboard.widgets import (
     GAP,
     STATE_MARK,
     STATE_STYLE,
     count_states,
-    spinner,
+    spinner_frame,
     state_bar,
     states_as_text,
 )
@@ -54,7 +54,7 @@ class Layout:
     result: int
 
 
-def render(board: Board, width: int, height: int, now: float) -> Group:
+def render(board: JobBoard, width: int, height: int, now: float) -> Group:
     """Draw the board at the time `now`, in at most `height` lines (7 or more) of `width` cells."""
     rows = list(board.rows.values())
     by_state, devices = count_states(rows), board.devices
@@ -79,9 +79,9 @@ def render(board: Board, width: int, height: int, now: float) -> Group:
     return Group(*lines)
 
 
-def _groups(rows: Sequence[Row], width: int, room: int, now: float) -> list[Text]:
+def _groups(rows: Sequence[JobRow], width: int, room: int, now: float) -> list[Text]:
     """Return at most `room` lines: one line per group of devices, then the jobs that are odd."""
-    groups = grouped(rows)
+    groups = group_rows(rows)
     summary = group_lines(groups, width, max(3, room * 2 // 3), now)
     odd = most_unusual(groups, room - len(summary) - 2, now) if room - len(summary) > 2 else []
     if not odd:
@@ -90,7 +90,7 @@ def _groups(rows: Sequence[Row], width: int, room: int, now: float) -> list[Text
     return [*summary, Text(), _titles(layout), *(_row(row, layout, now) for row in odd)]
 
 
-def _jobs(rows: Sequence[Row], width: int, room: int, now: float) -> list[Text]:
+def _jobs(rows: Sequence[JobRow], width: int, room: int, now: float) -> list[Text]:
     """Return at most `room` lines: the titles, one line per job, and a count of the hidden jobs."""
     layout = _layout(rows, width)
     shown, rest = _choose(rows, room - 1)
@@ -102,7 +102,7 @@ def _jobs(rows: Sequence[Row], width: int, room: int, now: float) -> list[Text]:
     )
 
 
-def _latest(rows: Sequence[Row], width: int, room: int, now: float) -> list[Text]:
+def _latest(rows: Sequence[JobRow], width: int, room: int, now: float) -> list[Text]:
     """Return an empty line, the titles and the latest results, newest first.
 
     Returns nothing if fewer than `LEAST_RESULTS` results fit or exist.
@@ -116,7 +116,7 @@ def _latest(rows: Sequence[Row], width: int, room: int, now: float) -> list[Text
     return [Text(), _titles(layout), *(_row(row, layout, now) for row in ended)]
 
 
-def _layout(rows: Sequence[Row], width: int) -> Layout:
+def _layout(rows: Sequence[JobRow], width: int) -> Layout:
     """Return column widths: all columns but the result are as wide as their content.
 
     The profile is omitted if the result would otherwise have too little room. Names of models that
@@ -136,7 +136,7 @@ def _layout(rows: Sequence[Row], width: int) -> Layout:
     return Layout(1, device, 0, model, STATE_CELLS, TIME_CELLS, max(1, without))
 
 
-def _choose(rows: Sequence[Row], room: int) -> tuple[list[Row], list[Row]]:
+def _choose(rows: Sequence[JobRow], room: int) -> tuple[list[JobRow], list[JobRow]]:
     """Return the rows to show, in their order, and the rows to hide.
 
     Running rows are preferred, then failed, unavailable and skipped, done, and waiting ones.
@@ -160,7 +160,7 @@ def _header(by_state: Counter[str], width: int, elapsed_s: float, left: TimeLeft
         part
         for part in (
             left.in_words if by_state["waiting"] or by_state["running"] else "",
-            formatting.elapsed(elapsed_s),
+            formatting.format_duration(elapsed_s),
         )
         if part
     )
@@ -178,10 +178,10 @@ def _titles(layout: Layout) -> Text:
     return line
 
 
-def _row(row: Row, layout: Layout, now: float) -> Text:
+def _row(row: JobRow, layout: Layout, now: float) -> Text:
     mark, style = _mark(row, now)
     elapsed = (
-        formatting.elapsed(row.elapsed(now))
+        formatting.format_duration(row.elapsed(now))
         if row.began is not None and row.state not in ("unavailable", "skipped")
         else ""
     )
@@ -197,28 +197,28 @@ def _row(row: Row, layout: Layout, now: float) -> Text:
     return _line(cells, layout)
 
 
-def _mark(row: Row, now: float) -> tuple[str, str]:
+def _mark(row: JobRow, now: float) -> tuple[str, str]:
     """Return the mark in front of a row and the style of its state."""
     if row.state == "running":
-        return spinner(now), STATE_STYLE["running"]
+        return spinner_frame(now), STATE_STYLE["running"]
     return STATE_MARK[row.state], formatting.VERDICT_STYLE[
         row.run.verdict
     ] if row.run else STATE_STYLE[row.state]
 
 
-def _outcome(row: Row, width: int) -> Text:
+def _outcome(row: JobRow, width: int) -> Text:
     """Return a running job's progress bar and note, or a finished job's figures or error."""
     if row.bad:
         return Text(formatting.one_line(row.error), STATE_STYLE[row.state])
     if row.state == "done" and row.run:
-        ways = formatting.answers(row.run)
+        ways = formatting.result_descriptions(row.run)
         room = ANSWER_CELLS if width >= WITH_WHY else width - LATENCY_CELLS - GAP
         answer = next((way for way in ways if cell_len(way) <= room), ways[-1])
         return _result(
-            formatting.latency(row.run),
+            formatting.format_latency(row.run),
             row.trend,
             answer,
-            formatting.one_line(formatting.reason_of(row.run)),
+            formatting.one_line(formatting.verdict_reason(row.run)),
             width,
         )
     text = Text()
@@ -253,7 +253,7 @@ def _line(cells: Mapping[str, Text], layout: Layout) -> Text:
     return line
 
 
-def _errors(rows: Sequence[Row]) -> list[Text]:
+def _errors(rows: Sequence[JobRow]) -> list[Text]:
     """Return a line for each error, the latest last."""
     bad = sorted((row for row in rows if row.bad), key=lambda row: row.ended or 0.0)
     lines = formatting.group_errors((row.device, row.model, row.error) for row in bad)

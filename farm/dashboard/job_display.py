@@ -10,20 +10,20 @@ from contextlib import AbstractContextManager
 from rich.console import Console
 
 from farm import formatting
-from farm.dashboard.board import Board, Row
-from farm.dashboard.display import Clock, Log, Screen, open_display
-from farm.dashboard.render import render
+from farm.dashboard.display import Clock, LogLines, TerminalRegion, open_display
+from farm.dashboard.job_board import JobBoard, JobRow
+from farm.dashboard.render_board import render
 from farm.types import Event, Job
 
 _SILENCE_S = 30.0  # without a line, after which a log names a running job
 
 
-class Show:
+class JobDisplay:
     """Keep the board up to date with the events. This base class shows nothing."""
 
     def __init__(self, jobs: Sequence[Job], clock: Clock) -> None:
         self.clock = clock
-        self.board = Board.start(jobs, clock())
+        self.board = JobBoard.start(jobs, clock())
 
     def __call__(self, event: Event) -> None:
         """Apply an event."""
@@ -33,10 +33,10 @@ class Show:
         """Update the elapsed times."""
 
 
-class _InPlace(Show):
+class _InPlace(JobDisplay):
     """Draw the board in place on a terminal, after each event and tick."""
 
-    def __init__(self, jobs: Sequence[Job], clock: Clock, screen: Screen) -> None:
+    def __init__(self, jobs: Sequence[Job], clock: Clock, screen: TerminalRegion) -> None:
         super().__init__(jobs, clock)
         self._screen = screen
         self.tick()
@@ -49,13 +49,13 @@ class _InPlace(Show):
         self._screen.draw(functools.partial(render, self.board))
 
 
-class _Lines(Show):
+class _Lines(JobDisplay):
     """Log a line for each stage that a job enters.
 
     After `_SILENCE_S` without a line, log the state of a running job.
     """
 
-    def __init__(self, jobs: Sequence[Job], clock: Clock, log: Log) -> None:
+    def __init__(self, jobs: Sequence[Job], clock: Clock, log: LogLines) -> None:
         super().__init__(jobs, clock)
         self._log, self._said = log, clock()
 
@@ -78,7 +78,7 @@ class _Lines(Show):
         self._said = self.clock()
 
 
-def _line_of(row: Row) -> str:
+def _line_of(row: JobRow) -> str:
     """Return a job's state as one line.
 
     Example: pi3 digits: EMULATED, emulated, top-1 97.8 % (ref 97.8 %).
@@ -88,17 +88,17 @@ def _line_of(row: Row) -> str:
     elif row.run:
         said = [
             row.run.verdict.value,
-            "" if row.run.emulated else formatting.latency(row.run),
-            formatting.answers(row.run)[0],
+            "" if row.run.emulated else formatting.format_latency(row.run),
+            formatting.result_descriptions(row.run)[0],
         ]
     else:
         said = [row.stage.value, row.note]
     return f"{row.device} {row.model}: {', '.join(part for part in said if part)}"
 
 
-def show(
+def show_jobs(
     console: Console, jobs: Sequence[Job], *, quiet: bool = False, clock: Clock = time.monotonic
-) -> AbstractContextManager[Show]:
+) -> AbstractContextManager[JobDisplay]:
     """Return a context manager that shows a board and clears it at the end.
 
     `console` should write to stderr; it honours NO_COLOR.
@@ -106,7 +106,7 @@ def show(
     return open_display(
         console,
         quiet,
-        nothing=lambda: Show(jobs, clock),
+        nothing=lambda: JobDisplay(jobs, clock),
         screen=lambda screen: _InPlace(jobs, clock, screen),
         lines=lambda log: _Lines(jobs, clock, log),
         clock=clock,

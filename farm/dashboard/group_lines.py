@@ -12,13 +12,13 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from farm import formatting
-from farm.dashboard.board import Row
+from farm.dashboard.job_board import JobRow
 from farm.dashboard.widgets import (
     STATE_MARK,
     STATE_STYLE,
     count_states,
     line_of,
-    spinner,
+    spinner_frame,
     state_bar,
     states_as_text,
 )
@@ -31,16 +31,16 @@ _ORDINARY = (Verdict.RIGHT, Verdict.STABLE, Verdict.EMULATED)
 _WITHOUT_TAG = "no tag"
 
 
-def grouped(rows: Sequence[Row]) -> dict[str, list[Row]]:
+def group_rows(rows: Sequence[JobRow]) -> dict[str, list[JobRow]]:
     """Return the rows by group, in the order in which the groups first occur."""
     by_tag = len({row.profile for row in rows}) == 1 and any(row.tag for row in rows)
-    groups: dict[str, list[Row]] = {}
+    groups: dict[str, list[JobRow]] = {}
     for row in rows:
         groups.setdefault((row.tag or _WITHOUT_TAG) if by_tag else row.profile, []).append(row)
     return groups
 
 
-def group_lines(groups: dict[str, list[Row]], width: int, room: int, now: float) -> list[Text]:
+def group_lines(groups: dict[str, list[JobRow]], width: int, room: int, now: float) -> list[Text]:
     """Return at most `room` lines (3 or more): the titles, then one line per group.
 
     Groups with bad jobs come first, then those with the most jobs.
@@ -70,7 +70,7 @@ def group_lines(groups: dict[str, list[Row]], width: int, room: int, now: float)
     return lines
 
 
-def most_unusual(groups: dict[str, list[Row]], most: int, now: float) -> list[Row]:
+def most_unusual(groups: dict[str, list[JobRow]], most: int, now: float) -> list[JobRow]:
     """Return the jobs that deserve a look, at most `most`.
 
     First those that failed, the latest first; then the results with another verdict than those
@@ -88,7 +88,7 @@ def most_unusual(groups: dict[str, list[Row]], most: int, now: float) -> list[Ro
     return [*failed, *odd, *running][:most]
 
 
-def _far(rows: Sequence[Row]) -> list[Row]:
+def _far(rows: Sequence[JobRow]) -> list[JobRow]:
     """Return the good results of a group that are not like the others."""
     figures: dict[str, list[float]] = {}
     for row in rows:
@@ -102,7 +102,7 @@ def _far(rows: Sequence[Row]) -> list[Row]:
     ]
 
 
-def _is_far(row: Row, medians: dict[str, float]) -> bool:
+def _is_far(row: JobRow, medians: dict[str, float]) -> bool:
     p50_ms = _p50_ms(row.run)
     if p50_ms is None or not (median := medians[row.model]):
         return False
@@ -113,7 +113,7 @@ def _p50_ms(run: Run | None) -> float | None:
     return run.latency.p50_ms if run and run.latency and not run.emulated else None
 
 
-def _group(group: str, rows: Sequence[Row], name: int, bar: int, now: float) -> Text:
+def _group(group: str, rows: Sequence[JobRow], name: int, bar: int, now: float) -> Text:
     counted = count_states(rows)
     bad = sum(row.bad for row in rows)
     over = len(rows) - counted["waiting"] - counted["running"]
@@ -126,7 +126,7 @@ def _group(group: str, rows: Sequence[Row], name: int, bar: int, now: float) -> 
         if bad
         else "done"
     )
-    mark = spinner(now) if state == "running" else STATE_MARK[state]
+    mark = spinner_frame(now) if state == "running" else STATE_MARK[state]
     return line_of(
         (Text(mark, STATE_STYLE[state]), 1),
         (Text(formatting.one_line(group), "bold"), name),
@@ -138,15 +138,16 @@ def _group(group: str, rows: Sequence[Row], name: int, bar: int, now: float) -> 
     )
 
 
-def _latencies(rows: Sequence[Row]) -> Text:
+def _latencies(rows: Sequence[JobRow]) -> Text:
     """Return median, least and largest of the latencies, if all are of one model."""
     figures = [p50_ms for row in rows if (p50_ms := _p50_ms(row.run)) is not None and not row.bad]
     if not figures or len({row.model for row in rows}) > 1:
         return Text()
-    text = Text(f"{formatting.digits(statistics.median(figures))} ms")
+    text = Text(f"{formatting.format_number(statistics.median(figures))} ms")
     if len(figures) > 1:
         text.append(
-            f"  {formatting.digits(min(figures))} to {formatting.digits(max(figures))}",
+            f"  {formatting.format_number(min(figures))}"
+            f" to {formatting.format_number(max(figures))}",
             "bright_black",
         )
     return text

@@ -220,18 +220,18 @@ def test_the_error_counts_and_sorts_its_mistakes(folder: Path, mistakes: Mistake
     numbers = [int(line.split(":")[1]) for line in lines]
     assert numbers == sorted(numbers)
     with pytest.raises(ConfigError, match=f"devices.toml has {len(lines)} mistakes") as caught:
-        config.load()
+        config.load_fleet()
     assert caught.value.exit_code == 2
     (folder / "devices.toml").write_text("x = 1")
     with pytest.raises(ConfigError, match="has a mistake"):
-        config.load()
+        config.load_fleet()
 
 
 def test_a_file_elsewhere_is_named_in_full(tmp_path: Path) -> None:
     other = tmp_path / "other.toml"
     other.write_text("x = 1")
     with pytest.raises(ConfigError) as caught:
-        config.load(other)
+        config.load_fleet(other)
     assert caught.value.why.startswith(f"{other}:1: x: unknown key, known: bench, ")
 
 
@@ -242,10 +242,13 @@ def test_an_unknown_key_in_any_table_is_told_with_the_keys_there_are(
     data: dict[str, object] = {"zzz": 1}
     for part in reversed(place):
         data = {part.replace("*", "name"): data}
-    _, found = schema.check(data, schema.ValidationContext(frozenset(), frozenset(), Path()))
+    _, found = schema.check_document(
+        data, schema.ValidationContext(frozenset(), frozenset(), Path())
+    )
     words = dict(found)[(*(part.replace("*", "name") for part in place), "zzz")]
     assert (
-        words == f"unknown key, known: {', '.join(sorted(schema.keys_of(schema._TABLES[place])))}"
+        words
+        == f"unknown key, known: {', '.join(sorted(schema.table_keys(schema._TABLES[place])))}"
     )
 
 
@@ -260,7 +263,7 @@ leaves = (
 leaves = leaves.filter(lambda value: value is not None)
 keys = st.sampled_from(
     [
-        *(name for table in schema._TABLES.values() for name in schema.keys_of(table)),
+        *(name for table in schema._TABLES.values() for name in schema.table_keys(table)),
         "pi3",
         "kind",
         "x",
@@ -283,8 +286,8 @@ documents = st.dictionaries(
 def test_no_value_anywhere_brings_up_the_library_beneath(data: dict[str, object]) -> None:
     from farm.config import profiles
 
-    profiles.resolve(data.get("profiles"), profiles.shipped())
-    document, found = schema.check(
+    profiles.resolve_inheritance(data.get("profiles"), profiles.built_in_profiles())
+    document, found = schema.check_document(
         data, schema.ValidationContext(frozenset({"x"}), frozenset({"x"}), Path())
     )
     assert (document is None) == bool(found)
@@ -315,7 +318,7 @@ def test_a_slip_of_the_pen_gives_a_fleet_or_mistakes_with_lines(
     text = statements[:place] + inserted + statements[place + length :]
     (folder / "devices.toml").write_text(text)
     try:
-        config.load()
+        config.load_fleet()
     except ConfigError as error:
         for line in error.why.splitlines():
             found = re.match(r"devices\.toml:(\d+): ", line)
