@@ -110,8 +110,8 @@ def test_loading_imports_nothing_heavy() -> None:
     heavy = "tvm", "torch", "onnx", "onnxruntime", "numpy", "rich", "paramiko"
     root = Path(config.__file__).parents[2]
     code = (
-        f"import sys; from farm import config; config.load_fleet(); print([name for name in {heavy} if "
-        "name in sys.modules])"
+        f"import sys; from farm import config; config.load_fleet(); print([x for x in {heavy} "
+        "if x in sys.modules])"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True

@@ -10,7 +10,7 @@ import click
 import farm
 from farm.commands.common import Session, build_slots, host_profile, with_session
 from farm.commands.devices import doctor_output
-from farm.commands.options import was_given, add_device_selection_options
+from farm.commands.options import add_device_selection_options, was_given
 from farm.commands.servers.serve import (
     KEY_FILE,
     KEY_FILE_HELP,
