@@ -44,7 +44,7 @@ The modules at the root:
     metrics                  metrics of runs in Prometheus's text format
     npy_header               headers of arrays in numpy's format
     ownership                checks of who could have written a file; private files
-    prepare                  import of a model, and the check against its reference
+    checked_import           import of a model, and the check against its reference
     prompts                  questions to the user on the terminal
     pytest_plugin            the pytest fixture `farm`
     regular_files            refusal of what is no regular file

@@ -29,7 +29,7 @@ LAYERS = """
     inputs
     data
     quantize
-    prepare deployments
+    checked_import deployments
     executor export
     pipeline tracker
     lab
@@ -51,7 +51,7 @@ HEAVY_ROOMS = {
     "compiler",
     "importers",
     "zoo",
-    "prepare",
+    "checked_import",
     "executor",
     "quantize",
 }
@@ -105,7 +105,7 @@ INSIDE_TABLES = {
         summary fixed_batch
         onnx tflite
         torch
-        fingerprints capabilities
+        fingerprints format_risks
         __init__
     """,
     "pipeline": """
@@ -440,7 +440,7 @@ def test_the_guide_shows_the_layers_as_they_are() -> None:
         ("farm.stats", "import torch.nn as nn", "torch.nn is or brings in a heavy library as the module loads"),  # noqa: E501
         ("farm.stats", "try:\n    from tvm import rpc\nexcept: pass", "tvm is or brings in a heavy library as the module loads"),  # noqa: E501
         ("farm.pipeline", "from farm.executor import execute", "farm.executor is or brings in a heavy library as the module loads"),  # noqa: E501
-        ("farm.pipeline", "from farm import prepare", "farm.prepare is or brings in a heavy library as the module loads"),  # noqa: E501
+        ("farm.pipeline", "from farm import checked_import", "farm.checked_import is or brings in a heavy library as the module loads"),  # noqa: E501
         ("farm.store.artifact_store", "print(1)", "print prints past farm.commands.output"),
         ("farm.commands.devices.devices", "print(1)", "print prints past farm.commands.output"),
         ("farm.commands.devices.devices", "import click\nclick.echo(1)", "click.echo prints past farm.commands.output"),  # noqa: E501
@@ -458,7 +458,10 @@ def test_the_guide_shows_the_layers_as_they_are() -> None:
 )  # fmt: skip
 def test_a_planted_violation_is_found(module: str, source: str, words: str) -> None:
     others = dict.fromkeys(("farm.errors", "farm.store.__init__", "farm.zoo.__init__"), "")
-    others |= {"farm.executor": "from farm import prepare", "farm.prepare": "from tvm import relax"}
+    others |= {
+        "farm.executor": "from farm import checked_import",
+        "farm.checked_import": "from tvm import relax",
+    }
     assert [one.partition(": ")[2] for one in violations({**others, module: source})] == [words]
 
 

@@ -14,7 +14,7 @@ import pytest
 from farm import config, importers
 from farm.data.array_samples import ArraySamples
 from farm.errors import ConfigError, FarmError, ModelError
-from farm.importers.capabilities import capability_of
+from farm.importers.format_risks import format_risk_of
 from farm.inputs import read
 from farm.quantize import recipe
 from farm.store import file_digest
@@ -25,10 +25,10 @@ READERS: dict[str, Callable[[Path], object]] = {
     "net.onnx": lambda path: importers.fingerprint(Model("m", str(path)), path.parent),
     "net.pt2": lambda path: importers.check_source(Model("m", str(path))),
     "net.pt": lambda path: (
-        capability_of(Model("m", str(path))) or importers.check_source(Model("m", str(path)))
+        format_risk_of(Model("m", str(path))) or importers.check_source(Model("m", str(path)))
     ),
     "net.tflite": lambda path: importers.fingerprint(Model("m", str(path)), path.parent),
-    "net.int8": recipe.read,
+    "net.int8": recipe.read_recipe,
     "devices.toml": config.load_fleet,
     "x.npy": lambda path: read.read_inputs(path, SPECS, Preprocess()),
     "x.npz": lambda path: read.read_inputs(path, SPECS, Preprocess()),

@@ -16,7 +16,7 @@ import onnx
 from onnx import numpy_helper
 
 from farm.errors import FarmError
-from farm.importers.onnx.load import load_with
+from farm.importers.onnx.load import load_with_session
 from farm.types import Model, Profile
 
 HOST = Profile("this machine", {"kind": "llvm", "mcpu": "native"}, "")
@@ -104,7 +104,7 @@ def _check(case: Case, run_on: RunOn, constants: bool) -> None:
         onnx.save(model, path)
         inputs = {name: inputs[name] for name in fed[:1]}
     shapes = {name: value.shape for name, value in inputs.items() if isinstance(value, np.ndarray)}
-    imported = load_with(Model(case.name, str(path), shapes=shapes), lambda _: None)
+    imported = load_with_session(Model(case.name, str(path), shapes=shapes), lambda _: None)
     answers = run_on(imported, [np.asarray(inputs[spec.name]) for spec in imported.inputs])
     assert len(answers) == len(expected), f"{len(answers)} outputs instead of {len(expected)}"
     for ours, theirs in zip(answers, expected, strict=True):

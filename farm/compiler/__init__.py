@@ -25,7 +25,7 @@ Packages:
     tuning             variants of a model's kernels, for a search that measures them
     diagnostics        reference kernels and roofline probes, to explain results and speed
 
-Stages of a build. farm/prepare.py does the first two once per model, for all boards:
+Stages of a build. farm/checked_import.py does the first two once per model, for all boards:
     1 import           farm/importers/: model file -> Relax module and weights
     2 check            host_run.py: build for this machine, compare with the reference's outputs
 build.py does the others once per (model, profile):

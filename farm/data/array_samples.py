@@ -16,7 +16,7 @@ import numpy as np
 from farm.data.classes import ModelClasses, check_labels
 from farm.data.data_set import DataSet
 from farm.errors import ModelError
-from farm.inputs.read import ARRAY_ERRORS, cast, single_input, unreadable_error
+from farm.inputs.read import ARRAY_ERRORS, cast_losslessly, single_input, unreadable_error
 from farm.npy_header import read_npy_header
 from farm.regular_files import check_regular
 from farm.types import TensorSpec
@@ -100,7 +100,7 @@ class ArraySamples(DataSet):
     def _inputs(self, index: int) -> dict[str, Array]:
         try:
             return {
-                name: cast(rows.read(index), self._specs[name], self.path)
+                name: cast_losslessly(rows.read(index), self._specs[name], self.path)
                 for name, rows in self._rows.items()
             }
         except ARRAY_ERRORS as exc:
@@ -165,4 +165,4 @@ def _check(path: Path, spec: TensorSpec, shape: tuple[int, ...], dtype: np.dtype
             why,
             f"reshape them to {['N', *spec.shape[1:]]}",
         )
-    cast(np.zeros(0, dtype), spec, path)
+    cast_losslessly(np.zeros(0, dtype), spec, path)

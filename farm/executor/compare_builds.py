@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
-from farm import prepare, stats
+from farm import checked_import, stats
 from farm.errors import WrongAnswer
 from farm.executor.loading import (
     LoadedModel,
@@ -82,7 +82,7 @@ def _load(
         ),
     ]
     for one, side in zip(loaded, sides, strict=True):
-        inputs, expected = prepare.reference(side.prepared)
+        inputs, expected = checked_import.run_reference(side.prepared)
         one.feed(inputs)
         one.run()
         one.record()

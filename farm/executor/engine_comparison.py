@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from pathlib import Path
 
-from farm import prepare, quantize, stats
+from farm import checked_import, quantize, stats
 from farm.errors import ModelError
 from farm.executor import other_engines
 from farm.executor.loading import device_facts, exclusive_cpu, open_and_load
@@ -34,7 +34,7 @@ def compare_engines(
     listed in `missing` with the reason.
     """
     context.note(Progress(Stage.IMPORTING, f"for {', '.join(names)}"))
-    inputs, expected = prepare.reference(fitted.prepared)
+    inputs, expected = checked_import.run_reference(fitted.prepared)
     source = quantize.float_model(fitted.model)
     imported = other_engines.import_for_engines(source, names, cache)
     with ExitStack() as stack:

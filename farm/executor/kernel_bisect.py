@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from farm import prepare, stats
+from farm import checked_import, stats
 from farm.compiler.artifact import LIBRARY
 from farm.compiler.diagnostics.reference_run import compute_reference_steps
 from farm.compiler.diagnostics.reference_steps import ComputedSteps, ReferenceStep, ReferenceValues
@@ -66,7 +66,7 @@ def bisect_kernels(
     `compute_reference_steps`, for example to run it in a sandbox.
     """
     prepared, artifact = fitted.prepared, fitted.artifact
-    inputs, expected = fed or prepare.reference(prepared)
+    inputs, expected = fed or checked_import.run_reference(prepared)
     store = RecordStore.of_user()
     records = {core: store.choices(core) for core in store.cores()}
     with ExitStack() as stack:

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from farm import data, deployments, prepare, stats
+from farm import checked_import, data, deployments, stats
 from farm.executor.batches import first_outputs
 from farm.executor.loading import LoadedModel, device_facts, exclusive_cpu, open_and_load
 from farm.processes.deadline import Deadline
@@ -76,7 +76,7 @@ def measure_job(context: TaskContext, device: Device, fitted: DeviceBuild, plan:
     begin = time.perf_counter()
     with ExitStack() as stack:
         with timed(ledger, "reference"):
-            inputs, expected = prepare.reference(fitted.prepared)
+            inputs, expected = checked_import.run_reference(fitted.prepared)
         loaded, link, uploaded = open_and_load(
             stack, context, device, fitted.artifact, fitted.agent, plan.deadline_s, ledger
         )

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from farm import prepare
+from farm import checked_import
 from farm.compiler.artifact import GRAPH
 from farm.errors import DeviceError, WrongAnswer
 from farm.executor.loading import LoadedModel, device_facts, exclusive_cpu, open_and_load
@@ -55,7 +55,7 @@ def profile_model(
     begin = time.perf_counter()
     with ExitStack() as stack:
         with timed(ledger, "reference"):
-            inputs, expected = prepare.reference(fitted.prepared)
+            inputs, expected = checked_import.run_reference(fitted.prepared)
         loaded, link, _ = open_and_load(
             stack, context, device, artifact, fitted.agent, deadline_s, ledger
         )

@@ -16,7 +16,7 @@ packages:
     fingerprints    digests of everything that an import depends on
     fixed_batch     import a model for a fixed batch
     summary         a model's inputs, outputs, weights and operators for `farm check`
-    capabilities    which formats are programs, and how farm restricts them
+    format_risks    which formats are programs, and how farm restricts them
     archive_check   read zip archives and refuse ambiguous ones
     size_limits     refuse tensors larger than this machine's memory
     relax_module    steps that all importers apply to TVM's module
@@ -49,7 +49,7 @@ from farm.types import Model
 from farm.types.python_source import FORM, PYTHON, is_python
 
 if TYPE_CHECKING:
-    from farm.importers.imported_model import Imported as Imported
+    from farm.importers.imported_model import ImportedModel as ImportedModel
 
 _LOADERS = {
     ".onnx": "farm.importers.onnx.load:load",
@@ -76,7 +76,7 @@ _FIXES = {
 }
 
 
-def load(model: Model, cache: Path) -> Imported:
+def load(model: Model, cache: Path) -> ImportedModel:
     """Import a model; raise ModelError if it cannot be imported.
 
     Takes seconds, including the import of TVM and the framework. Runs the user's code for `python:`
@@ -87,15 +87,15 @@ def load(model: Model, cache: Path) -> Imported:
         from farm.importers.model_file import refuse_values
 
         refuse_values(model)
-    imported: Imported = loader(model)
+    imported: ImportedModel = loader(model)
     if model.batch is not None:
-        from farm.importers.fixed_batch import at_batch
+        from farm.importers.fixed_batch import import_at_batch
 
-        imported = at_batch(model, imported, loader)
+        imported = import_at_batch(model, imported, loader)
     if function := python_source(model):
-        from farm.importers.fingerprints import remember
+        from farm.importers.fingerprints import record_dependencies
 
-        remember(function, cache, imported.files)
+        record_dependencies(function, cache, imported.files)
     return imported
 
 
@@ -140,7 +140,7 @@ def check_source(model: Model) -> None:
     check_file(Path(model.source))
 
 
-def files_of(model: Model) -> list[Path]:
+def model_files(model: Model) -> list[Path]:
     """Return the model's file and the external weight files that lie in or below its folder."""
     from farm.importers.fingerprints import external_files
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from farm.errors import ModelError
-from farm.importers.imported_model import Imported, with_fixed_shapes
+from farm.importers.imported_model import ImportedModel, with_fixed_shapes
 from farm.types import Model, TensorSpec
 from farm.types.python_source import is_python
 
@@ -17,7 +17,9 @@ _FIX = (
 )
 
 
-def at_batch(model: Model, imported: Imported, load: Callable[[Model], Imported]) -> Imported:
+def import_at_batch(
+    model: Model, imported: ImportedModel, load: Callable[[Model], ImportedModel]
+) -> ImportedModel:
     """Return the model imported by `load` for a batch of `model.batch` samples.
 
     `imported` is the model without a fixed batch. The batch is the first axis of the inputs where
@@ -48,7 +50,7 @@ def at_batch(model: Model, imported: Imported, load: Callable[[Model], Imported]
     return made
 
 
-def one_each(inputs: Sequence[TensorSpec]) -> list[TensorSpec]:
+def with_batch_of_one(inputs: Sequence[TensorSpec]) -> list[TensorSpec]:
     """Return the inputs of a model with a batch of one."""
     return _of_batch(inputs, 1)
 

@@ -143,10 +143,10 @@ def _fit(array: Array, spec: TensorSpec, path: Path) -> Array:
             if array.size == np.prod(spec.shape)
             else "feed what the model takes, or override the shape with --shape",
         )
-    return cast(array, spec, path)
+    return cast_losslessly(array, spec, path)
 
 
-def cast(array: Array, spec: TensorSpec, path: Path) -> Array:
+def cast_losslessly(array: Array, spec: TensorSpec, path: Path) -> Array:
     """Return the array in the input's dtype, if the cast is lossless.
 
     Floating-point numbers for a quantized input are quantized by its scale. Raises ModelError if

@@ -113,7 +113,7 @@ def layers_task(
     Without `inputs` the layers are those of the example input, which are cached in the store, and
     the outputs are None.
     """
-    from farm.prepare import reference
+    from farm.checked_import import run_reference
 
     store = Store(cache)
     if inputs is None and (kept := store.find(_KIND, prepared.digest)):
@@ -121,7 +121,7 @@ def layers_task(
         return [
             (name, operator, TensorFingerprint(**values)) for name, operator, values in content
         ], None
-    fed = reference(prepared)[0] if inputs is None else inputs
+    fed = run_reference(prepared)[0] if inputs is None else inputs
     layers: _Layers = confined(
         context, model, _layers, model, fed, inputs is not None, cache, types=(_Layers,)
     )

@@ -15,7 +15,7 @@ from farm.store import Store
 from farm.types import Failure, Model, Profile, Progress, Stage, batch_in_words
 
 if TYPE_CHECKING:
-    from farm.importers.summary import Outline
+    from farm.importers.summary import ModelSummary
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class CheckReport:
     `failure` is the error that would stop the build, if `outline` does not name it.
     """
 
-    outline: Outline | None
+    outline: ModelSummary | None
     operations: int | None = None
     stored_bytes: int | None = None
     loaded_bytes: int | None = None
@@ -69,7 +69,7 @@ def check(model: Model, profile: Profile, *, store: Store, show: Show) -> CheckR
 
 def check_task(context: TaskContext, model: Model, profile: Profile, cache: Path) -> CheckReport:
     """Check a model in a worker process, in a sandbox if the model needs one."""
-    from farm.importers.summary import Outline, Problem
+    from farm.importers.summary import ModelSummary, Problem
 
     read = []
     if profile.on_gpu:
@@ -84,25 +84,25 @@ def check_task(context: TaskContext, model: Model, profile: Profile, cache: Path
         profile,
         cache,
         read=read,
-        types=(CheckReport, Outline, Problem),
+        types=(CheckReport, ModelSummary, Problem),
     )
     return report
 
 
 def _check(context: TaskContext, model: Model, profile: Profile, cache: Path) -> CheckReport:
     """Summarise a model and lower it without generating code; called in the sandbox."""
+    from farm.checked_import import import_model
     from farm.compiler.build import as_build_errors
     from farm.importers import summary as outline
-    from farm.prepare import import_model
 
     context.note(Progress(Stage.IMPORTING, f"reading {Path(model.source).name}"))
-    report = CheckReport(outline.before_import(model))
+    report = CheckReport(outline.summarize_file(model))
     if report.outline is not None and report.outline.problems:
         return report
     try:
         imported = import_model(replace(model, quantize=None), cache, profile, lambda *_: None)
         if report.outline is None:
-            report = replace(report, outline=outline.of_imported(model, imported))
+            report = replace(report, outline=outline.summarize_imported(model, imported))
         report = replace(report, batch=batch_in_words(imported.inputs, imported.fixed))
         context.note(Progress(Stage.COMPILING, f"for {profile.name}: graph and schedules"))
         with as_build_errors(model.name, profile):

@@ -47,7 +47,7 @@ def build_of_run(run: Run, fleet: Fleet, store: Store) -> BuildOfPair:
 
     Raises UsageError if the run does not name its build or the build is no longer in the cache.
     """
-    from farm import prepare
+    from farm import checked_import
 
     again = (
         f"measure it again: farm bench --device {shlex.quote(run.device)} {shlex.quote(run.model)}"
@@ -59,7 +59,7 @@ def build_of_run(run: Run, fleet: Fleet, store: Store) -> BuildOfPair:
         raise UsageError(f"run {run.id} does not say which build it was of", why, again)
     artifact, model = (
         store.find(artifacts.KIND, run.artifact_digest),
-        store.find(prepare.KIND, run.model_digest),
+        store.find(checked_import.KIND, run.model_digest),
     )
     if artifact is None or model is None:
         gone = (
@@ -77,7 +77,7 @@ def build_of_run(run: Run, fleet: Fleet, store: Store) -> BuildOfPair:
             f"{gone} is not in {store.root}; made by {versions}",
             fix,
         )
-    prepared = prepare.load(run.model, model, cached=True)
+    prepared = checked_import.load_prepared(run.model, model, cached=True)
     built = artifacts.load_artifact(artifact, cached=True)
     built = replace(
         built,

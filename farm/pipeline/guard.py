@@ -221,12 +221,12 @@ def make(
 
     An open batch is one. Raises ModelError and BuildError.
     """
+    from farm.checked_import import import_model, precision_of
     from farm.compiler.build import as_build_errors, generate_module_code
     from farm.compiler.diagnostics.reference_steps import value_file
     from farm.compiler.diagnostics.steps_of_main import MainSteps
     from farm.compiler.execution_graph import graph_of
     from farm.compiler.tensor_cache import array_bytes
-    from farm.prepare import import_model, precision_of
 
     context.note(Progress(Stage.IMPORTING, f"reading {Path(model.source).name}"))
     imported = import_model(model, cache, host, lambda *_: None)

@@ -80,7 +80,7 @@ def quantize_task(
             "name the float model",
         )
     found, made = confined(context, model, _quantize, model, host, cache, types=(recipe.Recipe,))
-    recipe.write(
+    recipe.write_recipe(
         output, replace(made, source=model.source, module=model.module)
     )  # as asked, whatever a hostile model says
     quantized: Quantized = found
@@ -93,8 +93,8 @@ def _quantize(
     """Quantize a model and report on the result; called in the sandbox."""
     from farm import importers
     from farm.compiler.build import as_build_errors
-    from farm.quantize import make_recipe, prepare_float, settings_of
-    from farm.quantize.report import report
+    from farm.quantize import fold_for_quantization, make_recipe, quantize_settings
+    from farm.quantize.report import compare_with_float
 
     def note(text: str, fraction: float | None) -> None:
         context.note(Progress(Stage.IMPORTING, text, fraction))
@@ -102,6 +102,8 @@ def _quantize(
     note(f"reading {Path(model.source).name}", None)
     imported = importers.load(model, cache)
     with as_build_errors(model.name, host):
-        floating = prepare_float(settings_of(model), imported, Path(model.source).name)
+        floating = fold_for_quantization(
+            quantize_settings(model), imported, Path(model.source).name
+        )
         made = make_recipe(model, floating, host, note)
-        return report(model, floating, made, host, note), made
+        return compare_with_float(model, floating, made, host, note), made

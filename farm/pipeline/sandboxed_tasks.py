@@ -25,7 +25,7 @@ from farm.types import Model, Progress, Stage
 
 _BUILD_MODULES = ("farm.compiler.build", "farm.compiler.lower", "farm.compiler.codegen.executable")
 # Imported ahead of a task, with the importer.
-_MODULES = ("farm.prepare", *_BUILD_MODULES)
+_MODULES = ("farm.checked_import", *_BUILD_MODULES)
 
 
 def may_run_here(model: Model) -> bool:
@@ -147,5 +147,5 @@ def _in_sandbox(
 def _files_of(model: Model, source: Model) -> list[Path]:
     """Return the files that a model names: its own, its labels and its data sets."""
     named = (model.labels, model.dataset, model.calibration_data)
-    own = [Path(model.source), *importers.files_of(source)]
+    own = [Path(model.source), *importers.model_files(source)]
     return [*dict.fromkeys(own), *(path for path in named if path is not None)]

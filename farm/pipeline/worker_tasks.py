@@ -87,9 +87,9 @@ def agent_there(machine: str, cache: Path) -> Path | None:
 
 def kept_model_task(_: TaskContext, model: Model, cache: Path) -> Prepared | None:
     """Return a model that is prepared already; None if it has to be imported. May be a thread's."""
-    from farm import prepare
+    from farm import checked_import
 
-    return prepare.find_prepared(model, cache)
+    return checked_import.find_prepared(model, cache)
 
 
 def kept_build_task(
@@ -113,8 +113,8 @@ def prepare_task(
     If it is to be built for one of `profiles` with the code that the check generates, that becomes
     the build.
     """
+    from farm.checked_import import prepare, write_prepared
     from farm.compiler.build import GenerationResult, build_reuses_check_code
-    from farm.prepare import prepare, write_prepared
 
     def maker(
         context: TaskContext,

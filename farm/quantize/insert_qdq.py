@@ -40,22 +40,24 @@ _BEHIND = (
 
 
 @dataclass(frozen=True)
-class Point:
+class QuantizationPoint:
     """A tensor of a float model to be quantized, and its description."""
 
     variable: relax.Var
     name: str
 
 
-def points(module: tvm.IRModule) -> list[Point]:
+def quantization_points(module: tvm.IRModule) -> list[QuantizationPoint]:
     """Return the tensors to quantize, in the order of their first use."""
-    bindings = bindings_of(module)
+    bindings = main_bindings(module)
     bound = {binding.var: binding.value for binding in bindings}
-    found: dict[relax.Var, Point] = {}
+    found: dict[relax.Var, QuantizationPoint] = {}
     for binding in bindings:
         for place in quantized_arguments(binding.value):
             variable = binding.value.args[place]
-            found.setdefault(variable, Point(variable, describe_tensor(variable, bound)))
+            found.setdefault(
+                variable, QuantizationPoint(variable, describe_tensor(variable, bound))
+            )
     return list(found.values())
 
 
@@ -93,7 +95,7 @@ def insert_qdq(
     """
     inserter = _Inserter(
         module,
-        dict(zip((point.variable for point in points(module)), scales, strict=True)),
+        dict(zip((point.variable for point in quantization_points(module)), scales, strict=True)),
         settings,
     )
     result = module.clone()
@@ -114,11 +116,11 @@ def with_observed_outputs(module: tvm.IRModule, variables: Sequence[relax.Var]) 
     return relax.transform.Normalize()(changed)
 
 
-def dequantized(module: tvm.IRModule) -> list[relax.Var]:
+def dequantized_points(module: tvm.IRModule) -> list[relax.Var]:
     """Return the points of a quantized module in order: dequantized tensors that are no weights."""
     return [
         binding.var
-        for binding in bindings_of(module)
+        for binding in main_bindings(module)
         if op_name(binding.value) == "relax.dequantize"
         and constant_value(binding.value.args[0]) is None
     ]
@@ -196,7 +198,7 @@ def _is_float(expression: relax.Expr) -> bool:
     return str(getattr(expression.ty, "dtype", "")) == "float32"
 
 
-def bindings_of(module: tvm.IRModule) -> list[relax.VarBinding]:
+def main_bindings(module: tvm.IRModule) -> list[relax.VarBinding]:
     """Return the bindings of a module's `main`."""
     return [binding for block in module["main"].body.blocks for binding in block.bindings]
 

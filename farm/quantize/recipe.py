@@ -73,7 +73,7 @@ def is_recipe(model: Model) -> bool:
     return not is_python(model.source) and Path(model.source).suffix.lower() in RECIPES
 
 
-def write(path: Path, recipe: Recipe) -> None:
+def write_recipe(path: Path, recipe: Recipe) -> None:
     """Write a recipe to a file, either completely or not at all.
 
     Raises ModelError if the file cannot be written.
@@ -113,7 +113,7 @@ def write(path: Path, recipe: Recipe) -> None:
         ) from exc
 
 
-def read(path: Path) -> Recipe:
+def read_recipe(path: Path) -> Recipe:
     """Read a recipe. Raises ModelError if the file is not a recipe of this version."""
     dtype = path.suffix.lower().removeprefix(".")
     again, expected = f"make it again: {_command(dtype)}", _schema(dtype)
@@ -209,7 +209,7 @@ def float_model(model: Model, recipe: Recipe) -> Model:
     )
 
 
-def check_fits(
+def check_recipe_fits(
     recipe: Recipe, names: Sequence[str], weights: str, inputs: Sequence[TensorSpec], what: str
 ) -> None:
     """Raise ModelError if a float model is not the one of the recipe."""

@@ -13,7 +13,7 @@ import numpy as np
 from farm import data
 from farm.compiler import host_run, pipeline
 from farm.errors import ModelError
-from farm.importers.imported_model import Imported
+from farm.importers.imported_model import ImportedModel
 from farm.interleaved_measurement import inference_block, measure_interleaved, stop_after_rounds
 from farm.quantize import calibration, fp16_weights, insert_qdq
 from farm.quantize.calibration import FoldedModel, Inputs, Note, Run
@@ -25,7 +25,7 @@ _LAYER_SAMPLES = 16
 _ROUNDS = 9
 
 
-def report(
+def compare_with_float(
     model: Model, floating: FoldedModel, recipe: Recipe, host: Profile, note: Note
 ) -> Quantized:
     """Compare a float model with its quantized form.
@@ -35,17 +35,17 @@ def report(
     """
     imported, dtype = floating.imported, recipe.settings.dtype
     if recipe.settings.calibrates:
-        module, weights = calibration.quantized(floating, recipe.scales, recipe.settings)
+        module, weights = calibration.quantize_module(floating, recipe.scales, recipe.settings)
         bound = pipeline.fold_norms_and_constants(pipeline.bind_weights(module, weights))
         observed, remarks = (
-            insert_qdq.with_observed_outputs(bound, insert_qdq.dequantized(bound)),
+            insert_qdq.with_observed_outputs(bound, insert_qdq.dequantized_points(bound)),
             list[str](),
         )
     else:
         module, weights = fp16_weights.detach_weights(floating)
         observed, remarks = (
             fp16_weights.cast_weights_to_fp16(floating.observed),
-            fp16_weights.remarks(floating.module),
+            fp16_weights.conversion_remarks(floating.module),
         )
     layers, output = _layers(model, floating, observed, host, note)
     note("building both models", None)
@@ -99,7 +99,7 @@ def _layers(
     return tuple(sorted(found, key=lambda layer: layer.snr_db)), output
 
 
-def _samples(model: Model, imported: Imported) -> tuple[int, Iterable[Inputs]]:
+def _samples(model: Model, imported: ImportedModel) -> tuple[int, Iterable[Inputs]]:
     """Return how many samples layers are compared on, and these samples.
 
     Without calibration data that is the import's example.
@@ -118,7 +118,7 @@ def _decibels(signal: float, noise: float) -> float:
 
 
 def _accuracy(
-    model: Model, imported: Imported, runs: tuple[Run, Run], note: Note
+    model: Model, imported: ImportedModel, runs: tuple[Run, Run], note: Note
 ) -> tuple[tuple[int, int], int, str]:
     """Return how many labelled samples the float and the quantized model get right.
 

@@ -13,7 +13,7 @@ from farm_commands import farm
 from namespaces import machines
 from onnx_models import graph, node, save
 
-from farm import prepare
+from farm import checked_import
 from farm.api.resolve import host_profile
 from farm.cluster import ClusterEngine, open_cluster
 from farm.cluster.dask import DaskEngine
@@ -61,7 +61,7 @@ def test_a_model_file_is_imported_on_the_cluster_with_its_external_weights(
     assert kinds(cluster, "one") >= {"models", "artifacts"}
     (there,) = (cluster.cache("one") / "models").iterdir()
     (here,) = (home / "cache" / "models").iterdir()
-    own = prepare.digest(FLEET.model(str(home / "net.onnx")), home / "cache")
+    own = checked_import.prepared_digest(FLEET.model(str(home / "net.onnx")), home / "cache")
     assert there.name == here.name == own
     again = farm(*words, "--cluster", "tcp://127.0.0.1:9", folder=home)  # everything is here
     assert again.returncode == 0, again.stderr

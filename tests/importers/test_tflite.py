@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("tflite")
 pytest.importorskip("ai_edge_litert")
 
-from loop_nests import types_of
+from operator_types import types_of
 from PIL import Image
 from tflite_models import Graph
 from this_machine import HOST
@@ -384,7 +384,7 @@ def test_operators_that_cannot_be_imported_are_named_up_front(tmp_path, load):
     ) as caught:
         load(path)
     assert "custom FlexErf x1 (y)" in caught.value.why and "tf2onnx" in caught.value.fix
-    said = summary.before_import(Model("m", str(path)))
+    said = summary.summarize_file(Model("m", str(path)))
     assert said.operators == {"custom FlexErf": 1, "RELU": 1} and [
         one.nodes for one in said.problems
     ] == [("y",)]
@@ -414,7 +414,7 @@ def test_scales_that_tvm_does_not_read_are_refused(tmp_path, load):
     path = graph.save(tmp_path / "zeros.tflite", [x], [y])
     with pytest.raises(ModelError, match=r"FULLY_CONNECTED .*zero points") as caught:
         load(path)
-    assert summary.before_import(Model("m", str(path))).problems and "tf2onnx" in caught.value.fix
+    assert summary.summarize_file(Model("m", str(path))).problems and "tf2onnx" in caught.value.fix
 
 
 def test_two_tensors_of_one_name_are_refused(tmp_path, load):

@@ -41,7 +41,7 @@ from farm.processes.deadline import Deadline
 from farm.processes.workers import TaskContext
 from farm.quantize.recipe import Recipe
 from farm.quantize.recipe import _packed as packed
-from farm.quantize.recipe import read as read_recipe
+from farm.quantize.recipe import read_recipe as read_recipe
 from farm.sandbox.program import restricted
 from farm.store import Store
 from farm.types import Candidate, Device, DeviceBuild, Model, Quantize

@@ -58,7 +58,7 @@ def check(
     farm check --guard model.onnx
     """
     from farm.commands.progress import Spinner
-    from farm.importers.capabilities import capability_of
+    from farm.importers.format_risks import format_risk_of
     from farm.pipeline.check import check as check_model
     from farm.pipeline.guard import guard
 
@@ -72,7 +72,7 @@ def check(
             f"farm check --guard --profile {host.name} {model}",
         )
     with Spinner(session, f"{chosen.name} for {profile.name}") as spinner:
-        capability = capability_of(chosen)
+        capability = format_risk_of(chosen)
         report = check_model(chosen, profile, store=session.artifacts(), show=spinner.show)
         guarded = None
         if with_guard and report.builds:

@@ -409,7 +409,7 @@ def _bounded(intrinsic: str) -> Own:
         ):
             return None
         return builder.call_te(
-            vector_math.bounded(intrinsic, float(bounds[0].item())),
+            vector_math.max_or_min_with(intrinsic, float(bounds[0].item())),
             data[0],
             primfunc_name_hint=intrinsic,
         )

@@ -98,7 +98,7 @@ def _schedule_one(
     name: str, function: tirx.PrimFunc, selector: ConfigSelector
 ) -> tuple[tirx.PrimFunc, Kernel]:
     """Return the scheduled kernel and the report on it."""
-    if recurrent_layer_cost.is_recurrence(function):
+    if recurrent_layer_cost.is_recurrent_layer(function):
         return function, Kernel(name, recurrent.NAME, "")
     blocks = block_names(function)
     failure = "" if blocks else "it has no blocks to schedule"

@@ -64,8 +64,8 @@ def operation_count(function: tirx.PrimFunc) -> int:
 
     A reduction step counts two operations, any other computed element one.
     """
-    if recurrent_layer_cost.is_recurrence(function):
-        return recurrent_layer_cost.operations(function)
+    if recurrent_layer_cost.is_recurrent_layer(function):
+        return recurrent_layer_cost.operation_count(function)
     if not is_loop_nest(function):
         return 0
     sch = Schedule(tvm.IRModule({"main": function}))

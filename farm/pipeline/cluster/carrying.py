@@ -11,7 +11,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from farm import prepare
+from farm import checked_import
 from farm.cluster import ClusterEngine, ControllerChannel, Work
 from farm.processes.cancellation import Cancelled
 from farm.processes.workers import Kind, WorkerPool
@@ -42,7 +42,7 @@ def with_import(
     """
     worker, answer = engine.run(work, request(None), note)
     while isinstance(answer, Missing):
-        sent = request(packed(prepared.directory, prepare.KIND, prepared.digest))
+        sent = request(packed(prepared.directory, checked_import.KIND, prepared.digest))
         worker, answer = engine.run(work, sent, note, worker)
     return worker, answer
 
@@ -52,10 +52,10 @@ def imported_here(prepared: Prepared, archive: bytes | None, store: Store) -> Pa
 
     Raises ArchiveError for an archive that is damaged.
     """
-    directory = store.find(prepare.KIND, prepared.digest)
+    directory = store.find(checked_import.KIND, prepared.digest)
     if directory is None and archive is not None:
-        unpack(archive, prepare.KIND, prepared.digest, store)
-        directory = store.find(prepare.KIND, prepared.digest)
+        unpack(archive, checked_import.KIND, prepared.digest, store)
+        directory = store.find(checked_import.KIND, prepared.digest)
     return directory
 
 

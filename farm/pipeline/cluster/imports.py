@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from farm import importers, prepare
+from farm import checked_import, importers
 from farm.cluster import ClusterEngine, ControllerChannel
 from farm.compiler.build import build_reuses_check_code
 from farm.compiler.fingerprint import compiler_digest
@@ -69,7 +69,7 @@ def _size(model: Model) -> int:
     """Return the size of a model's files in bytes; 0 if one is missing or lies elsewhere."""
     try:
         importers.check_source(model)
-        files = importers.files_of(model)
+        files = importers.model_files(model)
         if Path(model.source).suffix.lower() == ".onnx":
             elsewhere = len(external_files(Path(model.source))) - len(files) + 1
             if elsewhere:
@@ -87,11 +87,11 @@ def import_on_cluster_task(
     It runs in a thread. Raises BuildError if what comes back is not the import that was asked for,
     and ModelError.
     """
-    files = importers.files_of(model)
+    files = importers.model_files(model)
     folder = files[0].parent
     content = tuple((path.relative_to(folder).as_posix(), path.read_bytes()) for path in files)
     request = ImportRequest(replace(model, labels=None), host, content, compiler_digest())
-    wanted = prepare.digest(model, store.root)
+    wanted = checked_import.prepared_digest(model, store.root)
     assert wanted is not None, "only a model with code has dependencies of its own"
     worker, answer = engine.run(import_here, request, context.note)
     if isinstance(answer, FarmError):
@@ -100,8 +100,8 @@ def import_on_cluster_task(
     try:
         if answer.digest != wanted:
             raise ArchiveError("its digest is not that of the model's files, or these changed")
-        if store.find(prepare.KIND, wanted) is None:
-            unpack(answer.archive, prepare.KIND, wanted, store)
+        if store.find(checked_import.KIND, wanted) is None:
+            unpack(answer.archive, checked_import.KIND, wanted, store)
         made = kept_model_task(context, model, store.root)
     except ArchiveError as error:
         what = f"what worker {worker} of the cluster sent is not the import of {model.name}"
@@ -139,6 +139,6 @@ def import_here(request: ImportRequest, line: ControllerChannel) -> ImportAnswer
                 PREPARE_S,
                 f"importing {model.name}",
             )
-        return ImportAnswer(made.digest, packed(made.directory, prepare.KIND, made.digest))
+        return ImportAnswer(made.digest, packed(made.directory, checked_import.KIND, made.digest))
     except FarmError as error:
         return error

@@ -21,12 +21,12 @@ from onnx_models import graph, node, save
 from rpc_servers import farm_agent, farm_tracker
 from waiting import wait_until
 
+from farm.checked_import import prepare
 from farm.commands.measure.tune import search_result_text
 from farm.errors import WrongAnswer
 from farm.pipeline.tuning.loop import TuningState
 from farm.pipeline.tuning.tune import tune
 from farm.pipeline.worker_tasks import compare_task
-from farm.prepare import prepare
 from farm.processes.workers import TaskContext
 from farm.store import RecordStore, Store
 from farm.types import Device, Limits, Model, Profile, Record

@@ -277,7 +277,7 @@ def test_reading_an_artifact_loads_no_tvm(context, prepared, cache, tmp_path):
     code = f"""
 import pickle, sys
 from pathlib import Path
-import farm.prepare
+import farm.checked_import
 from farm.compiler.build import build
 from farm.processes.workers import TaskContext
 here = Path({str(tmp_path)!r})

@@ -12,8 +12,8 @@ from relax_models import HOST
 from target_profiles import ARM
 
 from farm import executor
+from farm.checked_import import prepare
 from farm.compiler.build import build
-from farm.prepare import prepare
 from farm.processes import subprocesses
 from farm.types import Device, DeviceBuild, Model, Plan
 

@@ -6,14 +6,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from loop_nests import types_of
 from onnx_models import save
+from operator_types import types_of
 from qdq_models import Network, residual_network
 from relax_models import HOST
 from target_profiles import ARM
 from tvm import relax
 
 from farm import executor, importers
+from farm.checked_import import prepare
 from farm.compiler import host_run
 from farm.compiler.build import build
 from farm.compiler.graph.requantize import (
@@ -22,7 +23,6 @@ from farm.compiler.graph.requantize import (
     ScaledSums,
     round_mantissa,
 )
-from farm.prepare import prepare
 from farm.processes import subprocesses
 from farm.types import Device, Model
 

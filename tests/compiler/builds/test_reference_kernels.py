@@ -12,10 +12,10 @@ from relax_models import HOST
 from target_profiles import ARM
 
 from farm import importers
+from farm.checked_import import prepare
 from farm.compiler import host_run
 from farm.compiler.build import build
 from farm.compiler.diagnostics.reference_kernels import build_reference_kernels
-from farm.prepare import prepare
 from farm.store import RecordStore
 from farm.types import Model, Profile, Quantize
 

@@ -14,10 +14,10 @@ import pytest
 from onnx_models import graph, node, save
 
 from farm import executor, importers
+from farm.checked_import import prepare
 from farm.compiler.build import build
 from farm.compiler.lower import lower, resolve_target
 from farm.errors import FarmError, ModelError, WrongAnswer
-from farm.prepare import prepare
 from farm.types import Device, DeviceBuild, Model, Plan, Profile, Samples
 
 HOST = Profile(

@@ -15,13 +15,13 @@ from target_profiles import ARM
 from tvm import relax, tirx
 
 from farm import executor
+from farm.checked_import import prepare
 from farm.compiler import host_run, tensor_cache
 from farm.compiler.build import build
 from farm.compiler.codegen.executable import compile_executable
 from farm.compiler.graph import fp16_weights
 from farm.compiler.lower import lower, resolve_target
 from farm.compiler.tensor_cache import ON_LOAD
-from farm.prepare import prepare
 from farm.processes import subprocesses
 from farm.types import Device, DeviceBuild, Model, Plan, Profile, Quantize
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 import torch.ao.quantization.fx._decomposed
-from our_build import built
+from host_build import built
 from torch import nn
 from tvm import relax
 

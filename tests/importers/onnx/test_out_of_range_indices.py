@@ -7,8 +7,8 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
+from host_build import built
 from onnx import TensorProto, helper
-from our_build import built
 
 from farm import importers
 from farm.types import Model

@@ -10,10 +10,10 @@ from onnx_models import graph, node, save
 from this_machine import HOST
 
 from farm import importers, quantize
+from farm.checked_import import import_model
 from farm.errors import ModelError
-from farm.prepare import import_model
 from farm.quantize import fp16_weights, recipe
-from farm.quantize.report import report
+from farm.quantize.report import compare_with_float
 from farm.types import Model, Quantize
 
 HALF = Quantize(dtype="float16")
@@ -50,8 +50,8 @@ def test_weights_are_rounded_to_float16_and_the_reference_stays_the_float_model(
 
 def test_a_report_names_each_layer_and_what_rounding_does_to_it(tmp_path):
     model = network(tmp_path)
-    floating = fp16_weights.floating(importers.load(model, tmp_path), "net")
-    said = report(
+    floating = fp16_weights.fold_fp16_model(importers.load(model, tmp_path), "net")
+    said = compare_with_float(
         model, floating, quantize.make_recipe(model, floating, HOST, silent), HOST, silent
     )
     assert [layer.name for layer in sorted(said.layers, key=lambda layer: layer.index)] == [
@@ -66,8 +66,8 @@ def test_a_weight_above_what_float16_holds_stays_float32_and_is_named(tmp_path):
     large = numbers.standard_normal((64, 48))
     large[5, 5] = 70000
     model = network(tmp_path, b=large)
-    floating = fp16_weights.floating(importers.load(model, tmp_path), "net")
-    assert fp16_weights.remarks(floating.module) == [
+    floating = fp16_weights.fold_fp16_model(importers.load(model, tmp_path), "net")
+    assert fp16_weights.conversion_remarks(floating.module) == [
         "a weight of 64x48 stays float32: 7e+04 is above 65504"
     ]
     made = import_model(model, tmp_path, HOST, silent)
@@ -104,10 +104,10 @@ def test_numbers_that_lose_digits_are_counted(tmp_path, small, zero, said):
     first = np.random.default_rng(17).uniform(0.5, 1, (32, 64))
     first[0, :small], first[1, :zero] = 1e-6, 1e-9
     second = np.ones((64, 48))
-    floating = fp16_weights.floating(
+    floating = fp16_weights.fold_fp16_model(
         importers.load(network(tmp_path, a=first, b=second), tmp_path), "net"
     )
-    assert fp16_weights.remarks(floating.module) == [said]
+    assert fp16_weights.conversion_remarks(floating.module) == [said]
 
 
 def test_a_model_without_weights_to_halve_is_refused(tmp_path):
@@ -121,14 +121,16 @@ def test_a_model_without_weights_to_halve_is_refused(tmp_path):
 def test_what_is_missing_in_a_recipe_is_named(tmp_path):
     (tmp_path / "bad.float16").write_text('{"schema": "farm/float16/1"}')
     with pytest.raises(ModelError, match="is no quantized model") as caught:
-        recipe.read(tmp_path / "bad.float16")
+        recipe.read_recipe(tmp_path / "bad.float16")
     assert caught.value.why == "it has no 'source'" and "--to float16" in caught.value.fix
 
 
 def test_a_recipe_is_the_same_model_and_notices_another_one(tmp_path):
     model = network(tmp_path)
-    floating = fp16_weights.floating(importers.load(model, tmp_path), "net")
-    recipe.write(tmp_path / "net.float16", quantize.make_recipe(model, floating, HOST, silent))
+    floating = fp16_weights.fold_fp16_model(importers.load(model, tmp_path), "net")
+    recipe.write_recipe(
+        tmp_path / "net.float16", quantize.make_recipe(model, floating, HOST, silent)
+    )
     again = import_model(Model("again", str(tmp_path / "net.float16")), tmp_path, HOST, silent)
     first = import_model(model, tmp_path, HOST, silent)
     assert all(

@@ -13,7 +13,7 @@ from typing import Any
 import onnx
 from onnx import TensorProto, numpy_helper
 
-from farm.importers.onnx.inferred_types import inferred
+from farm.importers.onnx.inferred_types import infer_types
 
 _FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16)
 _INTEGERS = tuple(
@@ -23,7 +23,7 @@ _WHOLE_BYTES = (*_FLOATS, *_INTEGERS, TensorProto.BOOL)
 
 
 @dataclass(frozen=True)
-class Facts:
+class GraphFacts:
     """Known facts about a graph: constants, element types, shapes and the names that are read."""
 
     constants: Mapping[str, Any] = field(default_factory=dict)
@@ -32,11 +32,11 @@ class Facts:
     read: frozenset[str] = frozenset()
 
 
-def facts(model: onnx.ModelProto) -> Facts:
+def graph_facts(model: onnx.ModelProto) -> GraphFacts:
     """Return the facts of a model's graph."""
     graph = model.graph
     try:
-        typed = inferred(model)
+        typed = infer_types(model)
     except Exception:  # ONNX's inference can raise on models that TVM imports
         typed = graph
     values = (*typed.input, *typed.value_info, *typed.output)
@@ -49,12 +49,12 @@ def facts(model: onnx.ModelProto) -> Facts:
     read = {name for node in graph.node for name in node.input} | {
         value.name for value in graph.output
     }
-    return Facts(
+    return GraphFacts(
         {tensor.name: tensor for tensor in graph.initializer}, types, shapes, frozenset(read)
     )
 
 
-def refusal(node: onnx.NodeProto, known: Facts) -> str:
+def unsupported_reason(node: onnx.NodeProto, known: GraphFacts) -> str:
     """Return the unsupported aspect of a node as text; "" if the node is supported."""
     rule = _RULES.get(node.op_type)
     return "" if rule is None or node.domain not in ("", "ai.onnx") else rule(node, known)
@@ -72,12 +72,12 @@ def _attribute(node: onnx.NodeProto, name: str, default: Any = None) -> Any:
     )
 
 
-def _used(node: onnx.NodeProto, output: int, known: Facts) -> bool:
+def _used(node: onnx.NodeProto, output: int, known: GraphFacts) -> bool:
     """Return whether an output of a node is read."""
     return len(node.output) > output and node.output[output] in known.read
 
 
-def _batch_normalization(node: onnx.NodeProto, known: Facts) -> str:
+def _batch_normalization(node: onnx.NodeProto, known: GraphFacts) -> str:
     """Refuse training mode."""
     training = _attribute(node, "training_mode", 0) or any(
         _used(node, output, known) for output in range(1, len(node.output))
@@ -85,13 +85,13 @@ def _batch_normalization(node: onnx.NodeProto, known: Facts) -> str:
     return "training_mode=1; export the model in evaluation mode" if training else ""
 
 
-def _layer_normalization(node: onnx.NodeProto, known: Facts) -> str:
+def _layer_normalization(node: onnx.NodeProto, known: GraphFacts) -> str:
     """Refuse the outputs Mean and InvStdDev."""
     used = any(_used(node, output, known) for output in range(1, len(node.output)))
     return "the outputs Mean and InvStdDev" if used else ""
 
 
-def _dropout(node: onnx.NodeProto, known: Facts) -> str:
+def _dropout(node: onnx.NodeProto, known: GraphFacts) -> str:
     """Refuse the output mask and training mode."""
     if _used(node, 1, known):
         return "the output mask"
@@ -102,7 +102,7 @@ def _dropout(node: onnx.NodeProto, known: Facts) -> str:
     return "" if off else "training_mode; export the model in evaluation mode"
 
 
-def _cast(node: onnx.NodeProto, known: Facts) -> str:
+def _cast(node: onnx.NodeProto, known: GraphFacts) -> str:
     """Refuse types other than bool, integers of 8 to 64 bits and floats of 16 to 64 bits."""
     wanted = (
         known.types.get(node.input[1]) if node.op_type == "CastLike" else _attribute(node, "to")
@@ -113,7 +113,7 @@ def _cast(node: onnx.NodeProto, known: Facts) -> str:
     return ""
 
 
-def _bit_cast(node: onnx.NodeProto, known: Facts) -> str:
+def _bit_cast(node: onnx.NodeProto, known: GraphFacts) -> str:
     """Refuse the types that `_cast` refuses, and bool from bytes that may be neither 0 nor 1."""
     to_bool = _attribute(node, "to") == TensorProto.BOOL
     if to_bool and known.types.get(node.input[0]) != TensorProto.BOOL:
@@ -121,7 +121,7 @@ def _bit_cast(node: onnx.NodeProto, known: Facts) -> str:
     return _cast(node, known)
 
 
-def _mod(node: onnx.NodeProto, known: Facts) -> str:
+def _mod(node: onnx.NodeProto, known: GraphFacts) -> str:
     """Refuse fmod=0 on floating point."""
     floating = known.types.get(node.input[0]) in _FLOATS
     return (
@@ -131,17 +131,17 @@ def _mod(node: onnx.NodeProto, known: Facts) -> str:
     )
 
 
-def _roi_align(node: onnx.NodeProto, _: Facts) -> str:
+def _roi_align(node: onnx.NodeProto, _: GraphFacts) -> str:
     """Refuse mode='max'."""
     return "mode='max'" if _attribute(node, "mode", b"avg") == b"max" else ""
 
 
-def _space_to_depth(node: onnx.NodeProto, _: Facts) -> str:
+def _space_to_depth(node: onnx.NodeProto, _: GraphFacts) -> str:
     """Refuse mode='CRD'."""
     return "mode='CRD'" if _attribute(node, "mode", b"DCR") == b"CRD" else ""
 
 
-def _resize(node: onnx.NodeProto, known: Facts) -> str:
+def _resize(node: onnx.NodeProto, known: GraphFacts) -> str:
     """Refuse antialiasing, and scales that give no whole extents.
 
     TVM samples by the ratio of the extents, which equals the scale only if the extents are whole.
@@ -169,7 +169,7 @@ def _resize(node: onnx.NodeProto, known: Facts) -> str:
     return ""
 
 
-def _by_value(_: onnx.NodeProto, __: Facts) -> str:
+def _by_value(_: onnx.NodeProto, __: GraphFacts) -> str:
     """Refuse operators whose output shape depends on values."""
     return (
         "the size of its result depends on the values of its inputs; end the model before it and "
@@ -177,7 +177,7 @@ def _by_value(_: onnx.NodeProto, __: Facts) -> str:
     )
 
 
-def _loop(_: onnx.NodeProto, __: Facts) -> str:
+def _loop(_: onnx.NodeProto, __: GraphFacts) -> str:
     """Refuse loops whose number of runs is not known; the others have been unrolled."""
     return (
         "the number of its runs depends on the values of inputs, or is too large; state inputs "
@@ -186,7 +186,7 @@ def _loop(_: onnx.NodeProto, __: Facts) -> str:
     )
 
 
-_RULES: dict[str, Callable[[onnx.NodeProto, Facts], str]] = {
+_RULES: dict[str, Callable[[onnx.NodeProto, GraphFacts], str]] = {
     "BatchNormalization": _batch_normalization,
     "LayerNormalization": _layer_normalization,
     "Dropout": _dropout,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import host_build
 import numpy as np
 import onnx
-import our_build
 import pytest
 from onnx_models import graph, node, save
 
@@ -41,14 +41,14 @@ def growing(condition: list[onnx.NodeProto] | None = None, **weights: Any) -> on
     return body(nodes, inputs, {"on": GOING, "next": [2, 3], "each": [2, 3]}, **weights)
 
 
-def imported(path: Path) -> importers.Imported:
+def imported(path: Path) -> importers.ImportedModel:
     return importers.load(Model("loop", str(path)), path.parent)
 
 
 def agrees(path: Path) -> None:
     made = imported(path)
     expected = made.reference(made.example)
-    for ours, theirs in zip(our_build.answers(made), expected, strict=True):
+    for ours, theirs in zip(host_build.answers(made), expected, strict=True):
         assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
         np.testing.assert_allclose(ours, theirs, atol=1e-6, rtol=1e-6)
 
@@ -67,7 +67,7 @@ def looping(path: Path, inner: onnx.GraphProto, runs: int, opset: int = 17, **mo
 def test_a_loop_of_a_known_number_of_runs_is_unrolled(opset, tmp_path):
     path = looping(tmp_path / "loop.onnx", growing(), 4, opset)
     agrees(path)
-    assert importers.summary.before_import(Model("loop", str(path))).problems == ()
+    assert importers.summary.summarize_file(Model("loop", str(path))).problems == ()
 
 
 def test_a_loop_ends_where_its_condition_is_known_to_be_false(tmp_path):
@@ -196,7 +196,7 @@ def test_the_number_of_runs_can_be_stated(tmp_path):
     )
     path = save(tmp_path / "loop.onnx", whole)
     made = importers.load(Model("loop", str(path), values={"runs": 3}), path.parent)
-    for ours, theirs in zip(our_build.answers(made), made.reference(made.example), strict=True):
+    for ours, theirs in zip(host_build.answers(made), made.reference(made.example), strict=True):
         np.testing.assert_allclose(ours, theirs, atol=1e-6, rtol=1e-6)
 
 

@@ -10,7 +10,7 @@ SAVE = (
 )
 
 
-def pickled_objects(path: Path) -> list[str]:
+def callables_in_pickle(path: Path) -> list[str]:
     """Return the classes and functions, besides those of weights, that a pickle would call.
 
     Nothing is called.

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from host_build import answers, assert_agrees
 from onnx import TensorProto, helper, numpy_helper
-from our_build import answers, assert_agrees
 
 from farm import importers
 from farm.errors import ModelError

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from our_build import assert_agrees
+from host_build import assert_agrees
 
 from farm import importers
 from farm.errors import ModelError
@@ -34,7 +34,7 @@ def voice(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def imported(path: Path, **values: Any) -> importers.Imported:
+def imported(path: Path, **values: Any) -> importers.ImportedModel:
     return importers.load(
         Model("voice", str(path), shapes={"x": (2, 3)}, values=values), path.parent
     )

@@ -6,13 +6,13 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from farm.importers.torch.load import FileKind, kind_of
+from farm.importers.torch.load import FileKind, detect_file_kind
 from farm.types import Model
 from farm.types.python_source import is_python
 
 
 @dataclass(frozen=True, slots=True)
-class Capability:
+class FormatRisk:
     """A format: its name, whether it is a program, and how farm limits what it could do."""
 
     format: str
@@ -23,31 +23,31 @@ class Capability:
         return f"{self.format}, {'a program' if self.program else 'data'}: {self.note}"
 
 
-ONNX = Capability(
+ONNX = FormatRisk(
     "ONNX", False, "a graph of operators; external weights are read from the model's folder alone"
 )
-TFLITE = Capability(
+TFLITE = FormatRisk(
     "TFLite", False, "a graph of operators in one file; operators of your own are refused"
 )
-EXPORTED = Capability(
+EXPORTED = FormatRisk(
     "exported program of torch",
     True,
     "farm refuses code, pickles and operators that do more than compute",
 )
-SCRIPT = Capability(
+SCRIPT = FormatRisk(
     "TorchScript", True, "farm refuses operators that read or write files, start programs or print"
 )
-WEIGHTS = Capability(
+WEIGHTS = FormatRisk(
     "weights of torch",
     False,
     "a pickle, of which tensors are read and nothing else; --module is code, and yours",
 )
-PYTHON = Capability("Python", True, "it runs with all your rights: name only code that you trust")
+PYTHON = FormatRisk("Python", True, "it runs with all your rights: name only code that you trust")
 
 _OF_TORCH = {FileKind.PROGRAM: EXPORTED, FileKind.SCRIPT: SCRIPT, FileKind.PICKLE: WEIGHTS}
 
 
-def capability_of(model: Model) -> Capability | None:
+def format_risk_of(model: Model) -> FormatRisk | None:
     """Return the capability of a model's format, determined by its file's content.
 
     Returns None for a file that cannot be read; the import reports the reason.
@@ -59,7 +59,7 @@ def capability_of(model: Model) -> Capability | None:
     if suffix in (".onnx", ".tflite"):
         return ONNX if suffix == ".onnx" else TFLITE
     try:
-        kind = kind_of(path)
+        kind = detect_file_kind(path)
     except (OSError, zipfile.BadZipFile):
         return None
     return None if kind is None else _OF_TORCH[kind]

@@ -17,5 +17,5 @@ def test_the_reference_of_a_maximum_over_a_padding_with_zeros_counts_the_zeros(t
     path = save(
         tmp_path / "pad_pool.onnx", graph(nodes, {"x": [1, 1, 2, 2]}, {"y": [1, 1, 2, 2]}, weights)
     )
-    (largest,) = runtime.session(path).run(None, {"x": np.full((1, 1, 2, 2), -1, "float32")})
+    (largest,) = runtime.create_session(path).run(None, {"x": np.full((1, 1, 2, 2), -1, "float32")})
     np.testing.assert_array_equal(largest, np.zeros((1, 1, 2, 2), "float32"))

@@ -13,12 +13,12 @@ from onnx_models import graph, node, save
 from this_machine import HOST
 from tvm import topi
 
-from farm import importers, prepare, stats
+from farm import checked_import, importers, stats
+from farm.checked_import import KIND, run_reference
 from farm.compiler.cpu import conv_dense
 from farm.compiler.host_run import flatten_outputs
 from farm.errors import BuildError, ModelError, WrongAnswer
 from farm.importers.onnx import converters
-from farm.prepare import KIND, reference
 from farm.processes.workers import TaskContext
 from farm.types import LIMITS, Model, Prepared, Preprocess, Profile
 
@@ -51,7 +51,7 @@ def run(tmp_path: Path, cache: Path):
     context = TaskContext(tmp_path / "scratch")
 
     def once(model: Model, host: Profile = HOST) -> Prepared:
-        return prepare.prepare(context, model, host, cache)
+        return checked_import.prepare(context, model, host, cache)
 
     return once
 
@@ -107,7 +107,7 @@ def test_a_prepared_model_says_what_it_takes_gives_and_how_well_it_agrees(run, m
 
 
 def test_the_reference_is_an_example_and_what_the_engine_makes_of_it(run, model):
-    inputs, outputs = reference(run(model))
+    inputs, outputs = run_reference(run(model))
     np.testing.assert_allclose(outputs[0], inputs["x"], rtol=1e-6)
 
 
@@ -129,7 +129,9 @@ def test_a_changed_file_is_prepared_anew(run, model, cache):
     second = run(model)
     assert (second.cached, len(kept(cache))) == (False, 2)
     assert second.digest != first.digest
-    np.testing.assert_allclose(reference(second)[1][0], 3 * reference(first)[1][0], rtol=1e-5)
+    np.testing.assert_allclose(
+        run_reference(second)[1][0], 3 * run_reference(first)[1][0], rtol=1e-5
+    )
 
 
 def test_other_shapes_are_another_model(run, tmp_path):
@@ -184,7 +186,7 @@ def test_a_python_source_is_found_again_too_and_anew_when_its_file_changes(
 
 def test_an_import_that_another_compiler_passed_is_checked_again(run, model, monkeypatch):
     first = run(model)
-    monkeypatch.setattr(prepare, "compiler_digest", lambda: "other sources")
+    monkeypatch.setattr(checked_import, "compiler_digest", lambda: "other sources")
     again = run(model)
     assert not again.cached and again.digest != first.digest
     monkeypatch.undo()
@@ -319,7 +321,9 @@ def test_a_source_that_reads_another_file_than_last_time_is_prepared(tmp_path, c
         limits = {
             precision: replace(limits, max_abs=max_abs) for precision, limits in LIMITS.items()
         }
-        assert not prepare.prepare(context, replace(model, limits=limits), HOST, cache).cached
+        assert not checked_import.prepare(
+            context, replace(model, limits=limits), HOST, cache
+        ).cached
     assert len(kept(cache)) == 2
 
 
@@ -337,6 +341,6 @@ def test_results_are_flattened_in_order():
 
 def test_the_tolerance_is_that_of_the_agreement(run, model):
     prepared = run(model)
-    _, outputs = reference(prepared)
+    _, outputs = run_reference(prepared)
     assert stats.agreement([outputs[0] + 0.9e-4], outputs, model.limits[prepared.precision]).right
     assert not stats.agreement([outputs[0] + 4e-4], outputs, model.limits[prepared.precision]).right

@@ -69,10 +69,10 @@ def test_an_example_that_is_none_is_refused(example: bytes, tmp_path: Path) -> N
     content = {**PLAIN, "example": base64.b64encode(example).decode()}
     (tmp_path / "net.float16").write_text(json.dumps(content))
     if example.startswith(b"PK\5\6"):
-        assert recipe.read(tmp_path / "net.float16").example == {}
+        assert recipe.read_recipe(tmp_path / "net.float16").example == {}
         return
     with pytest.raises(ModelError, match="is no quantized model") as raised:
-        recipe.read(tmp_path / "net.float16")
+        recipe.read_recipe(tmp_path / "net.float16")
     assert all(raised.value.parts())
 
 
@@ -84,7 +84,7 @@ def test_an_example_that_unpacks_to_gigabytes_is_not_unpacked(
     packed = base64.b64encode(archive(array("(1048576,)", bytes(4 << 20)))).decode()
     (tmp_path / "net.float16").write_text(json.dumps({**PLAIN, "example": packed}))
     with pytest.raises(ModelError, match="is no quantized model") as raised:
-        recipe.read(tmp_path / "net.float16")
+        recipe.read_recipe(tmp_path / "net.float16")
     assert "unpacks to 4,194," in raised.value.why
 
 
@@ -94,4 +94,4 @@ def test_an_example_that_unpacks_to_gigabytes_is_not_unpacked(
 def test_what_is_no_recipe_is_one_error(text: str, tmp_path: Path) -> None:
     (tmp_path / "net.float16").write_text(text)
     with pytest.raises(ModelError, match="is no quantized model"):
-        recipe.read(tmp_path / "net.float16")
+        recipe.read_recipe(tmp_path / "net.float16")

@@ -38,7 +38,7 @@ from farm.types import LIMITS, Agreement, Limits, Model, Prepared, Profile, Prog
 if TYPE_CHECKING:
     import numpy as np
 
-    from farm.importers import Imported
+    from farm.importers import ImportedModel
     from farm.quantize.calibration import Note
 
     Array = np.ndarray[Any, Any]
@@ -82,15 +82,15 @@ def prepare(
     imported, and WrongAnswer if our build of it does not agree with the reference.
     """
     store = Store(cache, upstream)
-    before = digest(model, cache)
+    before = prepared_digest(model, cache)
     if before and (kept := store.find(KIND, before)):
-        return load(model.name, kept, cached=True)
+        return load_prepared(model.name, kept, cached=True)
     context.note(Progress(Stage.IMPORTING, f"reading {Path(model.source).name}"))
     with store.scratch() as scratch:
         for made in (scratch / "first", scratch / "second"):
             made.mkdir()
             generated = (maker or write_prepared)(context, model, host, cache, made, keep_build)
-            found = digest(model, cache)
+            found = prepared_digest(model, cache)
             if found is not None and before in (None, found):
                 break
             before = found  # a `python:` source may read other files than its last record names
@@ -103,7 +103,7 @@ def prepare(
                 _moved(made / name, folder / name)
         kept = store.find(KIND, found)
         assert kept is not None, "published, and not there"
-        prepared = load(model.name, kept, cached=False)
+        prepared = load_prepared(model.name, kept, cached=False)
         if generated:
             publish_checked_build(prepared, host, store, generated, made / BUILD)
     return prepared
@@ -114,9 +114,9 @@ def find_prepared(model: Model, cache: Path) -> Prepared | None:
 
     Nothing is imported for this. Raises ModelError if a file of the model cannot be read.
     """
-    found = digest(model, cache)
+    found = prepared_digest(model, cache)
     folder = found and Store(cache).find(KIND, found)
-    return load(model.name, folder, cached=True) if folder else None
+    return load_prepared(model.name, folder, cached=True) if folder else None
 
 
 def write_prepared(
@@ -153,13 +153,17 @@ def write_prepared(
         return _prepare_into(folder, context, model, fixed, host, seconds, keep_build)
 
 
-def import_model(model: Model, cache: Path, host: Profile, note: Note) -> Imported:
+def import_model(model: Model, cache: Path, host: Profile, note: Note) -> ImportedModel:
     """Import a model and, if it asks for that, quantize it. `host` is the profile of this machine.
 
     Raises ModelError if it cannot be imported or quantized.
     """
     imported = importers.load(quantize.float_model(model), cache)
-    return quantize.apply(model, imported, host, note) if quantize.applies_to(model) else imported
+    return (
+        quantize.quantize_imported(model, imported, host, note)
+        if quantize.is_quantized_by_farm(model)
+        else imported
+    )
 
 
 def _moved(source: Path, target: Path) -> None:
@@ -173,7 +177,7 @@ def _moved(source: Path, target: Path) -> None:
     source.rename(target)
 
 
-def load(name: str, folder: Path, *, cached: bool) -> Prepared:
+def load_prepared(name: str, folder: Path, *, cached: bool) -> Prepared:
     """Read a stored model under the name `name`.
 
     Raises ModelError if its file is not what `write_prepared` writes: a sandboxed process made it.
@@ -217,7 +221,7 @@ def _wrong(prepared: Prepared) -> str:
     return "" if prepared.precision in LIMITS else "precision"
 
 
-def reference(prepared: Prepared) -> tuple[dict[str, Array], list[Array]]:
+def run_reference(prepared: Prepared) -> tuple[dict[str, Array], list[Array]]:
     """Return example inputs by name, and the reference engine's outputs for them.
 
     Raises ModelError if the file is not what `write_prepared` writes.
@@ -235,7 +239,7 @@ def reference(prepared: Prepared) -> tuple[dict[str, Array], list[Array]]:
     return inputs, values[len(prepared.inputs) :]
 
 
-def digest(model: Model, cache: Path) -> str | None:
+def prepared_digest(model: Model, cache: Path) -> str | None:
     """Return the digest of everything that the prepared model depends on.
 
     Returns None if only importing the model can tell. Raises ModelError if the data set cannot be
@@ -266,7 +270,7 @@ def _prepare_into(
     folder: Path,
     context: TaskContext,
     model: Model,
-    imported: Imported,
+    imported: ImportedModel,
     host: Profile,
     seconds: dict[str, float],
     keep_build: bool,
@@ -319,7 +323,7 @@ def _prepare_into(
     return generated
 
 
-def _of_another_batch(imported: Imported) -> dict[str, Array]:
+def _of_another_batch(imported: ImportedModel) -> dict[str, Array]:
     """Return an example with a batch size that no other extent of the model is likely to have."""
     specs = [
         replace(spec, shape=(_ANOTHER_BATCH, *spec.shape[1:]))
@@ -330,15 +334,19 @@ def _of_another_batch(imported: Imported) -> dict[str, Array]:
 
 
 def _checked(
-    model: Model, imported: Imported, ours: Sequence[Array], theirs: Sequence[Array], limits: Limits
+    model: Model,
+    imported: ImportedModel,
+    ours: Sequence[Array],
+    theirs: Sequence[Array],
+    limits: Limits,
 ) -> Agreement:
     """Return the agreement of our answers with the reference's.
 
     Raises WrongAnswer if it is beyond the limits.
     """
     check = stats.agreement(ours, theirs, limits)
-    if not check.right and quantize.applies_to(model):
-        dtype = quantize.settings_of(model).dtype
+    if not check.right and quantize.is_quantized_by_farm(model):
+        dtype = quantize.quantize_settings(model).dtype
         tries = (
             "try --calibration minmax or percentile, scales for each channel, or more samples of "
             "what it will be fed"
@@ -378,7 +386,7 @@ def precision_of(module: Any) -> str:
 
 
 def _difference(
-    imported: Imported, ours: Sequence[Array], theirs: Sequence[Array], check: Agreement
+    imported: ImportedModel, ours: Sequence[Array], theirs: Sequence[Array], check: Agreement
 ) -> str:
     """Describe how our answer differs from the reference's."""
     for spec, one, other in zip(imported.outputs, ours, theirs, strict=True):
@@ -394,7 +402,7 @@ def _difference(
 
 
 def _reference_accuracy(
-    context: TaskContext, model: Model, imported: Imported
+    context: TaskContext, model: Model, imported: ImportedModel
 ) -> tuple[int | None, int | None]:
     """Return how many labelled samples the reference classifies right, and of how many.
 
@@ -420,7 +428,7 @@ def _reference_accuracy(
 
 
 def _run_here(
-    model: Model, imported: Imported, host: Profile, examples: Sequence[Mapping[str, Array]]
+    model: Model, imported: ImportedModel, host: Profile, examples: Sequence[Mapping[str, Array]]
 ) -> list[list[Array]]:
     """Run our own build of the model on each example in this process."""
     with as_build_errors(model.name, host):
@@ -430,7 +438,7 @@ def _run_here(
 
 def _build_and_run(
     model: Model,
-    imported: Imported,
+    imported: ImportedModel,
     host: Profile,
     examples: Sequence[Mapping[str, Array]],
     folder: Path,
