@@ -30,9 +30,9 @@ from farm.errors import BuildError, ModelError, WrongAnswer
 from farm.importers.imported_model import example_inputs, with_fixed_shapes
 from farm.processes.workers import TaskContext
 from farm.sandbox.array_files import read_arrays
-from farm.sandbox.field_types import wrong_field
+from farm.sandbox.field_types import find_mistyped_field
 from farm.store import Store, Upstream, digest_of
-from farm.time_ledger import timed
+from farm.time_ledger import add_duration
 from farm.types import LIMITS, Agreement, Limits, Model, Prepared, Profile, Progress, Stage
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def write_prepared(
     def note(text: str, fraction: float | None) -> None:
         context.note(Progress(Stage.IMPORTING, text, fraction))
 
-    with timed(seconds, "import"):
+    with add_duration(seconds, "import"):
         imported = import_model(model, cache, host, note)
     try:
         return _prepare_into(folder, context, model, imported, host, seconds, keep_build)
@@ -146,7 +146,7 @@ def write_prepared(
         if not imported.open:
             raise
         context.note(Progress(Stage.IMPORTING, "again, for a batch of 1"))
-        with timed(seconds, "import"):
+        with add_duration(seconds, "import"):
             fixed = import_model(with_fixed_shapes(model, imported.inputs), cache, host, note)
         shutil.rmtree(folder / BUILD, ignore_errors=True)
         fixed = replace(fixed, fixed=f"{error.what}: {error.why}")
@@ -209,7 +209,7 @@ def load_prepared(name: str, folder: Path, *, cached: bool) -> Prepared:
 def _wrong(prepared: Prepared) -> str:
     """Return a field of a prepared model with a value that no model has; "" if there is none."""
     for part in (prepared, prepared.check, *prepared.inputs, *prepared.outputs):
-        if name := wrong_field(part):
+        if name := find_mistyped_field(part):
             return name
     for spec in (*prepared.inputs, *prepared.outputs):
         if (
@@ -283,13 +283,13 @@ def _prepare_into(
     import tvm
 
     context.note(Progress(Stage.IMPORTING, f"asking {imported.engine}"))
-    with timed(seconds, "reference"):
+    with add_duration(seconds, "reference"):
         examples = [imported.example, *([_of_another_batch(imported)] if imported.open else [])]
         expected = [imported.reference(example) for example in examples]
     context.note(Progress(Stage.IMPORTING, "checking the import on this machine"))
     (folder / MODULE).write_text(tvm.ir.save_json(imported.module))
     generated: GenerationResult | None = None
-    with timed(seconds, "check"):
+    with add_duration(seconds, "check"):
         if keep_build:
             generated, answers = _build_and_run(model, imported, host, examples, folder)
         else:
@@ -301,7 +301,7 @@ def _prepare_into(
         _checked(model, imported, *pair, model.limits[precision])
         for pair in zip(answers, expected, strict=True)
     ]
-    with timed(seconds, "reference"):  # last, because it may take long
+    with add_duration(seconds, "reference"):  # last, because it may take long
         correct, total = _reference_accuracy(context, model, imported)
     np.savez(folder / WEIGHTS, *imported.weights)
     named: dict[str, Array] = {f"input:{name}": value for name, value in imported.example.items()}

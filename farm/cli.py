@@ -155,7 +155,7 @@ for command in (
 
 def main() -> NoReturn:
     """Run the command line and exit."""
-    signals.catch()
+    signals.catch_signals()
     leave_torch_out()
     try:
         with sanitized_streams(), deferred_warnings():

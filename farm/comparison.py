@@ -82,7 +82,7 @@ class Changepoint:
 
     before: Run
     after: Run
-    step: stats.Step
+    step: stats.LevelShift
     differences: tuple[str, ...]
 
     @property
@@ -107,7 +107,7 @@ def runs_with_latency(runs: Iterable[Run]) -> list[Run]:
 
 def changepoints(runs: Sequence[Run]) -> list[Changepoint]:
     """Return the steps in the medians of one model's runs on one device, in time order."""
-    found = stats.steps([run.latency.p50_ms for run in runs if run.latency])
+    found = stats.find_level_shifts([run.latency.p50_ms for run in runs if run.latency])
     sides = [(runs[step.index - 1], runs[step.index], step) for step in found]
     return [
         Changepoint(before, after, step, tuple(describe_differences(before, after)))
@@ -138,7 +138,7 @@ def compare(
     found = dict(
         zip(
             map(id, trusted),
-            stats.compare([(_seconds(a), _seconds(b)) for a, b in trusted], confidence),
+            stats.compare_runs([(_seconds(a), _seconds(b)) for a, b in trusted], confidence),
             strict=True,
         )
     )
@@ -173,7 +173,7 @@ def compare_interleaved(
             pairs_found.append(RunComparison(first, second, next(compared), also, turns=found))
         else:
             untold = stats.Comparison(
-                float("nan"), None, None, stats.Change.UNSURE, f"cannot tell: {found.what}"
+                float("nan"), None, None, stats.ChangeVerdict.UNSURE, f"cannot tell: {found.what}"
             )
             pairs_found.append(RunComparison(first, second, untold, also, failure=found))
     return pairs_found
@@ -196,7 +196,7 @@ def _untold(first: Run, second: Run) -> stats.Comparison:
         else float("nan")
     )
     return stats.Comparison(
-        ratio, None, None, stats.Change.UNSURE, f"cannot tell: {'; '.join(doubts)}"
+        ratio, None, None, stats.ChangeVerdict.UNSURE, f"cannot tell: {'; '.join(doubts)}"
     )
 
 

@@ -50,7 +50,9 @@ class FarmError(Exception):
         """
         labelled = zip(("error", "why", "fix"), self.parts(), strict=True)
         return "\n".join(
-            f"{label}: {sanitize.block(str(text), ' ' * 7)}" for label, text in labelled if text
+            f"{label}: {sanitize.sanitized_block(str(text), ' ' * 7)}"
+            for label, text in labelled
+            if text
         )
 
     def parts(self) -> tuple[str, str, str]:

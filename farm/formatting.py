@@ -97,7 +97,7 @@ def format_spread(latency: Latency) -> str:
     """Return ± and the relative interquartile range; empty for too few samples."""
     if latency.count < stats.JUDGED_COUNT or latency.p50_ms == 0:
         return ""
-    return f" ±{stats.spread(latency) * 100:.0f} %"
+    return f" ±{stats.relative_iqr(latency) * 100:.0f} %"
 
 
 def result_descriptions(run: Run) -> list[str]:
@@ -122,7 +122,7 @@ def result_descriptions(run: Run) -> list[str]:
 
 def format_throughput(run: Run) -> str:
     """Return inferences per second; empty without a requested batch or for an emulated device."""
-    rate = stats.per_second(run)
+    rate = stats.inferences_per_second(run)
     return "" if rate is None else format_number(rate)
 
 

@@ -89,13 +89,13 @@ KERNELS = {
 
 
 def made(context: Any, model: Any, host: Any, records: Any, cache: Path, folder: Path) -> Any:
-    """Write the code of the kernels, as `farm.pipeline.guard.make` does for a model."""
+    """Write the kernels' code, as `guard_page_check.make_guarded_model` does for a model."""
     import tvm
 
     from farm.compiler.build import OBJECTS, GenerationResult
     from farm.compiler.diagnostics.reference_steps import ReferenceStep, value_file
     from farm.compiler.lower import resolve_target
-    from farm.pipeline.guard import GuardedModel
+    from farm.pipeline.guard_page_check import GuardedModel
 
     library = tvm.tirx.build(tvm.IRModule(KERNELS), target=resolve_target(host))
     (folder / OBJECTS).mkdir()

@@ -30,7 +30,7 @@ from farm.errors import (
     UsageError,
     error_from_failure,
 )
-from farm.pipeline import Outcome, expand
+from farm.pipeline import Outcome, expand_jobs
 from farm.pipeline.run_jobs import StageTimes
 from farm.store import RunStore
 from farm.types import (
@@ -236,7 +236,7 @@ def test_turns_have_the_deadline_of_a_job(
         lambda *_: Outcome((after,), (), StageTimes(0.0, 0.0, {})),
     )
     monkeypatch.setattr("farm.pipeline.compare.pair_of_builds", lambda *_: None)
-    monkeypatch.setattr("farm.pipeline.compare.measure", measure)
+    monkeypatch.setattr("farm.pipeline.compare.measure_pairs", measure)
     command = [
         "bench",
         "--config",
@@ -266,10 +266,11 @@ def test_a_deadline_that_is_asked_for_goes_before_a_devices_own_and_that_before_
     slow = dataclasses.replace(board, name="slow", options={"deadline_s": 900})
     plan = Plan(deadline_s=600.0)
     assert [
-        job.plan.deadline_s for job in expand([board, slow], [Model("net", "net.onnx")], plan)
+        job.plan.deadline_s for job in expand_jobs([board, slow], [Model("net", "net.onnx")], plan)
     ] == [600.0, 900.0]
     assert [
-        job.plan.deadline_s for job in expand([board, slow], [Model("net", "net.onnx")], plan, 60.0)
+        job.plan.deadline_s
+        for job in expand_jobs([board, slow], [Model("net", "net.onnx")], plan, 60.0)
     ] == [60.0, 60.0]
     asked = [
         resolve_deadline(*given)

@@ -111,12 +111,12 @@ INSIDE_TABLES = {
     "pipeline": """
         sandboxed_tasks dependencies interleaving
         worker_tasks
-        cluster.carrying
+        cluster.task_transfer
         cluster.builds cluster.imports cluster.candidates
         cluster operations
         run_jobs
-        accuracy bisect check compare discover doctor guard identify other_engines profile quantize
-        tuning provision __init__
+        accuracy bisect check compare discover doctor guard_page_check identify other_engines
+        profile quantize tuning provision __init__
     """,
     "tracker": """
         errors scheduler admission notices listening

@@ -11,7 +11,7 @@ from farm.agent.build import PREBUILT
 from farm.errors import BuildError, ModelError
 from farm.pipeline import operations
 from farm.pipeline.operations import build_for_devices
-from farm.pipeline.worker_tasks import agent_there, open_pool
+from farm.pipeline.worker_tasks import find_built_agent, open_pool
 from farm.store import Store
 from farm.types import Device, Model
 
@@ -44,7 +44,9 @@ def test_an_agent_is_made_once_for_a_kind_of_board_and_what_keeps_one_out_is_tol
         for name, url in (("gone", "rpc://127.0.0.1:9"), ("here", "local:"), ("there", "local:"))
     )
     with open_pool(Store(tmp_path)) as pool:
-        found = operations.agents_of(pool, [gone, here, there], Store(tmp_path), lambda _: None)
+        found = operations.agents_for_devices(
+            pool, [gone, here, there], Store(tmp_path), lambda _: None
+        )
     assert "offline" in found["gone"].what
     assert found["here"] is found["there"] and found["here"].why == "the disk is full"
     assert asked == ["here"]
@@ -52,6 +54,6 @@ def test_an_agent_is_made_once_for_a_kind_of_board_and_what_keeps_one_out_is_tol
 
 def test_an_agent_that_cannot_be_looked_for_is_told_by_the_worker_that_would_make_it(tmp_path):
     """So it is an error of the jobs that want it, not of the command."""
-    assert agent_there("of no kind", tmp_path) is None
+    assert find_built_agent("of no kind", tmp_path) is None
     (tmp_path / "digits").symlink_to(tmp_path / "digits")
-    assert agent_there("x86_64", tmp_path / "digits") in (None, PREBUILT / "farm-agent-x86_64")
+    assert find_built_agent("x86_64", tmp_path / "digits") in (None, PREBUILT / "farm-agent-x86_64")

@@ -20,7 +20,7 @@ from report_runs import HOSTILE, PROFILE, failed, many, timed
 from farm import views
 from farm.cli import cli
 from farm.errors import UsageError
-from farm.stats import Change
+from farm.stats import ChangeVerdict
 from farm.store import RunStore
 from farm.types import Run, Verdict
 from farm.views import charts, html, markdown, roofline
@@ -61,7 +61,7 @@ def test_a_step_is_told_with_what_changed_there() -> None:
 def test_what_became_slower_than_the_baseline_wants_a_look() -> None:
     found = report(before=[timed("pi5", "resnet18", 1), timed("elsewhere", "resnet18", 1)])
     [pair] = found.pairs
-    assert pair.found.change is Change.SLOWER
+    assert pair.found.change is ChangeVerdict.SLOWER
     text = html.page(found)
     assert (
         text.index("What wants a look") < text.index(pair.found.reason) < text.index('id="matrix"')

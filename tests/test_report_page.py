@@ -15,7 +15,7 @@ from farm.views import html, roofline
 from farm.views.report import gather
 
 DESK, PHONE = {"width": 1400, "height": 1000}, {"width": 360, "height": 740}
-CHROMIUM = subprocesses.find("chromium", "chromium-browser", "google-chrome")
+CHROMIUM = subprocesses.find_program("chromium", "chromium-browser", "google-chrome")
 
 pytestmark = pytest.mark.skipif(
     CHROMIUM is None, reason="there is no Chromium: apt-get install chromium"

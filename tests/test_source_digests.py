@@ -15,7 +15,7 @@ from farm import quantize
 from farm.agent import recipe
 from farm.compiler import fingerprint
 from farm.importers import fingerprints
-from farm.store import sources
+from farm.store import source_digests
 from farm.types import Model, Quantize
 
 ROOT = Path(farm.__file__).parent
@@ -33,7 +33,7 @@ def sources_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
         copy = tmp_path / "farm" / path.relative_to(ROOT)
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, copy)
-    monkeypatch.setattr(sources, "_PACKAGE", tmp_path / "farm")
+    monkeypatch.setattr(source_digests, "_PACKAGE", tmp_path / "farm")
     return tmp_path / "farm"
 
 

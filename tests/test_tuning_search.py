@@ -14,7 +14,7 @@ from rich.console import Console
 from farm import stats
 from farm.dashboard import tuning_progress
 from farm.pipeline.tuning.loop import TuningState
-from farm.pipeline.tuning.search import Kernel, Search
+from farm.pipeline.tuning.search import KernelSearch, TuningSearch
 from farm.pipeline.tuning.tune import TuningResult
 from farm.types import Batch, Candidate, Model, PairedSamples, Proposals, Task, Variant
 
@@ -27,11 +27,11 @@ def candidate(pixels: int, predicted: float = 1.0) -> Candidate:
     )
 
 
-def search(**counts: int) -> Search:
+def search(**counts: int) -> TuningSearch:
     """Kernels by name with so many candidates, of which the first is the default."""
     tasks = [Task(name, 1, tuple(candidate(number, number) for number in range(1, count + 1)), candidate(1), candidate(1))  # noqa: E501
              for name, count in counts.items()]  # fmt: skip
-    return Search([Kernel(task) for task in tasks])
+    return TuningSearch([KernelSearch(task) for task in tasks])
 
 
 def batch(wanted: tuple[tuple[str, Candidate], ...]) -> Batch:
@@ -41,7 +41,9 @@ def batch(wanted: tuple[tuple[str, Candidate], ...]) -> Batch:
     return Batch(Path("library.so"), Path("arrays.npz"), variants)
 
 
-def measure(work: Search, seconds: dict[tuple[str, str], float], rounds: int = 10) -> list[str]:
+def measure(
+    work: TuningSearch, seconds: dict[tuple[str, str], float], rounds: int = 10
+) -> list[str]:
     """One batch measured without any noise; the names of its kernels."""
     wanted = work.next()
     one = {
@@ -75,13 +77,13 @@ def steps(number: int) -> Candidate:
     return Candidate({"method": f"steps {number}", "trace": [[], []]}, f"steps {number}", 0.0)
 
 
-def search_open(*names: str) -> Search:
-    return Search(
-        [Kernel(Task(name, 1, (GENERAL,), GENERAL, GENERAL, open=True)) for name in names]
+def search_open(*names: str) -> TuningSearch:
+    return TuningSearch(
+        [KernelSearch(Task(name, 1, (GENERAL,), GENERAL, GENERAL, open=True)) for name in names]
     )
 
 
-def measure_open(work: Search, seconds: dict[str, float]) -> Proposals | None:
+def measure_open(work: TuningSearch, seconds: dict[str, float]) -> Proposals | None:
     """One batch in which what is proposed is as named in `seconds`, by choice; what was asked
     for.
     """

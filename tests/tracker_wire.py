@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from waiting import LIMIT_S, wait_until
+from timeouts import LIMIT_S, wait_until
 
 HOST = "127.0.0.1"
 MAGIC = struct.pack("<i", 0x2F271)

@@ -218,7 +218,7 @@ def _agent(folder: Path) -> Iterator[Any]:
         platform.machine(), cache_root(), lambda *_: None, Deadline(1800)
     )
     port = folder / "port"
-    child = subprocesses.start(
+    child = subprocesses.start_program(
         [str(executable), "--port-file", str(port), "--work-dir", str(folder / "work")],
         log=folder / "log",
     )
@@ -229,4 +229,4 @@ def _agent(folder: Path) -> Iterator[Any]:
         session = rpc.connect("127.0.0.1", int(port.read_text()), session_timeout=1800)
         yield session
     finally:
-        subprocesses.end(child, grace_s=5)
+        subprocesses.end_program(child, grace_s=5)

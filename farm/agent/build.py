@@ -137,7 +137,10 @@ class _Work:
                 while waiting and len(running) < (os.cpu_count() or 1):
                     step = waiting.pop(0)
                     running.append(
-                        (step, subprocesses.start(step.command, log=self._log(step), env=env))
+                        (
+                            step,
+                            subprocesses.start_program(step.command, log=self._log(step), env=env),
+                        )
                     )
                 for step, child in [item for item in running if item[1].poll() is not None]:
                     running.remove((step, child))
@@ -207,7 +210,7 @@ def _end(child: Popen[bytes]) -> None:
     for pid in _descendants(child.pid):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    subprocesses.end(child)
+    subprocesses.end_program(child)
 
 
 def _descendants(pid: int) -> list[int]:

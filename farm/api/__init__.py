@@ -292,7 +292,7 @@ class Farm:
         def limit_s(device: Device) -> float:
             return self.fleet.deadline_s(device, deadline_s)
 
-        measured = pipeline_compare.measure(
+        measured = pipeline_compare.measure_pairs(
             contests, length, limit_s, store=store, show=show or (lambda _: None)
         )
         return comparison.compare_interleaved(pairs, measured, sure)
@@ -323,13 +323,13 @@ class Farm:
 
         A failed job is returned as a run with a failure.
         """
-        from farm.pipeline import execute
+        from farm.pipeline import execute_jobs
         from farm.store import open_store
 
         record = self.record
         record.ready()
         with self.cluster_engine() as cluster:
-            return execute(
+            return execute_jobs(
                 jobs,
                 host=host_profile(self.fleet),
                 store=open_store(self.fleet.cache),
@@ -385,9 +385,9 @@ class Farm:
         show: Callable[[Event], None] | None,
         deadline_s: float | None = None,
     ) -> Run:
-        from farm.pipeline import expand
+        from farm.pipeline import expand_jobs
 
-        (run,) = self.execute(expand([device], [model], plan, deadline_s), show=show).runs
+        (run,) = self.execute(expand_jobs([device], [model], plan, deadline_s), show=show).runs
         self.kept(run)
         if run.failure:
             raise error_from_failure(run.failure)

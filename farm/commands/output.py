@@ -63,7 +63,7 @@ def show_error(error: FarmError) -> None:
     for label, text, colour in zip(
         ("error", "why", "fix"), error.parts(), ("red", "yellow", "green"), strict=True
     ):
-        first, *rest = sanitize.lines(str(text)) or [""]
+        first, *rest = sanitize.sanitized_lines(str(text)) or [""]
         if text:
             echo(Styled(label, colour, bold=True), f": {first}", err=True)
         for line in rest:
@@ -179,6 +179,6 @@ def _lines_with_tabs(text: str) -> list[str]:
 
 def _is_drawn(text: str) -> bool:
     """Return whether a segment's text is safe, ignoring line ends and the spaces within numbers."""
-    return sanitize.is_safe(text) or sanitize.is_safe(
+    return sanitize.is_terminal_safe(text) or sanitize.is_terminal_safe(
         text.replace("\n", "").replace("\u202f", "").replace("\xa0", "")
     )

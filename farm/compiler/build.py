@@ -8,7 +8,7 @@ workloads it looks records up for. So the store has two levels:
       v
     workloads/BASE/workloads.json: the CPU model, and the workloads that the build looked up
       |
-      +-- the records for these workloads, of those known now             (store/records.py)
+      +-- the records for these workloads, of those known now      (store/tuning_records.py)
       v
     digest = base, if no record applies; else the digest of base and of the choices recorded
       |
@@ -35,8 +35,8 @@ from farm.compiler.artifact import GRAPH, KIND, LIBRARY, METADATA, PARAMETERS, l
 from farm.compiler.fingerprint import artifact_digest, compiler_versions
 from farm.errors import BuildError, FarmError
 from farm.processes.workers import TaskContext
-from farm.store import ArchiveError, RecordStore, Store, Upstream, digest_of, file_digest
-from farm.time_ledger import timed
+from farm.store import ArchiveError, Store, TuningRecordStore, Upstream, digest_of, file_digest
+from farm.time_ledger import add_duration
 from farm.types import Artifact, Kernel, Prepared, Profile, Progress, Record, Stage
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def build(
     prepared: Prepared,
     profile: Profile,
     cache: Path,
-    records: RecordStore | None = None,
+    records: TuningRecordStore | None = None,
     upstream: Upstream | None = None,
     generator: Generator | None = None,
 ) -> Artifact:
@@ -127,14 +127,14 @@ def _keep_workloads(store: Store, base: str, generated: GenerationResult) -> Non
 
 
 def find_stored_build(
-    prepared: Prepared, profile: Profile, cache: Path, records: RecordStore | None = None
+    prepared: Prepared, profile: Profile, cache: Path, records: TuningRecordStore | None = None
 ) -> Artifact | None:
     """Return the artifact of a model for a profile from the store; None if it has to be built."""
     return _find(Store(cache), artifact_digest(prepared, profile), prepared, profile, records)
 
 
 def _find(
-    store: Store, base: str, prepared: Prepared, profile: Profile, records: RecordStore | None
+    store: Store, base: str, prepared: Prepared, profile: Profile, records: TuningRecordStore | None
 ) -> Artifact | None:
     """Return an artifact from the store; `base` is its digest without tuning records."""
     if found := _folder_of(store, base, records):
@@ -144,7 +144,7 @@ def _find(
     return None
 
 
-def _folder_of(store: Store, base: str, records: RecordStore | None) -> Path | None:
+def _folder_of(store: Store, base: str, records: TuningRecordStore | None) -> Path | None:
     if not (asked := store.find(ASKED, base)):
         return None
     content = json.loads((asked / WORKLOADS).read_text())
@@ -247,7 +247,7 @@ def generate_code(
 
     seconds: dict[str, float] = {}
     with _our_errors(prepared, profile):
-        with timed(seconds, "read"):
+        with add_duration(seconds, "read"):
             module = tvm.ir.load_json((prepared.directory / "module.json").read_text())
             weights = read_weights(prepared.directory)
 
@@ -293,16 +293,16 @@ def generate_module_code(
     lowered = lower(module, weights, target, seconds, choices, profile.memory_mb)
     note("machine code")
     graph = graph_of(lowered.module)
-    with timed(seconds, "code"), compile_cuda_with_nvrtc(target, Store(cache)):
+    with add_duration(seconds, "code"), compile_cuda_with_nvrtc(target, Store(cache)):
         executable = compile_executable(lowered.module, target, load=load, workspace=workspace)
-    with timed(seconds, "link"):  # `build` does the rest of it
+    with add_duration(seconds, "link"):  # `build` does the rest of it
         export_shared_library(
             executable,
             folder / LIBRARY,
             lambda _, files, **__: objects.extend(Path(file).name for file in files),
             workspace,
         )
-    with timed(seconds, "write"):
+    with add_duration(seconds, "write"):
         tensor_cache.write_parameters(folder / PARAMETERS, lowered.parameters, lowered.transforms)
         (folder / GRAPH).write_text(json.dumps(graph))
     # TVM's texts are of a type of its own, which does not pass out of a sandbox
@@ -359,9 +359,9 @@ def _finish(
 
     seconds = dict(generated.seconds)
     objects = _check_files(prepared, generated, made)
-    with timed(seconds, "link"):
+    with add_duration(seconds, "link"):
         link_function(profile)(str(folder / LIBRARY), [str(path) for path in objects])
-    with timed(seconds, "write"):
+    with add_duration(seconds, "write"):
         (made / PARAMETERS).rename(folder / PARAMETERS)
         (made / GRAPH).rename(folder / GRAPH)
         metadata = {

@@ -31,7 +31,7 @@ from farm.compiler.ir.blocks import is_loop_nest
 from farm.compiler.target.cpu_model import cpu_model_of
 from farm.compiler.winograd_weights import WeightTransform
 from farm.errors import BuildError
-from farm.time_ledger import timed
+from farm.time_ledger import add_duration
 from farm.types import Kernel, Profile
 
 # In every library: TVM exports a module without kernels as C source, which needs a C compiler to
@@ -109,7 +109,7 @@ def lower(
     """
     selector: ConfigSelector | None = None
     with target:
-        with timed(seconds, "graph"):
+        with add_duration(seconds, "graph"):
             module = pipeline.bind_weights(module, weights)
             if not gpu_schedule.is_gpu(target):
                 selector = ConfigSelector(
@@ -125,7 +125,7 @@ def lower(
             else partial(gpu_schedule.schedule_gpu_kernel, target=target)
         )
         _check_functions(module)
-        with timed(seconds, "schedule"):
+        with add_duration(seconds, "schedule"):
             module, kernels = cpu_schedule.schedule_module(module, schedule_one)
         module, parameters = pipeline.lift_constants_into_tuple(module)
         stored = load_time_transforms.defer_transforms_to_load(

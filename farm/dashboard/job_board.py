@@ -133,5 +133,5 @@ def _trend(run: Run) -> str:
     """Return a sparkline of a run's medians by round, oldest first; empty if emulated."""
     if run.samples is None or run.emulated or run.latency is None:
         return ""
-    medians = [statistics.median(part) for part in stats.rounds(run.samples.seconds)]
+    medians = [statistics.median(part) for part in stats.split_into_rounds(run.samples.seconds)]
     return formatting.sparkline(medians) if medians and max(medians) > 0 else ""

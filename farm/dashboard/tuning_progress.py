@@ -17,7 +17,7 @@ from farm.dashboard.display import LogLines, TerminalRegion, open_display
 
 if TYPE_CHECKING:
     from farm.pipeline.tuning.loop import TuningState
-    from farm.pipeline.tuning.search import Kernel
+    from farm.pipeline.tuning.search import KernelSearch
 
 _WIDE, _WIDEST = (
     110,
@@ -130,7 +130,7 @@ def kernel_table(work: TuningState, width: int, most: int | None = None) -> Tabl
     return table
 
 
-def _figures(work: TuningState, kernel: Kernel) -> tuple[str, str, str, str]:
+def _figures(work: TuningState, kernel: KernelSearch) -> tuple[str, str, str, str]:
     """Return share, best time, speed-up and candidates tried.
 
     The first three are empty before they are known.

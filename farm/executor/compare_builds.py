@@ -88,7 +88,7 @@ def _load(
         one.record()
         agreement = stats.agreement(one.outputs(), expected, side.limits)
         if not agreement.right:
-            why = stats.verdict(False, agreement, None)[1]
+            why = stats.overall_verdict(False, agreement, None)[1]
             fix = f"farm bisect --device {device.name} {shlex.quote(side.artifact.model)}"
             raise WrongAnswer(f"{side.name} answers wrong on {device.name}", why, fix)
     return loaded, link

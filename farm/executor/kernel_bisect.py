@@ -25,7 +25,7 @@ from farm.compiler.diagnostics.reference_steps import ComputedSteps, ReferenceSt
 from farm.compiler.tensor_cache import PREFIX, array_bytes, read_loaded_parameters
 from farm.executor.loading import open_and_load
 from farm.processes.workers import TaskContext
-from farm.store import RecordStore
+from farm.store import TuningRecordStore
 from farm.types import (
     Artifact,
     Device,
@@ -38,7 +38,7 @@ from farm.types import (
 )
 
 if TYPE_CHECKING:
-    from farm.rpc.blocking import Tensor
+    from farm.rpc.blocking_session import Tensor
     from farm.rpc.values import RemoteDevice
     from farm.transports import Link
 
@@ -67,7 +67,7 @@ def bisect_kernels(
     """
     prepared, artifact = fitted.prepared, fitted.artifact
     inputs, expected = fed or checked_import.run_reference(prepared)
-    store = RecordStore.of_user()
+    store = TuningRecordStore.of_user()
     records = {core: store.choices(core) for core in store.cores()}
     with ExitStack() as stack:
         folder = Path(

@@ -17,12 +17,12 @@ from farm.errors import DeviceError, LinkError
 from farm.executor.threads import configure_session
 from farm.processes.deadline import Deadline
 from farm.processes.workers import TaskContext
-from farm.prompts import patiently
-from farm.rpc.blocking import BlockingSession, Tensor
+from farm.prompts import extend_deadline_while_asking
+from farm.rpc.blocking_session import BlockingSession, Tensor
 from farm.rpc.values import CPU, RemoteDevice
 from farm.rpc.virtual_machine import RemoteVirtualMachine
 from farm.store import file_digest
-from farm.time_ledger import timed
+from farm.time_ledger import add_duration
 from farm.transports import Link
 from farm.transports.agent import answers as agent_answers
 from farm.types import Artifact, Device, Progress, Stage, TensorSpec
@@ -198,10 +198,10 @@ def open_and_load(
         try:
             with ExitStack() as attempt:
                 link = _connect(attempt, context, device, agent, deadline, ledger)
-                with timed(ledger, "upload"):
+                with add_duration(ledger, "upload"):
                     _push(link, artifact, meter)
                 context.note(Progress(Stage.LOADING))
-                with timed(ledger, "load"):
+                with add_duration(ledger, "load"):
                     loaded = load_model(link, device, artifact.inputs, has_parameters(artifact))
                 stack.enter_context(attempt.pop_all())
                 return loaded, link, meter.sent
@@ -237,10 +237,14 @@ def _connect(
     ledger: dict[str, float],
 ) -> Link:
     context.note(Progress(Stage.CONNECTING, device.url))
-    with timed(ledger, "connect"):
+    with add_duration(ledger, "connect"):
         link = stack.enter_context(
             transports.open(
-                device, agent, context.scratch, deadline.remaining, patiently(context.ask, deadline)
+                device,
+                agent,
+                context.scratch,
+                deadline.remaining,
+                extend_deadline_while_asking(context.ask, deadline),
             )
         )
         configure_session(link, device)

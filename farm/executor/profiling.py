@@ -23,7 +23,7 @@ from farm.executor.profile_records import (
 from farm.executor.roofline import measure_roofline
 from farm.processes.deadline import Deadline
 from farm.processes.workers import TaskContext
-from farm.time_ledger import timed
+from farm.time_ledger import add_duration
 from farm.transports import Link
 from farm.transports.agent import answers as agent_answers
 from farm.types import Device, DeviceBuild, Profiled, Progress, Stage
@@ -54,7 +54,7 @@ def profile_model(
     started = datetime.now(UTC).isoformat(timespec="milliseconds")
     begin = time.perf_counter()
     with ExitStack() as stack:
-        with timed(ledger, "reference"):
+        with add_duration(ledger, "reference"):
             inputs, expected = checked_import.run_reference(fitted.prepared)
         loaded, link, _ = open_and_load(
             stack, context, device, artifact, fitted.agent, deadline_s, ledger
@@ -77,10 +77,10 @@ def profile_model(
                 "the time of a wrong answer is no profile",
                 f"farm bench --device {device.name} {shlex.quote(model.name)}",
             )
-        with timed(ledger, "wait for quiet"):
+        with add_duration(ledger, "wait for quiet"):
             stack.enter_context(exclusive_cpu(context, device))
         plain, recorded = _record(context, device, link, loaded, first_s, seconds, ledger)
-        with timed(ledger, "roof"):
+        with add_duration(ledger, "roof"):
             context.note(Progress(Stage.MEASURING, "what the device can do at the most"))
             roof = measure_roofline(link, device, probe) if probe else None
         facts = device_facts(link)
@@ -125,7 +125,7 @@ def _record(
 ) -> tuple[list[float], list[RecordedInference]]:
     """Return the seconds of plain inferences and as many recorded inferences, interleaved."""
     context.note(Progress(Stage.MEASURING, "warming up"))
-    with timed(ledger, "warm-up"):
+    with add_duration(ledger, "warm-up"):
         times = loaded.time(max(1, min(100, int(_WARM_S / max(typical, 1e-6)))))
     typical = sorted(times)[len(times) // 2]
     plain: list[float] = []
@@ -135,7 +135,7 @@ def _record(
         Deadline(seconds),
         Deadline(_LONGEST * seconds),
     )
-    with timed(ledger, "recording"):
+    with add_duration(ledger, "recording"):
         while not (enough.expired and len(recorded) >= least) and not (recorded and limit.expired):
             context.note(
                 Progress(

@@ -11,7 +11,7 @@ from farm.types import Device, Roofline
 
 if TYPE_CHECKING:
     from farm.compiler.diagnostics.roofline_probe import Probe
-    from farm.rpc.blocking import Tensor
+    from farm.rpc.blocking_session import Tensor
 
 _MEMORY_SHARE = 8  # each of the two copied buffers takes at most 1/8 of the device's free memory
 _MOST_BYTES, _MOST_BYTES_ON_GPU = 128 << 20, 512 << 20  # many times the size of the caches

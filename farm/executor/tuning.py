@@ -9,7 +9,7 @@ from farm import transports
 from farm.executor.loading import device_facts, exclusive_cpu, send_file
 from farm.executor.threads import configure_session
 from farm.processes.workers import TaskContext
-from farm.rpc.blocking import Tensor
+from farm.rpc.blocking_session import Tensor
 from farm.rpc.values import CPU
 from farm.rpc.virtual_machine import RemoteVirtualMachine
 from farm.sandbox.array_files import read_arrays

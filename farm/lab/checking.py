@@ -57,7 +57,7 @@ class RunningCheck:
 
     def stop(self) -> None:
         """End it, and remove its folder."""
-        subprocesses.end(self.child)
+        subprocesses.end_program(self.child)
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def result(self, health: Health, now: float) -> CheckResult:
@@ -81,7 +81,7 @@ def begin(
     command = [sys.executable, "-m", "farm", "bench", "--json", "--quiet", "--device", "board"]
     command += ["--config", str(place / "devices.toml"), *models]
     kept = {"FARM_DATA": str(folder / "checks")}  # the runs of checks are nobody's
-    child = subprocesses.start(command, log=place / "log", env=kept)
+    child = subprocesses.start_program(command, log=place / "log", env=kept)
     return RunningCheck(board, lease, child, place, now)
 
 

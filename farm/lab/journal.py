@@ -21,7 +21,7 @@ from farm.lab.codec import event_from_json, lease_from_json, lease_to_json
 from farm.lab.effects import MOST_ENDED, Effects, Past
 from farm.lab.entities import Event, Holding, Lease, State
 from farm.lab.records import FORGOTTEN_S, BoardRecord, record_from_json, record_to_json
-from farm.store.upsert import add, put
+from farm.store.upsert import insert_new, insert_or_replace
 from farm.types.postgres_url import is_postgres_url
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def _tables() -> _Tables:
     """Return the tables of version 2."""
     from sqlalchemy import Column, Double, Index, Integer, MetaData, Table
 
-    from farm.store.database import ROW_NUMBER, Name
+    from farm.store.database import ROW_NUMBER, CodePointText
 
     known = MetaData()
 
@@ -124,7 +124,7 @@ def _tables() -> _Tables:
         return Column("number", ROW_NUMBER, primary_key=True, autoincrement=False)
 
     def texts(*names: str, key: bool = False) -> list[Column[str]]:
-        return [Column(name, Name, nullable=False, primary_key=key) for name in names]
+        return [Column(name, CodePointText, nullable=False, primary_key=key) for name in names]
 
     def times(*names: str, key: bool = False) -> list[Column[float]]:
         return [Column(name, Double, nullable=False, primary_key=key) for name in names]
@@ -265,7 +265,7 @@ class Journal:
         from sqlalchemy import func
 
         its = _tables()
-        put(db, its.server, [{"id": _THE_SERVER, "holder": self._holder}])
+        insert_or_replace(db, its.server, [{"id": _THE_SERVER, "holder": self._holder}])
         leases, events = its.leases, its.events
         ended_at = leases.c.ended_at
         live = leases.select().where(ended_at.is_(None)).order_by(leases.c.number)
@@ -304,14 +304,14 @@ class Journal:
                 why,
                 "stop one of them, or give it a store of its own",
             )
-        put(db, its.leases, [_row(lease) for lease in batch.leases.values()])
-        put(db, its.holdings, [dataclasses.asdict(one) for one in batch.taken])
+        insert_or_replace(db, its.leases, [_row(lease) for lease in batch.leases.values()])
+        insert_or_replace(db, its.holdings, [dataclasses.asdict(one) for one in batch.taken])
         holdings = [row for lease in batch.leases.values() for row in _holdings(lease)]
-        put(
+        insert_or_replace(
             db, its.holdings, [row for row in holdings if row["until"] is not None]
         )  # given back, before lent again
-        put(db, its.holdings, [row for row in holdings if row["until"] is None])
-        add(
+        insert_or_replace(db, its.holdings, [row for row in holdings if row["until"] is None])
+        insert_new(
             db,
             its.events,
             [
@@ -319,8 +319,8 @@ class Journal:
                 for one in batch.events
             ],
         )
-        add(db, its.kinds, [{"kind": kind} for kind in dict.fromkeys(batch.kinds)])
-        put(
+        insert_new(db, its.kinds, [{"kind": kind} for kind in dict.fromkeys(batch.kinds)])
+        insert_or_replace(
             db,
             its.usage,
             [
@@ -328,8 +328,8 @@ class Journal:
                 for owner, (board_s, at) in batch.used.items()
             ],
         )
-        add(db, its.sessions, _sessions(batch.sessions))
-        put(
+        insert_new(db, its.sessions, _sessions(batch.sessions))
+        insert_or_replace(
             db,
             its.boards,
             [

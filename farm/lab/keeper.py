@@ -176,7 +176,7 @@ class HealthKeeper:
         for check in self._checks.values():
             check.stop()
         for cycle in self._cycles.values():
-            subprocesses.end(cycle.child, group=True)
+            subprocesses.end_program(cycle.child, group=True)
 
     # inside
 
@@ -272,7 +272,7 @@ class HealthKeeper:
         log = self._folder / f"power-{secrets.token_hex(4)}.log"
         self._lender.scheduler.note("power-cycled", now, board, None, who)
         try:
-            child = subprocesses.start(known.power, log=log, own_group=True)
+            child = subprocesses.start_program(known.power, log=log, own_group=True)
         except OSError as exc:
             why = f"the power hook cannot be run: {exc.strerror or exc}"
             self._change(board, health.needs_hands(self.of(board), why, now))
@@ -290,7 +290,7 @@ class HealthKeeper:
                 continue
             found = self.of(board)
             if code != 0:
-                subprocesses.end(cycle.child, group=True)
+                subprocesses.end_program(cycle.child, group=True)
                 said = subprocesses.last_lines(cycle.log.read_text(errors="replace"), 1)
                 why = sanitize.one_line(f"the power hook failed: {said}")[:300]
                 self._finish_cycle(board, health.needs_hands(found, why, now))

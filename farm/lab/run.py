@@ -176,7 +176,7 @@ def serve(
         path = place.folder / SOCKET
         people = held.enter_context(listen_unix(path, SOCKET_MODES[settings.people]))
         loop = held.enter_context(contextlib.closing(asyncio.new_event_loop()))
-        signals.stop(loop)
+        signals.stop_loop_on_signal(loop)
 
         def failed(error: FarmError) -> None:
             ending.errors.append(error)
@@ -203,11 +203,11 @@ def serve(
             loop.run_until_complete(around.enter_async_context(beside(lab)))
         announce(place.host, port, path)
         try:
-            signals.check()
+            signals.raise_if_stopped()
             loop.run_forever()
             if ending.errors:
                 raise ending.errors[0]
-            signals.check()
+            signals.raise_if_stopped()
         finally:
             loop.run_until_complete(around.aclose())
             for server in servers:

@@ -24,9 +24,9 @@ from farm.errors import (
     did_you_mean,
 )
 from farm.lab_client.client import LabClient
-from farm.processes.cancellation import breakable
+from farm.processes.cancellation import interruptible
 from farm.processes.deadline import Deadline
-from farm.rpc.streams import GreetingStream
+from farm.rpc.stream_protocols import GreetingStream
 
 HEARTBEAT_S = 60.0  # a lease without any for so long is given to others
 AWAY_S = 60.0  # for a server that is started again
@@ -160,7 +160,7 @@ class HeldLease:
     def wait(self) -> None:
         """Return once the lease has its board. Raises UnavailableError if the wait ran out."""
         broken = threading.Event()
-        with breakable(broken.set):
+        with interruptible(broken.set):
             while not self._settled.wait(_STEP_S):
                 if broken.is_set():
                     raise LinkError("the wait for a board was ended", "", "")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from farm.errors import FarmError, InternalError
 from farm.pipeline.operations import Show, run_task
-from farm.pipeline.sandboxed_tasks import confined
+from farm.pipeline.sandboxed_tasks import run_confined
 from farm.pipeline.worker_tasks import PREPARE_S, open_pool
 from farm.processes.workers import TaskContext
 from farm.store import Store
@@ -76,7 +76,7 @@ def check_task(context: TaskContext, model: Model, profile: Profile, cache: Path
         from farm.compiler.codegen.driver_stub import build_driver_stub
 
         read.append(build_driver_stub(Store(cache)).parent)
-    report: CheckReport = confined(
+    report: CheckReport = run_confined(
         context,
         model,
         _check,

@@ -18,7 +18,7 @@ from farm.types import Device
 _IDENTIFY_S = 60.0
 
 
-def identify(device: Device, *, store: Store, show: Show) -> boards.Evidence:
+def identify_board(device: Device, *, store: Store, show: Show) -> boards.Evidence:
     """Return what a device says about itself. Its profile is not used.
 
     A board by SSH or adb and this machine are inspected by a script; an agent at an address is
@@ -58,7 +58,7 @@ def identify_task(context: TaskContext, device: Device, seconds: float) -> board
         ]
         fix = "name a --profile" if sys.platform == "linux" else "farm needs Linux"
         report = board_scripts.reported(
-            subprocesses.run(
+            subprocesses.run_program(
                 command, deadline=Deadline(seconds), what="looking at this machine", fix=fix
             )
         )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from farm import importers
 from farm.errors import ModelError
 from farm.pipeline.operations import Show, compile_model, run_task
-from farm.pipeline.sandboxed_tasks import confined
+from farm.pipeline.sandboxed_tasks import run_confined
 from farm.pipeline.worker_tasks import open_pool
 from farm.processes.workers import TaskContext
 from farm.store import Store
@@ -79,7 +79,9 @@ def quantize_task(
             "it is a recipe of farm quantize",
             "name the float model",
         )
-    found, made = confined(context, model, _quantize, model, host, cache, types=(recipe.Recipe,))
+    found, made = run_confined(
+        context, model, _quantize, model, host, cache, types=(recipe.Recipe,)
+    )
     recipe.write_recipe(
         output, replace(made, source=model.source, module=model.module)
     )  # as asked, whatever a hostile model says

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from farm.errors import FarmError
-from farm.pipeline.sandboxed_tasks import confined, confined_build
+from farm.pipeline.sandboxed_tasks import run_confined, run_confined_build
 from farm.processes.deadline import Deadline
 from farm.processes.workers import TaskContext, WorkerPool
-from farm.store import RecordStore, Store
+from farm.store import Store, TuningRecordStore
 from farm.types import (
     Artifact,
     Batch,
@@ -71,7 +71,7 @@ def agent_task(context: TaskContext, machine: str, cache: Path, deadline_s: floa
     return executable
 
 
-def agent_there(machine: str, cache: Path) -> Path | None:
+def find_built_agent(machine: str, cache: Path) -> Path | None:
     """Return the executable of the native agent for a machine if it is already built, else None.
 
     This is the common case and needs no worker. Errors are ignored here: the worker that builds the
@@ -85,20 +85,20 @@ def agent_there(machine: str, cache: Path) -> Path | None:
     return None
 
 
-def kept_model_task(_: TaskContext, model: Model, cache: Path) -> Prepared | None:
+def find_prepared_task(_: TaskContext, model: Model, cache: Path) -> Prepared | None:
     """Return a model that is prepared already; None if it has to be imported. May be a thread's."""
     from farm import checked_import
 
     return checked_import.find_prepared(model, cache)
 
 
-def kept_build_task(
+def find_build_task(
     _: TaskContext, prepared: Prepared, profile: Profile, cache: Path
 ) -> Artifact | None:
     """Return a build that is there already; None if it has to be made. May be a thread's."""
     from farm.compiler import build
 
-    return build.find_stored_build(prepared, profile, cache, RecordStore.of_user())
+    return build.find_stored_build(prepared, profile, cache, TuningRecordStore.of_user())
 
 
 def prepare_task(
@@ -125,7 +125,7 @@ def prepare_task(
         keep_build: bool,
     ) -> GenerationResult | None:
         arguments = (model, host, cache, folder, keep_build)
-        made: GenerationResult | None = confined(
+        made: GenerationResult | None = run_confined(
             context, model, write_prepared, *arguments, write=(folder,), types=(GenerationResult,)
         )
         return made
@@ -140,7 +140,7 @@ def build_task(
     prepared: Prepared,
     profile: Profile,
     store: Store,
-    records: RecordStore | None = None,
+    records: TuningRecordStore | None = None,
 ) -> Artifact:
     """Build a prepared model for a profile, with these tuning records, or else with this user's.
 
@@ -162,7 +162,7 @@ def build_task(
         read = [prepared.directory]
         if profile.on_gpu:
             read.append(build_driver_stub(Store(cache)).parent)
-        made: GenerationResult = confined_build(
+        made: GenerationResult = run_confined_build(
             context,
             model,
             generate_code,
@@ -178,7 +178,7 @@ def build_task(
         prepared,
         profile,
         store.root,
-        records or RecordStore.of_user(),
+        records or TuningRecordStore.of_user(),
         store.upstream,
         generator,
     )
@@ -233,7 +233,7 @@ def profile_task(
     )
 
 
-def rivals_task(
+def compare_engines_task(
     context: TaskContext,
     device: Device,
     fitted: DeviceBuild,
@@ -250,7 +250,7 @@ def rivals_task(
     )
 
 
-def tasks_task(
+def find_tuning_tasks_task(
     context: TaskContext, model: Model, prepared: Prepared, profile: Profile
 ) -> tuple[str, list[Task]]:
     """Return the CPU model of a profile, and the tuning tasks of a model.
@@ -261,7 +261,7 @@ def tasks_task(
 
     def finder(context: TaskContext, prepared: Prepared, *arguments: Any) -> list[Task]:
         read = (prepared.directory,)
-        found: list[Task] = confined_build(
+        found: list[Task] = run_confined_build(
             context,
             model,
             batch_build.find_tasks,
@@ -272,7 +272,7 @@ def tasks_task(
         )
         return found
 
-    return batch_build.tuning_tasks(prepared, profile, RecordStore.of_user(), context, finder)
+    return batch_build.tuning_tasks(prepared, profile, TuningRecordStore.of_user(), context, finder)
 
 
 def batch_task(
@@ -289,7 +289,7 @@ def batch_task(
     def generator(
         context: TaskContext, prepared: Prepared, profile: Profile, wanted: Any, folder: Path
     ) -> batch_build.BatchCode:
-        made: batch_build.BatchCode = confined_build(
+        made: batch_build.BatchCode = run_confined_build(
             *(context, model, batch_build.generate_batch_code, prepared, profile, wanted, folder),
             read=(prepared.directory,),
             write=(folder,),
@@ -332,7 +332,7 @@ def compare_task(
     )
 
 
-def boards_task(_: TaskContext, device: Device) -> int:
+def count_boards_task(_: TaskContext, device: Device) -> int:
     """Return how many boards a device's url can provide at the same time."""
     from farm import transports
 

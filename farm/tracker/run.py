@@ -39,7 +39,7 @@ def serve(
             else held.enter_context(listen(where.host, [where.metrics_port]))
         )
         loop = held.enter_context(contextlib.closing(asyncio.new_event_loop()))
-        signals.stop(loop)
+        signals.stop_loop_on_signal(loop)
         tracker = TrackerServer(
             loop, Settings(settings.unknown_key_s, limits=within_open_files(settings.limits)), say
         )
@@ -54,9 +54,9 @@ def serve(
             )
         announce(listener.getsockname()[1])
         try:
-            signals.check()
+            signals.raise_if_stopped()
             loop.run_forever()
-            signals.check()
+            signals.raise_if_stopped()
         finally:
             for server in servers:
                 server.close()

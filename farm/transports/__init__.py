@@ -50,8 +50,8 @@ from pathlib import Path
 from typing import Any
 
 from farm.errors import DeviceError, UsageError, did_you_mean
-from farm.prompts import Ask, nobody
-from farm.rpc.blocking import BlockingSession
+from farm.prompts import Ask, answer_nothing
+from farm.rpc.blocking_session import BlockingSession
 from farm.transports import gpu_preflight, upload
 from farm.transports.agent import answers as agent_answers
 from farm.transports.state import State
@@ -126,7 +126,7 @@ def open(  # noqa: A001
     agent: Path | None,
     scratch: Path,
     timeout_s: float,
-    ask: Ask = nobody,
+    ask: Ask = answer_nothing,
     greeting_s: float | None = None,
 ) -> Iterator[Link]:
     """Open a session with a device. The device ends the session after `timeout_s` seconds.
@@ -158,7 +158,7 @@ def connect(
     agent: Path | None,
     scratch: Path,
     timeout_s: float,
-    ask: Ask = nobody,
+    ask: Ask = answer_nothing,
     greeting_s: float | None = None,
 ) -> Iterator[Link]:
     """Open a session like `open`, but accept an agent of any version, to find out which it is."""

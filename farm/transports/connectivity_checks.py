@@ -10,7 +10,7 @@ from pathlib import Path
 
 from farm.processes import subprocesses
 from farm.processes.deadline import Deadline
-from farm.prompts import Ask, nobody
+from farm.prompts import Ask, answer_nothing
 from farm.transports import layer, rpc, shells
 from farm.transports.agent import version as agent_version
 from farm.transports.layer import Layer
@@ -19,7 +19,7 @@ from farm.types import Device
 
 
 def layers(
-    device: Device, stack: contextlib.ExitStack, deadline: Deadline, ask: Ask = nobody
+    device: Device, stack: contextlib.ExitStack, deadline: Deadline, ask: Ask = answer_nothing
 ) -> Iterator[Layer]:
     """Yield the layers below the agent, the lowest first.
 
@@ -43,7 +43,7 @@ def agent_layers(
     device: Device,
     agent: Path | None,
     deadline: Deadline,
-    ask: Ask = nobody,
+    ask: Ask = answer_nothing,
 ) -> Iterator[Layer]:
     """Yield the layers of the agent: its executable on the board, and its version.
 
@@ -69,7 +69,7 @@ class _AgentChecks:
         size = f"{self.agent.stat().st_size / 1e6:.1f} MB"
         if self.device.on_this_machine:
             command: list[str | Path] = [*launcher_of(self.device), self.agent, "--version"]
-            self._version_line = subprocesses.run(
+            self._version_line = subprocesses.run_program(
                 command, deadline=self._deadline, what="starting the agent", fix="farm doctor"
             ).strip()
             return f"{self.agent}, {size}"

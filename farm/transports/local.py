@@ -71,7 +71,7 @@ def open(  # noqa: A001
         _folder(device, "store", scratch / "store"),
     ]
     command += ["--exit-with-parent", *agent_options(device)]
-    with subprocesses.running(command, log=log, env={"FARM_AGENT_KEY": key}) as child:
+    with subprocesses.running_program(command, log=log, env={"FARM_AGENT_KEY": key}) as child:
         port = _port(device, child, port_file, log)
         try:
             with session(device, "127.0.0.1", port, key, timeout_s, _START_S) as opened:
@@ -110,12 +110,14 @@ def state(device: Device) -> State:
             f"its launcher {program!r} is not installed",
             f"install it, or correct `launcher` of {device.name}",
         )
-        return ready if subprocesses.find(program) else State("unavailable", False, why, fix)
+        return (
+            ready if subprocesses.find_program(program) else State("unavailable", False, why, fix)
+        )
     if device.emulated:
         why, fix = f"{_QEMU[architecture]} is not installed", "sudo apt-get install qemu-user"
         return (
             ready
-            if subprocesses.find(_QEMU[architecture])
+            if subprocesses.find_program(_QEMU[architecture])
             else State("unavailable", False, why, fix)
         )
     why = (

@@ -10,16 +10,16 @@ import socket
 from collections.abc import Iterator
 
 from farm.errors import DeadlineError, DeviceError, LinkError
-from farm.processes.cancellation import breakable
+from farm.processes.cancellation import interruptible
 from farm.processes.deadline import Deadline
-from farm.rpc.answers import MOST_RETURN_BYTES
-from farm.rpc.blocking import BlockingSession
-from farm.rpc.blocking_connection import BlockingConnection, completed
+from farm.rpc.answer_filter import MOST_RETURN_BYTES
+from farm.rpc.blocking_connection import BlockingConnection, run_to_completion
+from farm.rpc.blocking_session import BlockingSession
 from farm.rpc.errors import ProtocolError, RemoteError
 from farm.rpc.handshake import HandshakeError
-from farm.rpc.opening import open_session
 from farm.rpc.session import Session
-from farm.rpc.streams import GreetingStream, Stream
+from farm.rpc.session_opening import open_session
+from farm.rpc.stream_protocols import GreetingStream, Stream
 from farm.types import Device
 
 OPENING_S = 15.0  # for a server's first answer after its greeting: that the session is open
@@ -72,7 +72,7 @@ def session_with(
     """
     deadline = Deadline(timeout_s + _OVERDUE_S)
     greeting = Deadline(deadline.seconds if greeting_s is None else greeting_s)
-    with breakable(connection.cut), _translated(device):
+    with interruptible(connection.cut), _translated(device):
         with greeting_errors(device, greeting_s):
             opening = open_session(
                 connection,
@@ -82,7 +82,7 @@ def session_with(
                 opening_s=OPENING_S,
             )
             try:
-                opened = completed(opening)
+                opened = run_to_completion(opening)
             except DeadlineError as exc:
                 raise broke_off(
                     device, f"nothing for {OPENING_S:.0f} s after its greeting"
@@ -101,8 +101,8 @@ def session_over(
 
     No method of `connection` suspends. Raises as `session` does.
     """
-    with breakable(connection.cut), _translated(device):
-        opened = completed(_over(connection, device.name))
+    with interruptible(connection.cut), _translated(device):
+        opened = run_to_completion(_over(connection, device.name))
         with _blocking(device, opened, Deadline(timeout_s + _OVERDUE_S)) as blocking:
             yield blocking
 

@@ -18,9 +18,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from farm.errors import DeadlineError, DeviceError
-from farm.processes.cancellation import breakable
+from farm.processes.cancellation import interruptible
 from farm.prompts import Ask
-from farm.rpc.handshake import Patience
+from farm.rpc.handshake import StopAwareTimeout
 from farm.transports import rpc
 from farm.transports.rpc_client import notice_silence, session
 from farm.transports.state import State
@@ -112,7 +112,7 @@ def _connected(device: Device, host: str, port: int) -> Iterator[_Tracker]:
     rpc.probe(host, port)
     with socket.create_connection((host, port), timeout=_ANSWER_S) as sock:
         notice_silence(sock)
-        with breakable(lambda: sock.shutdown(socket.SHUT_RDWR)):
+        with interruptible(lambda: sock.shutdown(socket.SHUT_RDWR)):
             yield _Tracker(device, host, port, sock)
 
 
@@ -140,7 +140,7 @@ class _Tracker:
         self._device, self._host, self._port, self._sock = device, host, port, sock
         self._send(_INT32.pack(_MAGIC))
         try:
-            magic = self._exactly(_INT32.size, Patience(_ANSWER_S))
+            magic = self._exactly(_INT32.size, StopAwareTimeout(_ANSWER_S))
         except TimeoutError as exc:
             raise self._no_tracker(_SILENT) from exc
         if _INT32.unpack(magic) != (_MAGIC,):
@@ -178,7 +178,7 @@ class _Tracker:
     def _ask(self, question: list[Any], seconds: float) -> Any:
         content = json.dumps(question).encode()
         self._send(_INT32.pack(len(content)) + content)
-        patience = Patience(seconds)
+        patience = StopAwareTimeout(seconds)
         (length,) = _INT32.unpack(self._exactly(_INT32.size, patience))
         if not 0 < length <= _MOST_ANSWER_BYTES:
             raise self._no_tracker(f"it sends an answer of {length} bytes")
@@ -197,7 +197,7 @@ class _Tracker:
         except OSError as exc:
             raise self._no_tracker(f"it takes no question: {exc}") from exc
 
-    def _exactly(self, count: int, patience: Patience) -> bytes:
+    def _exactly(self, count: int, patience: StopAwareTimeout) -> bytes:
         data = bytearray()
         while len(data) < count:
             if not (wait := patience.next()):

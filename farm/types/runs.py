@@ -16,7 +16,7 @@ class Plan:
 
     After a warm-up, take at least `count` samples and `minimum_s` seconds of samples, at most
     `maximum_s` seconds or `most` samples. With `precision`, also continue until the relative
-    standard error of the median is that small, see `stats.uncertainty`.
+    standard error of the median is that small, see `stats.median_standard_error`.
 
     The warm-up is at least `warmup` runs, and continues until the latency has settled, for at most
     `warmup_s`. After measuring, the device has up to `cooldown_s` to cool down to its temperature

@@ -15,10 +15,10 @@ from farm.views.runs import p50_text
 from farm.views.tables import Column, table_of, with_note
 
 _CHANGE_STYLE = {
-    stats.Change.SLOWER: "bold red",
-    stats.Change.FASTER: "bold green",
-    stats.Change.SAME: "green",
-    stats.Change.UNSURE: "yellow",
+    stats.ChangeVerdict.SLOWER: "bold red",
+    stats.ChangeVerdict.FASTER: "bold green",
+    stats.ChangeVerdict.SAME: "green",
+    stats.ChangeVerdict.UNSURE: "yellow",
 }
 _SPARKS = 60
 

@@ -123,7 +123,7 @@ def _environment() -> Environment:
         "verdict_kind": _KIND.__getitem__,
         "why": formatting.verdict_reason,
         "p50": lambda run: formatting.format_number(run.latency.p50_ms) if _shows(run) else "",
-        "iqr": lambda run: f"{100 * stats.spread(run.latency):.1f}" if _judged(run) else "",
+        "iqr": lambda run: f"{100 * stats.relative_iqr(run.latency):.1f}" if _judged(run) else "",
         "interval": lambda ends: "–".join(map(formatting.format_number, ends)) if ends else "",
         "answer": lambda run: formatting.result_descriptions(run)[0],
         "intervals": lambda one: [run.latency.p50_interval_ms for run in one.timed],

@@ -6,12 +6,17 @@ import re
 from collections.abc import Iterator, Sequence
 
 from farm import formatting
-from farm.stats import Change
+from farm.stats import ChangeVerdict
 from farm.types import Run
 from farm.views.report import Report
 
 _LINKED = re.compile(r"@(?=\w)|://|(?i:www)(?=\.)")  # GitHub turns these into links or mentions
-_SIGN = {Change.SLOWER: "🔺", Change.FASTER: "🟢", Change.SAME: "＝", Change.UNSURE: "❔"}
+_SIGN = {
+    ChangeVerdict.SLOWER: "🔺",
+    ChangeVerdict.FASTER: "🟢",
+    ChangeVerdict.SAME: "＝",
+    ChangeVerdict.UNSURE: "❔",
+}
 
 
 def document(report: Report) -> str:

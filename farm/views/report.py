@@ -38,8 +38,8 @@ class Series:
     def changed(self) -> bool:
         """Return whether the newest run is significantly slower or faster than the baseline."""
         return self.pair is not None and self.pair.found.change in (
-            stats.Change.SLOWER,
-            stats.Change.FASTER,
+            stats.ChangeVerdict.SLOWER,
+            stats.ChangeVerdict.FASTER,
         )
 
     @property

@@ -109,7 +109,7 @@ def _iqr(run: Run) -> str:
         or run.latency.p50_ms == 0
     ):
         return ""
-    return f"{100 * stats.spread(run.latency):.1f}"
+    return f"{100 * stats.relative_iqr(run.latency):.1f}"
 
 
 def _p50_interval(run: Run) -> str:

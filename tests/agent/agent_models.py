@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from waiting import LIMIT_S
+from timeouts import LIMIT_S
 
 from farm.processes import subprocesses
 from farm.processes.deadline import Deadline
@@ -290,4 +290,4 @@ def _link(output: str, objects: str | list[str], **_: object) -> None:
         output,
         *files,
     ]
-    subprocesses.run(command, deadline=Deadline(LIMIT_S), what="linking a test's model")
+    subprocesses.run_program(command, deadline=Deadline(LIMIT_S), what="linking a test's model")

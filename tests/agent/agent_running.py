@@ -14,7 +14,7 @@ from pathlib import Path
 from subprocess import Popen
 from typing import Any
 
-from waiting import LIMIT_S, wait_until
+from timeouts import LIMIT_S, wait_until
 
 from farm.processes import subprocesses
 
@@ -72,7 +72,7 @@ class Agent:
         return list((self.folder / "work").glob("farm-session-*"))
 
     def end(self) -> int:
-        subprocesses.end(self.child, grace_s=5)
+        subprocesses.end_program(self.child, grace_s=5)
         return self.child.returncode
 
 
@@ -80,7 +80,7 @@ class Agent:
 def start_client(name: str, agent: Agent, **arguments: Any) -> Iterator[Popen[bytes]]:
     """A client that runs beside the block, and is killed at its end."""
     command = [sys.executable, CLIENTS, name, json.dumps({"port": agent.port, **arguments})]
-    child = subprocesses.start(command, log=agent.folder / "client.log")
+    child = subprocesses.start_program(command, log=agent.folder / "client.log")
     try:
         yield child
     finally:

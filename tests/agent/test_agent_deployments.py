@@ -27,7 +27,7 @@ from agent_calls import (
     put,
 )
 from agent_running import Agent, begin_client
-from waiting import LIMIT_S
+from timeouts import LIMIT_S
 
 Start = Callable[..., Agent]
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from agent_models import SmallModel
 from agent_running import Agent, children_of, client, start_client
-from waiting import wait_until
+from timeouts import wait_until
 
 from farm.processes import subprocesses
 
@@ -68,7 +68,7 @@ def descriptors(pid: int) -> int:
 def under_attack(agent: Agent, garbage: int = GARBAGE, idle: int = IDLE) -> Iterator[None]:
     ready = agent.folder / "attacked"
     command = [sys.executable, ATTACKERS, str(agent.port), ready, str(garbage), str(idle)]
-    with subprocesses.running(command, log=agent.folder / "attack.log") as attackers:
+    with subprocesses.running_program(command, log=agent.folder / "attack.log") as attackers:
         wait_until(
             lambda: ready.exists() or attackers.poll() is not None, "the crowd is there", WAIT_S
         )

@@ -26,7 +26,7 @@ from agent_calls import (
     put,
 )
 from agent_running import Agent, begin_client, children_of, client
-from waiting import LIMIT_S, wait_until
+from timeouts import LIMIT_S, wait_until
 
 Start = Callable[..., Agent]
 MIB = 1 << 20

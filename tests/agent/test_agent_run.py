@@ -15,7 +15,7 @@ import pytest
 from agent_calls import BEGIN, FINISH, INSTALL, WRITE, Call, in_session
 from agent_models import Deployable
 from agent_running import QEMU, Agent, client
-from waiting import LIMIT_S
+from timeouts import LIMIT_S
 
 from farm.store import file_digest
 

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from agent_models import BATCH, INPUTS, OUTPUTS, SmallModel, pair
 from agent_running import Agent
-from waiting import LIMIT_S
+from timeouts import LIMIT_S
 
 from farm.config import load_fleet
-from farm.rpc.blocking import BlockingSession
+from farm.rpc.blocking_session import BlockingSession
 from farm.rpc.values import CPU
 from farm.rpc.virtual_machine import RemoteVirtualMachine
 from farm.transports.rpc_client import RPCError, session

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from agent_models import SmallModel
 from agent_running import Agent, children_of, client, start_client
-from waiting import LIMIT_S, patient, wait_until
+from timeouts import LIMIT_S, patient, wait_until
 
 from farm import __version__
 from farm.processes import subprocesses
@@ -53,7 +53,7 @@ def test_facts_are_those_of_the_device_and_the_same_by_rpc_and_on_the_command_li
     import json
 
     (by_rpc,) = client("call_all", port=agent.port, calls=[["farm.agent.facts"]])
-    printed = subprocesses.run(
+    printed = subprocesses.run_program(
         [*agent.command, "--facts"], deadline=Deadline(LIMIT_S), what="--facts"
     )
     facts = json.loads(by_rpc)
@@ -300,7 +300,7 @@ def test_an_agent_told_so_ends_with_its_parent(
         f'"{agents("x86_64")}" --exit-with-parent --port-file "{port}" --work-dir '
         f'"{tmp_path}/work" & echo $! > "{pid_file}"; wait'
     )
-    shell = subprocesses.start(["/bin/sh", "-c", command], log=tmp_path / "log")
+    shell = subprocesses.start_program(["/bin/sh", "-c", command], log=tmp_path / "log")
     wait_until(
         lambda: port.exists() and pid_file.exists() and pid_file.read_text().endswith("\n"),
         "the agent",
@@ -332,6 +332,8 @@ def test_a_session_on_standard_streams_needs_no_port(
 def test_an_address_open_to_the_network_must_be_asked_for(
     agents: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    agent = subprocesses.start([agents("x86_64"), "--host", "0.0.0.0"], log=tmp_path / "log")
+    agent = subprocesses.start_program(
+        [agents("x86_64"), "--host", "0.0.0.0"], log=tmp_path / "log"
+    )
     assert agent.wait(LIMIT_S) == 1
     assert "--open-to-network" in (tmp_path / "log").read_text()

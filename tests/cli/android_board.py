@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from waiting import wait_until
+from timeouts import wait_until
 
 ADBD = Path(__file__).with_name("adbd.py")
 PROPERTIES = {

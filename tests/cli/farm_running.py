@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from waiting import LIMIT_S, patient, wait_until
+from timeouts import LIMIT_S, patient, wait_until
 
 HOST = "127.0.0.1"
 QUICK = """

@@ -8,7 +8,7 @@ import re
 
 from farm_running import DIGITS, QUICK, Done, Farm, Running
 from ssh_server import SshServer
-from waiting import patient, wait_until
+from timeouts import patient, wait_until
 
 END_S = 10.0  # for the agent to notice that its client is gone, in the middle of an inference
 

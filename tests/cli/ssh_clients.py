@@ -9,7 +9,7 @@ from ssh_server import SshServer
 
 from farm.errors import DeviceError
 from farm.processes.deadline import Deadline
-from farm.prompts import Ask, Question, nobody
+from farm.prompts import Ask, Question, answer_nothing
 from farm.transports.ssh.config import route
 from farm.transports.ssh.connect import logged_in
 
@@ -39,14 +39,14 @@ class User:
         return self._answers.pop(0) if self._answers else None
 
 
-def log_in(server: SshServer, ask: Ask = nobody, url: str = "") -> str:
+def log_in(server: SshServer, ask: Ask = answer_nothing, url: str = "") -> str:
     """What the server runs for us once we are logged in."""
     with logged_in("board", route(url or server.url), Deadline(30), ask) as client:
         _, out, _ = client.exec_command("echo hello")
         return str(out.read().decode())
 
 
-def fails(server: SshServer, words: str, ask: Ask = nobody, url: str = "") -> DeviceError:
+def fails(server: SshServer, words: str, ask: Ask = answer_nothing, url: str = "") -> DeviceError:
     with pytest.raises(DeviceError, match=words) as caught:
         log_in(server, ask, url)
     return caught.value

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 from namespaces import Machine
-from waiting import wait_until
+from timeouts import wait_until
 
 _START = "import sys; sys.argv[0] = 'dask'; from dask.__main__ import main; main()"
 _REGISTERED = "Registered to:"

@@ -20,11 +20,11 @@ from farm.cluster.dask import DaskEngine
 from farm.config import load_fleet
 from farm.pipeline.cluster.candidates import batch_on_cluster_task
 from farm.pipeline.cluster.imports import can_import_remotely
-from farm.pipeline.tuning.loop import Board, TuningLoop, TuningState
-from farm.pipeline.tuning.search import Kernel, Search
-from farm.pipeline.worker_tasks import batch_task, prepare_task, tasks_task
+from farm.pipeline.tuning.loop import BoardState, TuningLoop, TuningState
+from farm.pipeline.tuning.search import KernelSearch, TuningSearch
+from farm.pipeline.worker_tasks import batch_task, find_tuning_tasks_task, prepare_task
 from farm.processes.workers import TaskContext, WorkerPool
-from farm.store import RecordStore, Store
+from farm.store import Store, TuningRecordStore
 from farm.types import Candidate, Device, Prepared, Quantize, Task
 
 FLEET = load_fleet(None)
@@ -125,7 +125,7 @@ def test_a_batch_of_the_cluster_is_that_of_this_machine(
     model, profile = FLEET.model(str(tmp_path / "net.onnx")), BOARD_PROFILE[0]
     store, context = Store(tmp_path / "cache"), TaskContext(tmp_path)
     prepared = prepare_task(context, model, HOST, store)
-    _, (task, *_) = tasks_task(context, model, prepared, profile)
+    _, (task, *_) = find_tuning_tasks_task(context, model, prepared, profile)
     wanted = tuple((task.workload, one) for one in task.candidates[:3])
     own = batch_task(context, model, prepared, profile, wanted, tmp_path / "own")
     cluster.worker("one")
@@ -157,14 +157,16 @@ def test_batches_are_built_ahead_on_a_cluster(tmp_path: Path) -> None:
     def slots(cluster: ClusterEngine | None) -> list[str]:
         one = Candidate({"method": "direct", "tile": [1, 1, 16], "order": "pixels"}, "one", 1.0)
         other = Candidate({"method": "direct", "tile": [2, 1, 16], "order": "pixels"}, "two", 2.0)
-        kernels = [Kernel(Task(f"k{number}", 1, (one, other), one, one)) for number in range(9)]
+        kernels = [
+            KernelSearch(Task(f"k{number}", 1, (one, other), one, one)) for number in range(9)
+        ]
         for kernel in kernels:
             kernel.default_s = kernel.best_s = 1.0
         work = TuningState(
-            model, devices, Store(tmp_path), RecordStore(tmp_path / "records.sqlite")
+            model, devices, Store(tmp_path), TuningRecordStore(tmp_path / "records.sqlite")
         )
-        work.search = Search(kernels)
-        work.boards = [Board(device, f"device-{device.name}", None) for device in devices]
+        work.search = TuningSearch(kernels)
+        work.boards = [BoardState(device, f"device-{device.name}", None) for device in devices]
         pool = Waiting()
         trials = TuningLoop(work, pool, prepared, profile, lambda *_: None, cluster)
         for _ in range(3):

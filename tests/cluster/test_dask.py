@@ -17,18 +17,18 @@ import pytest
 from cluster_work import first_hangs, place_and_number, until_unwanted, wrong
 from dask_processes import DaskCluster
 from farm_commands import BOARD, begin, farm
-from waiting import LIMIT_S, wait_until
+from timeouts import LIMIT_S, wait_until
 
 from farm.api.resolve import host_profile
 from farm.cluster import ClusterEngine, dask, open_cluster
 from farm.config import load_fleet
 from farm.errors import BuildError, FarmError
 from farm.pipeline.cluster import builds
-from farm.pipeline.cluster.carrying import packed
+from farm.pipeline.cluster.task_transfer import pack_folder
 from farm.pipeline.operations import compile_model
 from farm.processes.cancellation import Cancellation, Cancelled
 from farm.processes.worker_main import TaskContext
-from farm.store import RecordStore, Store
+from farm.store import Store, TuningRecordStore
 from farm.types import Model, Prepared, Progress, Record, Stage
 
 FLEET = load_fleet(None)
@@ -130,7 +130,7 @@ def test_the_users_tuning_records_travel(
         "2026-01-01T00:00:00+00:00",
         "pi3",
     )
-    RecordStore.of_user().keep(record)
+    TuningRecordStore.of_user().keep(record)
     cluster.worker("one")
     with open_cluster(cluster.address) as engine:
         made = builds.build_on_cluster_task(
@@ -168,9 +168,11 @@ def test_what_a_worker_sends_is_checked(
         def run(self, work: object, request: builds.BuildRequest, *_: object) -> tuple[str, object]:  # type: ignore[override]
             (asked,) = (store.root / "workloads").iterdir()
             (made,) = (store.root / "artifacts").iterdir()
-            workloads = packed(asked, "workloads", request.base)
+            workloads = pack_folder(asked, "workloads", request.base)
             name = request.base if self.damage else made.name
-            return "tcp://liar", builds.Built(name, packed(made, "artifacts", name), workloads)
+            return "tcp://liar", builds.BuildAnswer(
+                name, pack_folder(made, "artifacts", name), workloads
+            )
 
     before = content(store.root)
     for damage, why in ((False, "its digest is not that"), (True, "its files are not those")):

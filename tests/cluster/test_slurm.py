@@ -15,7 +15,7 @@ import pytest
 from cluster_work import dies, first_hangs, place_and_number, until_unwanted, wrong
 from farm_commands import begin, farm
 from slurm_programs import install, scripts
-from waiting import LIMIT_S, wait_until
+from timeouts import LIMIT_S, wait_until
 
 from farm.api.resolve import host_profile
 from farm.cluster import ClusterEngine, environment, open_cluster, slurm

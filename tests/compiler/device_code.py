@@ -7,7 +7,7 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 
-from waiting import LIMIT_S
+from timeouts import LIMIT_S
 
 from farm.config import profiles
 from farm.processes import subprocesses
@@ -43,4 +43,6 @@ def disassembled(binary: bytes, folder: Path) -> str:
     (found,) = importlib.util.find_spec("nvidia").submodule_search_locations
     (folder / "kernels.cubin").write_bytes(binary)
     command = [Path(found) / "cu13" / "bin" / "nvdisasm", folder / "kernels.cubin"]
-    return subprocesses.run(command, deadline=Deadline(LIMIT_S), what="disassembling", fix="")
+    return subprocesses.run_program(
+        command, deadline=Deadline(LIMIT_S), what="disassembling", fix=""
+    )

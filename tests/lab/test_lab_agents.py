@@ -14,8 +14,8 @@ import pytest
 from lab_agents import AgentBoard, Start, agent_boards, handed_out, session_with
 from lab_process import Board, Lab, lab
 from lossy_network import BOARD, DESK, inside, lossy_network
+from timeouts import LIMIT_S, wait_until
 from tracker_wire import REQUEST, Wire
-from waiting import LIMIT_S, wait_until
 
 from farm.lab.effects import Past
 from farm.lab.entities import Rules

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from lab_agents import handed_out, session_with
 from lab_process import Lab, lab
-from waiting import wait_until
+from timeouts import wait_until
 
 from farm.errors import UsageError
 from farm.lab_client.client import LabClient

@@ -20,7 +20,7 @@ import pytest
 from lab_door import Door, door
 from lab_process import Lab
 from onnx import TensorProto, helper, numpy_helper
-from waiting import LIMIT_S, wait_until
+from timeouts import LIMIT_S, wait_until
 
 from farm import transports
 from farm.config import load_fleet

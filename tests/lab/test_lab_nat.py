@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from lab_door import Door, door
 from ssh_server import keygen
-from waiting import LIMIT_S, wait_until
+from timeouts import LIMIT_S, wait_until
 
 from farm import transports
 from farm.errors import DeviceError, UsageError
@@ -132,7 +132,7 @@ def test_a_lab_whose_host_key_is_not_known_here_is_not_guessed(
 
 @pytest.mark.parametrize("is_root", [True, False])
 def test_systemd_has_nothing_to_say_against_its_unit(tmp_path: Path, is_root: bool) -> None:
-    if not subprocesses.find("systemd-analyze"):
+    if not subprocesses.find_program("systemd-analyze"):
         pytest.skip("there is no systemd-analyze")
     folder = tmp_path / "a b$HOME 100%"
     folder.mkdir()

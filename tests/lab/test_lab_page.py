@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from lab_http import Paged, paged
 from lab_process import Board
+from timeouts import wait_until
 from tracker_wire import PENDING, REQUEST, Wire
-from waiting import wait_until
 
 from farm.lab.journal import Stretch
 from farm.lab_page.gantt import day
@@ -25,7 +25,7 @@ from farm.processes import subprocesses
 DESK, PHONE = {"width": 1400, "height": 1000}, {"width": 360, "height": 740}
 BOARDS, KINDS, LEASES, WAITING = 1000, 10, 50, 5
 NASTY = '<img src=x onerror="document.title=1">\x1b[31m\u202e{{7*7}}'
-CHROMIUM = subprocesses.find("chromium", "chromium-browser", "google-chrome")
+CHROMIUM = subprocesses.find_program("chromium", "chromium-browser", "google-chrome")
 in_browser = pytest.mark.skipif(
     CHROMIUM is None, reason="there is no Chromium: apt-get install chromium"
 )

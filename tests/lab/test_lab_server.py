@@ -20,8 +20,8 @@ from pathlib import Path
 import jsonschema
 import pytest
 from lab_process import Board, Lab, lab
+from timeouts import LIMIT_S, wait_until
 from tracker_wire import MAGIC, PING, REQUEST, Wire
-from waiting import LIMIT_S, wait_until
 
 from farm.errors import DeviceError, LinkError, UsageError
 from farm.lab.relay import Leased, Relay

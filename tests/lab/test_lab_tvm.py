@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import tvm_clients
 from lab_process import Lab, lab
+from timeouts import LIMIT_S, wait_until
 from tracker_wire import HOST, queue, tvm_server
-from waiting import LIMIT_S, wait_until
 
 
 @pytest.fixture(scope="module")

@@ -9,17 +9,17 @@ import struct
 from importlib import metadata
 
 import pytest
-from recorded_servers import FOLDER, Seen, expected, kept, replay, visit
+from recorded_tvm_sessions import FOLDER, Seen, expected, kept, replay, visit
 from rpc_sessions import HOST, ServingAgent, run, served, session, soon
-from waiting import LIMIT_S
+from timeouts import LIMIT_S
 
 from farm.errors import DeadlineError, LinkError
 from farm.processes.deadline import Deadline
 from farm.rpc.connection import connect
 from farm.rpc.errors import ProtocolError, RemoteError
 from farm.rpc.handshake import HandshakeError
-from farm.rpc.opening import open_session
 from farm.rpc.session import Session
+from farm.rpc.session_opening import open_session
 from farm.rpc.values import CPU, DataType, Pointer, RemoteDevice, RemoteObject, RemoteTensor
 from farm.transports.agent import version as agent_version
 

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from timeouts import LIMIT_S, wait_until
 from tracker_wire import (
     HOST,
     INFO,
@@ -32,7 +33,6 @@ from tracker_wire import (
     timed_ms,
     tracker,
 )
-from waiting import LIMIT_S, wait_until
 
 from farm.tracker.admission import Admission, Limits
 from farm.tracker.errors import ProtocolError

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 import tvm_clients
+from timeouts import LIMIT_S, wait_until
 from tracker_wire import HOST, Running, queue, tracker, tvm_server
-from waiting import LIMIT_S, wait_until
 
 
 def client(port: int, name: str) -> Any:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from waiting import LIMIT_S
+from timeouts import LIMIT_S
 
 from farm import transports
 from farm.config import load_fleet

@@ -13,7 +13,7 @@ from this_machine import HOST
 
 from farm.errors import DeviceError
 from farm.processes.deadline import Deadline
-from farm.prompts import Ask, nobody
+from farm.prompts import Ask, answer_nothing
 from farm.transports import board_scripts, connectivity_checks, shells
 from farm.transports.shell_board import ShellBoard
 from farm.types import Device
@@ -58,5 +58,5 @@ def test_a_folder_that_cannot_be_used_is_found(device: Device, tmp_path: Path) -
 
 
 def test_the_board_is_identified_by_its_shell(device: Device) -> None:
-    with shells.reached(device, Deadline(60), nobody) as board:
+    with shells.reached(device, Deadline(60), answer_nothing) as board:
         assert board.identify()["machine"] == "x86_64"

@@ -12,7 +12,7 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
-from waiting import LIMIT_S, patient, wait_until
+from timeouts import LIMIT_S, patient, wait_until
 
 from farm.config import load_fleet
 from farm.config.locate import SHIPPED

@@ -289,7 +289,7 @@ def _identified(
     """
     from farm import boards
     from farm.config import profiles
-    from farm.pipeline.identify import identify
+    from farm.pipeline.identify import identify_board
 
     name, known = provisional.name, place.fleet.profiles
     if table["profile"] is not None:
@@ -298,7 +298,7 @@ def _identified(
             boards.ProfileChoice(table["profile"], "as you said"),
             {("devices", name): table},
         )
-    evidence = identify(provisional, store=session.artifacts(), show=spinner.show)
+    evidence = identify_board(provisional, store=session.artifacts(), show=spinner.show)
     own = next(
         word
         for word in (name, f"{name}-board", *(f"{name}-board-{number}" for number in range(2, 100)))

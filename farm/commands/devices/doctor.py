@@ -37,7 +37,7 @@ def doctor(
     """
     from farm.commands.progress import Spinner
     from farm.config import load_fleet
-    from farm.pipeline.doctor.board import examine
+    from farm.pipeline.doctor.board import examine_devices
     from farm.pipeline.doctor.host import examine_host
 
     fleet = session.fleet()
@@ -52,7 +52,7 @@ def doctor(
     if chosen:
         with Spinner(session, "asking the devices") as spinner:
             keep, host = session.record(), host_profile(fleet)
-            found |= examine(
+            found |= examine_devices(
                 chosen,
                 model=model,
                 host=host,

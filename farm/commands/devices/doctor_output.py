@@ -25,10 +25,10 @@ def finding_lines(finding: Finding, name: str = "") -> list[list[str | Styled]]:
     )
     head = f"{sanitize.one_line(name)}  " if name else "  "
     below = " " * (len(head) + 4)
-    first, *more = sanitize.lines(what) or [""]
+    first, *more = sanitize.sanitized_lines(what) or [""]
     shown: list[list[str | Styled]] = [[head, Styled(sign, shade), f" {finding.layer}: {first}"]]
     for label, text in (("why", why), ("fix", fix)):
-        first, *rest = sanitize.lines(text) or [""]
+        first, *rest = sanitize.sanitized_lines(text) or [""]
         more += (
             [f"{label}: {first}", *(f"{' ' * len(label)}  {line}" for line in rest)] if text else []
         )
@@ -58,7 +58,7 @@ def _layer(finding: Finding) -> dict[str, Any]:
 
 def findings_exit_code(found: Mapping[str, Sequence[Finding]]) -> int:
     """Return 0 without failures, the code of a single failure, or 1 for several."""
-    from farm.pipeline.doctor.board import failed
+    from farm.pipeline.doctor.board import first_failure
 
-    errors = [error for findings in found.values() if (error := failed(findings))]
+    errors = [error for findings in found.values() if (error := first_failure(findings))]
     return 0 if not errors else errors[0].exit_code if len(errors) == 1 else 1

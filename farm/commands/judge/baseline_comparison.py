@@ -12,7 +12,7 @@ import click
 from farm.api.resolve import comparable_runs
 from farm.commands.output import echo, show_error
 from farm.errors import FarmError, Regression, UsageError, did_you_mean
-from farm.stats import CONFIDENCE, Change
+from farm.stats import CONFIDENCE, ChangeVerdict
 
 if TYPE_CHECKING:
     from farm.commands.common import Session
@@ -147,7 +147,7 @@ def compare_with_baseline(
 
 def is_undecided(pair: RunComparison) -> bool:
     """Return whether stored runs do not decide the comparison, but an interleaved one might."""
-    return pair.found.change is Change.UNSURE and _measurable(pair)
+    return pair.found.change is ChangeVerdict.UNSURE and _measurable(pair)
 
 
 def _measurable(pair: RunComparison) -> bool:

@@ -84,7 +84,7 @@ def accuracy(
     farm accuracy --device pi5 --device rk3399 net.onnx --data imagenet/val --samples 5000
     farm accuracy --all net --data test.npz --min-top1 75
     """
-    from farm.pipeline.accuracy import as_json
+    from farm.pipeline.accuracy import accuracy_to_json
 
     fleet = session.fleet()
     chosen = described.of(fleet.model(model))
@@ -105,7 +105,7 @@ def accuracy(
         if min_top1 is not None and one.answered and 100 * one.top1 < min_top1 * one.answered
     ]
     if session.as_json:
-        *on_devices, reference = map(as_json, found)
+        *on_devices, reference = map(accuracy_to_json, found)
         session.document(
             "accuracy",
             {
@@ -145,14 +145,14 @@ def _count(
 ) -> AccuracyResults:
     from farm import dashboard
     from farm.pipeline.accuracy import AccuracyProgress
-    from farm.pipeline.accuracy import accuracy as measure
+    from farm.pipeline.accuracy import measure_accuracy as measure
     from farm.processes import signals
-    from farm.store import AnswerStore
+    from farm.store import PredictionStore
 
     fleet = session.fleet()
     last: list[AccuracyProgress] = []
     with (
-        signals.deferred(),
+        signals.deferred_signals(),
         dashboard.show_accuracy_progress(session.err(), quiet=session.verbosity < 0) as display,
     ):
 
@@ -167,7 +167,7 @@ def _count(
                 path,
                 host=host_profile(fleet),
                 store=session.artifacts(),
-                keep=AnswerStore.of_user(),
+                keep=PredictionStore.of_user(),
                 deadlines_s={
                     device.name: fleet.deadline_s(device, deadline_s) for device in devices
                 },

@@ -134,8 +134,8 @@ def bench(
     farm bench --device host --batch 1,8,32 resnet18
     """
     from farm import metrics
-    from farm.pipeline import expand
-    from farm.pipeline.other_engines import check_rivals
+    from farm.pipeline import expand_jobs
+    from farm.pipeline.other_engines import check_engines_usable
 
     session.cluster = cluster
     before = baseline_comparison.find_baseline(session, baseline, fail_on, in_turns)
@@ -148,13 +148,13 @@ def bench(
     ]
     on = devices_per_thread_setting(session, fleet.select_devices(devices, tags, everywhere), asked)
     deadline_s = resolve_deadline(preset, plan)
-    jobs = expand(on, chosen, resolve_plan(fleet.bench.plan, preset, plan), deadline_s)
+    jobs = expand_jobs(on, chosen, resolve_plan(fleet.bench.plan, preset, plan), deadline_s)
     if dry_run:
         show_jobs(session, jobs)
         return
     if in_turns:
         baseline_comparison.check_builds_remeasurable(session, before, jobs)
-    check_rivals(against, jobs)
+    check_engines_usable(against, jobs)
     check_writable(prometheus)
     outcome = run_jobs(session, jobs)
     baseline_comparison.save_baseline(session, save_baseline, outcome.runs)
@@ -188,7 +188,7 @@ def run_jobs(session: Session, jobs: Sequence[Job], canaries: int = 0) -> Outcom
 
     farm = session.farm()
     with (
-        signals.deferred(),
+        signals.deferred_signals(),
         dashboard.show_jobs(session.err(), jobs, quiet=session.verbosity < 0) as show,
     ):
         return farm.execute(jobs, show=show, tick=show.tick, canaries=canaries)

@@ -76,7 +76,7 @@ def deploy(
     farm deploy --tag lab --canary 1 digits
     """
     from farm.errors import error_from_failure
-    from farm.pipeline import expand
+    from farm.pipeline import expand_jobs
     from farm.types import Plan
 
     session.cluster = cluster
@@ -89,7 +89,7 @@ def deploy(
         min_top1=min_top1,
     )
     chosen = [described.of(model) for model in fleet.models_together(models or fleet.bench.models)]
-    jobs = expand(fleet.select_devices(devices, tags, everywhere), chosen, plan, deadline_s)
+    jobs = expand_jobs(fleet.select_devices(devices, tags, everywhere), chosen, plan, deadline_s)
     if dry_run:
         show_jobs(session, jobs)
         return

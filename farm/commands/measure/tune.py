@@ -13,7 +13,7 @@ from farm.commands.options import Number, add_cluster_option, device_option, nam
 from farm.commands.output import echo, show_error
 
 if TYPE_CHECKING:
-    from farm.pipeline.tuning.loop import Board, TuningState
+    from farm.pipeline.tuning.loop import BoardState, TuningState
     from farm.pipeline.tuning.tune import TuningResult
 
 
@@ -58,7 +58,7 @@ def tune(
     from farm.errors import FarmError
     from farm.pipeline.tuning.tune import tune as search
     from farm.processes import signals
-    from farm.store import RecordStore
+    from farm.store import TuningRecordStore
 
     session.cluster = cluster
     fleet = session.fleet()
@@ -67,7 +67,7 @@ def tune(
     last: list[TuningState] = []
 
     with (
-        signals.deferred(),
+        signals.deferred_signals(),
         session.farm().cluster_engine() as engine,
         dashboard.show_tuning(session.err(), minutes, quiet=session.verbosity < 0) as display,
     ):
@@ -82,7 +82,7 @@ def tune(
                 boards,
                 host=host_profile(fleet),
                 store=session.artifacts(),
-                records=RecordStore.of_user(),
+                records=TuningRecordStore.of_user(),
                 minutes=minutes,
                 show=show,
                 cluster=engine,
@@ -109,7 +109,7 @@ def tune(
     echo(f"{chosen.name}: {search_result_text(tuned)}")
 
 
-def waiting_time_text(board: Board) -> str:
+def waiting_time_text(board: BoardState) -> str:
     """Return in words how long a board waited for candidates; "" for less than a second."""
     return f", waited {board.waited_s:.0f} s for candidates" if board.waited_s >= 1 else ""
 

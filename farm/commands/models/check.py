@@ -18,7 +18,7 @@ from farm.formatting import counted
 
 if TYPE_CHECKING:
     from farm.pipeline.check import CheckReport
-    from farm.pipeline.guard import GuardReport
+    from farm.pipeline.guard_page_check import GuardReport
 
 
 @click.command()
@@ -60,7 +60,7 @@ def check(
     from farm.commands.progress import Spinner
     from farm.importers.format_risks import format_risk_of
     from farm.pipeline.check import check as check_model
-    from farm.pipeline.guard import guard
+    from farm.pipeline.guard_page_check import check_with_guards
 
     fleet = session.fleet()
     profile, chosen = fleet.profile(profile_name), described.of(fleet.model(model))
@@ -76,7 +76,7 @@ def check(
         report = check_model(chosen, profile, store=session.artifacts(), show=spinner.show)
         guarded = None
         if with_guard and report.builds:
-            guarded = guard(chosen, host, store=session.artifacts(), show=spinner.show)
+            guarded = check_with_guards(chosen, host, store=session.artifacts(), show=spinner.show)
     if session.as_json:
         format_of = None if capability is None else asdict(capability)
         session.document(

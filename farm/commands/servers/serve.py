@@ -91,7 +91,7 @@ def agent(
     """
     from farm.agent.recipe import AGENTS, ARCHITECTURES, GPU
     from farm.commands.progress import Spinner
-    from farm.pipeline import agent_for
+    from farm.pipeline import agent_for_machine
     from farm.processes import subprocesses
     from farm.store import Store, cache_root
     from farm.transports.agent.keys import hold_key
@@ -115,7 +115,7 @@ def agent(
     address, bound = _check_port(host, port)
     store = Store(cache_root())
     with Spinner(session, "the agent") as spinner:
-        executable = agent_for(machine + GPU * cuda, store=store, show=spinner.show)
+        executable = agent_for_machine(machine + GPU * cuda, store=store, show=spinner.show)
     work, kept = store.root / "agent" / "work", store.root / "agent" / "store"
     for folder in (work, kept):
         folder.mkdir(parents=True, exist_ok=True)
@@ -136,7 +136,7 @@ def agent(
     if not (key or no_key or tracker):
         key, file = hold_key(address, bound, fresh=port == 0)
         echo(f"the key is in {file}; your clients on this machine find it there", err=True)
-    subprocesses.replace(
+    subprocesses.replace_process(
         [*command, *(["--open-to-network"] if open_to_network else [])], env={VARIABLE: key}
     )
 

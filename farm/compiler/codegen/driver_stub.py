@@ -53,7 +53,7 @@ def build_driver_stub(store: Store) -> Path:
                 "-fPIC",
                 f"-Wl,-soname,{DRIVER}",
             ]
-            subprocesses.run(
+            subprocesses.run_program(
                 [*command, "-o", str(folder / DRIVER), str(folder / "driver.c")],
                 deadline=Deadline(_LINK_S),
                 what="building what stands in for NVIDIA's driver",

@@ -14,7 +14,7 @@ from farm.compiler.build import OBJECTS, RawChoices, object_files, require_regul
 from farm.compiler.codegen.link import link_function
 from farm.errors import BuildError
 from farm.processes.workers import TaskContext
-from farm.store import RecordStore
+from farm.store import TuningRecordStore
 from farm.types import Batch, Candidate, Prepared, Profile, Proposals, Task, Variant
 
 ARRAYS = "arrays.npz"
@@ -62,7 +62,7 @@ def generate_batch_code(
 def tuning_tasks(
     prepared: Prepared,
     profile: Profile,
-    records: RecordStore,
+    records: TuningRecordStore,
     context: TaskContext | None = None,
     finder: Finder = find_tasks,
 ) -> tuple[str, list[Task]]:

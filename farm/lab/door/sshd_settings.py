@@ -39,14 +39,14 @@ def effective(account: str, file: Path) -> Mapping[str, str]:
 
     Raises FarmError if there is no sshd, or it cannot read its configuration.
     """
-    sshd = subprocesses.find("sshd", "/usr/sbin/sshd", "/usr/local/sbin/sshd") or "sshd"
+    sshd = subprocesses.find_program("sshd", "/usr/sbin/sshd", "/usr/local/sbin/sshd") or "sshd"
     connection = f"user={account},host=elsewhere,addr=192.0.2.1,laddr=192.0.2.2,lport=22"
     with tempfile.TemporaryDirectory(prefix="farm-sshd-") as folder:
         key = Path(folder) / "host_key"  # the server's own is root's, and sshd wants to have one
         key.touch(0o600)
         key.write_bytes(_host_key())
         command = [sshd, "-T", "-f", str(file), "-h", str(key), "-C", connection]
-        text = subprocesses.run(command, deadline=Deadline(_READ_S), what="sshd's settings")
+        text = subprocesses.run_program(command, deadline=Deadline(_READ_S), what="sshd's settings")
     pairs = (line.partition(" ") for line in text.splitlines())
     return {name: value.strip() for name, _, value in pairs}
 

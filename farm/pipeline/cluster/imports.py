@@ -16,8 +16,8 @@ from farm.compiler.build import build_reuses_check_code
 from farm.compiler.fingerprint import compiler_digest
 from farm.errors import BuildError, FarmError, ModelError
 from farm.importers.fingerprints import external_files
-from farm.pipeline.cluster.carrying import carry_out, packed, unpack
-from farm.pipeline.worker_tasks import PREPARE_S, kept_model_task, open_pool, prepare_task
+from farm.pipeline.cluster.task_transfer import pack_folder, run_task_in_process, unpack_folder
+from farm.pipeline.worker_tasks import PREPARE_S, find_prepared_task, open_pool, prepare_task
 from farm.processes.workers import TaskContext
 from farm.store import ArchiveError, Store, open_store
 from farm.types import RECIPES, Model, Prepared, Profile
@@ -93,7 +93,7 @@ def import_on_cluster_task(
     request = ImportRequest(replace(model, labels=None), host, content, compiler_digest())
     wanted = checked_import.prepared_digest(model, store.root)
     assert wanted is not None, "only a model with code has dependencies of its own"
-    worker, answer = engine.run(import_here, request, context.note)
+    worker, answer = engine.run(import_on_worker, request, context.note)
     if isinstance(answer, FarmError):
         raise answer
     made = None
@@ -101,8 +101,8 @@ def import_on_cluster_task(
         if answer.digest != wanted:
             raise ArchiveError("its digest is not that of the model's files, or these changed")
         if store.find(checked_import.KIND, wanted) is None:
-            unpack(answer.archive, checked_import.KIND, wanted, store)
-        made = kept_model_task(context, model, store.root)
+            unpack_folder(answer.archive, checked_import.KIND, wanted, store)
+        made = find_prepared_task(context, model, store.root)
     except ArchiveError as error:
         what = f"what worker {worker} of the cluster sent is not the import of {model.name}"
         fix = "run the command again, without --cluster if it happens again"
@@ -114,7 +114,7 @@ def import_on_cluster_task(
     return replace(made, cached=False)
 
 
-def import_here(request: ImportRequest, line: ControllerChannel) -> ImportAnswer | FarmError:
+def import_on_worker(request: ImportRequest, line: ControllerChannel) -> ImportAnswer | FarmError:
     """Import a model on a worker of the cluster."""
     store = open_store(None)
     if compiler_digest() != request.compiler:
@@ -131,7 +131,7 @@ def import_here(request: ImportRequest, line: ControllerChannel) -> ImportAnswer
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(content)
             model = replace(request.model, source=str(folder / request.files[0][0]))
-            made: Prepared = carry_out(
+            made: Prepared = run_task_in_process(
                 pool,
                 line,
                 prepare_task,
@@ -139,6 +139,8 @@ def import_here(request: ImportRequest, line: ControllerChannel) -> ImportAnswer
                 PREPARE_S,
                 f"importing {model.name}",
             )
-        return ImportAnswer(made.digest, packed(made.directory, checked_import.KIND, made.digest))
+        return ImportAnswer(
+            made.digest, pack_folder(made.directory, checked_import.KIND, made.digest)
+        )
     except FarmError as error:
         return error

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING
 from farm import __version__
 from farm.compiler import fingerprint
 from farm.errors import FarmError
-from farm.pipeline.tuning.search import BatchRequest, Kernel, Search
+from farm.pipeline.tuning.search import BatchRequest, KernelSearch, TuningSearch
 from farm.pipeline.worker_tasks import BUILD_S, batch_task, time_variants_task
 from farm.processes.deadline import Deadline
-from farm.processes.workers import Kind, Message, WorkerPool
-from farm.store import RecordStore, Store
+from farm.processes.workers import Message, MessageKind, WorkerPool
+from farm.store import Store, TuningRecordStore
 from farm.types import (
     Batch,
     Device,
@@ -50,7 +50,7 @@ _FAILURES = 3  # in a row, after which a board is no longer used
 
 
 @dataclass
-class Board:
+class BoardState:
     """The state of a board, which has a worker process of its own.
 
     `said` is its current activity or its last error. `gone` means that it is no longer used.
@@ -81,9 +81,9 @@ class TuningState:
     model: Model
     devices: Sequence[Device]
     store: Store
-    records: RecordStore
-    search: Search = field(default_factory=lambda: Search([]))
-    boards: list[Board] = field(default_factory=list)
+    records: TuningRecordStore
+    search: TuningSearch = field(default_factory=lambda: TuningSearch([]))
+    boards: list[BoardState] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
     kept: int = 0
     core: str = ""
@@ -152,7 +152,7 @@ class TuningLoop:
             self.pool.assign(slot, batch_task, *arguments, deadline_s=BUILD_S, task=task)
             return
         from farm.pipeline.cluster.candidates import batch_on_cluster_task
-        from farm.pipeline.cluster.carrying import ELSEWHERE_S
+        from farm.pipeline.cluster.task_transfer import ELSEWHERE_S
 
         self.pool.assign(
             slot,
@@ -201,7 +201,7 @@ class TuningLoop:
             self._hear_builder(message)
             return
         board = next(one for one in self.work.boards if one.slot == message.slot)
-        if message.kind is Kind.NOTE:
+        if message.kind is MessageKind.NOTE:
             note = message.value
             if isinstance(note, VariantStarted):
                 board.trying = note.index
@@ -214,7 +214,7 @@ class TuningLoop:
                 board.facts = note
             elif isinstance(note, Progress):
                 board.said = f"{note.stage.value} {note.note}".strip()
-        elif message.kind is Kind.DONE:
+        elif message.kind is MessageKind.DONE:
             board.failures, board.said = 0, ""
             board.batches += 1
             self._take(board)
@@ -223,10 +223,10 @@ class TuningLoop:
 
     def _hear_builder(self, message: Message) -> None:
         work = self.work
-        if message.kind is Kind.NOTE:
+        if message.kind is MessageKind.NOTE:
             return
         wanted = self._building.pop(message.slot)
-        if message.kind is Kind.DONE:
+        if message.kind is MessageKind.DONE:
             batch: Batch = message.value
             self._built.append(batch)
             for workload, choice, why in batch.failed:
@@ -238,7 +238,7 @@ class TuningLoop:
             work.search.give_up(wanted, message.value.what)
             self.show(work, f"skipped {len(wanted)} candidates: {message.value.what}")
 
-    def _failed(self, board: Board, error: FarmError) -> None:
+    def _failed(self, board: BoardState, error: FarmError) -> None:
         """Store what a board measured before it failed; strike the candidate that it was trying.
 
         After several failures in a row the board is no longer used. Raises the error if no board is
@@ -263,7 +263,7 @@ class TuningLoop:
             if all(one.gone for one in work.boards):
                 raise error
 
-    def _take(self, board: Board) -> None:
+    def _take(self, board: BoardState) -> None:
         """Store the results of a board's batch in the records."""
         work, batch = self.work, board.batch
         if batch is None:
@@ -274,7 +274,7 @@ class TuningLoop:
                 self._keep(board, kernel)
             self.show(work, _line(kernel))
 
-    def _keep(self, board: Board, kernel: Kernel) -> None:
+    def _keep(self, board: BoardState, kernel: KernelSearch) -> None:
         work = self.work
         work.kept += not kernel.recorded
         kernel.recorded = True
@@ -296,7 +296,7 @@ class TuningLoop:
         )
 
 
-def _line(kernel: Kernel) -> str:
+def _line(kernel: KernelSearch) -> str:
     told = f"{kernel.progress.replace('/', ' of ')} tried"
     return (
         f"{kernel.task.workload}: {kernel.best.words}, {1e6 * kernel.best_s:.1f} us, "

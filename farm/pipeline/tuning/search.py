@@ -24,7 +24,7 @@ _STRIKES = 2  # deaths of a device during a candidate's first run, after which i
 
 
 @dataclass
-class Kernel:
+class KernelSearch:
     """A workload of the model and the state of its search.
 
     Seconds are 0 until they are measured. `busy` is set while a batch of the kernel is under way.
@@ -112,12 +112,12 @@ class Kernel:
 
 
 @dataclass
-class Search:
+class TuningSearch:
     """The search over all kernels of a model."""
 
-    kernels: list[Kernel]
+    kernels: list[KernelSearch]
 
-    def share(self, kernel: Kernel) -> float:
+    def share(self, kernel: KernelSearch) -> float:
         """Return a kernel's share of the time of all kernels that are searched."""
         total = sum(one.total_s for one in self.kernels)
         return kernel.total_s / total if total else 0.0
@@ -143,7 +143,7 @@ class Search:
         kernel.busy = True
         return kernel.wanted()
 
-    def _worth(self, kernel: Kernel) -> bool:
+    def _worth(self, kernel: KernelSearch) -> bool:
         more = kernel.task.open or kernel.left
         return bool(
             kernel.default_s
@@ -154,7 +154,7 @@ class Search:
 
     def take(
         self, batch: Batch, rounds: Sequence[Mapping[int, float]], wrong: Mapping[int, str]
-    ) -> list[Kernel]:
+    ) -> list[KernelSearch]:
         """Process the measurements of a batch, complete or not; return the kernels with a result.
 
         `rounds` holds seconds per call by index of the variant, one mapping per round; `wrong` the
@@ -216,7 +216,7 @@ class Search:
 
 
 def _judge(
-    kernel: Kernel, batch: Batch, mine: Sequence[int], rounds: Sequence[Mapping[int, float]]
+    kernel: KernelSearch, batch: Batch, mine: Sequence[int], rounds: Sequence[Mapping[int, float]]
 ) -> bool:
     """Update a kernel with the times of its variants; return True if there were enough rounds.
 

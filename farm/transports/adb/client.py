@@ -24,7 +24,7 @@ INSTALL = "sudo apt-get install adb, or Android's platform-tools with adb on PAT
 
 def program() -> str:
     """Return the path of the adb program. Raises DeviceError if it is not installed."""
-    if found := subprocesses.find("adb"):
+    if found := subprocesses.find_program("adb"):
         return found
     raise DeviceError("adb is not installed", "Android boards are reached by it", INSTALL)
 
@@ -33,7 +33,7 @@ def program() -> str:
 def version(path: str) -> int:
     """Return the version of the protocol that an adb program speaks: 41 for `1.0.41`."""
     try:
-        said = subprocesses.run(
+        said = subprocesses.run_program(
             [path, "version"], deadline=Deadline(_START_S), what="starting adb", fix=INSTALL
         )
     except FarmError as exc:
@@ -107,7 +107,7 @@ def _check_user(where: Place) -> None:
 
 def _started(path: str, where: Place) -> Place:
     try:
-        subprocesses.run(
+        subprocesses.run_program(
             [path, "start-server"], deadline=Deadline(_START_S), what="starting the adb server"
         )
         server.version(where)

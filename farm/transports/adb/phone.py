@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from farm import sanitize
 from farm.errors import DeviceError
 from farm.processes.deadline import Deadline
-from farm.prompts import nobody
+from farm.prompts import answer_nothing
 from farm.transports.adb.board import reached
 from farm.types import Device
 
@@ -39,7 +39,7 @@ def facts(device: Device) -> dict[str, str]:
     Empty if it does not answer in time: an agent that is there answers for itself.
     """
     try:
-        with reached(device, Deadline(_READ_S), nobody) as board:
+        with reached(device, Deadline(_READ_S), answer_nothing) as board:
             return of_report(board.ask(_SCRIPT, []))
     except DeviceError:
         return {}

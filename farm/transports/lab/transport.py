@@ -18,7 +18,7 @@ from farm.config.urls import parse_url
 from farm.errors import DeviceError, FarmError, UsageError
 from farm.lab_client.leasing import HeldLease, LeasePool, Say, Wanted
 from farm.processes import at_exit
-from farm.prompts import Ask, nobody
+from farm.prompts import Ask, answer_nothing
 from farm.transports.lab.ways import is_local, reach, socket_path, ssh_url
 from farm.transports.rpc_client import session_with
 from farm.transports.state import State
@@ -94,7 +94,7 @@ def state(device: Device) -> State:
     where = str(socket_path()) if is_local(device) else ssh_url(device)
     wants = wanted(device)
     try:
-        with reach(device, nobody, _STATE_S) as lab, lab.client() as client:
+        with reach(device, answer_nothing, _STATE_S) as lab, lab.client() as client:
             found = [board for board in client.ask("boards")["boards"] if wants.fits(board)]
     except UsageError as error:
         return State("unavailable", False, f"{error.what}: {error.why}", error.fix)

@@ -17,8 +17,8 @@ from farm.config.urls import parse_door
 from farm.errors import LinkError, UsageError
 from farm.lab_client.client import SOCKET, LabClient, connected
 from farm.lab_client.leasing import BoardSession, Lab
-from farm.processes.cancellation import breakable
-from farm.prompts import Ask, nobody
+from farm.processes.cancellation import interruptible
+from farm.prompts import Ask, answer_nothing
 from farm.rpc.blocking_connection import BlockingConnection
 from farm.transports.lab.answers import MOST_LINE_BYTES, board_of
 from farm.transports.lab.door import HEAD_S, SshLab
@@ -38,7 +38,7 @@ def ssh_url(device: Device) -> str:
 
 
 def reach(
-    device: Device, ask: Ask = nobody, limit_s: float = LOGIN_S
+    device: Device, ask: Ask = answer_nothing, limit_s: float = LOGIN_S
 ) -> AbstractContextManager[Lab]:
     """Reach the lab of a device. Raises FarmError."""
     if is_local(device):
@@ -46,7 +46,7 @@ def reach(
     return SshLab(device.name, ssh_url(device), ask, limit_s)
 
 
-def at_door(url: str, ask: Ask = nobody) -> AbstractContextManager[Lab]:
+def at_door(url: str, ask: Ask = answer_nothing) -> AbstractContextManager[Lab]:
     """Reach the lab behind a door, lab://[user@]host[:port]. Raises UsageError."""
     try:
         parse_door(url)

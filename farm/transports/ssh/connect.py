@@ -19,9 +19,9 @@ import paramiko
 
 from farm.errors import DeviceError, FarmError
 from farm.processes import subprocesses
-from farm.processes.cancellation import breakable
+from farm.processes.cancellation import interruptible
 from farm.processes.deadline import Deadline
-from farm.prompts import Ask, nobody, patiently
+from farm.prompts import Ask, answer_nothing, extend_deadline_while_asking
 from farm.transports.ssh import paramiko_transport
 from farm.transports.ssh.auth import Login
 from farm.transports.ssh.config import SSH_PORT, Hop
@@ -47,7 +47,7 @@ logging.getLogger("paramiko").addHandler(logging.NullHandler())
 
 @contextlib.contextmanager
 def logged_in(
-    name: str, hops: tuple[Hop, ...], deadline: Deadline, ask: Ask = nobody
+    name: str, hops: tuple[Hop, ...], deadline: Deadline, ask: Ask = answer_nothing
 ) -> Iterator[paramiko.SSHClient]:
     """Yield a client connected to the last hop, each hop reached through the one before.
 
@@ -69,7 +69,7 @@ def logged_in(
                     name,
                     hop,
                     deadline,
-                    Login(name, hop, patiently(ask, deadline)),
+                    Login(name, hop, extend_deadline_while_asking(ask, deadline)),
                     said,
                 )
         yield client
@@ -153,7 +153,7 @@ def _socket(
     if hop.command:
         command = subprocesses.peer_process(["/bin/sh", "-c", f"exec {hop.command}"], stderr=said)
         sock, _ = stack.enter_context(command)
-        stack.enter_context(breakable(partial(_shut, sock)))
+        stack.enter_context(interruptible(partial(_shut, sock)))
         return sock
     sock = _connected(
         hop, timeout_s if hop.connect_timeout_s is None else min(timeout_s, hop.connect_timeout_s)
@@ -161,7 +161,7 @@ def _socket(
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if hasattr(socket, "TCP_USER_TIMEOUT"):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _SILENCE_MS)
-    stack.enter_context(breakable(partial(_shut, sock)))
+    stack.enter_context(interruptible(partial(_shut, sock)))
     return sock
 
 

@@ -9,7 +9,7 @@ import tomllib
 from android_board import AdbServer, AndroidBoard, android_board
 from android_jobs import assert_nothing_is_left
 from farm_running import Farm
-from waiting import wait_until
+from timeouts import wait_until
 
 
 def test_the_only_phone_is_found_out_proved_and_written(farm: Farm, phone: AndroidBoard) -> None:

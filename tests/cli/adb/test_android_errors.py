@@ -22,7 +22,7 @@ from android_jobs import (
     run_slowly,
 )
 from farm_running import Farm, kill_all
-from waiting import patient, wait_until
+from timeouts import patient, wait_until
 
 FULL = "the disk of board is full"
 

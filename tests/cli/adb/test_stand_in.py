@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from android_board import AdbServer, AndroidBoard, android_board
-from waiting import wait_until
+from timeouts import wait_until
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from heavy_models import arrives, write_heavy_model
 from lossy_network import BOARD, Network, inside, lossy_network
 from ssh_boards import assert_nothing_is_left, configure
 from ssh_server import SshServer, ssh_server
-from waiting import patient, wait_until
+from timeouts import patient, wait_until
 
 LATE_S, LOSS = 0.1, 0.05  # each way: 200 ms there and back
 LINE = 1_500_000  # bytes per second of the throttled one

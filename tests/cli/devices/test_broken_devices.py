@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from farm_running import DEVICES, DIGITS, QUICK, Done, Farm, Running, kill_all
 from ssh_boards import assert_failed
-from waiting import LIMIT_S, patient, wait_until
+from timeouts import LIMIT_S, patient, wait_until
 
 from farm.errors import BuildError
 from farm.processes import subprocesses
@@ -253,11 +253,13 @@ def read_only(folder: Path) -> Iterator[Path]:
 @contextlib.contextmanager
 def mounted(*words: str | Path, unmount: bool = True) -> Iterator[None]:
     try:
-        subprocesses.run(["mount", *words], deadline=Deadline(10), what="mounting")
+        subprocesses.run_program(["mount", *words], deadline=Deadline(10), what="mounting")
     except BuildError as error:
         pytest.skip(f"no right to mount: {error.why}")
     try:
         yield
     finally:
         if unmount:
-            subprocesses.run(["umount", words[-1]], deadline=Deadline(10), what="unmounting")
+            subprocesses.run_program(
+                ["umount", words[-1]], deadline=Deadline(10), what="unmounting"
+            )

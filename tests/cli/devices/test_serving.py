@@ -9,7 +9,7 @@ import socket
 
 import pytest
 from farm_running import HOST, Farm, Running
-from waiting import wait_until
+from timeouts import wait_until
 
 READY = {"agent": "listening on", "tracker": "tracker on"}
 

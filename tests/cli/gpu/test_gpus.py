@@ -18,8 +18,8 @@ import pytest
 import tvm
 from farm_running import DIGITS, QUICK, Farm
 from gpu_running import agent, cache, device, farm, kernels, layers, recorded
+from timeouts import LIMIT_S, patient, wait_until
 from tvm import relax
-from waiting import LIMIT_S, patient, wait_until
 
 from farm import transports
 from farm.compiler.codegen.executable import compile_executable

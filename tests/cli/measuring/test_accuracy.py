@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from farm_running import DEVICES, DIGITS, QUICK, Farm
 from PIL import Image
-from waiting import wait_until
+from timeouts import wait_until
 
 from farm import zoo
 

@@ -66,7 +66,7 @@ def board(farm: Farm) -> Iterator[Board]:
         flags="0",
     )
     try:
-        subprocesses.run(
+        subprocesses.run_program(
             ["unshare", "--mount", "sh", "-c", made.mounts],
             deadline=Deadline(10),
             what="a board's files",

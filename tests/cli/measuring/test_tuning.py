@@ -19,7 +19,7 @@ import pytest
 from farm_running import DEVICES, HOST, Farm
 from onnx_models import graph, node, save
 from rpc_servers import farm_agent, farm_tracker
-from waiting import wait_until
+from timeouts import wait_until
 
 from farm.checked_import import prepare
 from farm.commands.measure.tune import search_result_text
@@ -28,7 +28,7 @@ from farm.pipeline.tuning.loop import TuningState
 from farm.pipeline.tuning.tune import tune
 from farm.pipeline.worker_tasks import compare_task
 from farm.processes.workers import TaskContext
-from farm.store import RecordStore, Store
+from farm.store import Store, TuningRecordStore
 from farm.types import Device, Limits, Model, Profile, Record
 
 numbers = np.random.default_rng(0)
@@ -187,7 +187,7 @@ def test_where_the_model_is_slower_or_wrong_as_a_whole_the_records_are_as_they_w
     from farm.compiler.tuning import batch_build
 
     monkeypatch.setenv("FARM_DATA", str(tmp_path / "data"))  # workers have it too
-    store, records = Store(tuning.cache), RecordStore.of_user()
+    store, records = Store(tuning.cache), TuningRecordStore.of_user()
     profile = Profile(
         "x86",
         {"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "native"},

@@ -117,7 +117,7 @@ def outputs_in_python(model: Path, sample: np.ndarray) -> np.ndarray:
 def test_an_exported_folder_builds_and_computes_what_python_does(
     farm: Farm, tmp_path: Path, profile: str, arch: str, emulator: tuple[str, ...]
 ) -> None:
-    if emulator and not subprocesses.find(emulator[0]):
+    if emulator and not subprocesses.find_program(emulator[0]):
         pytest.skip("qemu-user is not installed")
     folder = tmp_path / "exported"
     assert farm.run("export", "digits", "--profile", profile, "-o", str(folder)).code == 0

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from farm_running import Farm
 from onnx_models import graph, node, save
-from waiting import LIMIT_S
+from timeouts import LIMIT_S
 
 PLUGIN = (
     []

@@ -11,7 +11,7 @@ from typing import Any
 import jsonschema
 import pytest
 from farm_running import Farm
-from waiting import LIMIT_S, wait_until
+from timeouts import LIMIT_S, wait_until
 
 from farm.views.schema import schema
 

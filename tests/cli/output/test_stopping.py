@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from farm_running import DEVICES, DIGITS, HIDE_CURSOR, SHOW_CURSOR, Done, Farm, Running
-from waiting import LIMIT_S, patient, wait_until
+from timeouts import LIMIT_S, patient, wait_until
 
 from farm.agent.build import PREBUILT
 

@@ -19,7 +19,7 @@ import pytest
 from ssh_clients import RELAY, User, configure, fails, log_in
 from ssh_passwords import KEY_AND_PASSWORD, PASSWORD, PASSWORDS, password_server
 from ssh_server import SshServer, ssh_server
-from waiting import patient, wait_until
+from timeouts import patient, wait_until
 
 from farm.processes.cancellation import Cancellation
 from farm.processes.deadline import Deadline

@@ -15,7 +15,7 @@ from farm_running import DIGITS, HIDE_CURSOR, QUICK, SHOW_CURSOR, Farm, Terminal
 from ssh_boards import assert_failed, assert_nothing_is_left, configure
 from ssh_passwords import PASSWORD, PASSWORDS, QUESTIONS, password_server
 from ssh_server import SshServer
-from waiting import patient, wait_until
+from timeouts import patient, wait_until
 
 ASKED = r"password of \S+: "
 

@@ -12,10 +12,10 @@ from pathlib import Path
 from farm_running import Farm, kill_all
 from ssh_boards import END_S, assert_failed, assert_nothing_is_left, run_slowly, running_agents
 from ssh_server import SshServer
-from waiting import LIMIT_S, patient, wait_until
+from timeouts import LIMIT_S, patient, wait_until
 
 from farm.processes.deadline import Deadline
-from farm.rpc.blocking_connection import completed
+from farm.rpc.blocking_connection import run_to_completion
 from farm.transports.ssh.channel_connection import ChannelConnection
 
 
@@ -117,6 +117,6 @@ def test_how_an_agent_ended_is_known_after_its_last_word(server: SshServer) -> N
         channel = client.get_transport().open_session()
         connection = ChannelConnection(channel, partial(cut, client))
         channel.exec_command("exec >&- 2>&-; sleep 1; exit 137")
-        assert completed(connection.receive(Deadline(LIMIT_S))) == b""
+        assert run_to_completion(connection.receive(Deadline(LIMIT_S))) == b""
         connection.cut()
         assert channel.recv_exit_status() == 137

@@ -15,7 +15,7 @@ from heavy_models import arrives, write_heavy_model
 from slow_relay import Relay, slow_relay
 from ssh_boards import assert_failed, assert_nothing_is_left, configure
 from ssh_server import SshServer
-from waiting import patient
+from timeouts import patient
 
 SPEED = 4e6  # bytes per second of a slow way
 

@@ -95,5 +95,7 @@ def _compiled(language: str, source: Path, library: Path, *more: str) -> Path:
     env = {
         "ZIG_GLOBAL_CACHE_DIR": str(cache_root() / "zig")
     }  # which has the C and C++ libraries, since the agent was built
-    subprocesses.run(command, deadline=Deadline(600), what=f"compiling {source.name}", env=env)
+    subprocesses.run_program(
+        command, deadline=Deadline(600), what=f"compiling {source.name}", env=env
+    )
     return library

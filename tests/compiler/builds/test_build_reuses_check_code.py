@@ -18,8 +18,8 @@ from farm.compiler.lower import resolve_target
 from farm.compiler.target.cpu_model import target_key
 from farm.errors import WrongAnswer
 from farm.pipeline.operations import compile_model
-from farm.pipeline.worker_tasks import build_task, kept_build_task, prepare_task
-from farm.store import RecordStore, Store
+from farm.pipeline.worker_tasks import build_task, find_build_task, prepare_task
+from farm.store import Store, TuningRecordStore
 from farm.types import LIMITS, Artifact, Model, Profile, Record
 
 NODES = [
@@ -54,7 +54,7 @@ def files(artifact: Artifact) -> dict[str, bytes]:
 def test_the_code_of_the_check_is_the_build_byte_for_byte(batch, trust, tmp_path, context, cache):
     model = Model("net", str(saved(tmp_path / "net.onnx", batch)), trust=trust)
     prepared = prepare_task(context, model, HOST, Store(cache), (HOST,))
-    shared = kept_build_task(context, prepared, HOST, cache)
+    shared = find_build_task(context, prepared, HOST, cache)
     assert shared is not None and not shared.cached, "made by this command"
     again = prepare_task(context, model, HOST, Store(cache), (HOST,))
     assert again.cached and build_task(context, model, again, HOST, Store(cache)).cached
@@ -102,7 +102,7 @@ def test_another_file_with_the_same_operators_and_weights_gets_a_build_of_its_ow
 
 def test_a_record_that_changes_the_code_of_the_check_leads_to_a_build(tmp_path, context, cache):
     model = Model("net", str(saved(tmp_path / "net.onnx")))
-    records = RecordStore(tmp_path / "records.sqlite")
+    records = TuningRecordStore(tmp_path / "records.sqlite")
     prepared = prepare_task(context, model, HOST, Store(cache), (HOST,))
     shared = find_stored_build(prepared, HOST, cache, records)
     assert shared is not None

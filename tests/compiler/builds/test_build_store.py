@@ -19,8 +19,8 @@ import tvm
 from relax_models import HOST, compute, lowered, target
 from small_network import network, weights
 from target_profiles import ARM32, ARM64, X86
+from timeouts import LIMIT_S
 from tvm import relax
-from waiting import LIMIT_S
 
 from farm import agent
 from farm.compiler import fingerprint
@@ -121,7 +121,7 @@ def start(tmp_path, prepared) -> Callable[[Path, str], tuple]:
         for name, value in (("prepared", prepared), ("profile", X86)):
             (folder / name).write_bytes(pickle.dumps(value))
         command = [sys.executable, CODE, cache, folder, folder / "prepared", folder / "profile"]
-        return subprocesses.start(
+        return subprocesses.start_program(
             command, log=folder / "log", env={"PYTHONHASHSEED": seed}
         ), folder / "log"
 
@@ -220,7 +220,7 @@ def test_a_32_bit_arm_library_is_of_the_hard_float_abi(context, prepared, kept, 
         assert elf_headers.read(build(context, model, ARM32, cache).library).flags & hard
 
 
-@pytest.mark.skipif(not subprocesses.find("gcc"), reason="gcc is not installed")
+@pytest.mark.skipif(not subprocesses.find_program("gcc"), reason="gcc is not installed")
 def test_a_linker_of_the_users_own_makes_a_library_that_runs(context, prepared, cache):
     profile = replace(HOST, name="own", linker=("gcc",))
     artifact = build(context, prepared, profile, cache)
@@ -285,7 +285,7 @@ assert build(TaskContext(here), *(pickle.loads((here / name).read_bytes()) for n
 print([name for name in ("tvm", "torch", "onnx", "onnxruntime") if name in sys.modules])
 """  # noqa: E501
     assert (
-        subprocesses.run(
+        subprocesses.run_program(
             [sys.executable, "-c", code], deadline=Deadline(LIMIT_S), what="a warm build"
         ).strip()
         == "[]"

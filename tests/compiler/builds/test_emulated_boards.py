@@ -190,7 +190,7 @@ def test_an_emulated_board_gives_the_same_answers(
 ):
     agent = ARM[architecture].agent
     emulator = {"armv7": "qemu-arm", "aarch64": "qemu-aarch64"}[agent]
-    if not subprocesses.find(emulator):
+    if not subprocesses.find_program(emulator):
         pytest.skip(f"{emulator} is not installed")
     model, profile = Model("model", str(save(tmp_path / "model.onnx", body))), ARM[architecture]
     prepared = prepare(context, model, HOST, cache)

@@ -70,7 +70,7 @@ def test_a_bias_is_added_to_the_sums(per_channel, tmp_path, cache):
 @pytest.mark.parametrize("kind", ARM)
 def test_a_board_computes_the_same_to_the_bit(kind, model, imported, context, cache, agents):
     architecture = str(ARM[kind].agent)
-    if not subprocesses.find(
+    if not subprocesses.find_program(
         emulator := {"armv7": "qemu-arm", "aarch64": "qemu-aarch64"}[architecture]
     ):
         pytest.skip(f"{emulator} is not installed")

@@ -16,7 +16,7 @@ from farm.checked_import import prepare
 from farm.compiler import host_run
 from farm.compiler.build import build
 from farm.compiler.diagnostics.reference_kernels import build_reference_kernels
-from farm.store import RecordStore
+from farm.store import TuningRecordStore
 from farm.types import Model, Profile, Quantize
 
 numbers = np.random.default_rng(21)
@@ -29,7 +29,7 @@ def answer(context, cache, tmp_path):
     """
 
     def compute(model, profile, x):
-        records = RecordStore(tmp_path / "records.sqlite")
+        records = TuningRecordStore(tmp_path / "records.sqlite")
         prepared = prepare(context, model, HOST, cache)
         parts = build_reference_kernels(
             prepared, build(context, prepared, profile, cache, records), profile, {}

@@ -214,7 +214,7 @@ BOARD_CASES = [
 @pytest.mark.parametrize("cpu", ["cortex-a72", "cortex-a76", "cortex-a7"])
 def test_an_emulated_board_gives_the_very_same_numbers(cpu, context, cache, kept, agents):
     emulator = {"aarch64": "qemu-aarch64", "armv7": "qemu-arm"}[ARM[cpu][0]]
-    if not subprocesses.find(emulator):
+    if not subprocesses.find_program(emulator):
         pytest.skip(f"{emulator} is not installed")
     inputs, body, weights, _ = module_of(BOARD_CASES)
     weights = {

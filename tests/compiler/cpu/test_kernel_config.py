@@ -27,7 +27,7 @@ from farm.compiler.cpu.register_tiles import Tile
 from farm.compiler.lower import resolve_target
 from farm.compiler.target.cpu_model import cpu_model_of
 from farm.compiler.tuning.batch_build import build_batch, tuning_tasks
-from farm.store import RecordStore
+from farm.store import TuningRecordStore
 
 WORKLOAD = Workload("convolution", (1, 56, 56, 64), (3, 3, 64, 128), (1, 1), (1, 1, 1, 1))
 CHEAP, DEAR = KernelConfig(DIRECT, Tile(7, 2, 16)), KernelConfig(DIRECT, Tile(1, 1, 16))
@@ -35,7 +35,7 @@ CHEAP, DEAR = KernelConfig(DIRECT, Tile(7, 2, 16)), KernelConfig(DIRECT, Tile(1,
 
 @pytest.fixture
 def records(tmp_path):
-    return RecordStore(tmp_path / "records.sqlite")
+    return TuningRecordStore(tmp_path / "records.sqlite")
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from farm.compiler.cpu.metaschedule_traces import workload_key
 from farm.compiler.lower import lower
 from farm.compiler.tuning.batch_build import build_batch, tuning_tasks
 from farm.compiler.tuning.metaschedule_search import predict_scores
-from farm.store import RecordStore, read_records, write_records
+from farm.store import TuningRecordStore, read_records, write_records
 from farm.types import Proposals
 
 numbers = np.random.default_rng(4)
@@ -41,7 +41,7 @@ def volumes(emit, x, w):
 
 @pytest.fixture
 def records(tmp_path):
-    return RecordStore(tmp_path / "records.sqlite")
+    return TuningRecordStore(tmp_path / "records.sqlite")
 
 
 def asked(count: int, *tried, seed: int = 1) -> Proposals:

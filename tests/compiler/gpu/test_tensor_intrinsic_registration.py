@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from waiting import LIMIT_S
+from timeouts import LIMIT_S
 
 # In a process of its own, as they are registered once; where somebody asks for a frame's source, it
 # ends with an error.

@@ -181,7 +181,7 @@ def test_an_emulated_board_computes_with_halved_weights(
 ):
     agent = ARM[architecture].agent
     emulator = {"armv7": "qemu-arm", "aarch64": "qemu-aarch64"}[agent]
-    if not subprocesses.find(emulator):
+    if not subprocesses.find_program(emulator):
         pytest.skip(f"{emulator} is not installed")
     source = str(save(tmp_path / "model.onnx", NETWORK))
     model, profile = Model("model", source, quantize=Quantize(dtype="float16")), ARM[architecture]

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 from farm import stats
 from farm.errors import FarmError
 from farm.pipeline.operations import Show, run_task
-from farm.pipeline.sandboxed_tasks import confined, confined_build
+from farm.pipeline.sandboxed_tasks import run_confined, run_confined_build
 from farm.pipeline.worker_tasks import open_pool
 from farm.processes.workers import TaskContext
-from farm.store import RecordStore, Store
+from farm.store import Store, TuningRecordStore
 from farm.types import Agreement, Model, Profile, Progress, Stage
 
 if TYPE_CHECKING:
@@ -94,19 +94,19 @@ class GuardReport:
 Maker = Callable[..., GuardedModel]
 
 
-def guard(
+def check_with_guards(
     model: Model, host: Profile, *, store: Store, show: Show, maker: Maker | None = None
 ) -> GuardReport:
     """Build a model for this machine, and run its kernels with guards.
 
-    `host` is the profile of this machine. `maker` replaces `make`. Raises ModelError or BuildError
-    if the model cannot be imported, built or divided into kernels.
+    `host` is the profile of this machine. `maker` replaces `make_guarded_model`. Raises ModelError
+    or BuildError if the model cannot be imported, built or divided into kernels.
     """
-    records = RecordStore.of_user()
+    records = TuningRecordStore.of_user()
     every = {core: records.choices(core) for core in records.cores()}
     with store.scratch() as folder:
         with open_pool(store) as pool:
-            arguments = (model, host, every, store.root, folder, maker or make)
+            arguments = (model, host, every, store.root, folder, maker or make_guarded_model)
             made: GuardedModel = run_task(
                 pool, _make_task, arguments, show, _DEADLINE_S, f"building {model.name}"
             )
@@ -197,7 +197,7 @@ def _make_task(
     from farm.compiler.diagnostics.reference_steps import ReferenceStep
 
     types = (GuardedModel, GenerationResult, ReferenceStep)
-    made: GuardedModel = confined(
+    made: GuardedModel = run_confined(
         *(context, model, maker, model, host, records, cache, folder),
         write=(folder,),
         types=types,
@@ -209,7 +209,7 @@ def _make_task(
     return made
 
 
-def make(
+def make_guarded_model(
     context: TaskContext,
     model: Model,
     host: Profile,
@@ -269,7 +269,7 @@ def _run_task(
     """Run the kernels in a sandbox, which has none of the model's own files."""
     from farm.compiler.diagnostics.guarded_run import Finding, GuardedRun, KernelCallSite
 
-    ran: GuardedRun = confined_build(
+    ran: GuardedRun = run_confined_build(
         *(context, model, _run_here, made, folder, loose),
         read=(folder,),
         write=(folder / _PLACES,),

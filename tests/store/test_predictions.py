@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from farm.errors import FarmError
-from farm.store import AnswerStore
+from farm.store import PredictionStore
 
 
 def test_answers_are_kept_by_subject_and_sample(tmp_path):
-    store = AnswerStore(tmp_path / "answers.sqlite")
+    store = PredictionStore(tmp_path / "answers.sqlite")
     assert store.answers("a") == {}
     store.keep("a", {"1.png": (3, 1), "2.png": ()})
     store.keep("b", {"1.png": (0,)})
@@ -22,7 +22,7 @@ def test_answers_are_kept_by_subject_and_sample(tmp_path):
 
 
 def test_a_name_that_is_no_text_is_kept_once(tmp_path):
-    store = AnswerStore(tmp_path / "answers.sqlite")
+    store = PredictionStore(tmp_path / "answers.sqlite")
     store.keep("a", {"\udcff.png": (1,)})
     assert list(store.answers("a").values()) == [(1,)]
 
@@ -30,4 +30,4 @@ def test_a_name_that_is_no_text_is_kept_once(tmp_path):
 def test_a_damaged_file_is_named(tmp_path):
     (tmp_path / "answers.sqlite").write_bytes(b"x" * 5000)
     with pytest.raises(FarmError, match="the record of answers cannot be used"):
-        AnswerStore(tmp_path / "answers.sqlite").answers("a")
+        PredictionStore(tmp_path / "answers.sqlite").answers("a")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from farm.errors import UsageError
 from farm.store.artifact_store import data_root
-from farm.store.upsert import put
+from farm.store.upsert import insert_or_replace
 from farm.types import Record
 
 if TYPE_CHECKING:
@@ -40,10 +40,10 @@ _REQUIRED = ("core", "workload", "choice", "seconds", "default_s", "runs", "meas
 def _table() -> Table:
     from sqlalchemy import Column, MetaData, Table
 
-    from farm.store.database import Name
+    from farm.store.database import CodePointText
 
-    key = (Column(name, Name, primary_key=True) for name in ("core", "workload"))
-    return Table("records", MetaData(), *key, Column("body", Name, nullable=False))
+    key = (Column(name, CodePointText, primary_key=True) for name in ("core", "workload"))
+    return Table("records", MetaData(), *key, Column("body", CodePointText, nullable=False))
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class MergeCounts:
     left: int = 0
 
 
-class RecordStore:
+class TuningRecordStore:
     """The records in one file, which is created when the first record is stored.
 
     Raises FarmError if the file cannot be read or written.
@@ -65,7 +65,7 @@ class RecordStore:
         self.path = path
 
     @classmethod
-    def of_user(cls) -> RecordStore:
+    def of_user(cls) -> TuningRecordStore:
         """Return the store of this user's tuning records, measured on this machine or imported."""
         return cls(data_root() / "records.sqlite")
 
@@ -74,7 +74,7 @@ class RecordStore:
 
         The record is on disk at return.
         """
-        self._database.change(lambda db: put(db, _table(), [_row(record)]))
+        self._database.change(lambda db: insert_or_replace(db, _table(), [_row(record)]))
 
     def merge(self, records: Iterable[Record]) -> MergeCounts:
         """Import records, all or none, and return how many were new, faster or left out.
@@ -97,7 +97,7 @@ class RecordStore:
                     left += 1
                     continue
                 new, faster = new + (body is None), faster + (body is not None)
-                put(db, _table(), [_row(record)])
+                insert_or_replace(db, _table(), [_row(record)])
             return MergeCounts(new, faster, left)
 
         return self._database.change(change)

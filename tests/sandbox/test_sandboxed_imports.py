@@ -35,21 +35,21 @@ from farm.config import load_fleet, profiles
 from farm.errors import BuildError, FarmError, ModelError, UsageError
 from farm.importers.onnx.external_data import external_files
 from farm.pipeline import accuracy, bisect, check, quantize, worker_tasks
-from farm.pipeline.sandboxed_tasks import confined, may_run_here
+from farm.pipeline.sandboxed_tasks import may_run_unsandboxed, run_confined
 from farm.processes import subprocesses
 from farm.processes.deadline import Deadline
 from farm.processes.workers import TaskContext
 from farm.quantize.recipe import Recipe
 from farm.quantize.recipe import _packed as packed
 from farm.quantize.recipe import read_recipe as read_recipe
-from farm.sandbox.program import restricted
+from farm.sandbox.restricted_program import restricted_command
 from farm.store import Store
 from farm.types import Candidate, Device, DeviceBuild, Model, Quantize
 
 TFLITE = Path(__file__).parents[1] / "data" / "small-float.tflite"
-NONE = sandbox.Support(0, True, "the kernel does not offer Landlock")
+NONE = sandbox.SandboxSupport(0, True, "the kernel does not offer Landlock")
 needs_sandbox = pytest.mark.skipif(
-    not sandbox.support().complete, reason=sandbox.support().missing or "never"
+    not sandbox.sandbox_support().complete, reason=sandbox.sandbox_support().missing or "never"
 )
 
 needs_nvrtc = pytest.mark.skipif(
@@ -127,7 +127,7 @@ def test_a_file_is_imported_and_checked_in_the_sandbox(
     assert worker_tasks.prepare_task(context, model, HOST, Store(tmp_path / "cache")) == replace(
         prepared, cached=True
     )
-    assert confined(context, model, where) != os.getpid()
+    assert run_confined(context, model, where) != os.getpid()
 
 
 @pytest.mark.parametrize("make", [state_dict, None])
@@ -137,7 +137,7 @@ def test_the_users_own_code_is_not_confined(
     function = f"python:{__name__}:net"
     model = Model("net", str(make(tmp_path)), module=function) if make else Model("net", function)
     assert worker_tasks.prepare_task(context, model, HOST, Store(tmp_path / "cache")).check.right
-    assert confined(context, model, where) == os.getpid()
+    assert run_confined(context, model, where) == os.getpid()
 
 
 @needs_sandbox
@@ -145,10 +145,10 @@ def test_a_model_reads_no_file_that_it_does_not_own(tmp_path: Path, context: Tas
     model = Model("net", str(onnx_file(tmp_path)))
     (tmp_path / "beside").write_text("secret")
     with pytest.raises(ModelError, match="PermissionError") as raised:
-        confined(context, model, read, tmp_path / "beside")
+        run_confined(context, model, read, tmp_path / "beside")
     assert raised.value.what.startswith("importing net:")
-    assert confined(context, model, read, Path(model.source))
-    assert confined(context, replace(model, trust=True), read, tmp_path / "beside") == b"secret"
+    assert run_confined(context, model, read, Path(model.source))
+    assert run_confined(context, replace(model, trust=True), read, tmp_path / "beside") == b"secret"
 
 
 def read(_: TaskContext, path: Path) -> bytes:
@@ -174,7 +174,7 @@ def entries(context: TaskContext, model: Model, cache: Path) -> dict[str, Callab
 def test_without_a_sandbox_a_program_is_refused_by_every_command(
     entry: str, tmp_path: Path, context: TaskContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sandbox, "support", lambda: NONE)
+    monkeypatch.setattr(sandbox, "sandbox_support", lambda: NONE)
     (tmp_path / "net.pt2").write_bytes(b"not looked at")
     with pytest.raises(ModelError, match="cannot confine it") as raised:
         entries(context, Model("net", str(tmp_path / "net.pt2")), tmp_path / "cache")[entry]()
@@ -235,7 +235,7 @@ def test_a_hostile_model_does_not_choose_what_its_recipe_names(
         scales=(),
         example={},
     )
-    monkeypatch.setattr(quantize, "confined", lambda *_, **__: (None, made))
+    monkeypatch.setattr(quantize, "run_confined", lambda *_, **__: (None, made))
     quantize.quantize_task(context, model, HOST, tmp_path / "cache", tmp_path / "net.float16")
     written = read_recipe(tmp_path / "net.float16")
     assert (written.source, written.module) == (model.source, None)
@@ -244,30 +244,30 @@ def test_a_hostile_model_does_not_choose_what_its_recipe_names(
 def test_without_a_sandbox_data_is_imported_and_it_is_said(
     tmp_path: Path, context: TaskContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sandbox, "support", lambda: NONE)
+    monkeypatch.setattr(sandbox, "sandbox_support", lambda: NONE)
     notes: list[Any] = []
     monkeypatch.setattr(context, "note", notes.append)
     model = Model("net", str(onnx_file(tmp_path)))
-    assert confined(context, model, where) == os.getpid()
+    assert run_confined(context, model, where) == os.getpid()
     assert [note.note for note in notes] == [f"without a sandbox: {NONE.missing}"]
 
 
 def test_a_program_runs_in_no_other_engine_unless_it_is_trusted(tmp_path: Path) -> None:
-    from farm.pipeline.other_engines import check_rivals
+    from farm.pipeline.other_engines import check_engines_usable
     from farm.types import Device, Job, Plan
 
     def job(model: Model) -> Job:
         return Job(Device("host", HOST, "local:"), model, Plan())
 
     program, data = Model("net", "/net.pt2"), Model("net", "/net.onnx")
-    assert [may_run_here(one) for one in (program, replace(program, trust=True), data)] == [
+    assert [may_run_unsandboxed(one) for one in (program, replace(program, trust=True), data)] == [
         False,
         True,
         True,
     ]
-    check_rivals(("torch",), [job(data)])
+    check_engines_usable(("torch",), [job(data)])
     with pytest.raises(UsageError, match="outside of the sandbox"):
-        check_rivals(("torch",), [job(program)])
+        check_engines_usable(("torch",), [job(program)])
 
 
 def test_devices_toml_can_trust_a_model(tmp_path: Path) -> None:
@@ -328,7 +328,7 @@ def test_data_beside_the_model_is_read_and_data_elsewhere_is_not(
     (tmp_path / "whole").mkdir()
     whole = onnx_with_external_data(tmp_path / "whole")
     with pytest.raises(ModelError, match="PermissionError"):
-        confined(context, Model("net", str(whole)), read, tmp_path / "elsewher")
+        run_confined(context, Model("net", str(whole)), read, tmp_path / "elsewher")
 
 
 def module_that_writes(path: Path) -> str:
@@ -435,7 +435,7 @@ def tuning_entries(
     """All that `farm tune` does with an import besides builds."""
     wanted = (("dense", Candidate({}, "", 0.0)),)
     return {
-        "tasks": lambda: worker_tasks.tasks_task(context, model, prepared, HOST),
+        "tasks": lambda: worker_tasks.find_tuning_tasks_task(context, model, prepared, HOST),
         "batch": lambda: worker_tasks.batch_task(context, model, prepared, HOST, wanted, folder),
     }
 
@@ -473,7 +473,7 @@ def test_the_reference_of_a_bisection_is_computed_in_the_sandbox(
     device = Device("host", HOST, "local:")
     for one in (model, replace(model, trust=True)):
         with pytest.raises(BuildError, match="is not of this model"):
-            bisect.dissect_task(context, one, device, fitted, None, None, 60.0)
+            bisect.compare_kernels_task(context, one, device, fitted, None, None, 60.0)
         assert planted.exists() == one.trust
 
 
@@ -517,9 +517,9 @@ def test_values_of_a_reference_are_read_only_if_they_are_what_its_steps_say(
 def test_a_model_is_tuned_in_the_sandbox_as_outside(tmp_path: Path, context: TaskContext) -> None:
     model = Model("net", str(onnx_file(tmp_path)))
     prepared = worker_tasks.prepare_task(context, model, HOST, Store(tmp_path / "cache"))
-    core, tasks = worker_tasks.tasks_task(context, model, prepared, HOST)
+    core, tasks = worker_tasks.find_tuning_tasks_task(context, model, prepared, HOST)
     trusted = replace(model, trust=True)
-    assert (core, tasks) == worker_tasks.tasks_task(context, trusted, prepared, HOST)
+    assert (core, tasks) == worker_tasks.find_tuning_tasks_task(context, trusted, prepared, HOST)
     wanted = tuple(
         (task.workload, candidate) for task in tasks for candidate in task.candidates[:2]
     )
@@ -614,7 +614,7 @@ def object_file(tmp_path: Path) -> Path:
     made.parent.mkdir()
     (source := tmp_path / "secret.c").write_text('const char secret[] = "the key";')
     zig = [sys.executable, "-m", "ziglang", "cc", "-c", str(source), "-o", str(made)]
-    subprocesses.run(zig, deadline=Deadline(120), what="compiling")
+    subprocesses.run_program(zig, deadline=Deadline(120), what="compiling")
     return made
 
 
@@ -645,10 +645,10 @@ def test_the_linker_writes_into_the_folder_of_its_output_only(
     (tmp_path / "out").mkdir()
     command = [_zig(), "ld.lld", "-shared", "-o", str(tmp_path / "elsewhere.so"), str(object_file)]
     with (
-        restricted(command, [object_file], [tmp_path / "out"]) as start,
+        restricted_command(command, [object_file], [tmp_path / "out"]) as start,
         pytest.raises(BuildError, match="Permission denied"),
     ):
-        subprocesses.run(
+        subprocesses.run_program(
             start.command, deadline=Deadline(60), what="linking", pass_fds=[start.descriptor]
         )
     assert not (tmp_path / "elsewhere.so").exists()
@@ -656,13 +656,15 @@ def test_the_linker_writes_into_the_folder_of_its_output_only(
 
 @needs_sandbox
 def test_a_restricted_program_is_the_only_one_that_can_be_started(tmp_path: Path) -> None:
-    with restricted([_zig(), "version"], [], [tmp_path]) as start:
+    with restricted_command([_zig(), "version"], [], [tmp_path]) as start:
         assert re.fullmatch(
             r"[\d.]+\s*",
-            subprocesses.run(
+            subprocesses.run_program(
                 start.command, deadline=Deadline(60), what="zig", pass_fds=[start.descriptor]
             ),
         )
         other = [*start.command[:-2], "/bin/true"]
         with pytest.raises(BuildError, match="Permission denied"):
-            subprocesses.run(other, deadline=Deadline(60), what="true", pass_fds=[start.descriptor])
+            subprocesses.run_program(
+                other, deadline=Deadline(60), what="true", pass_fds=[start.descriptor]
+            )

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from farm.errors import DeviceError
 from farm.processes.deadline import Deadline
-from farm.rpc.answers import Type
-from farm.rpc.blocking_connection import completed
+from farm.rpc.answer_filter import ValueType
+from farm.rpc.blocking_connection import run_to_completion
 from farm.rpc.errors import ProtocolError, RemoteError
 from farm.rpc.session import Session
 from farm.rpc.values import (
@@ -125,9 +125,9 @@ class BlockingSession:
         match result:
             case RemoteTensor():
                 return Tensor(self, result)
-            case RemoteObject(Type.FUNCTION):
+            case RemoteObject(ValueType.FUNCTION):
                 return Function(self, result)
-            case RemoteObject(Type.MODULE):
+            case RemoteObject(ValueType.MODULE):
                 return Module(self, result)
             case RemoteObject():
                 return Object(self, result)
@@ -148,7 +148,7 @@ class BlockingSession:
         self._functions.clear()
         self._forgotten.clear()
         with contextlib.suppress(DeviceError, OSError):
-            completed(self._session.close())
+            run_to_completion(self._session.close())
 
     def _global(self, name: str) -> Function | None:
         if name not in self._functions:
@@ -160,11 +160,11 @@ class BlockingSession:
         """Free what is forgotten, then carry out a request."""
         try:
             while self._forgotten:
-                completed(self._session.free(self._forgotten.pop(), self._deadline))
+                run_to_completion(self._session.free(self._forgotten.pop(), self._deadline))
         except BaseException:
             request.close()  # it never began
             raise
-        return completed(request)
+        return run_to_completion(request)
 
 
 class Object:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from hammering import hammer
+from concurrent_writers import hammer
 from postgres_server import PostgresServer, binaries, postgres_server
 from report_runs import many, timed
 from sqlalchemy import Column, Connection, MetaData, Table, Text, text

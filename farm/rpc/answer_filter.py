@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 
-class Code(enum.IntEnum):
+class PacketCode(enum.IntEnum):
     """The packet kinds: `RPCCode` of minrpc/rpc_reference.h."""
 
     NONE = 0
@@ -45,7 +45,7 @@ class Code(enum.IntEnum):
     DEV_GET_CURRENT_STREAM = 21
 
 
-class Type(enum.IntEnum):
+class ValueType(enum.IntEnum):
     """The value types: `TVMFFITypeIndex` of tvm/ffi/c_api.h."""
 
     NONE = 0
@@ -87,15 +87,22 @@ _INT64 = struct.Struct("<q")
 _TENSOR = struct.Struct("<QiiiBBH")  # data; device: type, number; dimensions; code, bits, lanes
 
 _POINTER_CODES = {
-    Code.GET_GLOBAL_FUNC,
-    Code.DEV_ALLOC_DATA,
-    Code.DEV_ALLOC_DATA_WITH_SCOPE,
-    Code.DEV_CREATE_STREAM,
-    Code.DEV_GET_CURRENT_STREAM,
+    PacketCode.GET_GLOBAL_FUNC,
+    PacketCode.DEV_ALLOC_DATA,
+    PacketCode.DEV_ALLOC_DATA_WITH_SCOPE,
+    PacketCode.DEV_CREATE_STREAM,
+    PacketCode.DEV_GET_CURRENT_STREAM,
 }
-_PLAIN_TYPES = {Type.INT, Type.BOOL, Type.FLOAT, Type.OPAQUE_POINTER, Type.DATA_TYPE, Type.DEVICE}
-_STRING_TYPES = {Type.RAW_STRING, Type.STRING, Type.SMALL_STRING}
-_ATTRIBUTE_TYPES = {Type.NONE, Type.INT, Type.BOOL, Type.FLOAT, *_STRING_TYPES}
+_PLAIN_TYPES = {
+    ValueType.INT,
+    ValueType.BOOL,
+    ValueType.FLOAT,
+    ValueType.OPAQUE_POINTER,
+    ValueType.DATA_TYPE,
+    ValueType.DEVICE,
+}
+_STRING_TYPES = {ValueType.RAW_STRING, ValueType.STRING, ValueType.SMALL_STRING}
+_ATTRIBUTE_TYPES = {ValueType.NONE, ValueType.INT, ValueType.BOOL, ValueType.FLOAT, *_STRING_TYPES}
 
 
 class AnswerError(Exception):
@@ -144,19 +151,19 @@ class RequestReader:
         rest = length - _CODE_BYTES
         if rest < 0:
             raise ValueError(f"a request of {length} bytes")
-        if code == Code.COPY_FROM_REMOTE and self._wanted == _HEAD.size:
+        if code == PacketCode.COPY_FROM_REMOTE and self._wanted == _HEAD.size:
             if not 0 < rest <= _MOST_REQUEST_HEAD_BYTES:
                 raise ValueError(f"a request to copy of {length} bytes")
             self._wanted += rest
             return []
         copied = 0
-        if code == Code.COPY_FROM_REMOTE:  # the request ends with the number of bytes to copy
+        if code == PacketCode.COPY_FROM_REMOTE:  # the request ends with the number of bytes to copy
             (copied,) = _UINT64.unpack_from(self._collected, self._wanted - _UINT64.size)
         else:
             self._skipped = rest
         self._collected.clear()
         self._wanted = _HEAD.size
-        return [] if code == Code.SHUTDOWN else [Request(code, copied)]
+        return [] if code == PacketCode.SHUTDOWN else [Request(code, copied)]
 
 
 class AnswerFilter:
@@ -227,43 +234,43 @@ class AnswerFilter:
         Raises AnswerError if its kind or its length is wrong.
         """
         request = self._requests[0] if self._requests else None
-        copied = request is not None and request.code == Code.COPY_FROM_REMOTE
-        if number == Code.EXCEPTION:
+        copied = request is not None and request.code == PacketCode.COPY_FROM_REMOTE
+        if number == PacketCode.EXCEPTION:
             least, most = _CODE_BYTES, MOST_EXCEPTION_BYTES
-        elif number == Code.SHUTDOWN:
+        elif number == PacketCode.SHUTDOWN:
             least = most = _CODE_BYTES
-        elif request is None and number in (Code.RETURN, Code.COPY_ACK):
+        elif request is None and number in (PacketCode.RETURN, PacketCode.COPY_ACK):
             raise AnswerError("an answer that nothing asked for")
-        elif request and number == Code.RETURN and not copied:
+        elif request and number == PacketCode.RETURN and not copied:
             least = _CODE_BYTES
-            called = request.code == Code.CALL_FUNC
+            called = request.code == PacketCode.CALL_FUNC
             most = self._most_return_bytes if called else MOST_SYSTEM_RETURN_BYTES
-        elif request and number == Code.COPY_ACK and copied:
+        elif request and number == PacketCode.COPY_ACK and copied:
             least = most = _CODE_BYTES + request.copied_bytes
-        elif number in (Code.RETURN, Code.COPY_ACK):
+        elif number in (PacketCode.RETURN, PacketCode.COPY_ACK):
             raise AnswerError("an answer of another kind than what was asked for")
-        elif number in set(Code) - {Code.NONE}:
+        elif number in set(PacketCode) - {PacketCode.NONE}:
             raise AnswerError(f"a request to be carried out on this machine ({_name(number)})")
         else:
             raise AnswerError(f"a packet of no known kind ({number})")
         if not least <= length <= most:
             bound = f"{least} belong" if least == most else f"at most {most} may be"
             raise AnswerError(f"an answer of {length} bytes, where {bound}")
-        return 0 if number == Code.COPY_ACK else length - _CODE_BYTES
+        return 0 if number == PacketCode.COPY_ACK else length - _CODE_BYTES
 
     def _complete(self, length: int, number: int) -> bytes:
         packet = bytes(self._collected)
         self._collected.clear()
         self._wanted = _UINT64.size
         request = self._requests.popleft() if self._requests else None
-        if number == Code.COPY_ACK:
+        if number == PacketCode.COPY_ACK:
             self._passing = length - _CODE_BYTES
-        elif number == Code.SHUTDOWN or (number == Code.EXCEPTION and request is None):
+        elif number == PacketCode.SHUTDOWN or (number == PacketCode.EXCEPTION and request is None):
             # An agent reports unsolicited that a session's time is up, and closes
             self._over = True
-        if number == Code.EXCEPTION:
+        if number == PacketCode.EXCEPTION:
             _Values(packet).exception()
-        elif number == Code.RETURN and request:
+        elif number == PacketCode.RETURN and request:
             _Values(packet).returned(request.code)
         self.answers += 1
         return packet
@@ -279,41 +286,43 @@ class _Values:
     def exception(self) -> None:
         """Check an exception: one string."""
         self._count(1)
-        self._one_of({Type.RAW_STRING})
+        self._one_of({ValueType.RAW_STRING})
         self._end()
 
     def returned(self, code: int) -> None:
         """Check the return value of a request with this code."""
-        if code == Code.CALL_FUNC:
+        if code == PacketCode.CALL_FUNC:
             self._of_call()
         else:
             self._count(1)
             if code in _POINTER_CODES:
-                self._one_of({Type.NONE, Type.OPAQUE_POINTER})
+                self._one_of({ValueType.NONE, ValueType.OPAQUE_POINTER})
             else:
-                self._one_of(_ATTRIBUTE_TYPES if code == Code.DEV_GET_ATTR else {Type.NONE})
+                self._one_of(
+                    _ATTRIBUTE_TYPES if code == PacketCode.DEV_GET_ATTR else {ValueType.NONE}
+                )
         self._end()
 
     def _of_call(self) -> None:
         """Check the values that `EncodeReturn` writes: a type, then a value or a handle."""
         count = self._int32()
-        if self._int32() != Type.INT:
+        if self._int32() != ValueType.INT:
             raise AnswerError("a return value without its type")
         kind = self._take(_INT64)
-        if kind == Type.TENSOR:
+        if kind == ValueType.TENSOR:
             self._same(count, 3)
-            self._one_of({Type.DL_TENSOR_POINTER})
-            self._one_of({Type.OPAQUE_POINTER})
+            self._one_of({ValueType.DL_TENSOR_POINTER})
+            self._one_of({ValueType.OPAQUE_POINTER})
             return
         self._same(count, 2)
-        if kind in (Type.STRING, Type.SMALL_STRING):
-            self._one_of({Type.RAW_STRING})
-        elif kind in (Type.BYTES, Type.SMALL_BYTES):
-            self._one_of({Type.BYTE_ARRAY_POINTER})
-        elif kind == Type.NONE or kind in _PLAIN_TYPES:
-            self._one_of({Type(kind)})
-        elif Type.FIRST_OBJECT <= kind < 1 << 31:
-            self._one_of({Type.OPAQUE_POINTER})
+        if kind in (ValueType.STRING, ValueType.SMALL_STRING):
+            self._one_of({ValueType.RAW_STRING})
+        elif kind in (ValueType.BYTES, ValueType.SMALL_BYTES):
+            self._one_of({ValueType.BYTE_ARRAY_POINTER})
+        elif kind == ValueType.NONE or kind in _PLAIN_TYPES:
+            self._one_of({ValueType(kind)})
+        elif ValueType.FIRST_OBJECT <= kind < 1 << 31:
+            self._one_of({ValueType.OPAQUE_POINTER})
         else:
             raise AnswerError(f"a return value of a type that none has ({kind})")
 
@@ -324,12 +333,12 @@ class _Values:
         if count != wanted:
             raise AnswerError(f"an answer of {count} values, where {wanted} belong")
 
-    def _one_of(self, types: set[Type]) -> None:
+    def _one_of(self, types: set[ValueType]) -> None:
         """Read a value of one of these types."""
         kind = self._int32()
         if kind not in types:
             raise AnswerError(f"a value of type {kind}, which does not belong there")
-        _READERS[Type(kind)](self)
+        _READERS[ValueType(kind)](self)
 
     def _nothing(self) -> None:
         pass
@@ -342,7 +351,7 @@ class _Values:
 
     def _owned_text(self) -> None:
         """Read a string as `WriteFFIAny` writes it: its type once more, then the bytes."""
-        if self._int32() != Type.STRING:
+        if self._int32() != ValueType.STRING:
             raise AnswerError("a text that is none")
         self._text()
 
@@ -391,22 +400,22 @@ class _Values:
             raise AnswerError("an answer with more in it than its values")
 
 
-_READERS: dict[Type, Callable[[_Values], None]] = {
-    Type.NONE: _Values._nothing,
-    Type.INT: _Values._word,
-    Type.BOOL: _Values._word,
-    Type.FLOAT: _Values._word,
-    Type.OPAQUE_POINTER: _Values._word,
-    Type.DATA_TYPE: _Values._word,
-    Type.DEVICE: _Values._device,
-    Type.DL_TENSOR_POINTER: _Values._tensor,
-    Type.RAW_STRING: _Values._text,
-    Type.BYTE_ARRAY_POINTER: _Values._text,
-    Type.STRING: _Values._owned_text,
-    Type.SMALL_STRING: _Values._owned_text,
+_READERS: dict[ValueType, Callable[[_Values], None]] = {
+    ValueType.NONE: _Values._nothing,
+    ValueType.INT: _Values._word,
+    ValueType.BOOL: _Values._word,
+    ValueType.FLOAT: _Values._word,
+    ValueType.OPAQUE_POINTER: _Values._word,
+    ValueType.DATA_TYPE: _Values._word,
+    ValueType.DEVICE: _Values._device,
+    ValueType.DL_TENSOR_POINTER: _Values._tensor,
+    ValueType.RAW_STRING: _Values._text,
+    ValueType.BYTE_ARRAY_POINTER: _Values._text,
+    ValueType.STRING: _Values._owned_text,
+    ValueType.SMALL_STRING: _Values._owned_text,
 }
 
 
 def _name(number: int) -> str:
     """Return TVM's name of a packet kind."""
-    return "k" + "".join(word.capitalize() for word in Code(number).name.split("_"))
+    return "k" + "".join(word.capitalize() for word in PacketCode(number).name.split("_"))

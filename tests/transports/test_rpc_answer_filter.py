@@ -18,19 +18,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rpc_streams import CALLS, call_returns, conversation, exchange, packet, pieces, returned, value
 
-from farm.rpc.answers import (
+from farm.rpc.answer_filter import (
     MOST_EXCEPTION_BYTES,
     MOST_RETURN_BYTES,
     MOST_TENSOR_BYTES,
     AnswerError,
     AnswerFilter,
-    Code,
+    PacketCode,
     Request,
     RequestReader,
-    Type,
+    ValueType,
 )
 
-CALL = Request(Code.CALL_FUNC)
+CALL = Request(PacketCode.CALL_FUNC)
 
 
 def passed(answer: bytes, *requests: Request) -> bytes:
@@ -70,16 +70,16 @@ def test_of_answers_that_were_changed_only_what_is_one_passes(seed: int) -> None
     assert sorted(outcome.refused) == [] or outcome.refused.isprintable()
     if outcome.passed:
         _, code = struct.unpack_from("<Qi", outcome.passed)
-        copied = exchanges[-1].request.code == Code.COPY_FROM_REMOTE
+        copied = exchanges[-1].request.code == PacketCode.COPY_FROM_REMOTE
         assert code in (
-            (Code.COPY_ACK, Code.EXCEPTION, Code.SHUTDOWN)
+            (PacketCode.COPY_ACK, PacketCode.EXCEPTION, PacketCode.SHUTDOWN)
             if copied
-            else (Code.RETURN, Code.EXCEPTION, Code.SHUTDOWN)
+            else (PacketCode.RETURN, PacketCode.EXCEPTION, PacketCode.SHUTDOWN)
         )
 
 
-@given(st.binary(max_size=200), st.sampled_from([*Code]))
-def test_any_bytes_are_judged(content: bytes, code: Code) -> None:
+@given(st.binary(max_size=200), st.sampled_from([*PacketCode]))
+def test_any_bytes_are_judged(content: bytes, code: PacketCode) -> None:
     answers = AnswerFilter()
     answers.expect(Request(code, 10))
     try:
@@ -98,10 +98,10 @@ def test_what_a_function_returns_passes(kind: int, form: tuple[int, ...]) -> Non
 def test_an_attack_is_no_answer_to_anything(mode: str) -> None:
     attack = hostile_board.ATTACKS[mode]("marker")
     for request in (
-        Request(Code.INIT_SERVER),
+        Request(PacketCode.INIT_SERVER),
         CALL,
-        Request(Code.GET_GLOBAL_FUNC),
-        Request(Code.COPY_FROM_REMOTE, 10),
+        Request(PacketCode.GET_GLOBAL_FUNC),
+        Request(PacketCode.COPY_FROM_REMOTE, 10),
     ):
         assert refused(attack, request)
     assert refused(attack)
@@ -109,9 +109,18 @@ def test_an_attack_is_no_answer_to_anything(mode: str) -> None:
 
 @pytest.mark.parametrize(
     "code",
-    sorted(set(Code) - {Code.RETURN, Code.EXCEPTION, Code.COPY_ACK, Code.SHUTDOWN, Code.NONE}),
+    sorted(
+        set(PacketCode)
+        - {
+            PacketCode.RETURN,
+            PacketCode.EXCEPTION,
+            PacketCode.COPY_ACK,
+            PacketCode.SHUTDOWN,
+            PacketCode.NONE,
+        }
+    ),
 )
-def test_a_request_of_the_board_is_named(code: Code) -> None:
+def test_a_request_of_the_board_is_named(code: PacketCode) -> None:
     assert "a request to be carried out on this machine (k" in refused(
         packet(code, bytes(20)), CALL
     )
@@ -130,28 +139,28 @@ def test_the_types_and_codes_are_those_of_this_tvm() -> None:
         for name in re.findall(r"^\s*k(\w+)", body[1], re.MULTILINE)
         if name != "SyscallCodeStart"
     ]
-    assert [name.upper() for name in names] == [code.name.replace("_", "") for code in Code]
+    assert [name.upper() for name in names] == [code.name.replace("_", "") for code in PacketCode]
     for kind, name in {
-        Type.INT: "Int",
-        Type.BOOL: "Bool",
-        Type.FLOAT: "Float",
-        Type.OPAQUE_POINTER: "OpaquePtr",
-        Type.DATA_TYPE: "DataType",
-        Type.DEVICE: "Device",
-        Type.DL_TENSOR_POINTER: "DLTensorPtr",
-        Type.RAW_STRING: "RawStr",
-        Type.BYTE_ARRAY_POINTER: "ByteArrayPtr",
-        Type.SMALL_STRING: "SmallStr",
-        Type.SMALL_BYTES: "SmallBytes",
-        Type.FIRST_OBJECT: "StaticObjectBegin",
-        Type.STRING: "Str",
-        Type.BYTES: "Bytes",
-        Type.TENSOR: "Tensor",
+        ValueType.INT: "Int",
+        ValueType.BOOL: "Bool",
+        ValueType.FLOAT: "Float",
+        ValueType.OPAQUE_POINTER: "OpaquePtr",
+        ValueType.DATA_TYPE: "DataType",
+        ValueType.DEVICE: "Device",
+        ValueType.DL_TENSOR_POINTER: "DLTensorPtr",
+        ValueType.RAW_STRING: "RawStr",
+        ValueType.BYTE_ARRAY_POINTER: "ByteArrayPtr",
+        ValueType.SMALL_STRING: "SmallStr",
+        ValueType.SMALL_BYTES: "SmallBytes",
+        ValueType.FIRST_OBJECT: "StaticObjectBegin",
+        ValueType.STRING: "Str",
+        ValueType.BYTES: "Bytes",
+        ValueType.TENSOR: "Tensor",
     }.items():
         assert f" kTVMFFI{name} = {int(kind)}," in header
 
 
-TENSOR = struct.pack("<iiqi", 3, Type.INT, Type.TENSOR, Type.DL_TENSOR_POINTER)
+TENSOR = struct.pack("<iiqi", 3, ValueType.INT, ValueType.TENSOR, ValueType.DL_TENSOR_POINTER)
 
 
 def tensor(*shape: int, bits: int = 32, device: int = 1, dimensions: int | None = None) -> bytes:
@@ -160,8 +169,8 @@ def tensor(*shape: int, bits: int = 32, device: int = 1, dimensions: int | None 
         struct.pack("<q", extent) for extent in shape
     )
     return packet(
-        Code.RETURN,
-        TENSOR + about + struct.pack("<Q", 0) + value(Type.OPAQUE_POINTER, random.Random(0)),
+        PacketCode.RETURN,
+        TENSOR + about + struct.pack("<Q", 0) + value(ValueType.OPAQUE_POINTER, random.Random(0)),
     )
 
 
@@ -181,9 +190,11 @@ def test_a_tensor_is_one_that_can_be_copied() -> None:
 def test_a_copy_has_the_bytes_that_were_asked_for_and_is_not_kept() -> None:
     size = 50 << 20
     answers = AnswerFilter()
-    answers.expect(Request(Code.COPY_FROM_REMOTE, size))
+    answers.expect(Request(PacketCode.COPY_FROM_REMOTE, size))
     tracemalloc.start()
-    count = sum(len(part) for part in answers.feed(struct.pack("<Qi", 4 + size, Code.COPY_ACK)))
+    count = sum(
+        len(part) for part in answers.feed(struct.pack("<Qi", 4 + size, PacketCode.COPY_ACK))
+    )
     piece = bytes(1 << 20)
     for _ in range(50):
         count += sum(len(part) for part in answers.feed(piece))
@@ -192,48 +203,53 @@ def test_a_copy_has_the_bytes_that_were_asked_for_and_is_not_kept() -> None:
     tracemalloc.stop()
     for other in (size - 1, size + 1):
         assert "belong" in refused(
-            struct.pack("<Qi", 4 + other, Code.COPY_ACK), Request(Code.COPY_FROM_REMOTE, size)
+            struct.pack("<Qi", 4 + other, PacketCode.COPY_ACK),
+            Request(PacketCode.COPY_FROM_REMOTE, size),
         )
     assert "another kind" in refused(
-        returned((Type.NONE,), random.Random(0)), Request(Code.COPY_FROM_REMOTE, 8)
+        returned((ValueType.NONE,), random.Random(0)), Request(PacketCode.COPY_FROM_REMOTE, 8)
     )
-    assert "another kind" in refused(packet(Code.COPY_ACK), CALL)
+    assert "another kind" in refused(packet(PacketCode.COPY_ACK), CALL)
 
 
 @pytest.mark.parametrize(
     ("code", "most", "request_"),
     [
-        (Code.RETURN, MOST_RETURN_BYTES, CALL),
-        (Code.EXCEPTION, MOST_EXCEPTION_BYTES, CALL),
-        (Code.RETURN, 1 << 16, Request(Code.FREE_HANDLE)),
+        (PacketCode.RETURN, MOST_RETURN_BYTES, CALL),
+        (PacketCode.EXCEPTION, MOST_EXCEPTION_BYTES, CALL),
+        (PacketCode.RETURN, 1 << 16, Request(PacketCode.FREE_HANDLE)),
     ],
 )
 def test_an_answer_beyond_its_bound_is_refused_at_its_head(
-    code: Code, most: int, request_: Request
+    code: PacketCode, most: int, request_: Request
 ) -> None:
     assert refused(struct.pack("<Qi", most + 1, code), request_)
     assert passed(struct.pack("<Qi", most, code), request_) == b""
 
 
 def test_last_words_may_come_unasked_and_are_the_last() -> None:
-    words = packet(Code.EXCEPTION, struct.pack("<i", 1) + value(Type.RAW_STRING, random.Random(0)))
+    words = packet(
+        PacketCode.EXCEPTION, struct.pack("<i", 1) + value(ValueType.RAW_STRING, random.Random(0))
+    )
     assert passed(words) == words, "a session's time is up"
     assert "after its last words" in refused(words + words)
-    assert passed(packet(Code.SHUTDOWN)) == packet(Code.SHUTDOWN)
-    assert refused(packet(Code.SHUTDOWN, b"1"))
-    assert "nothing asked for" in refused(returned((Type.NONE,), random.Random(0)))
+    assert passed(packet(PacketCode.SHUTDOWN)) == packet(PacketCode.SHUTDOWN)
+    assert refused(packet(PacketCode.SHUTDOWN, b"1"))
+    assert "nothing asked for" in refused(returned((ValueType.NONE,), random.Random(0)))
 
 
 def test_a_handle_is_not_taken_for_an_object() -> None:
     rng = random.Random(0)
-    for kind in (68, 73, Type.TENSOR, Type.STRING):
+    for kind in (68, 73, ValueType.TENSOR, ValueType.STRING):
         assert refused(call_returns(kind, (kind,), rng), CALL)
-    assert refused(call_returns(Type.INT, (68,), rng), CALL)
-    assert refused(call_returns(Type.DL_TENSOR_POINTER, (Type.DL_TENSOR_POINTER,), rng), CALL)
-    assert refused(returned((Type.OPAQUE_POINTER,), rng), Request(Code.INIT_SERVER))
+    assert refused(call_returns(ValueType.INT, (68,), rng), CALL)
+    assert refused(
+        call_returns(ValueType.DL_TENSOR_POINTER, (ValueType.DL_TENSOR_POINTER,), rng), CALL
+    )
+    assert refused(returned((ValueType.OPAQUE_POINTER,), rng), Request(PacketCode.INIT_SERVER))
 
 
 @pytest.mark.parametrize("length", [0, 3])
 def test_a_request_too_short_for_its_code_is_an_error(length: int) -> None:
     with pytest.raises(ValueError, match=f"a request of {length} bytes"):
-        RequestReader().feed(struct.pack("<Qi", length, Code.CALL_FUNC))
+        RequestReader().feed(struct.pack("<Qi", length, PacketCode.CALL_FUNC))

@@ -15,7 +15,7 @@ from rpc_streams import exchange, mutated, pieces
 
 from farm.errors import FarmError
 from farm.processes.deadline import Deadline
-from farm.rpc.answers import Code
+from farm.rpc.answer_filter import PacketCode
 from farm.rpc.connection import Connection
 from farm.rpc.errors import RemoteError
 from farm.rpc.session import Session
@@ -86,7 +86,7 @@ async def answered_in_loop(seed: int) -> Outcome:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    code: Code
+    code: PacketCode
     size: int
     answer: bytes
 
@@ -94,8 +94,8 @@ class _Asked:
 def _asked(rng: random.Random) -> _Asked:
     while True:
         one = exchange(rng)
-        code = Code(one.request.code)
-        if code in _REQUESTS and (code != Code.COPY_FROM_REMOTE or one.request.copied_bytes):
+        code = PacketCode(one.request.code)
+        if code in _REQUESTS and (code != PacketCode.COPY_FROM_REMOTE or one.request.copied_bytes):
             return _Asked(code, one.request.copied_bytes, one.answer)
 
 
@@ -105,35 +105,35 @@ def _say(connection: Connection, content: bytes, rng: random.Random) -> None:
             connection.data_received(piece)
 
 
-def _ask(session: Session, code: Code, size: int) -> Coroutine[Any, Any, Any]:
+def _ask(session: Session, code: PacketCode, size: int) -> Coroutine[Any, Any, Any]:
     deadline = Deadline(_DEADLINE_S)
     tensor = RemoteTensor(4096, CPU, _BYTES, (size or 16,))
     match code:
-        case Code.CALL_FUNC:
+        case PacketCode.CALL_FUNC:
             return session.call(RemoteObject(68, 4096), 1, "x", deadline=deadline)
-        case Code.COPY_FROM_REMOTE:
+        case PacketCode.COPY_FROM_REMOTE:
             return session.copy_from(tensor, deadline)
-        case Code.COPY_TO_REMOTE:
+        case PacketCode.COPY_TO_REMOTE:
             return session.copy_to(bytes(16), tensor, deadline)
-        case Code.GET_GLOBAL_FUNC:
+        case PacketCode.GET_GLOBAL_FUNC:
             return session.function("x", deadline)
-        case Code.FREE_HANDLE:
+        case PacketCode.FREE_HANDLE:
             return session.free(RemoteObject(73, 4096), deadline)
-        case Code.DEV_FREE_DATA:
+        case PacketCode.DEV_FREE_DATA:
             return session.free(tensor, deadline)
-        case Code.DEV_ALLOC_DATA_WITH_SCOPE:
+        case PacketCode.DEV_ALLOC_DATA_WITH_SCOPE:
             return session.allocate((2, 3), _BYTES, deadline)
         case _:
             return session.open(deadline)
 
 
 _REQUESTS = {
-    Code.INIT_SERVER,
-    Code.CALL_FUNC,
-    Code.COPY_FROM_REMOTE,
-    Code.COPY_TO_REMOTE,
-    Code.GET_GLOBAL_FUNC,
-    Code.FREE_HANDLE,
-    Code.DEV_FREE_DATA,
-    Code.DEV_ALLOC_DATA_WITH_SCOPE,
+    PacketCode.INIT_SERVER,
+    PacketCode.CALL_FUNC,
+    PacketCode.COPY_FROM_REMOTE,
+    PacketCode.COPY_TO_REMOTE,
+    PacketCode.GET_GLOBAL_FUNC,
+    PacketCode.FREE_HANDLE,
+    PacketCode.DEV_FREE_DATA,
+    PacketCode.DEV_ALLOC_DATA_WITH_SCOPE,
 }

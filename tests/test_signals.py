@@ -10,20 +10,20 @@ import sys
 from pathlib import Path
 
 import pytest
-from waiting import LIMIT_S, wait_until
+from timeouts import LIMIT_S, wait_until
 
 from farm.processes import subprocesses
 from farm.processes.deadline import Deadline
 
 BEGIN = """import os, signal, time
 from farm.processes import signals
-signals.catch()
+signals.catch_signals()
 me = os.getpid()
 """
 
 
 def run(script: str) -> list[str]:
-    return subprocesses.run(
+    return subprocesses.run_program(
         [sys.executable, "-c", BEGIN + script], deadline=Deadline(LIMIT_S), what="the script"
     ).split("\n")[:-1]
 
@@ -57,12 +57,12 @@ except signals.Stopped:
 def test_in_a_deferred_block_it_waits_for_the_next_check() -> None:
     script = """
 try:
-    with signals.deferred():
+    with signals.deferred_signals():
         os.kill(me, signal.SIGTERM)
         print("goes on")
-        with signals.deferred():
+        with signals.deferred_signals():
             print("and on")
-        signals.check()
+        signals.raise_if_stopped()
         print("not here")
 except signals.Stopped:
     print("stopped")
@@ -73,7 +73,7 @@ except signals.Stopped:
 def test_at_the_end_of_a_deferred_block_it_is_heard() -> None:
     script = """
 try:
-    with signals.deferred():
+    with signals.deferred_signals():
         os.kill(me, signal.SIGINT)
     print("not here")
 except signals.Stopped:
@@ -113,8 +113,9 @@ def test_the_reaper_ends_what_a_killed_process_has_left(tmp_path: Path) -> None:
 from pathlib import Path
 from farm.processes import subprocesses
 reaper = subprocesses.OrphanReaper()
-known = subprocesses.start(["sleep", "600"], log=Path({str(tmp_path / "log")!r}), own_group=True)
-gone = subprocesses.start(["sleep", "600"], log=Path({str(tmp_path / "log")!r}), own_group=True)
+log = Path({str(tmp_path / "log")!r})
+known = subprocesses.start_program(["sleep", "600"], log=log, own_group=True)
+gone = subprocesses.start_program(["sleep", "600"], log=log, own_group=True)
 reaper.track(known)
 reaper.track(gone)
 reaper.untrack(gone)
@@ -122,7 +123,7 @@ print(known.pid, gone.pid, flush=True)
 os.kill(me, signal.SIGKILL)
 """
     log = tmp_path / "out"
-    child = subprocesses.start([sys.executable, "-c", BEGIN + script], log=log)
+    child = subprocesses.start_program([sys.executable, "-c", BEGIN + script], log=log)
     child.wait(LIMIT_S)
     known, forgotten = map(int, log.read_text().split())
     try:
@@ -136,7 +137,7 @@ def test_a_loop_that_is_in_a_callback_ends_too() -> None:
     script = """
 import asyncio
 loop = asyncio.new_event_loop()
-signals.stop(loop)
+signals.stop_loop_on_signal(loop)
 def callback():
     os.kill(me, signal.SIGTERM)
     time.sleep(0.1)
@@ -144,7 +145,7 @@ def callback():
 loop.call_soon(callback)
 try:
     loop.run_forever()
-    signals.check()
+    signals.raise_if_stopped()
 except signals.Stopped as stopped:
     print(stopped.exit_code)
 """

@@ -20,11 +20,11 @@ import scipy.special
 import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from waiting import LIMIT_S
+from timeouts import LIMIT_S
 
 from farm import stats
 from farm.stats import compare_runs, distributions, quantiles
-from farm.stats.changepoints import steps
+from farm.stats.changepoints import find_level_shifts
 
 ROOT = Path(__file__).resolve().parent.parent
 SAMPLES = st.lists(st.floats(1e-6, 10), min_size=1, max_size=300)
@@ -59,7 +59,7 @@ def test_intervals_of_percentiles_are_scipys(
 
 @pytest.mark.parametrize("n", [64, 130, 662])
 def test_a_percentile_that_is_stated_has_an_interval(n: int) -> None:
-    got = stats.latency(
+    got = stats.summarize_latency(
         [1e-3 + 1e-6 * value for value in random.Random(n).sample(range(10_000), n)]
     )
     for ms, interval in (
@@ -90,23 +90,24 @@ def test_an_interval_of_fewer_independent_samples_covers_as_much_of_the_distribu
 
 def test_samples_that_a_coarse_clock_makes_equal_lie_on_neither_side_of_the_median() -> None:
     equal, around = [2.0] * 10, [1.0, 3.0] * 5
-    assert quantiles.effective_count((equal + around) * 10) == 200
+    assert quantiles.effective_sample_size((equal + around) * 10) == 200
 
 
 def test_samples_that_follow_each_other_closely_count_less() -> None:
     draw = np.random.default_rng(1)
     independent = draw.normal(10, 1, 1000)
     walk = 10 + np.cumsum(draw.normal(0, 0.05, 1000))
-    assert quantiles.effective_count(list(independent)) > 300
-    assert quantiles.effective_count(list(walk)) < 50
+    assert quantiles.effective_sample_size(list(independent)) > 300
+    assert quantiles.effective_sample_size(list(walk)) < 50
     wide, narrow = (
-        stats.latency(list(np.abs(values))).p50_interval_ms for values in (walk, independent)
+        stats.summarize_latency(list(np.abs(values))).p50_interval_ms
+        for values in (walk, independent)
     )
     assert wide and narrow and wide[1] - wide[0] > narrow[1] - narrow[0]
 
 
 def test_means_of_blocks_state_no_percentile_but_the_median() -> None:
-    got = stats.latency([1e-5 + 1e-9 * value for value in range(1000)], block=100)
+    got = stats.summarize_latency([1e-5 + 1e-9 * value for value in range(1000)], block=100)
     assert (got.block, got.p90_ms, got.p95_ms, got.p99_ms, got.p90_early_ms) == (
         100,
         None,
@@ -131,9 +132,11 @@ def test_mann_whitney_is_scipys(first: list[float], second: list[float]) -> None
 
 def test_holm_is_the_textbooks() -> None:
     """Holm's own example order: p (m - rank), never less than the one before, at most 1."""
-    assert compare_runs.holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
-    assert compare_runs.holm([0.9, 0.8]) == [1.0, 1.0]
-    assert compare_runs.holm([]) == []
+    assert compare_runs.holm_correction([0.01, 0.04, 0.03, 0.005]) == pytest.approx(
+        [0.03, 0.06, 0.06, 0.02]
+    )
+    assert compare_runs.holm_correction([0.9, 0.8]) == [1.0, 1.0]
+    assert compare_runs.holm_correction([]) == []
 
 
 @given(
@@ -194,17 +197,24 @@ def loadgens_discarded(n: int, q: float, confidence: float) -> int:
 def test_early_stopping_leaves_above_it_what_mlperfs_rule_leaves(q: float) -> None:
     for n in (64, 65, 100, 270, 661, 662, 663, 1000, 5000):
         ordered = [float(value) for value in range(n)]
-        if n < quantiles.least_queries(1, q):
-            assert quantiles.early_stopping(ordered, q) is None
+        if n < quantiles.minimum_query_count(1, q):
+            assert quantiles.early_stopping_estimate(ordered, q) is None
         else:
-            assert quantiles.early_stopping(ordered, q) == n - loadgens_discarded(n, q, 0.99)
+            assert quantiles.early_stopping_estimate(ordered, q) == n - loadgens_discarded(
+                n, q, 0.99
+            )
 
 
 def test_the_least_queries_are_those_of_mlperfs_rules() -> None:
     """The table of the inference rules: 64 queries for the 90th percentile, 130 for the 95th, 219
     for the 97th, 662 for the 99th.
     """
-    assert [quantiles.least_queries(1, q) for q in (0.90, 0.95, 0.97, 0.99)] == [64, 130, 219, 662]
+    assert [quantiles.minimum_query_count(1, q) for q in (0.90, 0.95, 0.97, 0.99)] == [
+        64,
+        130,
+        219,
+        662,
+    ]
 
 
 LOADGEN = """
@@ -251,7 +261,7 @@ def test_early_stopping_is_mlperfs_own(tmp_path: Path) -> None:
     )
     assert len(latencies) == 700
     ours = {"early_stopping_latency_ss": 0.90, "early_stopping_latency_ms": 0.99}
-    assert {name: quantiles.early_stopping(latencies, q) for name, q in ours.items()} == {
+    assert {name: quantiles.early_stopping_estimate(latencies, q) for name, q in ours.items()} == {
         name: int(ns) for name, ns in said.items()
     }
 
@@ -273,23 +283,23 @@ def test_a_run_is_not_different_from_one_of_the_same_kind_and_is_from_a_slower_o
         rounds_of(0.01, 0.005, 2),
         rounds_of(0.0106, 0.005, 3),
     )
-    alike, apart, back = stats.compare([(first, same), (first, slower), (slower, first)])
-    assert alike.change is stats.Change.SAME
-    assert (apart.change, back.change) == (stats.Change.SLOWER, stats.Change.FASTER)
+    alike, apart, back = stats.compare_runs([(first, same), (first, slower), (slower, first)])
+    assert alike.change is stats.ChangeVerdict.SAME
+    assert (apart.change, back.change) == (stats.ChangeVerdict.SLOWER, stats.ChangeVerdict.FASTER)
     assert apart.interval and apart.interval[0] < 1.06 < apart.interval[1]
     assert apart.reaches(0.05) and not apart.reaches(0.10) and not back.reaches(0.0)
     assert "slower by +" in apart.reason
 
 
 def test_noise_is_no_evidence_either_way() -> None:
-    (found,) = stats.compare([(rounds_of(0.01, 0.3, 1), rounds_of(0.01, 0.3, 2))])
-    assert found.change is stats.Change.UNSURE
+    (found,) = stats.compare_runs([(rounds_of(0.01, 0.3, 1), rounds_of(0.01, 0.3, 2))])
+    assert found.change is stats.ChangeVerdict.UNSURE
     assert "cannot tell" in found.reason
 
 
 def test_too_few_samples_are_not_compared() -> None:
-    (found,) = stats.compare([([0.01] * 4, [0.02] * 100)])
-    assert (found.change, found.interval, found.ratio) == (stats.Change.UNSURE, None, 2.0)
+    (found,) = stats.compare_runs([([0.01] * 4, [0.02] * 100)])
+    assert (found.change, found.interval, found.ratio) == (stats.ChangeVerdict.UNSURE, None, 2.0)
 
 
 def test_one_of_many_comparisons_needs_more_evidence() -> None:
@@ -297,7 +307,7 @@ def test_one_of_many_comparisons_needs_more_evidence() -> None:
     same = [
         (rounds_of(0.01, 0.012, seed), rounds_of(0.01, 0.012, seed + 100)) for seed in range(10, 30)
     ]
-    alone, among = stats.compare([pair])[0], stats.compare([pair, *same])[0]
+    alone, among = stats.compare_runs([pair])[0], stats.compare_runs([pair, *same])[0]
     assert alone.p and among.p and among.p > alone.p
     assert (
         alone.interval
@@ -313,7 +323,7 @@ def test_steps_are_found_where_they_are() -> None:
         + [draw.gauss(12, 0.1) for _ in range(15)]
         + [draw.gauss(9, 0.1) for _ in range(10)]
     )
-    found = steps(series)
+    found = find_level_shifts(series)
     assert [step.index for step in found] == [20, 35]
     assert [round(step.ratio, 2) for step in found] == pytest.approx([1.2, 0.75], abs=0.02)
 
@@ -323,12 +333,12 @@ def test_noise_and_a_single_value_out_of_line_are_no_step(seed: int) -> None:
     draw = random.Random(seed)
     series = [draw.gauss(10, 0.2) for _ in range(40)]
     series[17] = 25.0
-    assert steps(series) == []
+    assert find_level_shifts(series) == []
 
 
 def test_a_short_series_and_an_even_one_have_no_steps() -> None:
     for count in range(6):
-        assert steps([5.0] * count) == []
+        assert find_level_shifts([5.0] * count) == []
 
 
 @settings(max_examples=30)
@@ -350,7 +360,7 @@ def test_steps_are_the_cheapest_cuts(values: list[float]) -> None:
     ways = itertools.chain.from_iterable(
         itertools.combinations(range(1, len(logs)), number) for number in range(len(logs) // 2)
     )
-    assert cost(tuple(step.index for step in steps(values))) == pytest.approx(
+    assert cost(tuple(step.index for step in find_level_shifts(values))) == pytest.approx(
         min(map(cost, ways)), abs=1e-6
     )
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from farm.processes.deadline import Deadline
 from farm.rpc import handshake
-from farm.rpc.answers import MOST_RETURN_BYTES
+from farm.rpc.answer_filter import MOST_RETURN_BYTES
 from farm.rpc.session import Session
-from farm.rpc.streams import GreetingStream
+from farm.rpc.stream_protocols import GreetingStream
 
 
 async def open_session(

@@ -14,12 +14,12 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from hammering import hammer
+from concurrent_writers import hammer
 from hypothesis import given
 from hypothesis import strategies as st
 
 from farm.store import RunStore, run_to_json
-from farm.store.samples import floats, pack_samples, unpack_samples
+from farm.store.sample_encoding import pack_samples, to_float64_bytes, unpack_samples
 from farm.types import Agreement, Run, Samples, Verdict
 
 # What the first farm made.
@@ -77,7 +77,7 @@ def test_samples_survive_packing_exactly(seconds: list[float]) -> None:
 def test_nanoseconds_take_less_than_half_of_their_floats() -> None:
     draw = random.Random(1)
     seconds = [round(draw.gauss(7e6, 1e5)) / 1e9 for _ in range(5000)]
-    assert len(pack_samples(seconds)) < len(floats(seconds)) / 2
+    assert len(pack_samples(seconds)) < len(to_float64_bytes(seconds)) / 2
 
 
 @pytest.mark.parametrize("damaged", [b"", b"\2abc", b"\1abc", b"\0abc"])
@@ -130,7 +130,7 @@ def test_a_record_of_the_first_farm_is_brought_up_to_date(store: RunStore) -> No
             old.started_at,
             old.device,
             old.model,
-            floats((0.1, 0.25, 1 / 3)),
+            to_float64_bytes((0.1, 0.25, 1 / 3)),
             json.dumps(body),
         )
         db.execute(

@@ -19,7 +19,7 @@ _WIDTH = 4
 def pack_samples(seconds: Sequence[float]) -> bytes:
     """Return the samples, in seconds, encoded in as few bytes as possible."""
     if (nanoseconds := _whole(seconds)) is None:
-        return _FLOATS + floats(seconds)
+        return _FLOATS + to_float64_bytes(seconds)
     plain = struct.pack(f"<{len(nanoseconds)}I", *nanoseconds)
     return _NANOSECONDS + zlib.compress(b"".join(plain[place::_WIDTH] for place in range(_WIDTH)))
 
@@ -42,7 +42,7 @@ def unpack_samples(data: bytes) -> tuple[float, ...]:
     raise ValueError(f"samples of unknown kind {kind!r}")
 
 
-def floats(seconds: Sequence[float]) -> bytes:
+def to_float64_bytes(seconds: Sequence[float]) -> bytes:
     """Return the seconds as little-endian float64."""
     return struct.pack(f"<{len(seconds)}d", *seconds)
 

@@ -16,7 +16,7 @@ from this_machine import HOST
 from farm.compiler.diagnostics import guarded_run
 from farm.compiler.diagnostics.guarded_memory import FILL, GuardedBuffer, GuardSide
 from farm.compiler.diagnostics.guarded_run import KernelCallSite
-from farm.pipeline.guard import guard
+from farm.pipeline.guard_page_check import check_with_guards
 from farm.store import Store
 from farm.types import Model
 
@@ -34,7 +34,7 @@ def test_each_kernel_that_leaves_its_memory_is_named_and_those_behind_it_are_run
     trust, small_model, tmp_path
 ):
     model = Model("planted", str(small_model), trust=trust)
-    found = guard(
+    found = check_with_guards(
         model, HOST, store=Store(tmp_path), show=lambda _: None, maker=faulty_kernels.made
     )
     said = {one.kernel: (one.guard, one.what) for one in found.faulty}

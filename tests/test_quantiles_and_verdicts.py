@@ -23,7 +23,7 @@ def measured(count: int, p50_ms: float, iqr_ms: float) -> Latency:
 
 @given(TIMES)
 def test_percentiles_are_numpys(seconds: list[float]) -> None:
-    got = stats.latency(seconds)
+    got = stats.summarize_latency(seconds)
     ms = np.array(seconds) * 1e3
     q25, q50, q75 = np.percentile(ms, [25, 50, 75])
     assert got.p50_ms == pytest.approx(q50)
@@ -47,7 +47,7 @@ def test_the_least_counts_are_the_first_with_99_percent_confidence(p: float, cou
 def test_a_percentile_is_stated_only_where_the_count_supports_it(
     count: int, p90: bool, p99: bool
 ) -> None:
-    got = stats.latency([0.001 * i for i in range(count)])
+    got = stats.summarize_latency([0.001 * i for i in range(count)])
     assert (got.p90_ms is not None, got.p99_ms is not None) == (p90, p99)
     if got.p99_ms is not None:
         assert got.p99_ms == pytest.approx(np.percentile(np.arange(count), 99))
@@ -56,7 +56,7 @@ def test_a_percentile_is_stated_only_where_the_count_supports_it(
 @pytest.mark.parametrize("seconds", [[], [0.1, math.nan], [math.inf], [-0.1, 0.1]])
 def test_times_that_no_clock_gives_are_the_devices_error(seconds: list[float]) -> None:
     with pytest.raises(DeviceError, match="no usable times"):
-        stats.latency(seconds)
+        stats.summarize_latency(seconds)
 
 
 def test_equal_outputs_agree_without_noise() -> None:
@@ -201,19 +201,21 @@ def test_agreement_never_raises_and_equal_bits_are_always_right(
 
 
 def test_a_wrong_answer_outweighs_everything() -> None:
-    verdict, reason = stats.verdict(True, Agreement(0.25, 3.0, True, False), measured(50, 2.0, 1.0))
+    verdict, reason = stats.overall_verdict(
+        True, Agreement(0.25, 3.0, True, False), measured(50, 2.0, 1.0)
+    )
     assert verdict is Verdict.WRONG
     assert "0.25" in reason
     assert (
         "NaN"
-        in stats.verdict(
+        in stats.overall_verdict(
             False, Agreement(math.inf, -math.inf, None, False), measured(50, 2.0, 0.0)
         )[1]
     )
 
 
 def test_an_emulators_latency_is_no_benchmark_however_steady() -> None:
-    assert stats.verdict(True, RIGHT, measured(50, 2.0, 0.0)) == (
+    assert stats.overall_verdict(True, RIGHT, measured(50, 2.0, 0.0)) == (
         Verdict.EMULATED,
         "latency under emulation is no benchmark",
     )
@@ -241,13 +243,13 @@ def test_an_emulators_latency_is_no_benchmark_however_steady() -> None:
 def test_the_verdict_of_a_right_answer_rests_on_count_and_spread(
     latency: Latency | None, verdict: Verdict, reason: str
 ) -> None:
-    assert stats.verdict(False, RIGHT, latency) == (verdict, reason)
+    assert stats.overall_verdict(False, RIGHT, latency) == (verdict, reason)
 
 
 def test_steady_numbers_beside_steady_other_work_are_not_called_stable() -> None:
     steady = measured(50, 2.0, 0.0)
-    assert stats.verdict(False, RIGHT, steady, 0.05)[0] is Verdict.STABLE
-    assert stats.verdict(False, RIGHT, steady, 0.23) == (
+    assert stats.overall_verdict(False, RIGHT, steady, 0.05)[0] is Verdict.STABLE
+    assert stats.overall_verdict(False, RIGHT, steady, 0.23) == (
         Verdict.NOISY,
         "other work had the CPU for 23 % of the time",
     )
@@ -277,5 +279,5 @@ def test_a_proportion_of_nothing_may_be_anything() -> None:
 
 
 def test_a_run_of_times_that_are_zero_is_compared_without_a_ratio() -> None:
-    [pair] = stats.compare([([1.0] * 20, [0.0] * 20)])
+    [pair] = stats.compare_runs([([1.0] * 20, [0.0] * 20)])
     assert pair.interval is None

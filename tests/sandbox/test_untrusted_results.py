@@ -21,7 +21,7 @@ from farm.compiler.build import GenerationResult
 from farm.errors import ModelError
 from farm.sandbox import restricted_pickle
 from farm.sandbox.array_files import read_arrays
-from farm.sandbox.field_types import fits
+from farm.sandbox.field_types import is_of_type
 from farm.types import Agreement, Progress, Stage, TensorSpec
 
 SPEC = TensorSpec("x", (1, 8), "float32")
@@ -100,7 +100,7 @@ def test_a_dataclass_passes_only_through_its_constructor() -> None:
     ],
 )
 def test_a_value_fits_what_an_annotation_says(value: Any, hint: Any, right: bool) -> None:
-    assert fits(value, hint) == right
+    assert is_of_type(value, hint) == right
 
 
 def stored(folder: Path) -> dict[str, Any]:

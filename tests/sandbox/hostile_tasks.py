@@ -133,7 +133,7 @@ def task_of_worker(context: TaskContext, folder: Path, task: Any, *arguments: An
 
     policy = sandbox.Policy((), (folder,), 1 << 32, 1 << 30)
     modules = ("farm.compiler.lower",)
-    return sandbox.run(
+    return sandbox.run_sandboxed(
         policy, folder, task, *arguments, modules=modules, note=context.note, what="trying"
     )
 
@@ -185,7 +185,9 @@ def hang_in_sandbox(context: TaskContext, folder: Path) -> None:
     from farm import sandbox
 
     policy = sandbox.Policy((), (folder,), 1 << 32, 1 << 30)
-    sandbox.run(policy, folder, hang, folder / "process", note=context.note, what="hanging")
+    sandbox.run_sandboxed(
+        policy, folder, hang, folder / "process", note=context.note, what="hanging"
+    )
 
 
 def capabilities(_: TaskContext) -> int:

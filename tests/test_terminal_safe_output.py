@@ -36,8 +36,8 @@ from farm.commands.devices import doctor_output
 from farm.errors import DeviceError, FarmError, UntrustedNumber
 from farm.pipeline import compare
 from farm.pipeline.doctor.board import Finding
-from farm.sanitize import is_safe
-from farm.store import RecordStore, RunStore, Store
+from farm.sanitize import is_terminal_safe
+from farm.store import RunStore, Store, TuningRecordStore
 from farm.types import Preprocess, Record, Release, TensorSpec, Verdict
 
 EVIL = "EVIL\x1b]0;PWNED\x07\x1b[2J\nerror: forged\r\x9b2J\u202e\u2066\u200b\x7f\u2028\x08[link=http://x]y[/link]"
@@ -54,7 +54,9 @@ Said = Callable[..., str]
 def clean(text: str, escapes: bool = True) -> None:
     """Assert that a text says what is evil, and that none of it acts, or begins a line."""
     assert not (
-        wrong := sorted({char for char in text if not is_safe(char) and char not in "\n\u202f"})
+        wrong := sorted(
+            {char for char in text if not is_terminal_safe(char) and char not in "\n\u202f"}
+        )
     ), wrong
     assert not re.search(r"^error: forged", text, re.MULTILINE)
     if escapes:
@@ -221,7 +223,7 @@ def test_the_page_of_a_report_holds_nothing_that_acts(
 
 
 def test_records_of_tuning_are_shown_clean(said: Said) -> None:
-    RecordStore.of_user().keep(Record(EVIL, EVIL, {EVIL: EVIL}, 1e-3, 2e-3, 5, EVIL, EVIL))
+    TuningRecordStore.of_user().keep(Record(EVIL, EVIL, {EVIL: EVIL}, 1e-3, 2e-3, 5, EVIL, EVIL))
     clean(said("records"))
 
 

@@ -23,8 +23,8 @@ def system_call(number: int, *arguments: object) -> int:
     return result
 
 
-def process_control(option: int, *arguments: int) -> int:
-    """Call prctl(2) with up to four numbers. Raises OSError."""
+def prctl(option: int, *arguments: int) -> int:
+    """Control this process by a call with up to four numbers. Raises OSError."""
     filled = [ctypes.c_ulong(value) for value in (*arguments, 0, 0, 0, 0)[:4]]
     result: int = _libc.prctl(ctypes.c_int(option), *filled)
     if result < 0:

@@ -14,7 +14,7 @@ from typing import Any
 from farm import checked_import
 from farm.cluster import ClusterEngine, ControllerChannel, Work
 from farm.processes.cancellation import Cancelled
-from farm.processes.workers import Kind, WorkerPool
+from farm.processes.workers import MessageKind, WorkerPool
 from farm.store import Store, read_archive, write_archive
 from farm.types import Prepared, Progress
 
@@ -24,11 +24,11 @@ _TICK_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Missing:
+class ImportMissing:
     """The answer of a worker that does not have the import."""
 
 
-def with_import(
+def request_with_import(
     engine: ClusterEngine,
     work: Work,
     request: Callable[[bytes | None], object],
@@ -41,25 +41,25 @@ def with_import(
     worker's name and its answer.
     """
     worker, answer = engine.run(work, request(None), note)
-    while isinstance(answer, Missing):
-        sent = request(packed(prepared.directory, checked_import.KIND, prepared.digest))
+    while isinstance(answer, ImportMissing):
+        sent = request(pack_folder(prepared.directory, checked_import.KIND, prepared.digest))
         worker, answer = engine.run(work, sent, note, worker)
     return worker, answer
 
 
-def imported_here(prepared: Prepared, archive: bytes | None, store: Store) -> Path | None:
+def find_or_unpack_import(prepared: Prepared, archive: bytes | None, store: Store) -> Path | None:
     """Return the folder of an import on a worker, unpacked if it came; None if it is missing.
 
     Raises ArchiveError for an archive that is damaged.
     """
     directory = store.find(checked_import.KIND, prepared.digest)
     if directory is None and archive is not None:
-        unpack(archive, checked_import.KIND, prepared.digest, store)
+        unpack_folder(archive, checked_import.KIND, prepared.digest, store)
         directory = store.find(checked_import.KIND, prepared.digest)
     return directory
 
 
-def carry_out(
+def run_task_in_process(
     pool: WorkerPool,
     line: ControllerChannel,
     function: Callable[..., Any],
@@ -73,23 +73,23 @@ def carry_out(
         if not line.wanted():
             raise Cancelled
         for message in pool.messages(_TICK_S):
-            if message.kind is Kind.NOTE:
+            if message.kind is MessageKind.NOTE:
                 if isinstance(message.value, Progress):
                     line.note(message.value)
-            elif message.kind is Kind.DONE:
+            elif message.kind is MessageKind.DONE:
                 return message.value
             else:
                 raise message.value
 
 
-def packed(folder: Path, kind: str, digest: str) -> bytes:
+def pack_folder(folder: Path, kind: str, digest: str) -> bytes:
     """Return the archive of a folder of the store."""
     file = BytesIO()
     write_archive(folder, kind, digest, None, file)
     return file.getvalue()
 
 
-def unpack(archive: bytes, kind: str, digest: str, store: Store) -> None:
+def unpack_folder(archive: bytes, kind: str, digest: str, store: Store) -> None:
     """Publish the content of an archive in a store. Raises ArchiveError if it is damaged."""
     with store.publish(kind, digest) as folder:
         read_archive(BytesIO(archive), kind, digest, None, folder)

@@ -41,7 +41,7 @@ os.execve(sys.argv[4], sys.argv[4:], {})
 
 
 @dataclass(frozen=True, slots=True)
-class Restricted:
+class RestrictedCommand:
     """A command that runs a program with few rights; it must be started with the descriptor."""
 
     command: tuple[str, ...]
@@ -49,22 +49,22 @@ class Restricted:
 
 
 @contextlib.contextmanager
-def restricted(
+def restricted_command(
     command: Sequence[str | Path], read: Sequence[Path], write: Sequence[Path]
-) -> Iterator[Restricted]:
+) -> Iterator[RestrictedCommand]:
     """Yield a command that runs `command`, a program by its path, with these files only.
 
-    The program gets no environment. The kernel must have what `sandbox.support` reports. Raises
-    OSError if it refuses.
+    The program gets no environment. The kernel must have what `sandbox.sandbox_support` reports.
+    Raises OSError if it refuses.
     """
     machine = seccomp.architecture()
     assert machine is not None, "asked for without a sandbox"
     program = Path(command[0])
-    ruleset = landlock.ruleset(
-        read, (*write, *WRITABLE_DEVICES), landlock.abi(), execute=(program,)
+    ruleset = landlock.create_ruleset(
+        read, (*write, *WRITABLE_DEVICES), landlock.abi_version(), execute=(program,)
     )
     try:
-        code = seccomp.packed(seccomp.program(machine, None))
+        code = seccomp.pack_filter(seccomp.filter_program(machine, None))
         calls = machine.seccomp, machine.number("capget"), machine.number("capset")
         numbers = (*calls, capabilities.VERSION, capabilities.KEPT)
         start = (
@@ -77,6 +77,6 @@ def restricted(
             code.hex(),
             ",".join(map(str, numbers)),
         )
-        yield Restricted((*start, *map(str, command)), ruleset)
+        yield RestrictedCommand((*start, *map(str, command)), ruleset)
     finally:
         os.close(ruleset)

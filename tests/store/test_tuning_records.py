@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from farm.errors import FarmError, UsageError
-from farm.store import MergeCounts, RecordStore, read_records, record_to_json, write_records
+from farm.store import MergeCounts, TuningRecordStore, read_records, record_to_json, write_records
 from farm.types import Record
 
 CHOICE = {"method": "direct", "tile": [7, 2, 16], "order": "pixels"}
@@ -31,8 +31,8 @@ RECORD = Record(
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> RecordStore:
-    return RecordStore(tmp_path / "data" / "records.sqlite")
+def store(tmp_path: Path) -> TuningRecordStore:
+    return TuningRecordStore(tmp_path / "data" / "records.sqlite")
 
 
 def test_a_record_is_found_by_its_core_and_operator_and_replaced_by_a_later_one(store):
@@ -108,7 +108,7 @@ def test_a_file_that_is_not_there_is_an_error(tmp_path):
 
 def _keep(path: Path, number: int) -> None:
     for index in range(20):
-        RecordStore(path).keep(replace(RECORD, workload=f"dense {number} {index}"))
+        TuningRecordStore(path).keep(replace(RECORD, workload=f"dense {number} {index}"))
 
 
 def test_several_farms_keep_records_at_once(store):
