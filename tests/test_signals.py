@@ -97,7 +97,7 @@ except signals.Stopped:
 
 def test_an_ignored_signal_stays_ignored() -> None:
     script = (
-        "signal.signal(signal.SIGHUP, signal.SIG_IGN)\nsignals.catch()\nos.kill(me, "
+        "signal.signal(signal.SIGHUP, signal.SIG_IGN)\nsignals.catch_signals()\nos.kill(me, "
         "signal.SIGHUP)\nprint('lives')"
     )
     assert run(script) == ["lives"]

@@ -319,7 +319,7 @@ class Farm:
         tick: Callable[[], None] | None = None,
         canaries: int = 0,
     ) -> Outcome:
-        """Execute many jobs in parallel (see `farm.pipeline.expand`) and store every run.
+        """Execute many jobs in parallel (see `farm.pipeline.expand_jobs`) and store every run.
 
         A failed job is returned as a run with a failure.
         """

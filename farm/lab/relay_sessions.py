@@ -23,8 +23,8 @@ from typing import Protocol
 from farm.errors import DeadlineError, DeviceError, FarmError, LinkError, UsageError
 from farm.lab.relay import HOST, is_ours
 from farm.lab_client.leasing import BoardSession, Duplex, HeldLease, Lab, Wanted
-from farm.processes.cancellation import Cancellation, Cancelled, breakable
-from farm.rpc.answers import AnswerError
+from farm.processes.cancellation import Cancellation, Cancelled, interruptible
+from farm.rpc.answer_filter import AnswerError
 from farm.rpc.handshake import MAGIC, MISMATCH, MOST_KEY_BYTES
 from farm.rpc.passing import SafePassage
 from farm.tracker.listening import listen
@@ -238,7 +238,7 @@ class SessionBoards:
             self._waiting[board.match_key] = session
         try:
             session.answer(granted(HOST, self.port, board.match_key))
-            with breakable(partial(session.client.put, None)):
+            with interruptible(partial(session.client.put, None)):
                 client = session.client.get(timeout=_PICKUP_S)
         except queue.Empty:  # it asked, and did not come
             return
@@ -247,7 +247,7 @@ class SessionBoards:
                 self._waiting.pop(board.match_key, None)
         if client is None:
             return
-        with client.connection as peer, breakable(partial(_break, peer, board.connection)):
+        with client.connection as peer, interruptible(partial(_break, peer, board.connection)):
             try:
                 pump(peer, board.connection, client.greeting)
             except AnswerError as exc:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 
-from farm.rpc.answers import AnswerError, AnswerFilter, RequestReader
+from farm.rpc.answer_filter import AnswerError, AnswerFilter, RequestReader
 from farm.rpc.handshake import HandshakeError, check_code, name_length
 
 MOST_RETURN_BYTES = 256 << 20  # what a client may download by one call of a function

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 from lab_process import Lab, lab
-from waiting import wait_until
+from timeouts import wait_until
 
 from farm.errors import DeviceError
 from farm.lab.callers import MOST_OF_ONE, MOST_OF_PEOPLE

@@ -21,8 +21,8 @@ import pytest
 import tvm_clients
 from lab_door import Door, Echo, door
 from lab_process import Board
+from timeouts import LIMIT_S, wait_until
 from tracker_wire import REQUEST, Wire, tvm_server
-from waiting import LIMIT_S, wait_until
 
 from farm.errors import LinkError
 from farm.lab.relay import Relay

@@ -113,13 +113,13 @@ def run(
                     "FARM_LAB_LEASE": str(number),
                     "FARM_LAB_BOARDS": " ".join(found["boards"]),
                 }
-                child = subprocesses.attached(command, env=variables)
+                child = subprocesses.start_attached(command, env=variables)
                 try:
                     beating = Heartbeats(lab, number, beat_s)
-                    while (code := subprocesses.wait(child, beat_s / BEAT_PARTS)) is None:
+                    while (code := subprocesses.wait_for_exit(child, beat_s / BEAT_PARTS)) is None:
                         beating.beat()
                 finally:
-                    subprocesses.end(child)
+                    subprocesses.end_program(child)
         finally:
             give_back(lab, number)
     raise SystemExit(code)

@@ -266,7 +266,7 @@ def _python() -> Path:
     python = Path(sys.executable).absolute()
     look = [str(python), "-I", "-c", "import farm.lab.door.main"]
     try:
-        subprocesses.run(look, deadline=Deadline(_START_S), what="looking for farm")
+        subprocesses.run_program(look, deadline=Deadline(_START_S), what="looking for farm")
     except BuildError as exc:
         why = f"{python} -I does not import it: it is there for this user or shell only"
         fix = "install farm in an environment of its own: python -m venv, pip install tvm-farm"

@@ -20,7 +20,7 @@ from typing import Any
 from farm.errors import LinkError
 from farm.lab_client.client import LabClient
 from farm.lab_client.leasing import BoardSession
-from farm.processes.cancellation import breakable
+from farm.processes.cancellation import interruptible
 from farm.processes.deadline import Deadline
 from farm.prompts import Ask
 from farm.transports.lab.answers import MOST_LINE_BYTES, board_of
@@ -80,7 +80,7 @@ class SshLab:
 
         channel = self._channel(f"board {lease}")
         try:
-            with breakable(channel.close):
+            with interruptible(channel.close):
                 channel.settimeout(wait_s + HEAD_S)
                 head = board_of(_read_line(channel))
             stream = ChannelConnection(channel, channel.close)

@@ -76,7 +76,7 @@ class LocalLab:
         """Open a session with an idle board of a lease. Raises FarmError."""
         with contextlib.closing(connected(self._path)) as control:
             control.settimeout(wait_s + HEAD_S)
-            with breakable(partial(control.shutdown, socket.SHUT_RDWR)):
+            with interruptible(partial(control.shutdown, socket.SHUT_RDWR)):
                 control.sendall(_line({"do": "board", "lease": lease, "wait_s": wait_s}))
                 data, descriptors = b"", []
                 while not data.endswith(b"\n"):
