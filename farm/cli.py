@@ -34,7 +34,7 @@ from farm.commands.output import (
 from farm.commands.servers import lab, serve
 from farm.errors import FarmError, InternalError, Interrupted, UsageError, did_you_mean
 from farm.processes import signals
-from farm.tvm_import import leave_torch_out
+from farm.tvm_import import hide_torch
 
 # The commands in the order of `farm --help`, the most used first.
 GROUPS = {
@@ -156,7 +156,7 @@ for command in (
 def main() -> NoReturn:
     """Run the command line and exit."""
     signals.catch_signals()
-    leave_torch_out()
+    hide_torch()
     try:
         with sanitized_streams(), deferred_warnings():
             code = _run()
@@ -209,11 +209,11 @@ def _fail(error: FarmError, code: int | None = None) -> int:
     show_error(error)
     code = error.exit_code if code is None else code
     if "--json" in sys.argv:
-        from farm.views import document
+        from farm.views import json_document
 
         with contextlib.suppress(OSError):
             echo_json(
-                document("error", {"error": {**asdict(error.as_failure()), "exit_code": code}})
+                json_document("error", {"error": {**asdict(error.as_failure()), "exit_code": code}})
             )
     return code
 

@@ -37,7 +37,7 @@ def list_releases(link: Link) -> list[Release]:
     """Return all releases on the device, by name and the newest first."""
     from farm.transports.agent import manifests
 
-    return manifests.listed(link.document("farm.deploy.list"))
+    return manifests.parse_releases(link.document("farm.deploy.list"))
 
 
 def open_release(link: Link, name: str) -> Release:
@@ -88,4 +88,4 @@ def release_manifest(model: Model, artifact: Artifact) -> dict[str, Any]:
 def _release(link: Link, function: str, *arguments: Any) -> Release:
     from farm.transports.agent import manifests
 
-    return manifests.release(link.document(function, *arguments), current=True)
+    return manifests.parse_release(link.document(function, *arguments), current=True)

@@ -13,7 +13,7 @@ from farm.executor.profile_records import (
     median_inference,
     parse_records,
 )
-from farm.types import Kernel, Roofline, Step
+from farm.types import Kernel, KernelCall, Roofline
 
 PLAIN, RECORDED = 0xFFFFFFFF, 0xFFFFFFFE
 MS = 1_000_000
@@ -112,9 +112,9 @@ def test_a_kernel_that_is_called_now_and_then_counts_as_often_as_it_was() -> Non
 def test_a_roof_bounds_by_arithmetic_or_by_memory() -> None:
     roof = Roofline(gflops=10, gbytes_s=1, source="")
     heavy, light = (
-        Step("heavy", 2e-9 * 10, operations=100, nbytes=1),
-        Step("light", 8e-9, operations=10, nbytes=4),
+        KernelCall("heavy", 2e-9 * 10, operations=100, nbytes=1),
+        KernelCall("light", 8e-9, operations=10, nbytes=4),
     )
     assert roof.share(heavy) == pytest.approx(0.5) and not roof.is_bound_by_memory(heavy)
     assert roof.share(light) == pytest.approx(0.5) and roof.is_bound_by_memory(light)
-    assert roof.share(Step("unknown", 1.0)) is None
+    assert roof.share(KernelCall("unknown", 1.0)) is None

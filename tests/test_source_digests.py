@@ -91,7 +91,7 @@ def test_how_layers_are_named_belongs_to_both_digests(
     digest: Callable[[], str], sources_in: Path
 ) -> None:
     before = digest()
-    with (sources_in / "types" / "layers.py").open("a") as file:
+    with (sources_in / "types" / "layer_variable_names.py").open("a") as file:
         file.write("# another way to name them\n")
     assert digest() != before
 

@@ -38,7 +38,7 @@ from farm.pipeline import compare
 from farm.pipeline.doctor.board import Finding
 from farm.sanitize import is_terminal_safe
 from farm.store import RunStore, Store, TuningRecordStore
-from farm.types import Preprocess, Record, Release, TensorSpec, Verdict
+from farm.types import Preprocess, Release, TensorSpec, TuningRecord, Verdict
 
 EVIL = "EVIL\x1b]0;PWNED\x07\x1b[2J\nerror: forged\r\x9b2J\u202e\u2066\u200b\x7f\u2028\x08[link=http://x]y[/link]"
 MAGIC, EXCEPTION, RAW_STRING = (
@@ -223,7 +223,9 @@ def test_the_page_of_a_report_holds_nothing_that_acts(
 
 
 def test_records_of_tuning_are_shown_clean(said: Said) -> None:
-    TuningRecordStore.of_user().keep(Record(EVIL, EVIL, {EVIL: EVIL}, 1e-3, 2e-3, 5, EVIL, EVIL))
+    TuningRecordStore.of_user().keep(
+        TuningRecord(EVIL, EVIL, {EVIL: EVIL}, 1e-3, 2e-3, 5, EVIL, EVIL)
+    )
     clean(said("records"))
 
 

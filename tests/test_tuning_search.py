@@ -16,7 +16,7 @@ from farm.dashboard import tuning_progress
 from farm.pipeline.tuning.loop import TuningState
 from farm.pipeline.tuning.search import KernelSearch, TuningSearch
 from farm.pipeline.tuning.tune import TuningResult
-from farm.types import Batch, Candidate, Model, PairedSamples, Proposals, Task, Variant
+from farm.types import Candidate, Model, PairedSamples, ProposalRequest, Task, Variant, VariantBatch
 
 
 def candidate(pixels: int, predicted: float = 1.0) -> Candidate:
@@ -34,11 +34,11 @@ def search(**counts: int) -> TuningSearch:
     return TuningSearch([KernelSearch(task) for task in tasks])
 
 
-def batch(wanted: tuple[tuple[str, Candidate], ...]) -> Batch:
+def batch(wanted: tuple[tuple[str, Candidate], ...]) -> VariantBatch:
     variants = tuple(
         Variant(key, one, f"variant_{index}", ()) for index, (key, one) in enumerate(wanted)
     )
-    return Batch(Path("library.so"), Path("arrays.npz"), variants)
+    return VariantBatch(Path("library.so"), Path("arrays.npz"), variants)
 
 
 def measure(
@@ -83,12 +83,12 @@ def search_open(*names: str) -> TuningSearch:
     )
 
 
-def measure_open(work: TuningSearch, seconds: dict[str, float]) -> Proposals | None:
+def measure_open(work: TuningSearch, seconds: dict[str, float]) -> ProposalRequest | None:
     """One batch in which what is proposed is as named in `seconds`, by choice; what was asked
     for.
     """
     wanted = work.next()
-    asked = next((one for _, one in wanted if isinstance(one, Proposals)), None)
+    asked = next((one for _, one in wanted if isinstance(one, ProposalRequest)), None)
     key, built = wanted[0][0], [one for _, one in wanted if isinstance(one, Candidate)]
     made = tuple(
         (key, one)
@@ -108,11 +108,11 @@ def measure_open(work: TuningSearch, seconds: dict[str, float]) -> Proposals | N
 def test_an_open_task_is_asked_for_proposals_and_these_are_told_what_was_found():
     work = search_open("one")
     assert measure_open(work, {}) is None
-    assert measure_open(work, {"steps 1": 0.5, "steps 2": 2.0}) == Proposals(
+    assert measure_open(work, {"steps 1": 0.5, "steps 2": 2.0}) == ProposalRequest(
         7, (), frozenset({"general"}), 1
     )
     asked = measure_open(work, {"steps 1": 0.5, "steps 3": 0.25})
-    assert asked == Proposals(
+    assert asked == ProposalRequest(
         7, ((steps(1), 0.5), (steps(2), 2.0)), frozenset({"general", "steps 1", "steps 2"}), 3
     )
     (kernel,) = work.kernels

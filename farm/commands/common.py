@@ -78,9 +78,9 @@ class Session:
 
     def document(self, kind: str, body: Mapping[str, Any]) -> None:
         """Print one JSON document with its schema's name and version."""
-        from farm.views import document
+        from farm.views import json_document
 
-        output.echo_json(document(kind, body))
+        output.echo_json(json_document(kind, body))
 
 
 def _session(

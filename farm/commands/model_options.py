@@ -121,10 +121,10 @@ def _dtype(text: str) -> tuple[str, str]:
 
 def _module(text: str) -> str:
     from farm.errors import UsageError
-    from farm.types.python_source import python_source
+    from farm.types.python_source import normalize_python_source
 
     try:
-        return python_source(text)
+        return normalize_python_source(text)
     except ValueError as exc:
         raise UsageError(
             "--module names no function", str(exc), "--module package.module:function"

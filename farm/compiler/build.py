@@ -37,7 +37,7 @@ from farm.errors import BuildError, FarmError
 from farm.processes.workers import TaskContext
 from farm.store import ArchiveError, Store, TuningRecordStore, Upstream, digest_of, file_digest
 from farm.time_ledger import add_duration
-from farm.types import Artifact, Kernel, Prepared, Profile, Progress, Record, Stage
+from farm.types import Artifact, Kernel, Prepared, Profile, Progress, Stage, TuningRecord
 
 if TYPE_CHECKING:
     import numpy as np
@@ -152,7 +152,7 @@ def _folder_of(store: Store, base: str, records: TuningRecordStore | None) -> Pa
     return store.find(KIND, _digest_with(base, choices, content["workloads"]))
 
 
-def digest_with_records(asked: Path, base: str, records: Iterable[Record]) -> str:
+def digest_with_records(asked: Path, base: str, records: Iterable[TuningRecord]) -> str:
     """Return the digest of a build with tuning records, from the folder with its workloads.
 
     `base` is its digest without records. Raises ArchiveError if the folder holds something else.

@@ -10,7 +10,7 @@ from tvm.ir import Call
 
 from farm.compiler.graph.layer_names import KernelCallLayers
 from farm.compiler.ir.relax_rewriter import callee_name, main_inputs, main_parameters
-from farm.types.layers import layer_of
+from farm.types.layer_variable_names import layer_of
 
 
 def graph_of(module: tvm.IRModule) -> dict[str, Any]:

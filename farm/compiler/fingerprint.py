@@ -16,8 +16,8 @@ from farm.store import digest_of, source_digest
 from farm.types import Prepared, Profile
 
 _PACKAGES = ("apache-tvm", "apache-tvm-ffi", "ziglang")
-# types/layers.py decides the names of a build's variables.
-_SOURCES = ("compiler", "kernels", "types/layers.py")
+# types/layer_variable_names.py decides the names of a build's variables.
+_SOURCES = ("compiler", "kernels", "types/layer_variable_names.py")
 
 
 def artifact_digest(prepared: Prepared, profile: Profile) -> str:

@@ -32,7 +32,7 @@ from farm.config.urls import parse_url
 from farm.errors import did_you_mean
 from farm.types import DTYPES, Quantize, check_cache_url, check_cluster
 from farm.types.postgres_url import is_postgres_url, parse_postgres_url
-from farm.types.python_source import python_source
+from farm.types.python_source import normalize_python_source
 
 _MOST = 2**53  # largest count; JSON and SQLite store it exactly
 CORES = re.compile(r"big|little|all|\d+(-\d+)?(,\d+(-\d+)?)*")
@@ -318,7 +318,7 @@ class ModelTable(Table):
     """Labelled samples: an .npz with `inputs` and `labels`, or a folder of images by class."""
     limits: LimitsTable = LimitsTable()
     """The largest differences of answers from the reference's."""
-    module: Annotated[Text, AfterValidator(python_source)] | None = None
+    module: Annotated[Text, AfterValidator(normalize_python_source)] | None = None
     """For a .pth file of weights: the function that returns the module, as
     `package.module:function`."""
     dtypes: dict[str, Annotated[str, AfterValidator(_dtype)]] = Field(default_factory=dict)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from farm.errors import ModelError
 from farm.types import RECIPES, Model
-from farm.types.python_source import FORM, PYTHON, is_python, python_source
+from farm.types.python_source import FORM, PYTHON, is_python_source, normalize_python_source
 
 PACKAGE = Path(__file__).resolve().parents[1]
 SUFFIXES = (
@@ -53,7 +53,9 @@ def resolve_source(text: str, folder: Path) -> str:
 
     That is an absolute path, or `python:package.module:function`.
     """
-    return python_source(text) if is_python(text) else str(resolve_file(text, folder))
+    return (
+        normalize_python_source(text) if is_python_source(text) else str(resolve_file(text, folder))
+    )
 
 
 def is_source(text: str) -> bool:
@@ -84,11 +86,11 @@ def model_from_source(text: str, taken: dict[str, Model]) -> Model:
     try:
         source = resolve_source(text, Path())
     except ValueError as exc:
-        fix = f"name an existing file, or {FORM}" if is_python(text) else "check the path"
+        fix = f"name an existing file, or {FORM}" if is_python_source(text) else "check the path"
         raise ModelError(f"no model {text!r}", str(exc), fix) from exc
     if known := next((model for model in taken.values() if model.source == source), None):
         return known
-    short = text.rpartition(":")[2] if is_python(text) else Path(text).stem
+    short = text.rpartition(":")[2] if is_python_source(text) else Path(text).stem
     return Model(
         absolute_source(text) if short in taken or text.lower().endswith(RECIPES) else short, source
     )
@@ -96,7 +98,7 @@ def model_from_source(text: str, taken: dict[str, Model]) -> Model:
 
 def absolute_source(source: str) -> str:
     """Return the full name of a model's file or function."""
-    return source if is_python(source) else Path(source).name
+    return source if is_python_source(source) else Path(source).name
 
 
 def _expanded(text: str) -> str:

@@ -9,7 +9,7 @@ from farm.config import profiles
 from farm.errors import DeviceError, FarmError
 from farm.transports import Link
 from farm.transports.agent import version as agent_version
-from farm.transports.agent.answers import AgentAnswerError
+from farm.transports.agent.answer_validation import AgentAnswerError
 from farm.types import Device
 
 # What is wrong and how to fix it, by the kind of problem that the agent reports

@@ -28,10 +28,10 @@ from farm.processes.workers import TaskContext
 from farm.store import TuningRecordStore
 from farm.types import (
     Artifact,
+    BisectedLayer,
     Device,
     DeviceBuild,
     KernelBisection,
-    Layer,
     Limits,
     Progress,
     Stage,
@@ -116,7 +116,7 @@ class _Walk:
         self._uses = Counter(number for step in parts.steps for number in step.tensors)
         self._there: dict[int, Any] = {}
 
-    def layers(self, here: Mapping[int, Array]) -> list[Layer]:
+    def layers(self, here: Mapping[int, Array]) -> list[BisectedLayer]:
         """Return the layer of each step. `here` holds the inputs by tensor number."""
         for number, value in here.items():
             self._there[number] = self._sent(value)
@@ -135,7 +135,7 @@ class _Walk:
 
     def _judged(
         self, step: ReferenceStep, got: Sequence[Array], expected: Sequence[Array]
-    ) -> Layer:
+    ) -> BisectedLayer:
         """Compare the outputs of a step with the expected ones.
 
         A bad step is run again with the reference's inputs, and its parameters are checked for
@@ -159,7 +159,7 @@ class _Walk:
             mine = [number for number in step.tensors if number in self._places]
             damaged = any(self._is_damaged(number) for number in mine)
         _, shape, dtype = step.outputs[0]
-        return Layer(
+        return BisectedLayer(
             step.kernel,
             shape,
             dtype,

@@ -24,7 +24,7 @@ from farm.rpc.virtual_machine import RemoteVirtualMachine
 from farm.store import file_digest
 from farm.time_ledger import add_duration
 from farm.transports import Link
-from farm.transports.agent import answers as agent_answers
+from farm.transports.agent import answer_validation as agent_answers
 from farm.types import Artifact, Device, Progress, Stage, TensorSpec
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ class LoadedModel:
         answer = self.session.call(
             _SAMPLES, machine, "main", len(samples), len(names), *stacked, *self.parameters
         )
-        content = agent_answers.content(_SAMPLES, answer)
+        content = agent_answers.check_bytes(_SAMPLES, answer)
         if len(content) != len(samples) * self._answer.nbytes:
             raise agent_answers.AgentAnswerError(f"{_SAMPLES} gives no answer for each sample")
         return list(
@@ -146,7 +146,9 @@ class LoadedModel:
 
         The device's clock is read. The device runs one more inference first.
         """
-        return agent_answers.seconds("the timer", self.machine.timer(block, count)("main"), count)
+        return agent_answers.check_seconds(
+            "the timer", self.machine.timer(block, count)("main"), count
+        )
 
 
 @dataclass(slots=True)

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from farm.transports.agent.answers import AgentAnswerError
-from farm.types import Kernel, Span, Step
+from farm.transports.agent.answer_validation import AgentAnswerError
+from farm.types import Kernel, KernelCall, Span
 
 _RECORD = np.dtype(
     [("function", "<u4"), ("depth", "<u4"), ("begin_ns", "<i8"), ("duration_ns", "<i8")]
@@ -96,7 +96,7 @@ def _inference(
 
 def mean_steps(
     inferences: Sequence[RecordedInference], kernels: Sequence[Kernel], graph: Mapping[str, Any]
-) -> tuple[list[Step], float, int]:
+) -> tuple[list[KernelCall], float, int]:
     """Return a model's steps with their mean seconds; the seconds and number of all other calls.
 
     The means are over the typical inferences, the fifth by length around the median. Whole
@@ -121,7 +121,7 @@ def mean_steps(
         kernel, (nbytes, layer) = known[key[0]], described.get(key, (None, ""))
         operations = kernel.operations // calls[kernel.name]
         steps.append(
-            Step(kernel.name, seconds / len(typical), operations, nbytes, layer, kernel.rule)
+            KernelCall(kernel.name, seconds / len(typical), operations, nbytes, layer, kernel.rule)
         )
     return steps, others_s / len(typical), round(others / len(typical))
 

@@ -25,8 +25,8 @@ from farm.processes.deadline import Deadline
 from farm.processes.workers import TaskContext
 from farm.time_ledger import add_duration
 from farm.transports import Link
-from farm.transports.agent import answers as agent_answers
-from farm.types import Device, DeviceBuild, Profiled, Progress, Stage
+from farm.transports.agent import answer_validation as agent_answers
+from farm.types import Device, DeviceBuild, ModelProfile, Progress, Stage
 
 if TYPE_CHECKING:
     from farm.compiler.diagnostics.roofline_probe import Probe
@@ -44,7 +44,7 @@ def profile_model(
     probe: Probe | None,
     seconds: float,
     deadline_s: float,
-) -> Profiled:
+) -> ModelProfile:
     """Profile a model for about `seconds`, with a roofline if there is a probe.
 
     Raises DeviceError and its subclasses, also if TVM's own server answers, and WrongAnswer.
@@ -89,7 +89,7 @@ def profile_model(
     steps, runtime_s, calls = mean_steps(
         recorded, artifact.kernels, json.loads((artifact.library.parent / GRAPH).read_text())
     )
-    return Profiled(
+    return ModelProfile(
         device=device.name,
         model=artifact.model,
         profile=artifact.profile,
@@ -146,7 +146,7 @@ def _record(
             )
             pairs = max(1, int(_BATCH_S / (2 * max(typical, 1e-6))))
             answer = link.call("farm.agent.profile", loaded.machine.module, "main", pairs, _BATCH_S)
-            more = parse_records(agent_answers.content("farm.agent.profile", answer))
+            more = parse_records(agent_answers.check_bytes("farm.agent.profile", answer))
             plain += more[0]
             recorded += more[1]
     return plain, recorded

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from farm.executor.loading import device_facts, send_file, tensor_device
 from farm.transports import Link
-from farm.transports.agent import answers as agent_answers
+from farm.transports.agent import answer_validation as agent_answers
 from farm.types import Device, Roofline
 
 if TYPE_CHECKING:
@@ -89,4 +89,4 @@ class _Timer:
 
     def _best(self, name: str, *arguments: Tensor) -> float:
         timer = self._library.timer(name, self._there, number=1, repeat=_REPEATS)
-        return min(agent_answers.seconds("the timer", timer(*arguments), _REPEATS))
+        return min(agent_answers.check_seconds("the timer", timer(*arguments), _REPEATS))

@@ -13,8 +13,16 @@ from farm.rpc.blocking_session import Tensor
 from farm.rpc.values import CPU
 from farm.rpc.virtual_machine import RemoteVirtualMachine
 from farm.sandbox.array_files import read_arrays
-from farm.transports.agent import answers as agent_answers
-from farm.types import Batch, Device, Progress, Stage, TuningRound, VariantStarted, WrongVariant
+from farm.transports.agent import answer_validation as agent_answers
+from farm.types import (
+    Device,
+    Progress,
+    Stage,
+    TuningRound,
+    VariantBatch,
+    VariantStarted,
+    WrongVariant,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -30,7 +38,7 @@ _TOLERANCE = 1e-3  # of the largest value: for another order of summation and fo
 
 
 def time_variants(
-    context: TaskContext, device: Device, batch: Batch, agent: Path | None, deadline_s: float
+    context: TaskContext, device: Device, batch: VariantBatch, agent: Path | None, deadline_s: float
 ) -> None:
     """Measure the variants of a batch.
 
@@ -62,7 +70,7 @@ class _Race:
     def __init__(
         self,
         context: TaskContext,
-        batch: Batch,
+        batch: VariantBatch,
         machine: RemoteVirtualMachine,
         tensors: dict[str, Tensor],
     ) -> None:
@@ -108,7 +116,9 @@ class _Race:
 
     def _seconds(self, index: int) -> float:
         timer = self._machine.timer(self.counts[index], 1)
-        return agent_answers.seconds("the timer", timer(self._batch.variants[index].function), 1)[0]
+        return agent_answers.check_seconds(
+            "the timer", timer(self._batch.variants[index].function), 1
+        )[0]
 
 
 def _differs(answer: Array, first: Array) -> str:

@@ -18,7 +18,7 @@ from farm import deployments, sanitize
 from farm.agent import recipe
 from farm.compiler import tensor_cache
 from farm.compiler.artifact import GRAPH
-from farm.types import Artifact, Model, TensorSpec, shape_in_words
+from farm.types import Artifact, Model, TensorSpec, describe_shape
 
 _FILES = Path(__file__).parent / "files"
 _PLACES = {
@@ -143,4 +143,4 @@ def _plain(name: str) -> str:
 
 
 def _listed(specs: Sequence[TensorSpec]) -> str:
-    return ", ".join(f"`{_plain(spec.name)}` {spec.dtype} {shape_in_words(spec)}" for spec in specs)
+    return ", ".join(f"`{_plain(spec.name)}` {spec.dtype} {describe_shape(spec)}" for spec in specs)

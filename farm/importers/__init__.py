@@ -46,7 +46,7 @@ from typing import TYPE_CHECKING, Any
 
 from farm.errors import ModelError
 from farm.types import Model
-from farm.types.python_source import FORM, PYTHON, is_python
+from farm.types.python_source import FORM, PYTHON, is_python_source
 
 if TYPE_CHECKING:
     from farm.importers.imported_model import ImportedModel as ImportedModel
@@ -112,13 +112,13 @@ def fingerprint(model: Model, cache: Path) -> str | None:
 
 def python_source(model: Model) -> str | None:
     """Return the `python:` function that returns the model's module; None if there is none."""
-    return model.source if is_python(model.source) else model.module
+    return model.source if is_python_source(model.source) else model.module
 
 
 def is_program(model: Model) -> bool:
     """Return whether a model's file may contain its author's code, as .pt2 and TorchScript do."""
     return (
-        not is_python(model.source)
+        not is_python_source(model.source)
         and Path(model.source).suffix.lower() in _TORCH_FILES
         and model.module is None
     )
@@ -159,7 +159,7 @@ def _chosen(table: dict[str, str], model: Model) -> Callable[..., Any]:
 
 def _entry(table: dict[str, str], model: Model) -> str:
     """Return the "module:function" of this kind of model; raise ModelError for an unknown kind."""
-    kind = PYTHON if is_python(model.source) else Path(model.source).suffix.lower()
+    kind = PYTHON if is_python_source(model.source) else Path(model.source).suffix.lower()
     if kind not in table:
         raise ModelError(
             f"{model.source} is not a kind of model that farm reads",

@@ -30,7 +30,7 @@ _ALWAYS = ("apache-tvm", "apache-tvm-ffi", "numpy")
 _ONNX = ("onnx", "onnxruntime")
 _TORCH = ("torch",)
 _TFLITE = ("tflite", "ai-edge-litert")
-_SOURCES = ("importers", "kernels", "types/layers.py")
+_SOURCES = ("importers", "kernels", "types/layer_variable_names.py")
 # The key under which ONNX stores the name of an external data file.
 _EXTERNAL = b"location"
 

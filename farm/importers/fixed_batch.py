@@ -9,7 +9,7 @@ from pathlib import Path
 from farm.errors import ModelError
 from farm.importers.imported_model import ImportedModel, with_fixed_shapes
 from farm.types import Model, TensorSpec
-from farm.types.python_source import is_python
+from farm.types.python_source import is_python_source
 
 _FIX = (
     "export it with an open batch (dynamic_axes of torch.onnx.export, dynamic_shapes of "
@@ -28,7 +28,10 @@ def import_at_batch(
     its own.
     """
     assert model.batch is not None
-    batch, what = model.batch, model.source if is_python(model.source) else Path(model.source).name
+    batch, what = (
+        model.batch,
+        model.source if is_python_source(model.source) else Path(model.source).name,
+    )
     changed = _of_batch(imported.inputs, batch)
     if not changed:
         raise ModelError(f"{what} has no batch", "it has no inputs with axes", "leave --batch out")

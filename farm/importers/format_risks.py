@@ -8,7 +8,7 @@ from pathlib import Path
 
 from farm.importers.torch.load import FileKind, detect_file_kind
 from farm.types import Model
-from farm.types.python_source import is_python
+from farm.types.python_source import is_python_source
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ def format_risk_of(model: Model) -> FormatRisk | None:
 
     Returns None for a file that cannot be read; the import reports the reason.
     """
-    if is_python(model.source):
+    if is_python_source(model.source):
         return PYTHON
     path = Path(model.source)
     suffix = path.suffix.lower()

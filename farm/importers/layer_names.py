@@ -15,7 +15,7 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from farm.types.layers import variable_name
+from farm.types.layer_variable_names import variable_name
 
 Names = dict[str, str]  # layer name by the name of the variable that an importer has made
 

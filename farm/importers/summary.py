@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from farm.types import Model, shape_in_words
-from farm.types.python_source import is_python
+from farm.types import Model, describe_shape
+from farm.types.python_source import is_python_source
 
 if TYPE_CHECKING:
     from farm.importers.imported_model import ImportedModel
@@ -49,7 +49,7 @@ class ModelSummary:
 
 def summarize_file(model: Model) -> ModelSummary | None:
     """Return the outline of an ONNX or TFLite file; None for formats that need an import."""
-    kind = "" if is_python(model.source) else Path(model.source).suffix.lower()
+    kind = "" if is_python_source(model.source) else Path(model.source).suffix.lower()
     if kind not in _OUTLINES:
         return None
     outline: ModelSummary = importlib.import_module(_OUTLINES[kind]).summarize(model)
@@ -70,10 +70,10 @@ def summarize_imported(model: Model, imported: ImportedModel) -> ModelSummary:
     return ModelSummary(
         source=model.source,
         inputs=tuple(
-            f"{spec.name} {spec.dtype} {shape_in_words(spec)}" for spec in imported.inputs
+            f"{spec.name} {spec.dtype} {describe_shape(spec)}" for spec in imported.inputs
         ),
         outputs=tuple(
-            f"{spec.name} {spec.dtype} {shape_in_words(spec)}" for spec in imported.outputs
+            f"{spec.name} {spec.dtype} {describe_shape(spec)}" for spec in imported.outputs
         ),
         parameters=sum(weight.size for weight in imported.weights),
         parameter_bytes=sum(weight.nbytes for weight in imported.weights),

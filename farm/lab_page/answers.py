@@ -25,7 +25,7 @@ class Forbidden(UsageError):
 
 def document(kind: str, body: Mapping[str, Any], status: int = 200) -> web.Response:
     """Return a document with its schema's name."""
-    return web.json_response(text=json.dumps(views.document(kind, body)), status=status)
+    return web.json_response(text=json.dumps(views.json_document(kind, body)), status=status)
 
 
 def error(exc: FarmError, status: int | None = None) -> web.Response:

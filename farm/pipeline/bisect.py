@@ -25,10 +25,10 @@ from farm.processes.workers import TaskContext
 from farm.store import Store
 from farm.types import (
     Artifact,
+    BisectedLayer,
     Device,
     DeviceBuild,
     KernelBisection,
-    Layer,
     Model,
     Prepared,
     Profile,
@@ -212,7 +212,9 @@ def compare_kernels_task(
     return bisect_kernels(context, device, fitted, fed, least_db, deadline_s, computer)
 
 
-def with_source_names(layers: Sequence[Layer], names: Sequence[Name]) -> list[Layer]:
+def with_source_names(
+    layers: Sequence[BisectedLayer], names: Sequence[Name]
+) -> list[BisectedLayer]:
     """Return the layers with the names and operators of the source's tensors of the same values.
 
     Each layer takes the source tensor with the nearest fingerprint that no earlier layer has taken;

@@ -12,7 +12,7 @@ from farm.pipeline.sandboxed_tasks import run_confined
 from farm.pipeline.worker_tasks import PREPARE_S, open_pool
 from farm.processes.workers import TaskContext
 from farm.store import Store
-from farm.types import Failure, Model, Profile, Progress, Stage, batch_in_words
+from farm.types import Failure, Model, Profile, Progress, Stage, describe_batch
 
 if TYPE_CHECKING:
     from farm.importers.summary import ModelSummary
@@ -103,7 +103,7 @@ def _check(context: TaskContext, model: Model, profile: Profile, cache: Path) ->
         imported = import_model(replace(model, quantize=None), cache, profile, lambda *_: None)
         if report.outline is None:
             report = replace(report, outline=outline.summarize_imported(model, imported))
-        report = replace(report, batch=batch_in_words(imported.inputs, imported.fixed))
+        report = replace(report, batch=describe_batch(imported.inputs, imported.fixed))
         context.note(Progress(Stage.COMPILING, f"for {profile.name}: graph and schedules"))
         with as_build_errors(model.name, profile):
             return _with_cost(report, imported, profile, Store(cache))

@@ -31,7 +31,7 @@ from farm.pipeline.worker_tasks import (
 )
 from farm.processes.workers import MessageKind, WorkerPool, thread_map
 from farm.store import Store
-from farm.transports.state import State
+from farm.transports.device_state import DeviceState
 from farm.types import (
     Artifact,
     Device,
@@ -231,7 +231,7 @@ def check_no_emulator(device: Device) -> None:
         )
 
 
-def state_error(device: Device, there: State) -> DeviceError:
+def state_error(device: Device, there: DeviceState) -> DeviceError:
     """Return the error for a device in a state in which it cannot be used."""
     return DeviceError(f"{device.name} is {there.word}", there.why, there.fix)
 

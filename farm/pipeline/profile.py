@@ -5,7 +5,7 @@ from __future__ import annotations
 from farm.pipeline.operations import Show, build_for_device, check_usable, prepare_model, run_task
 from farm.pipeline.worker_tasks import BUILD_S, open_pool, probe_task, profile_task
 from farm.store import Store
-from farm.types import Device, Model, Profile, Profiled
+from farm.types import Device, Model, ModelProfile, Profile
 
 
 def profile(
@@ -17,7 +17,7 @@ def profile(
     seconds: float,
     deadline_s: float,
     show: Show,
-) -> Profiled:
+) -> ModelProfile:
     """Return the time of each kernel of an inference. `seconds` is about how long to record.
 
     Raises FarmError.
@@ -34,7 +34,7 @@ def profile(
             else None
         )
         arguments = (device, fitted, probe, seconds, deadline_s, store.root)
-        profiled: Profiled = run_task(
+        profiled: ModelProfile = run_task(
             pool,
             profile_task,
             arguments,

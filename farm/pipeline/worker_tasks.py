@@ -19,24 +19,24 @@ from farm.processes.workers import TaskContext, WorkerPool
 from farm.store import Store, TuningRecordStore
 from farm.types import (
     Artifact,
-    Batch,
     BuildOfPair,
     Candidate,
     Device,
     DeviceBuild,
     EngineComparison,
     Model,
+    ModelProfile,
     PairedSamples,
     PairedStopping,
     Plan,
     Prepared,
     Profile,
-    Profiled,
     Progress,
     Release,
     Samples,
     Stage,
     Task,
+    VariantBatch,
 )
 
 # Deadlines; reading the facts may include sending the agent.
@@ -224,7 +224,7 @@ def profile_task(
     seconds: float,
     deadline_s: float,
     cache: Path,
-) -> Profiled:
+) -> ModelProfile:
     """Profile a model on a device."""
     from farm.executor import profiling
 
@@ -282,7 +282,7 @@ def batch_task(
     profile: Profile,
     wanted: tuple[tuple[str, Candidate], ...],
     folder: Path,
-) -> Batch:
+) -> VariantBatch:
     """Build the candidates of a batch of tuning tasks, in a sandbox if the model needs one."""
     from farm.compiler.tuning import batch_build
 
@@ -304,7 +304,7 @@ def batch_task(
 def time_variants_task(
     context: TaskContext,
     device: Device,
-    batch: Batch,
+    batch: VariantBatch,
     agent: Path | None,
     cache: Path,
     deadline_s: float,

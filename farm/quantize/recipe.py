@@ -30,7 +30,7 @@ from farm.errors import ModelError
 from farm.regular_files import check_regular
 from farm.sandbox.array_files import array_of_npy
 from farm.types import RECIPES, Model, Quantize, TensorSpec, Value
-from farm.types.python_source import is_python
+from farm.types.python_source import is_python_source
 
 Array = np.ndarray[Any, Any]
 _MOST_BYTES, _MOST_EXAMPLE_BYTES = 256 << 20, 1 << 30  # of a recipe, and of the inputs in it
@@ -70,7 +70,7 @@ class Recipe:
 
 def is_recipe(model: Model) -> bool:
     """Return True if a model's source is a recipe file."""
-    return not is_python(model.source) and Path(model.source).suffix.lower() in RECIPES
+    return not is_python_source(model.source) and Path(model.source).suffix.lower() in RECIPES
 
 
 def write_recipe(path: Path, recipe: Recipe) -> None:
@@ -80,7 +80,7 @@ def write_recipe(path: Path, recipe: Recipe) -> None:
     """
     source = (
         recipe.source
-        if is_python(recipe.source)
+        if is_python_source(recipe.source)
         else os.path.relpath(Path(recipe.source).resolve(), path.parent.resolve())
     )
     tensors = [
@@ -151,7 +151,7 @@ def _command(dtype: str) -> str:
 def _recipe(content: Mapping[str, Any], folder: Path) -> Recipe:
     source, tensors = str(content["source"]), content["tensors"]
     return Recipe(
-        source=source if is_python(source) else str((folder / source).resolve()),
+        source=source if is_python_source(source) else str((folder / source).resolve()),
         shapes={name: tuple(map(int, shape)) for name, shape in content["shapes"].items()},
         dtypes={str(name): str(dtype) for name, dtype in content["dtypes"].items()},
         values=dict(content.get("values", {})),
@@ -189,7 +189,7 @@ def float_model(model: Model, recipe: Recipe) -> Model:
     Raises ModelError for a recipe that names code if the model is not trusted: whoever wrote the
     file would choose what runs, where a user who names `python:` chooses it.
     """
-    code = recipe.source if is_python(recipe.source) else recipe.module
+    code = recipe.source if is_python_source(recipe.source) else recipe.module
     if code and not model.trust:
         raise ModelError(
             f"{Path(model.source).name} names code that makes its float model",

@@ -18,7 +18,7 @@ from farm.interleaved_measurement import inference_block, measure_interleaved, s
 from farm.quantize import calibration, fp16_weights, insert_qdq
 from farm.quantize.calibration import FoldedModel, Inputs, Note, Run
 from farm.quantize.recipe import Recipe
-from farm.types import LayerError, Model, Profile, Quantized
+from farm.types import LayerError, Model, Profile, QuantizationResult
 
 Array = np.ndarray[Any, Any]
 _LAYER_SAMPLES = 16
@@ -27,7 +27,7 @@ _ROUNDS = 9
 
 def compare_with_float(
     model: Model, floating: FoldedModel, recipe: Recipe, host: Profile, note: Note
-) -> Quantized:
+) -> QuantizationResult:
     """Compare a float model with its quantized form.
 
     Layers are compared on samples of `calibration_data`, accuracy on the labelled samples of
@@ -65,7 +65,7 @@ def compare_with_float(
         stop_after_rounds(_ROUNDS),
     )
     float_ms, ms = (1e3 * statistics.median(medians) for medians in seconds.values())
-    return Quantized(
+    return QuantizationResult(
         layers, output, correct[0], correct[1], total, why, float_ms, ms, dtype, tuple(remarks)
     )
 

@@ -38,7 +38,7 @@ from farm.processes.worker_main import TaskContext, disk_full_error
 from farm.sandbox import capabilities, environment, landlock, restricted_pickle, seccomp
 from farm.sandbox.policy import WRITABLE_DEVICES, Policy, files_of_python, files_of_system
 from farm.sandbox.raw_system_calls import prctl
-from farm.tvm_import import leave_torch_out
+from farm.tvm_import import hide_torch
 
 _PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 _MOST_BYTES = 1 << 30  # limit for a progress message or a result
@@ -264,7 +264,7 @@ def _start_fork(control: Connection) -> None:
 
 def main() -> None:
     """Run a server in a new Python; its argument is the descriptor of its connection."""
-    leave_torch_out()
+    hide_torch()
     _serve(Connection(int(sys.argv[1])))
 
 

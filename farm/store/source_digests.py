@@ -14,8 +14,9 @@ def source_digest(names: Sequence[str], package: Path | None = None) -> str:
     """Return the SHA-256, in hexadecimal, of the Python files that `names` stand for.
 
     A name is a package below `farm` ("compiler", with all its sub-packages) or a module
-    ("types/layers.py"). File names are included: a module that moves changes the digest. `package`
-    is the folder of `farm`. Raises FileNotFoundError for a name that stands for no file.
+    ("types/layer_variable_names.py"). File names are included: a module that moves changes the
+    digest. `package` is the folder of `farm`. Raises FileNotFoundError for a name that stands for
+    no file.
     """
     root = package or _PACKAGE
     parts: list[str | Path] = []

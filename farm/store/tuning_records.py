@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from farm.errors import UsageError
 from farm.store.artifact_store import data_root
 from farm.store.upsert import insert_or_replace
-from farm.types import Record
+from farm.types import TuningRecord
 
 if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Connection, Table
@@ -69,14 +69,14 @@ class TuningRecordStore:
         """Return the store of this user's tuning records, measured on this machine or imported."""
         return cls(data_root() / "records.sqlite")
 
-    def keep(self, record: Record) -> None:
+    def keep(self, record: TuningRecord) -> None:
         """Store a record, replacing the stored one, against which it was measured.
 
         The record is on disk at return.
         """
         self._database.change(lambda db: insert_or_replace(db, _table(), [_row(record)]))
 
-    def merge(self, records: Iterable[Record]) -> MergeCounts:
+    def merge(self, records: Iterable[TuningRecord]) -> MergeCounts:
         """Import records, all or none, and return how many were new, faster or left out.
 
         If two records have the same core and workload, the faster stays; if they are equal, the
@@ -102,7 +102,7 @@ class TuningRecordStore:
 
         return self._database.change(change)
 
-    def records(self, core: str | None = None, operator: str | None = None) -> list[Record]:
+    def records(self, core: str | None = None, operator: str | None = None) -> list[TuningRecord]:
         """Return all records, sorted by core, then workload.
 
         `core`: only those whose core's name contains this text. `operator`: only those of this
@@ -138,7 +138,7 @@ class TuningRecordStore:
         """Return the CPU models of which there are configurations, sorted."""
         return sorted({record.core for record in self._all()})
 
-    def _all(self) -> list[Record]:
+    def _all(self) -> list[TuningRecord]:
         if not self.path.exists():
             return []
         query = _table().select().with_only_columns(_table().c.body).order_by(*_table().primary_key)
@@ -146,7 +146,7 @@ class TuningRecordStore:
             self._record(body) for body in self._database.ask(lambda db: db.scalars(query).all())
         ]
 
-    def _record(self, body: str) -> Record:
+    def _record(self, body: str) -> TuningRecord:
         try:
             return record_from_json(json.loads(body))
         except ValueError as exc:
@@ -162,12 +162,12 @@ class TuningRecordStore:
         )
 
 
-def record_to_json(record: Record) -> dict[str, Any]:
+def record_to_json(record: TuningRecord) -> dict[str, Any]:
     """Return a record as a JSON object of schema `SCHEMA`."""
     return {"schema": SCHEMA, **asdict(record)}
 
 
-def record_from_json(body: Any) -> Record:
+def record_from_json(body: Any) -> TuningRecord:
     """Return the record that `record_to_json` encoded; ignore unknown keys.
 
     Raises ValueError, with the reason, if `body` is not a record of this schema.
@@ -178,7 +178,7 @@ def record_from_json(body: Any) -> Record:
         raise ValueError(f"its schema is {body.get('schema')!r}, this farm reads {SCHEMA!r}")
     if missing := [name for name in _REQUIRED if name not in body]:
         raise ValueError(f"it has no {', '.join(missing)}")
-    given = {field.name: body[field.name] for field in fields(Record) if field.name in body}
+    given = {field.name: body[field.name] for field in fields(TuningRecord) if field.name in body}
     for name, kind in _KINDS.items():
         if name in given and not isinstance(given[name], kind):
             raise ValueError(f"`{name}` is {given[name]!r:.40}")
@@ -195,10 +195,10 @@ def record_from_json(body: Any) -> Record:
         value = given.get(name, least)
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise ValueError(f"`{name}` is {value!r:.40}, no whole number from {least}")
-    return Record(**given)
+    return TuningRecord(**given)
 
 
-def write_records(path: Path, records: Sequence[Record]) -> None:
+def write_records(path: Path, records: Sequence[TuningRecord]) -> None:
     """Write one line of JSON per record. Raises UsageError if the file cannot be written."""
     try:
         path.write_text(
@@ -212,7 +212,7 @@ def write_records(path: Path, records: Sequence[Record]) -> None:
         ) from exc
 
 
-def read_records(path: Path) -> list[Record]:
+def read_records(path: Path) -> list[TuningRecord]:
     """Return the records that `write_records` wrote.
 
     Raises UsageError that names the first line that is not a record.
@@ -240,7 +240,7 @@ def read_records(path: Path) -> list[Record]:
     return found
 
 
-def _row(record: Record) -> dict[str, str]:
+def _row(record: TuningRecord) -> dict[str, str]:
     return {
         "core": record.core,
         "workload": record.workload,

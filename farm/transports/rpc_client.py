@@ -34,7 +34,7 @@ class RPCError(Exception):
 
 
 @contextlib.contextmanager
-def session(
+def session_with_server(
     device: Device,
     host: str,
     port: int,
@@ -52,21 +52,21 @@ def session(
     for a connection that ends.
     """
     with socket.create_connection((host, port), timeout=_CONNECT_S) as board:
-        notice_silence(board)
+        set_silence_timeout(board)
         connection = BlockingConnection(board)
-        with session_with(device, connection, key, timeout_s, greeting_s) as opened:
+        with session_over_connection(device, connection, key, timeout_s, greeting_s) as opened:
             yield opened
 
 
 @contextlib.contextmanager
-def session_with(
+def session_over_connection(
     device: Device,
     connection: GreetingStream,
     key: str,
     timeout_s: float,
     greeting_s: float | None,
 ) -> Iterator[BlockingSession]:
-    """Yield a session by an open connection to a server, as `session` does.
+    """Yield a session by an open connection to a server, as `session_with_server` does.
 
     No method of `connection` suspends.
     """
@@ -84,7 +84,7 @@ def session_with(
             try:
                 opened = run_to_completion(opening)
             except DeadlineError as exc:
-                raise broke_off(
+                raise session_aborted_error(
                     device, f"nothing for {OPENING_S:.0f} s after its greeting"
                 ) from exc
         with _blocking(device, opened, deadline) as blocking:
@@ -92,14 +92,14 @@ def session_with(
 
 
 @contextlib.contextmanager
-def session_over(
+def session_over_streams(
     device: Device,
     connection: Stream,
     timeout_s: float,
 ) -> Iterator[BlockingSession]:
     """Yield a session with an agent by its standard streams, without a handshake.
 
-    No method of `connection` suspends. Raises as `session` does.
+    No method of `connection` suspends. Raises as `session_with_server` does.
     """
     with interruptible(connection.cut), _translated(device):
         opened = run_to_completion(_over(connection, device.name))
@@ -131,11 +131,11 @@ def _blocking(device: Device, opened: Session, deadline: Deadline) -> Iterator[B
 
 @contextlib.contextmanager
 def _translated(device: Device) -> Iterator[None]:
-    """Give the errors of a session the form that `rpc_errors.translate` and transports expect."""
+    """Give the errors of a session the form that `rpc_errors` and the transports expect."""
     try:
         yield
     except ProtocolError as exc:
-        raise broke_off(device, exc.reason) from exc
+        raise session_aborted_error(device, exc.reason) from exc
     except RemoteError as exc:
         raise RPCError(exc.message) from exc
     except LinkError as exc:
@@ -146,7 +146,7 @@ def _translated(device: Device) -> Iterator[None]:
         ) from exc
 
 
-def notice_silence(sock: socket.socket) -> None:
+def set_silence_timeout(sock: socket.socket) -> None:
     """Make a connection fail after 20 s without acknowledgement; by default that takes hours."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in (
@@ -159,7 +159,7 @@ def notice_silence(sock: socket.socket) -> None:
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 
 
-def broke_off(device: Device, reason: str) -> DeviceError:
+def session_aborted_error(device: Device, reason: str) -> DeviceError:
     """Return the error for a session that was ended because the board sent `reason`."""
     return DeviceError(
         f"{device.name} sent what no agent sends: {reason}",

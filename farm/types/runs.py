@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from farm.types.artifacts import Agreement
-from farm.types.fleet import Device, Model, computing_in_words
+from farm.types.fleet import Device, Model, describe_threads
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +239,7 @@ class Run:
     @property
     def title(self) -> str:
         """The title of its job: the model with its threads and cores in words."""
-        computing = computing_in_words(self.threads, self.cores, self.pinned)
+        computing = describe_threads(self.threads, self.cores, self.pinned)
         return f"{self.model} ({computing})" if computing else self.model
 
     @property

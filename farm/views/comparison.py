@@ -12,7 +12,7 @@ from farm import comparison, formatting, stats
 from farm.comparison import RunComparison
 from farm.types import Run
 from farm.views.runs import p50_text
-from farm.views.tables import Column, table_of, with_note
+from farm.views.tables import Column, build_table, with_note
 
 _CHANGE_STYLE = {
     stats.ChangeVerdict.SLOWER: "bold red",
@@ -53,7 +53,7 @@ def comparison_table(pairs: Sequence[RunComparison], width: int) -> Group:
         ),
         Column("in words", lambda pair: pair.found.reason),
     ]
-    table = table_of(columns, pairs, width)
+    table = build_table(columns, pairs, width)
     notes = [
         f"{pair.second.title} on {pair.second.device}: {'; '.join(pair.differences)}"
         for pair in pairs
@@ -72,7 +72,7 @@ def _median(seconds: Sequence[float]) -> str:
     return formatting.format_number(1e3 * statistics.median(seconds))
 
 
-def timeline(runs: Sequence[Run]) -> list[str]:
+def history_lines(runs: Sequence[Run]) -> list[str]:
     """Return the history of one model on one device as lines of text.
 
     The first line is a sparkline of the medians in order of time. Each step in them gets a line,

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from farm.lab.durations import duration
-from farm.views.tables import Column, table_of
+from farm.views.tables import Column, build_table
 
 USE_STYLE = {"free": "green", "leased": "yellow", "in session": "yellow", "away": "red"}
 Row = Mapping[str, Any]
@@ -31,7 +31,7 @@ def lab_boards_table(boards: Sequence[Row], now: float, width: int) -> Table:
         Column("tags", lambda row: " ".join(row["tags"]), 90, style="bright_black"),
         Column("address", lambda row: str(row["address"]), 100, style="bright_black"),
     ]
-    return table_of(columns, boards, width)
+    return build_table(columns, boards, width)
 
 
 def lab_leases_table(leases: Sequence[Row], now: float, width: int) -> Table:
@@ -51,7 +51,7 @@ def lab_leases_table(leases: Sequence[Row], now: float, width: int) -> Table:
         Column("boards", lambda row: " ".join(row["boards"])),
         Column("why", lambda row: _why(row, now)),
     ]
-    return table_of(columns, leases, width)
+    return build_table(columns, leases, width)
 
 
 def lab_users_table(users: Sequence[Row], width: int) -> Table:
@@ -63,7 +63,7 @@ def lab_users_table(users: Sequence[Row], width: int) -> Table:
         Column("fingerprint", lambda row: str(row["fingerprint"])),
         Column("comment", lambda row: str(row["comment"]), 100, style="bright_black"),
     ]
-    return table_of(columns, users, width)
+    return build_table(columns, users, width)
 
 
 def _state(row: Row) -> str:

@@ -19,7 +19,7 @@ _SIGN = {
 }
 
 
-def document(report: Report) -> str:
+def markdown_report(report: Report) -> str:
     """Return the text, which ends with a line break."""
     return "\n".join(_lines(report)) + "\n"
 

@@ -13,7 +13,7 @@ from typing import Any
 from farm import comparison, formatting, stats
 from farm.comparison import Changepoint, RunComparison
 from farm.types import Run, Verdict
-from farm.views.roofline import Roofline
+from farm.views.profile_rooflines import ProfileRoofline
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Report:
     devices: tuple[str, ...]
     models: tuple[str, ...]
     series: Mapping[tuple[str, str], Series]
-    rooflines: tuple[Roofline, ...] = ()
+    rooflines: tuple[ProfileRoofline, ...] = ()
 
     @property
     def run_count(self) -> int:
@@ -134,14 +134,14 @@ class Report:
         }
 
 
-def gather(
+def build_report(
     runs: Iterable[Run],
     *,
     title: str,
     made_at: str,
     baseline: str = "",
     before: Sequence[Run] = (),
-    rooflines: Sequence[Roofline] = (),
+    rooflines: Sequence[ProfileRoofline] = (),
 ) -> Report:
     """Return the report on these runs; `before` are the runs of the baseline.
 

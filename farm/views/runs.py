@@ -10,7 +10,7 @@ from rich.text import Text
 
 from farm import formatting, stats
 from farm.types import Run
-from farm.views.tables import Column, draw_table, shown_of, table_of, with_note
+from farm.views.tables import Column, build_table, draw_table, select_columns, with_note
 
 
 def final_table(runs: Sequence[Run], width: int) -> Group:
@@ -42,7 +42,7 @@ def final_table(runs: Sequence[Run], width: int) -> Group:
         Column("max err", _max_error, right=True),
         Column("why", formatting.verdict_reason, 140, style="bright_black", prose=True),
     ]
-    shown = shown_of(columns, runs, width)
+    shown = select_columns(columns, runs, width)
     told = any(one.column.cell is formatting.verdict_reason for one in shown)
     bad = [] if told else [run for run in runs if not run.good and formatting.verdict_reason(run)]
     lines = formatting.group_errors(
@@ -75,7 +75,7 @@ def history_table(runs: Sequence[Run], width: int) -> Table:
         Column("run", lambda run: run.id[:6], style="bright_black"),
         Column("why", formatting.verdict_reason, 140, style="bright_black"),
     ]
-    return table_of(columns, runs, width)
+    return build_table(columns, runs, width)
 
 
 def _verdict(run: Run) -> Text:

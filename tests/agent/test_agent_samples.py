@@ -16,7 +16,7 @@ from farm.config import load_fleet
 from farm.rpc.blocking_session import BlockingSession
 from farm.rpc.values import CPU
 from farm.rpc.virtual_machine import RemoteVirtualMachine
-from farm.transports.rpc_client import RPCError, session
+from farm.transports.rpc_client import RPCError, session_with_server
 from farm.types import Device
 
 Start = Callable[..., Agent]
@@ -27,7 +27,7 @@ SAMPLES = 5
 @contextlib.contextmanager
 def opened(agent: Agent) -> Iterator[BlockingSession]:
     board = Device("board", load_fleet().profile("x86"), f"rpc://127.0.0.1:{agent.port}")
-    with session(board, "127.0.0.1", agent.port, "board", LIMIT_S, None) as one:
+    with session_with_server(board, "127.0.0.1", agent.port, "board", LIMIT_S, None) as one:
         yield one
 
 

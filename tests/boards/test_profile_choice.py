@@ -18,7 +18,7 @@ from farm.boards.evidence import CoreKind
 from farm.config import parse_fleet, profiles
 from farm.config.edit import add_tables
 from farm.errors import DeviceError
-from farm.transports.board_architecture import architecture_of, kind_of
+from farm.transports.board_architecture import agent_architecture, detect_architecture
 
 SHIPPED = profiles.built_in_profiles()
 V8 = "fp asimd evtstrm crc32 cpuid"
@@ -308,7 +308,9 @@ def test_an_agent_at_an_address_is_recognized_by_the_name_of_its_board() -> None
 def test_the_architecture_is_that_of_the_programs(
     machine: str, bits: str, architecture: str
 ) -> None:
-    assert architecture_of(kind_of({"machine": machine, "bits": bits})) == architecture
+    assert (
+        agent_architecture(detect_architecture({"machine": machine, "bits": bits})) == architecture
+    )
 
 
 def test_a_board_without_an_agent_is_refused() -> None:

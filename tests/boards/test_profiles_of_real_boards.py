@@ -16,7 +16,7 @@ from board_reports import report
 from farm import boards
 from farm.config import parse_fleet, profiles
 from farm.config.edit import add_tables
-from farm.transports.board_architecture import architecture_of, kind_of
+from farm.transports.board_architecture import agent_architecture, detect_architecture
 
 SOCS = "https://github.com/hrw/arm-socs-table/issues/"
 A53 = "fp asimd evtstrm aes pmull sha1 sha2 crc32 cpuid"
@@ -233,7 +233,7 @@ def choice_for(board: Board, folder: Path) -> tuple[boards.Evidence, boards.Prof
     said = report(folder, board.cpuinfo(), board.name, board.compatible, board.properties)
     said |= {"machine": board.machine, "bits": "32" if board.machine == "armv7l" else "64"}
     said.pop("shell", None)  # the ELF header of this machine's
-    evidence = boards.evidence_from_report(architecture_of(kind_of(said)), said)
+    evidence = boards.evidence_from_report(agent_architecture(detect_architecture(said)), said)
     return evidence, boards.choose_profile("mine", evidence, profiles.built_in_profiles())
 
 

@@ -10,8 +10,8 @@ from ssh_server import SshServer
 from farm.errors import DeviceError
 from farm.processes.deadline import Deadline
 from farm.prompts import Ask, Question, answer_nothing
-from farm.transports.ssh.config import route
-from farm.transports.ssh.connect import logged_in
+from farm.transports.ssh.config import resolve_hops
+from farm.transports.ssh.connect import log_in_through_hops
 
 # A ProxyCommand: its standard streams to a host and a port, and back.
 RELAY = """
@@ -41,7 +41,7 @@ class User:
 
 def log_in(server: SshServer, ask: Ask = answer_nothing, url: str = "") -> str:
     """What the server runs for us once we are logged in."""
-    with logged_in("board", route(url or server.url), Deadline(30), ask) as client:
+    with log_in_through_hops("board", resolve_hops(url or server.url), Deadline(30), ask) as client:
         _, out, _ = client.exec_command("echo hello")
         return str(out.read().decode())
 

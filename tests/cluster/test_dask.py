@@ -29,7 +29,7 @@ from farm.pipeline.operations import compile_model
 from farm.processes.cancellation import Cancellation, Cancelled
 from farm.processes.worker_main import TaskContext
 from farm.store import Store, TuningRecordStore
-from farm.types import Model, Prepared, Progress, Record, Stage
+from farm.types import Model, Prepared, Progress, Stage, TuningRecord
 
 FLEET = load_fleet(None)
 KILLED_FOR = ("rasp3b", "rk3399", "riscv64")
@@ -120,7 +120,7 @@ def test_the_users_tuning_records_travel(
     (asked,) = (plain.root / "workloads").glob(f"{first.digest}/workloads.json")
     found = json.loads(asked.read_text())
     choice: dict[str, object] = {"anything": 1}  # the compiler passes over what it does not know
-    record = Record(
+    record = TuningRecord(
         found["core"],
         found["workloads"][0],
         choice,

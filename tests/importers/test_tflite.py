@@ -24,7 +24,7 @@ from farm.errors import ModelError
 from farm.importers import summary
 from farm.inputs.read import read_inputs
 from farm.types import Model, Preprocess, TensorSpec
-from farm.types.layers import layer_of
+from farm.types.layer_variable_names import layer_of
 
 FILES = Path(__file__).parent.parent / "data"  # tools/tflite-models
 SAME, VALID = 0, 1  # padding

@@ -259,11 +259,11 @@ def test_a_wait_for_a_board_ends_with_the_work_of_its_thread(served: Door, tmp_p
 
 def test_the_doctor_checks_door_server_and_board(served: Door, place: str, tmp_path: Path) -> None:
     from farm.processes.deadline import Deadline
-    from farm.transports.connectivity_checks import layers
+    from farm.transports.connectivity_checks import connection_layers
 
     def found(path: str) -> dict[str, str]:
         with contextlib.ExitStack() as stack:
-            checks = layers(device(tmp_path, f"{place}{path}"), stack, Deadline(60.0))
+            checks = connection_layers(device(tmp_path, f"{place}{path}"), stack, Deadline(60.0))
             return {layer.name: layer.check() for layer in checks}
 
     result = found("x86")

@@ -13,10 +13,10 @@ import pytest
 
 from farm.errors import FarmError, UsageError
 from farm.store import MergeCounts, TuningRecordStore, read_records, record_to_json, write_records
-from farm.types import Record
+from farm.types import TuningRecord
 
 CHOICE = {"method": "direct", "tile": [7, 2, 16], "order": "pixels"}
-RECORD = Record(
+RECORD = TuningRecord(
     "aarch64 cortex-a72",
     "dense 1x8 8x8",
     CHOICE,

@@ -127,7 +127,9 @@ def test_a_board_that_does_not_open_the_session_is_given_up(
             board.sendall(OPENED)
         else:
             error = stack.enter_context(pytest.raises(DeadlineError, match="does not answer"))
-        with rpc_client.session_over(device(tmp_path, "ssh://board"), BlockingConnection(ours), 30):
+        with rpc_client.session_over_streams(
+            device(tmp_path, "ssh://board"), BlockingConnection(ours), 30
+        ):
             assert board.recv(100) == OPEN_SESSION
     assert opens or error.value.fix
 
@@ -168,7 +170,7 @@ def test_an_agent_at_the_end_of_an_ssh_channel_is_cut_off(
         answered(
             board, OPENED, hostile_board.packet(struct.pack("<iQ", hostile_board.INIT_SERVER, 0))
         ),
-        rpc_client.session_over(device(tmp_path, "ssh://board"), connection, 30) as session,
+        rpc_client.session_over_streams(device(tmp_path, "ssh://board"), connection, 30) as session,
     ):
         session.call("farm.agent.facts")
     assert board.recv(100) == b"", "our end is cut"

@@ -12,7 +12,7 @@ from farm.commands.common import Session, with_session
 from farm.commands.output import echo
 
 if TYPE_CHECKING:
-    from farm.types import Record
+    from farm.types import TuningRecord
 
 _core = click.option(
     "--core",
@@ -120,7 +120,7 @@ def remove(session: Session, core: str | None, operator: str | None) -> None:
         echo(f"{count} records removed")
 
 
-def _check_traces(file: Path, found: Sequence[Record]) -> None:
+def _check_traces(file: Path, found: Sequence[TuningRecord]) -> None:
     """Raise UsageError for a schedule that could bring code of its own into a kernel."""
     from farm.compiler.cpu.trace_grammar import check_trace
     from farm.errors import UsageError

@@ -66,26 +66,26 @@ def report(
     farm report --markdown --baseline release-1 > comment.md
     """
     from farm.formatting import counted
-    from farm.views import roofline
-    from farm.views.report import gather
+    from farm.views import profile_rooflines
+    from farm.views.report import build_report
 
     before = baseline_comparison.find_baseline(session, baseline, None)
     runs = session.record().newest(limit, models, devices)
     if not runs:
         report_no_runs(session, models, devices)
     made_at = datetime.now(UTC).isoformat(timespec="seconds")
-    found = gather(
+    found = build_report(
         runs,
         title=title,
         made_at=made_at,
         baseline=baseline or "",
         before=before,
-        rooflines=[roofline.read(path) for path in profiles],
+        rooflines=[profile_rooflines.read_profile(path) for path in profiles],
     )
     if markdown:
-        from farm.views.markdown import document as text_of
+        from farm.views.markdown import markdown_report as text_of
     else:
-        from farm.views.html import page as text_of
+        from farm.views.html import render_page as text_of
     text, path = text_of(found), output or (None if markdown else _DEFAULT)
     if path:
         write_atomically(path, text)

@@ -65,7 +65,7 @@ def bisect(
     """
     from farm.commands.progress import Spinner
     from farm.pipeline.bisect import bisect as dissect
-    from farm.views.bisection import findings, layers_table
+    from farm.views.bisection import describe_findings, layers_table
 
     fleet = session.fleet()
     chosen, device = described.of(fleet.model(model)), fleet.device(device_name)
@@ -81,7 +81,9 @@ def bisect(
             deadline_s=seconds,
             show=spinner.show,
         )
-    lines = findings(found.dissection, chosen.name, device.name, str(found.artifact.library.parent))
+    lines = describe_findings(
+        found.dissection, chosen.name, device.name, str(found.artifact.library.parent)
+    )
     if session.as_json:
         session.document(
             "bisect",

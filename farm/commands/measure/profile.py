@@ -75,7 +75,7 @@ def profile(
     from farm import views
     from farm.commands.progress import Spinner
     from farm.pipeline.profile import profile as profile_on
-    from farm.views.profiling import profile_table, profile_to_json, trace_of
+    from farm.views.profiling import profile_table, profile_to_json, trace_events
 
     check_writable(trace)
     fleet = session.fleet()
@@ -93,7 +93,7 @@ def profile(
             show=spinner.show,
         )
     if trace:
-        write_atomically(trace, json.dumps(trace_of(profiled), allow_nan=False) + "\n")
+        write_atomically(trace, json.dumps(trace_events(profiled), allow_nan=False) + "\n")
     if session.as_json:
         session.document("profile", profile_to_json(profiled))
         return

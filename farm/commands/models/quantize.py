@@ -219,7 +219,7 @@ def _finite(value: float) -> float | str:
 
 def _show(session: Session, report: QuantizationReport, output: Path) -> None:
     from farm.formatting import format_number
-    from farm.views.layers import layers_table
+    from farm.views.quantization_errors import layers_table
 
     found, console = report.quantized, session.out()
     shown = len(found.layers) if session.verbosity > 0 else _LAYERS_SHOWN

@@ -108,7 +108,7 @@ def document(kind: str, body: dict[str, Any]) -> None:
     """Print one JSON document with its schema's name and version."""
     from farm import views
 
-    output.echo_json(views.document(kind, body))
+    output.echo_json(views.json_document(kind, body))
 
 
 def lab_folder() -> Path:

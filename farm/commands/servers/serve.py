@@ -94,7 +94,7 @@ def agent(
     from farm.pipeline import agent_for_machine
     from farm.processes import subprocesses
     from farm.store import Store, cache_root
-    from farm.transports.agent.keys import hold_key
+    from farm.transports.agent.keys import create_key_file
 
     check_loopback(host, open_to_network)
     key = chosen_key(key, key_file, no_key, tracker)
@@ -134,7 +134,7 @@ def agent(
     for option, value in given:
         command += [option, str(value)] if value else []
     if not (key or no_key or tracker):
-        key, file = hold_key(address, bound, fresh=port == 0)
+        key, file = create_key_file(address, bound, fresh=port == 0)
         echo(f"the key is in {file}; your clients on this machine find it there", err=True)
     subprocesses.replace_process(
         [*command, *(["--open-to-network"] if open_to_network else [])], env={VARIABLE: key}

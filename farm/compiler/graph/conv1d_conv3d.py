@@ -20,7 +20,7 @@ from farm.compiler.graph import transposed_conv
 from farm.compiler.ir.constants import constant_value
 from farm.compiler.ir.dynamic_extents import Extent, is_dynamic, shapes_are_equal
 from farm.compiler.ir.relax_rewriter import ELEMENTWISE, Rewriter, Rule, permute_dims_axes, shape_of
-from farm.types.layers import layer_of
+from farm.types.layer_variable_names import layer_of
 
 Array = np.ndarray[Any, Any]
 _SWAPPED = [0, 2, 1]  # of NCW, and back

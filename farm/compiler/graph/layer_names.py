@@ -1,8 +1,8 @@
 """Map each step of a built model to the operators of the source model that it computes.
 
-An importer names variables after operators (farm.types.layers), and passes keep the variable of a
-value that they rewrite. Fusion does not: the calls inside a fused function are matched with those
-before fusion by their callees and operands.
+An importer names variables after operators (farm.types.layer_variable_names), and passes keep the
+variable of a value that they rewrite. Fusion does not: the calls inside a fused function are
+matched with those before fusion by their callees and operands.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tvm import relax
 from tvm.ir import Call, GenericConst
 
 from farm.compiler.ir.relax_rewriter import callee_name
-from farm.types.layers import layer_of
+from farm.types.layer_variable_names import layer_of
 
 # Of `main`: by kernel, the layers of each of its calls in order; an inference may call it often.
 _ATTRIBUTE = "layers"

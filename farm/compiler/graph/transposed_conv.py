@@ -29,7 +29,7 @@ from farm.compiler.ir.annotations import PHASES
 from farm.compiler.ir.constants import constant_value
 from farm.compiler.ir.dynamic_extents import is_dynamic
 from farm.compiler.ir.relax_rewriter import Rewriter, Rule, rewriter_pass, shape_of
-from farm.types.layers import layer_of
+from farm.types.layer_variable_names import layer_of
 
 INTERLEAVED = (
     "interleaved"  # the block that puts phases where they belong, named as its kernel and rule

@@ -15,10 +15,10 @@ from farm.compiler.codegen.link import link_function
 from farm.errors import BuildError
 from farm.processes.workers import TaskContext
 from farm.store import TuningRecordStore
-from farm.types import Batch, Candidate, Prepared, Profile, Proposals, Task, Variant
+from farm.types import Candidate, Prepared, Profile, ProposalRequest, Task, Variant, VariantBatch
 
 ARRAYS = "arrays.npz"
-Wanted = Sequence[tuple[str, Candidate | Proposals]]
+Wanted = Sequence[tuple[str, Candidate | ProposalRequest]]
 Finder = Callable[[TaskContext, Prepared, Profile, Mapping[str, RawChoices]], list[Task]]
 Generator = Callable[[TaskContext, Prepared, Profile, Wanted, Path], "BatchCode"]
 
@@ -85,7 +85,7 @@ def build_batch(
     wanted: Wanted,
     folder: Path,
     generator: Generator = generate_batch_code,
-) -> Batch:
+) -> VariantBatch:
     """Build candidates of workloads into a new folder.
 
     Candidates that do not compile are reported in `failed`. Candidates whose arrays would exceed
@@ -98,7 +98,7 @@ def build_batch(
     code = generator(context, prepared, profile, wanted, made)
     what = f"{prepared.model}: the process that compiled its variants"
     _check(what, code, {workload for workload, _ in wanted})
-    batch = Batch(folder / "library.so", folder / ARRAYS, code.variants, code.failed)
+    batch = VariantBatch(folder / "library.so", folder / ARRAYS, code.variants, code.failed)
     link_function(profile)(
         str(batch.library), [str(path) for path in object_files(what, made, code.objects)]
     )

@@ -31,10 +31,10 @@ from farm.compiler.tuning import tasks as tuning_tasks
 from farm.compiler.tuning.tasks import KernelTask, Piece
 from farm.processes.workers import TaskContext
 from farm.store import digest_of
-from farm.types import Candidate, Prepared, Profile, Progress, Proposals, Stage, Task, Variant
+from farm.types import Candidate, Prepared, Profile, Progress, ProposalRequest, Stage, Task, Variant
 
 Array = np.ndarray[Any, Any]
-Wanted = Sequence[tuple[str, Candidate | Proposals]]
+Wanted = Sequence[tuple[str, Candidate | ProposalRequest]]
 # Limit for the arrays of a batch; above it, a task gets its default and one candidate only
 _MOST_BYTES = 128 << 20
 # Lower bound of random inputs, so that roots, logarithms and quotients of them are finite
@@ -138,7 +138,7 @@ def _plain(candidate: Candidate) -> Candidate:
 
 def _candidates(
     found: Mapping[str, Piece],
-    wanted: Sequence[tuple[str, Candidate | Proposals]],
+    wanted: Sequence[tuple[str, Candidate | ProposalRequest]],
     target: tvm.target.Target,
 ) -> Iterator[tuple[str, Candidate]]:
     """Yield the wanted candidates with their workloads.

@@ -29,7 +29,7 @@ from farm.compiler.ir.blocks import with_narrow_indices
 from farm.compiler.ir.relax_rewriter import op_name
 from farm.compiler.target.cpu_model import CpuModel
 from farm.compiler.tuning.metaschedule_search import SearchSpace
-from farm.types import Candidate, Proposals, Task
+from farm.types import Candidate, ProposalRequest, Task
 
 Array = np.ndarray[Any, Any]
 _HEAVY = {"relax.nn.conv2d", "relax.nn.conv2d_transpose", "relax.nn.max_pool2d", "relax.matmul"}
@@ -138,7 +138,7 @@ class KernelTask:
         return pipeline.lift_constants(scheduled)
 
     def proposed(
-        self, asked: Proposals, target: tvm.target.Target, core: CpuModel
+        self, asked: ProposalRequest, target: tvm.target.Target, core: CpuModel
     ) -> list[Candidate]:
         """Return candidates that MetaSchedule proposes."""
         if self.space is None:

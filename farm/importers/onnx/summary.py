@@ -19,7 +19,7 @@ from farm.importers.onnx.load import open_and_simplify
 from farm.importers.onnx.operators import all_nodes, has_converter, import_problems
 from farm.importers.onnx.simplify import simplify_graph
 from farm.importers.summary import ModelSummary
-from farm.types import Model, TensorSpec, shape_in_words
+from farm.types import Model, TensorSpec, describe_shape
 
 _NO_WEIGHTS = (onnx.TensorProto.INT64, onnx.TensorProto.BOOL, onnx.TensorProto.STRING)
 
@@ -34,7 +34,7 @@ def summarize(source: Model) -> ModelSummary:
         for node in all_nodes(graph)
     )
     return ModelSummary(
-        inputs=tuple(f"{spec.name} {spec.dtype} {shape_in_words(spec)}" for spec in inputs),
+        inputs=tuple(f"{spec.name} {spec.dtype} {describe_shape(spec)}" for spec in inputs),
         outputs=tuple(_shown(value) for value in as_written.graph.output),
         parameters=sum(prod(tensor.dims) for tensor in weights),
         parameter_bytes=sum(_nbytes(tensor) for tensor in weights),

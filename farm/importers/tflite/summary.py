@@ -13,7 +13,7 @@ import numpy as np
 from farm.importers.summary import ModelSummary
 from farm.importers.tflite.converter import import_problems
 from farm.importers.tflite.model import TfliteFile
-from farm.types import Model, shape_in_words
+from farm.types import Model, describe_shape
 
 
 def summarize(source: Model) -> ModelSummary:
@@ -33,7 +33,7 @@ def summarize(source: Model) -> ModelSummary:
         if opened.is_constant(int(one["index"]))
     ]
     return ModelSummary(
-        inputs=tuple(f"{spec.name} {spec.dtype} {shape_in_words(spec)}" for spec in opened.inputs),
+        inputs=tuple(f"{spec.name} {spec.dtype} {describe_shape(spec)}" for spec in opened.inputs),
         outputs=tuple(shown),
         parameters=sum(prod(map(int, weight["shape"])) for weight in weights),
         parameter_bytes=sum(

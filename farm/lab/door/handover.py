@@ -30,7 +30,7 @@ from farm.lab.door import own_address
 from farm.lab.entities import Caller, Lease, State
 from farm.rpc import handshake
 from farm.tracker.protocol import MAGIC, SUCCESS, Code, frame
-from farm.transports.rpc_client import notice_silence
+from farm.transports.rpc_client import set_silence_timeout
 
 WAIT_S = 60.0  # for a board of the lease that is in another session
 _CONNECT_S = 10.0
@@ -244,7 +244,7 @@ async def _connected(offered: _Offered, lease: Lease) -> socket.socket:
             with contextlib.closing(await _connection(offered)) as first:
                 await _check_rpc(first)
             board = await _connection(offered)
-            notice_silence(board)
+            set_silence_timeout(board)
             board.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             return board
     except (OSError, ValueError) as exc:  # TimeoutError, too

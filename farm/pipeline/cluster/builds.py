@@ -25,7 +25,7 @@ from farm.pipeline.cluster.task_transfer import (
 from farm.pipeline.worker_tasks import BUILD_S, build_task, find_build_task, open_pool
 from farm.processes.workers import TaskContext
 from farm.store import ArchiveError, Store, TuningRecordStore, open_store, read_archive
-from farm.types import Artifact, Model, Prepared, Profile, Record
+from farm.types import Artifact, Model, Prepared, Profile, TuningRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class BuildRequest:
     model: Model
     prepared: Prepared
     profile: Profile
-    records: tuple[Record, ...]
+    records: tuple[TuningRecord, ...]
     base: str
     archive: bytes | None = None
 

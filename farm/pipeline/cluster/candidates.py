@@ -19,7 +19,7 @@ from farm.pipeline.worker_tasks import BUILD_S, batch_task, open_pool
 from farm.processes.workers import TaskContext
 from farm.quantize import float_model
 from farm.store import ArchiveError, open_store
-from farm.types import Batch, Model, Prepared, Profile, Variant
+from farm.types import Model, Prepared, Profile, Variant, VariantBatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ def batch_on_cluster_task(
     wanted: tuple[tuple[str, Any], ...],
     folder: Path,
     engine: ClusterEngine,
-) -> Batch:
+) -> VariantBatch:
     """Have a worker of the cluster build a batch; write its files into a new folder.
 
     It runs in a thread. Raises BuildError if what comes back is not what was asked for.
@@ -81,7 +81,9 @@ def batch_on_cluster_task(
             "run the command again, without --cluster if it happens again",
         )
     folder.mkdir(parents=True)
-    batch = Batch(folder / "library.so", folder / "arrays.npz", answer.variants, answer.failed)
+    batch = VariantBatch(
+        folder / "library.so", folder / "arrays.npz", answer.variants, answer.failed
+    )
     batch.library.write_bytes(answer.library)
     batch.arrays.write_bytes(answer.arrays)
     return batch
@@ -104,7 +106,7 @@ def build_batch_on_worker(
             return ImportMissing()
         prepared = replace(request.prepared, directory=directory)
         with open_pool(store) as pool, store.scratch() as scratch:
-            made: Batch = run_task_in_process(
+            made: VariantBatch = run_task_in_process(
                 pool,
                 line,
                 batch_task,

@@ -17,7 +17,7 @@ from farm.pipeline.run_jobs import execute_jobs, expand_jobs
 from farm.processes.deadline import Deadline
 from farm.processes.workers import MessageKind, TaskContext, WorkerPool
 from farm.store import RunStore, Store
-from farm.transports.layer import Layer
+from farm.transports.connection_layer import ConnectionLayer
 from farm.types import Device, Event, Model, Plan, Profile, Progress
 
 _REACH_S, _PLACE_S, _SESSION_S, _ANSWER_S = 60.0, 300.0, 60.0, 300.0
@@ -200,10 +200,12 @@ class Examination:
 
 def check_connection_task(context: TaskContext, device: Device, seconds: float) -> None:
     """Check the layers below the agent, up to the first failure; called in a worker process."""
-    from farm.transports.connectivity_checks import layers
+    from farm.transports.connectivity_checks import connection_layers
 
     with ExitStack() as stack:
-        _check_each(context, device, layers(device, stack, Deadline(seconds), context.ask))
+        _check_each(
+            context, device, connection_layers(device, stack, Deadline(seconds), context.ask)
+        )
 
 
 def check_agent_start_task(
@@ -215,8 +217,8 @@ def check_agent_start_task(
     _check_each(context, device, agent_layers(device, agent, Deadline(seconds), context.ask))
 
 
-def _check_each(context: TaskContext, device: Device, layers: Iterable[Layer]) -> None:
-    from farm.transports.rpc_errors import translate
+def _check_each(context: TaskContext, device: Device, layers: Iterable[ConnectionLayer]) -> None:
+    from farm.transports.rpc_errors import translate_error
 
     name = "name"
     try:
@@ -226,7 +228,7 @@ def _check_each(context: TaskContext, device: Device, layers: Iterable[Layer]) -
     except FarmError as error:
         context.note(Finding(name, failure=error))
     except OSError as error:
-        context.note(Finding(name, failure=translate(device, error)))
+        context.note(Finding(name, failure=translate_error(device, error)))
 
 
 def check_session_task(
@@ -246,10 +248,10 @@ def check_session_task(
     ) as link:
         facts = executor.device_facts(link)
         if not link.native:
-            older = agent_version.older_server(link.session.has_function)
+            older = agent_version.describe_older_server(link.session.has_function)
         apart_s = float(facts["time_s"]) - time.time() if "time_s" in facts else 0.0
         if device.profile.on_gpu and (
-            not facts or facts.get("protocol") == agent_version.ours()["protocol"]
+            not facts or facts.get("protocol") == agent_version.expected_facts()["protocol"]
         ):
             try:
                 gpu = Finding("GPU", executor.open_gpu(link, device))
@@ -265,7 +267,7 @@ def check_session_task(
         return []
     context.note(Finding("RPC handshake", f"protocol {facts.get('protocol')}"))
     try:
-        agent_version.check(device, facts)
+        agent_version.check_versions(device, facts)
     except FarmError as error:
         context.note(Finding("agent version", failure=error))
         return []

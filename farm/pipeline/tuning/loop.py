@@ -24,14 +24,14 @@ from farm.processes.deadline import Deadline
 from farm.processes.workers import Message, MessageKind, WorkerPool
 from farm.store import Store, TuningRecordStore
 from farm.types import (
-    Batch,
     Device,
     Model,
     Prepared,
     Profile,
     Progress,
-    Record,
+    TuningRecord,
     TuningRound,
+    VariantBatch,
     VariantStarted,
     WrongVariant,
 )
@@ -62,7 +62,7 @@ class BoardState:
     slot: str
     agent: Path | None
     said: str = ""
-    batch: Batch | None = None
+    batch: VariantBatch | None = None
     trying: int | None = None
     rounds: list[Mapping[int, float]] = field(default_factory=list)
     wrong: dict[int, str] = field(default_factory=dict)
@@ -106,7 +106,7 @@ class TuningLoop:
     profile: Profile
     show: Show
     cluster: ClusterEngine | None = None
-    _built: list[Batch] = field(default_factory=list)
+    _built: list[VariantBatch] = field(default_factory=list)
     _building: dict[str, BatchRequest] = field(default_factory=dict)  # by slot
     _batches_begun: int = 0
 
@@ -188,7 +188,7 @@ class TuningLoop:
                     here=board.device.on_this_machine,
                 )
 
-    def _limit_s(self, batch: Batch) -> float:
+    def _limit_s(self, batch: VariantBatch) -> float:
         """Return the deadline of a batch in seconds, from the times of its kernels and its size."""
         known = {kernel.task.workload: kernel.best_s for kernel in self.work.search.kernels}
         all_s = sum(known[variant.workload] for variant in batch.variants)
@@ -227,7 +227,7 @@ class TuningLoop:
             return
         wanted = self._building.pop(message.slot)
         if message.kind is MessageKind.DONE:
-            batch: Batch = message.value
+            batch: VariantBatch = message.value
             self._built.append(batch)
             for workload, choice, why in batch.failed:
                 next(
@@ -280,7 +280,7 @@ class TuningLoop:
         kernel.recorded = True
         facts = board.facts
         work.records.keep(
-            Record(
+            TuningRecord(
                 core=work.core,
                 workload=kernel.task.workload,
                 choice=kernel.best.choice,

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from farm import stats
-from farm.types import Batch, Candidate, Proposals, Task
+from farm.types import Candidate, ProposalRequest, Task, VariantBatch
 
-BatchRequest = tuple[tuple[str, Candidate | Proposals], ...]
+BatchRequest = tuple[tuple[str, Candidate | ProposalRequest], ...]
 
 _AT_ONCE = 7  # candidates of a kernel per batch, besides the best so far
 _FRUITLESS = 3  # batches in a row without a gain, after which a kernel is done
@@ -95,13 +95,13 @@ class KernelSearch:
 
     def wanted(self) -> BatchRequest:
         """Return the next batch: the best so far and the candidates to measure against it."""
-        more: list[Candidate | Proposals] = [*self.left[:_AT_ONCE]]
+        more: list[Candidate | ProposalRequest] = [*self.left[:_AT_ONCE]]
         if self.task.open:
             tried = tuple(
                 (candidate, self.tried[words]) for words, candidate in self.proposed.items()
             )
             more = [
-                Proposals(
+                ProposalRequest(
                     _AT_ONCE,
                     tried,
                     frozenset({*self.tried, *self.skipped}),
@@ -153,7 +153,7 @@ class TuningSearch:
         )
 
     def take(
-        self, batch: Batch, rounds: Sequence[Mapping[int, float]], wrong: Mapping[int, str]
+        self, batch: VariantBatch, rounds: Sequence[Mapping[int, float]], wrong: Mapping[int, str]
     ) -> list[KernelSearch]:
         """Process the measurements of a batch, complete or not; return the kernels with a result.
 
@@ -193,12 +193,12 @@ class TuningSearch:
         for kernel in self.kernels:
             if mine := [candidate for key, candidate in wanted if key == kernel.task.workload]:
                 kernel.busy = False
-                kernel.fruitless += any(isinstance(one, Proposals) for one in mine)
+                kernel.fruitless += any(isinstance(one, ProposalRequest) for one in mine)
                 kernel.skipped.update(
                     {one.words: why for one in (mine[1:] or mine) if isinstance(one, Candidate)}
                 )
 
-    def strike(self, batch: Batch, index: int, why: str) -> str:
+    def strike(self, batch: VariantBatch, index: int, why: str) -> str:
         """Record that a device died while it ran a variant for the first time.
 
         Returns the variant's name if that has happened too often, so that it is skipped; else "".
@@ -216,7 +216,10 @@ class TuningSearch:
 
 
 def _judge(
-    kernel: KernelSearch, batch: Batch, mine: Sequence[int], rounds: Sequence[Mapping[int, float]]
+    kernel: KernelSearch,
+    batch: VariantBatch,
+    mine: Sequence[int],
+    rounds: Sequence[Mapping[int, float]],
 ) -> bool:
     """Update a kernel with the times of its variants; return True if there were enough rounds.
 

@@ -44,7 +44,7 @@ from farm.types import (
     PairedStopping,
     Profile,
     Progress,
-    Record,
+    TuningRecord,
 )
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ def tune(
         return tuned
 
 
-def _restore(work: TuningState, there: Mapping[str, Record]) -> None:
+def _restore(work: TuningState, there: Mapping[str, TuningRecord]) -> None:
     """Restore the records from before the search."""
     for kernel in work.search.kernels:
         if kernel.recorded and (record := there.get(kernel.task.workload)):

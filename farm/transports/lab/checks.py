@@ -9,9 +9,9 @@ from farm.errors import DeviceError
 from farm.lab_client.leasing import Lab
 from farm.processes.deadline import Deadline
 from farm.prompts import Ask
+from farm.transports.connection_layer import ConnectionLayer
 from farm.transports.lab.transport import wanted
 from farm.transports.lab.ways import is_local, reach, socket_path, ssh_url
-from farm.transports.layer import Layer
 from farm.types import Device
 
 
@@ -24,11 +24,11 @@ class LabChecks:
         self._device, self._stack, self._deadline, self._ask = device, stack, deadline, ask
         self._lab: Lab | None = None
 
-    def layers(self) -> Iterator[Layer]:
+    def layers(self) -> Iterator[ConnectionLayer]:
         """Yield the layers, the lowest first."""
-        yield Layer("socket" if is_local(self._device) else "door", self.door)
-        yield Layer("server", self.server)
-        yield Layer("board", self.board)
+        yield ConnectionLayer("socket" if is_local(self._device) else "door", self.door)
+        yield ConnectionLayer("server", self.server)
+        yield ConnectionLayer("board", self.board)
 
     def door(self) -> str:
         """Reach the lab: log in, or find its socket."""

@@ -119,11 +119,13 @@ class SshLab:
         return self._connections[-1]
 
     def _log_in(self) -> _Connection:
-        from farm.transports.ssh.config import route
-        from farm.transports.ssh.connect import logged_in
+        from farm.transports.ssh.config import resolve_hops
+        from farm.transports.ssh.connect import log_in_through_hops
 
         with contextlib.ExitStack() as stack:
-            log_in = partial(logged_in, self._name, route(self._url), Deadline(self._limit_s))
+            log_in = partial(
+                log_in_through_hops, self._name, resolve_hops(self._url), Deadline(self._limit_s)
+            )
             client = stack.enter_context(log_in(self._ask))
             return _Connection(client, stack.pop_all())
 

@@ -19,9 +19,9 @@ from farm.errors import DeviceError, FarmError, UsageError
 from farm.lab_client.leasing import HeldLease, LeasePool, Say, Wanted
 from farm.processes import at_exit
 from farm.prompts import Ask, answer_nothing
+from farm.transports.device_state import DeviceState
 from farm.transports.lab.ways import is_local, reach, socket_path, ssh_url
-from farm.transports.rpc_client import session_with
-from farm.transports.state import State
+from farm.transports.rpc_client import session_over_connection
 from farm.types import Device
 
 _LINGER_S = 3.0
@@ -52,7 +52,9 @@ def open(  # noqa: A001
         _boards.name = board.board
         try:
             key = board.match_key
-            with session_with(device, board.stream, key, timeout_s, greeting_s) as opened:
+            with session_over_connection(
+                device, board.stream, key, timeout_s, greeting_s
+            ) as opened:
                 yield opened, None
         except Exception:
             held.verify()  # that the lease has ended explains it
@@ -89,7 +91,7 @@ def boards(device: Device) -> int:
     return sum(wants.fits(board) and board["use"] == "free" for board in found)
 
 
-def state(device: Device) -> State:
+def state(device: Device) -> DeviceState:
     """Return `ready`, and how many of its boards are free, if the lab answers."""
     where = str(socket_path()) if is_local(device) else ssh_url(device)
     wants = wanted(device)
@@ -97,15 +99,15 @@ def state(device: Device) -> State:
         with reach(device, answer_nothing, _STATE_S) as lab, lab.client() as client:
             found = [board for board in client.ask("boards")["boards"] if wants.fits(board)]
     except UsageError as error:
-        return State("unavailable", False, f"{error.what}: {error.why}", error.fix)
+        return DeviceState("unavailable", False, f"{error.what}: {error.why}", error.fix)
     except DeviceError as error:
-        return State("offline", False, f"{where}: {error.what}: {error.why}", error.fix)
+        return DeviceState("offline", False, f"{where}: {error.what}: {error.why}", error.fix)
     there = [board for board in found if board["use"] != "away"]
     if not there:
         why = f"the lab at {where} has not {wants.words}"
-        return State("unavailable", False, why, "see what it has: farm lab boards")
+        return DeviceState("unavailable", False, why, "see what it has: farm lab boards")
     free = sum(board["use"] == "free" for board in there)
-    return State("ready", True, f"{free} of {len(there)} free")
+    return DeviceState("ready", True, f"{free} of {len(there)} free")
 
 
 def wanted(device: Device) -> Wanted:

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 from farm.config.urls import parse_door
 from farm.errors import DeviceError, UsageError
-from farm.transports.ssh import systemd_scripts as scripts
-from farm.transports.ssh.board import Board
-from farm.transports.ssh.config import SSH_PORT, Hop, route
-from farm.transports.ssh.known_hosts import known
+from farm.transports.ssh import install_and_removal_scripts as scripts
+from farm.transports.ssh.board import SshBoard
+from farm.transports.ssh.config import SSH_PORT, Hop, resolve_hops
+from farm.transports.ssh.known_hosts import known_keys
 from farm.transports.ssh.systemd_service import command_line, refuse_lines
 
 UNIT = "farm-tunnel.service"
@@ -75,7 +75,7 @@ class Tunnel:
     @property
     def server(self) -> Hop:
         """The lab's SSH server, as this machine's ~/.ssh/config resolves it. Raises DeviceError."""
-        return route(f"ssh://{self.lab.removeprefix('lab://').rstrip('/')}")[-1]
+        return resolve_hops(f"ssh://{self.lab.removeprefix('lab://').rstrip('/')}")[-1]
 
     def user_command(self, key: str) -> str:
         """Return the command that lets the board's key in, for the lab's server."""
@@ -93,7 +93,7 @@ def tunnel_of(lab: str, board: str, port: int, tracker: str) -> Tunnel:
     return Tunnel(lab, board, port, tracker or TRACKER)
 
 
-def install(board: Board, tunnel: Tunnel) -> tuple[str, str]:
+def install(board: SshBoard, tunnel: Tunnel) -> tuple[str, str]:
     """Install and start the tunnel; return what was done, and the board's public key.
 
     Raises DeviceError if the board has no OpenSSH, or the lab's host key is not known here.
@@ -144,7 +144,7 @@ def host_keys(tunnel: Tunnel) -> str:
     hop = tunnel.server
     host = hop.host.lower()  # as ssh looks it up
     place = host if hop.port == SSH_PORT else f"[{host}]:{hop.port}"
-    lines = [f"{place} {key.get_name()} {key.get_base64()}\n" for key in known(hop)]
+    lines = [f"{place} {key.get_name()} {key.get_base64()}\n" for key in known_keys(hop)]
     if not lines:
         why = f"{hop.key_name} is in none of your known_hosts files, and a board must not guess"
         fix = f"look at it and accept it once: ssh -p {hop.port} {hop.user}@{hop.host}"

@@ -29,7 +29,7 @@ from farm.pipeline.tuning.tune import tune
 from farm.pipeline.worker_tasks import compare_task
 from farm.processes.workers import TaskContext
 from farm.store import Store, TuningRecordStore
-from farm.types import Device, Limits, Model, Profile, Record
+from farm.types import Device, Limits, Model, Profile, TuningRecord
 
 numbers = np.random.default_rng(0)
 BUDGETS = (0.3, 0.6, 1.2, 2.4)  # minutes: on a busy machine, little is found in a short time
@@ -206,7 +206,7 @@ def test_where_the_model_is_slower_or_wrong_as_a_whole_the_records_are_as_they_w
     host = Device("host", profile, "local:")
     for minutes in BUDGETS:
         records.keep(
-            Record(
+            TuningRecord(
                 core, hardest.workload, slow, 1.0, 1.0, 9, "2026-01-01T00:00:00+00:00", "elsewhere"
             )
         )

@@ -104,7 +104,7 @@ def test_a_cut_connection_is_told(farm: Farm, server: SshServer, emulators: None
 def test_how_an_agent_ended_is_known_after_its_last_word(server: SshServer) -> None:
     import paramiko
 
-    from farm.transports.ssh.connect import cut
+    from farm.transports.ssh.connect import break_connection
 
     with paramiko.SSHClient() as client:
         client.load_host_keys(str(server.known_hosts))
@@ -115,7 +115,7 @@ def test_how_an_agent_ended_is_known_after_its_last_word(server: SshServer) -> N
             allow_agent=False,
         )
         channel = client.get_transport().open_session()
-        connection = ChannelConnection(channel, partial(cut, client))
+        connection = ChannelConnection(channel, partial(break_connection, client))
         channel.exec_command("exec >&- 2>&-; sleep 1; exit 137")
         assert run_to_completion(connection.receive(Deadline(LIMIT_S))) == b""
         connection.cut()

@@ -20,7 +20,7 @@ from farm.errors import WrongAnswer
 from farm.pipeline.operations import compile_model
 from farm.pipeline.worker_tasks import build_task, find_build_task, prepare_task
 from farm.store import Store, TuningRecordStore
-from farm.types import LIMITS, Artifact, Model, Profile, Record
+from farm.types import LIMITS, Artifact, Model, Profile, TuningRecord
 
 NODES = [
     node("Conv", ["x", "w"], ["a"], pads=[1, 1, 1, 1]),
@@ -110,7 +110,7 @@ def test_a_record_that_changes_the_code_of_the_check_leads_to_a_build(tmp_path, 
     core = target_key(resolve_target(HOST))
     choice = {"method": "direct", "tile": [1, 1, 16], "order": "pixels"}
     records.keep(
-        Record(core, key, choice, 1e-6, 2e-6, 9, "2026-01-02T03:04:05+00:00", "here", core, 1)
+        TuningRecord(core, key, choice, 1e-6, 2e-6, 9, "2026-01-02T03:04:05+00:00", "here", core, 1)
     )
     assert find_stored_build(prepared, HOST, cache, records) is None
     built = build(context, prepared, HOST, cache, records)

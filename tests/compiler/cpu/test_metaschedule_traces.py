@@ -18,7 +18,7 @@ from farm.compiler.lower import lower
 from farm.compiler.tuning.batch_build import build_batch, tuning_tasks
 from farm.compiler.tuning.metaschedule_search import predict_scores
 from farm.store import TuningRecordStore, read_records, write_records
-from farm.types import Proposals
+from farm.types import ProposalRequest
 
 numbers = np.random.default_rng(4)
 X = {"x": numbers.standard_normal((1, 8, 4, 6, 6)).astype("float32")}
@@ -44,8 +44,8 @@ def records(tmp_path):
     return TuningRecordStore(tmp_path / "records.sqlite")
 
 
-def asked(count: int, *tried, seed: int = 1) -> Proposals:
-    return Proposals(count, tuple(tried), frozenset(one.words for one, _ in tried), seed)
+def asked(count: int, *tried, seed: int = 1) -> ProposalRequest:
+    return ProposalRequest(count, tuple(tried), frozenset(one.words for one, _ in tried), seed)
 
 
 def convolution(found):

@@ -23,7 +23,7 @@ _KINDS = (paramiko.Ed25519Key, paramiko.ECDSAKey, paramiko.RSAKey)
 
 
 @dataclass
-class Keys:
+class LoginKeys:
     """The keys for one hop, in the order in which they are tried.
 
     The order is: keys of the SSH agent, key files that can be read, key files that need a

@@ -12,7 +12,13 @@ import farm.agent
 from farm.errors import BuildError, DeadlineError, DeviceError, FarmError, LinkError
 from farm.transports.agent import errors_by_text as agent_errors_by_text
 from farm.transports.agent.errors import MEANINGS, SessionEnd, session_end
-from farm.transports.rpc_errors import ROWS, SYSTEM_ROWS, ended, essence, translate
+from farm.transports.rpc_errors import (
+    ROWS,
+    SYSTEM_ROWS,
+    session_ended_error,
+    shorten_tvm_message,
+    translate_error,
+)
 from farm.types import Device, Profile
 
 DEVICE = Device("pi3", Profile("rasp3b", {}, ""), "rpc://10.0.0.5:9090")
@@ -207,7 +213,7 @@ SEEN = [
 def test_an_error_that_was_seen_says_what_why_and_what_to_do(
     cause: Exception, kind: type[FarmError], what: str
 ) -> None:
-    error = translate(DEVICE, cause)
+    error = translate_error(DEVICE, cause)
     assert type(error) is kind
     assert what in error.what
     assert type(cause).__name__ in error.why
@@ -229,7 +235,7 @@ def test_every_text_of_agents_without_codes_was_seen_and_has_a_meaning() -> None
 def test_the_code_of_an_agents_error_decides_and_its_text_does_not(code: str) -> None:
     # A text that by itself would be another error
     text = f"InternalError: {code}: digest mismatch: No space left on device"
-    error = translate(DEVICE, made("RPCError", text))
+    error = translate_error(DEVICE, made("RPCError", text))
     assert type(error) is MEANINGS[code].error
     assert error.what == MEANINGS[code].what.format(name="pi3")
     assert code in error.why, "a code can be searched for"
@@ -237,7 +243,9 @@ def test_the_code_of_an_agents_error_decides_and_its_text_does_not(code: str) ->
 
 
 def test_an_unknown_code_is_an_error_of_the_board_with_its_text() -> None:
-    error = translate(DEVICE, made("RPCError", "InternalError: E_OF_TOMORROW: the moon is full"))
+    error = translate_error(
+        DEVICE, made("RPCError", "InternalError: E_OF_TOMORROW: the moon is full")
+    )
     assert error.what == "pi3 reported an error" and "E_OF_TOMORROW: the moon" in error.why
 
 
@@ -293,7 +301,9 @@ def test_the_end_of_a_session_is_read_from_the_log_of_old_and_new_agents(
 
 def test_the_fix_for_a_session_that_died_is_that_of_the_signal() -> None:
     def fix(how: str) -> str:
-        return ended(DEVICE, "what", f"session 8 is over after 1.5 s: {how}: x", "otherwise").fix
+        return session_ended_error(
+            DEVICE, "what", f"session 8 is over after 1.5 s: {how}: x", "otherwise"
+        ).fix
 
     assert "correct `profile` of pi3" in fix("END_SIGNAL_4")
     assert "memory of the board" in fix("END_SIGNAL_9")
@@ -308,4 +318,4 @@ RPCError: Error caught from RPC call:
 [bt] (0) libtvm.so
 ValueError: the cause
 """
-    assert essence(message) == "ValueError: the cause"
+    assert shorten_tvm_message(message) == "ValueError: the cause"

@@ -17,7 +17,7 @@ import pytest
 
 from farm.errors import DeviceError
 from farm.transports.adb import client, devices, server
-from farm.transports.adb.server import Listed, Place, ServerError
+from farm.transports.adb.server import ListedDevice, ServerAddress, ServerError
 from farm.types import Device
 
 MALLORY = 65534
@@ -67,16 +67,16 @@ def test_a_server_of_another_user_is_used_only_if_it_is_named(
     with adb_server(MALLORY) as port:
         monkeypatch.setattr(server, "_PORT", port)
         with pytest.raises(DeviceError, match="is not yours") as caught:
-            client.ready()
+            client.ensure_server()
         assert f"ANDROID_ADB_SERVER_PORT={port}" in caught.value.fix
         monkeypatch.setenv("ANDROID_ADB_SERVER_PORT", str(port))
-        assert client.ready() == Place("127.0.0.1", port)
+        assert client.ensure_server() == ServerAddress("127.0.0.1", port)
 
 
 def test_a_server_of_our_own_is_used(adb: None, monkeypatch: pytest.MonkeyPatch) -> None:
     with adb_server(os.geteuid()) as port:
         monkeypatch.setattr(server, "_PORT", port)
-        assert client.ready() == Place("127.0.0.1", port)
+        assert client.ensure_server() == ServerAddress("127.0.0.1", port)
 
 
 def test_a_server_that_sends_a_byte_now_and_then_is_given_up(
@@ -95,14 +95,14 @@ def test_a_server_that_sends_a_byte_now_and_then_is_given_up(
 
         threading.Thread(target=trickle, daemon=True).start()
         with pytest.raises((ServerError, TimeoutError)):
-            server.devices(Place("127.0.0.1", listener.getsockname()[1]))
+            server.list_devices(ServerAddress("127.0.0.1", listener.getsockname()[1]))
 
 
 @pytest.mark.parametrize("state", ["offline", "recovery"])
 def test_a_serial_number_is_quoted_in_a_command_to_copy(state: str) -> None:
     serial = "$(touch${IFS}owned);"
     with pytest.raises(DeviceError) as caught:
-        devices.check_state(Device("board", None, "adb:"), Listed(serial, state))
+        devices.check_state(Device("board", None, "adb:"), ListedDevice(serial, state))
     words = shlex.split(caught.value.fix.rpartition("adb ")[2])
     assert serial in words
 
@@ -197,7 +197,7 @@ def test_a_state_of_adbs_list_has_its_words_and_its_cure(
         listing("".join(f"{line}\n" for line in lines), monkeypatch),
         pytest.raises(DeviceError) as caught,
     ):
-        devices.find(Device("board", None, "adb:"))
+        devices.find_device(Device("board", None, "adb:"))
     assert caught.value.what == what
     assert why in caught.value.why and not caught.value.why.endswith("usb:3-1")
     assert fix in caught.value.fix

@@ -24,7 +24,7 @@ _NOTE_S = 0.2
 _END_S = 60.0  # time for the board to write what it has received
 
 
-def carry(
+def upload_file(
     board: AdbBoard, store: str, log: Path, path: Path, digest: str, offset: int, note: Note
 ) -> int:
     """Send a file from `offset` on; return the bytes sent.

@@ -24,28 +24,28 @@ class AgentAnswerError(ValueError):
     """Raised for an answer that no agent gives; the message names the function and the fault."""
 
 
-def number(name: str, answer: object, least: int, most: int) -> int:
+def check_number(name: str, answer: object, least: int, most: int) -> int:
     """Return an integer answer within bounds. `name` is the function that returned it."""
     if isinstance(answer, bool) or not isinstance(answer, int) or not least <= answer <= most:
         raise AgentAnswerError(f"{name} gives no number from {least} to {most}")
     return answer
 
 
-def seconds(name: str, answers: list[float], count: int) -> list[float]:
+def check_seconds(name: str, answers: list[float], count: int) -> list[float]:
     """Return the durations if there are `count` of them and all are valid."""
     if len(answers) != count or not all(0 <= each < _MOST_NUMBER for each in answers):
         raise AgentAnswerError(f"{name} gives times that are none")
     return answers
 
 
-def content(name: str, answer: object) -> bytes:
+def check_bytes(name: str, answer: object) -> bytes:
     """Return the bytes of an answer."""
     if not isinstance(answer, (bytes, bytearray)):
         raise AgentAnswerError(f"{name} gives no bytes")
     return bytes(answer)
 
 
-def document(name: str, answer: object) -> Any:
+def parse_document(name: str, answer: object) -> Any:
     """Return the content of a JSON document; numbers must be finite and texts valid Unicode."""
     if not isinstance(answer, str):
         raise AgentAnswerError(f"{name} gives no text")
@@ -59,13 +59,13 @@ def document(name: str, answer: object) -> Any:
     return found
 
 
-def facts(answer: object) -> dict[str, str]:
+def check_facts(answer: object) -> dict[str, str]:
     """Return the facts that an agent reports about itself and its board, each as a string.
 
     Facts that farm computes with must have the expected form (farm/agent/src/execution/facts.cc).
     Facts whose value is null are left out.
     """
-    found = document("farm.agent.facts", answer)
+    found = parse_document("farm.agent.facts", answer)
     if not isinstance(found, dict) or len(str(answer)) > _MOST_FACTS_CHARACTERS:
         raise AgentAnswerError("farm.agent.facts gives no table of a modest size")
     for name, value in found.items():

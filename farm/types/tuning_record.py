@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class TuningRecord:
     """The best configuration measured for a kernel's workload on a CPU model.
 
     `core` is the CPU model, and `choice` the configuration, both as the compiler names them.

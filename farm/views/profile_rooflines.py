@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from farm.errors import UsageError
-from farm.views.charts import Scale
+from farm.views.charts import LogScale
 
 SCHEMA = "farm/profile/1"
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class KernelPoint:
     """A kernel of a profile.
 
     `milliseconds` per inference, `share` of the inference's time, `intensity` in operations per
@@ -36,7 +36,7 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
-class Roofline:
+class ProfileRoofline:
     """A profile: its kernels, the longest first.
 
     `gflops` and `gbytes_s` of the roof are None if it was not measured.
@@ -49,15 +49,15 @@ class Roofline:
     gflops: float | None
     gbytes_s: float | None
     source: str
-    points: tuple[Point, ...]
+    points: tuple[KernelPoint, ...]
 
     @property
-    def drawn(self) -> list[Point]:
+    def drawn(self) -> list[KernelPoint]:
         """Return the kernels that have a position in the chart."""
         return [point for point in self.points if point.intensity and point.gflops > 0]
 
     @property
-    def scales(self) -> tuple[Scale, Scale] | None:
+    def scales(self) -> tuple[LogScale, LogScale] | None:
         """Return the scales of operations per byte and of GFLOP/s.
 
         None if there is nothing to draw.
@@ -65,13 +65,15 @@ class Roofline:
         if not (self.gflops and self.gbytes_s and self.drawn):
             return None
         ridge = self.gflops / self.gbytes_s
-        across = Scale.over([ridge, *(point.intensity for point in self.drawn if point.intensity)])
-        return across, Scale.over(
+        across = LogScale.over(
+            [ridge, *(point.intensity for point in self.drawn if point.intensity)]
+        )
+        return across, LogScale.over(
             [self.gflops, self.gbytes_s * across.low, *(point.gflops for point in self.drawn)]
         )
 
 
-def read(path: Path) -> Roofline:
+def read_profile(path: Path) -> ProfileRoofline:
     """Read a profile. Raises UsageError if the file cannot be read or holds no profile."""
     try:
         return _made(json.loads(path.read_text("utf-8")))
@@ -88,12 +90,12 @@ def read(path: Path) -> Roofline:
         ) from exc
 
 
-def _made(body: Mapping[str, Any]) -> Roofline:
+def _made(body: Mapping[str, Any]) -> ProfileRoofline:
     if body["schema"] != SCHEMA:
         raise ValueError(f"its schema is {body['schema']!r}, this farm reads {SCHEMA!r}")
     roof = body["roof"] or {}
     points = sorted((_point(step) for step in body["steps"]), key=lambda point: -point.milliseconds)
-    return Roofline(
+    return ProfileRoofline(
         str(body["device"]),
         str(body["model"]),
         bool(body["emulated"]),
@@ -105,7 +107,7 @@ def _made(body: Mapping[str, Any]) -> Roofline:
     )
 
 
-def _point(step: Mapping[str, Any]) -> Point:
+def _point(step: Mapping[str, Any]) -> KernelPoint:
     intensity = (
         step["operations"] / step["nbytes"] if step["nbytes"] and step["operations"] else None
     )
@@ -113,4 +115,4 @@ def _point(step: Mapping[str, Any]) -> Point:
         (str(step["kernel"]), str(step["layer"])),
         (1e3 * step["seconds"], float(step["share"]), float(step["gflops"])),
     )
-    return Point(*names, *figures, intensity, step["roof_share"])
+    return KernelPoint(*names, *figures, intensity, step["roof_share"])

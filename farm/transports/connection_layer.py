@@ -12,7 +12,7 @@ from farm.types import Device
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class ConnectionLayer:
     """A layer of a connection, by the name that is shown.
 
     `check` returns its finding as a text. If the layer does not work it raises a FarmError or any
@@ -23,7 +23,7 @@ class Layer:
     check: Callable[[], str]
 
 
-def resolve(host: str, port: int) -> str:
+def resolve_host(host: str, port: int) -> str:
     """Return the addresses of a host."""
     addresses = dict.fromkeys(
         str(entry[4][0]) for entry in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -31,13 +31,13 @@ def resolve(host: str, port: int) -> str:
     return f"{host} is {', '.join(addresses)}"
 
 
-def connect(device: Device, host: str, port: int) -> str:
+def check_address_answers(device: Device, host: str, port: int) -> str:
     """Return that the device's address answers."""
-    use(device)
+    check_device_usable(device)
     return f"{host}:{port} answers"
 
 
-def use(device: Device) -> str:
+def check_device_usable(device: Device) -> str:
     """Return the state of a device that can be used. Raises DeviceError for any other."""
     there = transports.state(device)
     if not there.usable:

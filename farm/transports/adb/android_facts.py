@@ -14,7 +14,7 @@ from farm import sanitize
 from farm.errors import DeviceError
 from farm.processes.deadline import Deadline
 from farm.prompts import answer_nothing
-from farm.transports.adb.board import reached
+from farm.transports.adb.board import reach_board
 from farm.types import Device
 
 _READ_S = 10.0
@@ -39,13 +39,13 @@ def facts(device: Device) -> dict[str, str]:
     Empty if it does not answer in time: an agent that is there answers for itself.
     """
     try:
-        with reached(device, Deadline(_READ_S), answer_nothing) as board:
-            return of_report(board.ask(_SCRIPT, []))
+        with reach_board(device, Deadline(_READ_S), answer_nothing) as board:
+            return facts_of_report(board.ask(_SCRIPT, []))
     except DeviceError:
         return {}
 
 
-def of_report(report: Mapping[str, str]) -> dict[str, str]:
+def facts_of_report(report: Mapping[str, str]) -> dict[str, str]:
     """Return the facts in what the script reported.
 
     Texts are `board_model`, `soc` and `android`; numbers `battery_percent`, `battery_temperature_c`

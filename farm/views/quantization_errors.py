@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.table import Table
 
 from farm.types import LayerError
-from farm.views.tables import Column, table_of
+from farm.views.tables import Column, build_table
 
 
 def layers_table(layers: Sequence[LayerError], width: int) -> Table:
@@ -17,4 +17,4 @@ def layers_table(layers: Sequence[LayerError], width: int) -> Table:
         Column("what", lambda layer: layer.name, style="bold"),
         Column("SNR dB", lambda layer: f"{layer.snr_db:.1f}", right=True),
     ]
-    return table_of(columns, layers, width)
+    return build_table(columns, layers, width)

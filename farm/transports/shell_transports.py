@@ -1,10 +1,10 @@
 """Reach a device by its shell: what the transports that install an agent have in common.
 
 For such a scheme, `_SHELLS` names a module with
-    reached(device, deadline, ask)
+    reach_board(device, deadline, ask)
              a context manager that yields the device's ShellBoard, with all errors translated
 and `_CHECKS`, if the doctor has checks of its own for what lies below the shell, one with
-    layers(device, stack, deadline, ask)
+    connection_layers(device, stack, deadline, ask)
              yield the layers, the lowest first; `stack` closes what they open
 """
 
@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager
 
 from farm.processes.deadline import Deadline
 from farm.prompts import Ask
-from farm.transports.layer import Layer
+from farm.transports.connection_layer import ConnectionLayer
 from farm.transports.shell_board import ShellBoard
 from farm.types import Device
 
@@ -30,27 +30,27 @@ def has_shell(device: Device) -> bool:
     return device.scheme in _SHELLS
 
 
-def reached(device: Device, deadline: Deadline, ask: Ask) -> AbstractContextManager[ShellBoard]:
+def reach_board(device: Device, deadline: Deadline, ask: Ask) -> AbstractContextManager[ShellBoard]:
     """Return a context with the board of a device for which `has_shell` is true."""
     board: AbstractContextManager[ShellBoard] = importlib.import_module(
         _SHELLS[device.scheme]
-    ).reached(device, deadline, ask)
+    ).reach_board(device, deadline, ask)
     return board
 
 
-def layers(
+def connection_layers(
     device: Device, stack: contextlib.ExitStack, deadline: Deadline, ask: Ask
-) -> Iterator[Layer]:
+) -> Iterator[ConnectionLayer]:
     """Yield the layers below the agent of a device for which `has_shell` is true."""
     if device.scheme in _CHECKS:
-        yield from importlib.import_module(_CHECKS[device.scheme]).layers(
+        yield from importlib.import_module(_CHECKS[device.scheme]).connection_layers(
             device, stack, deadline, ask
         )
         return
 
     def runs_commands() -> str:
-        with reached(device, deadline, ask) as board:
+        with reach_board(device, deadline, ask) as board:
             free = board.check_room(seen := board.look())
         return f"it runs commands, {free} free in {seen['store']}"
 
-    yield Layer("shell", runs_commands)
+    yield ConnectionLayer("shell", runs_commands)

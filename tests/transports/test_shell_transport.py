@@ -14,7 +14,7 @@ from this_machine import HOST
 from farm.errors import DeviceError
 from farm.processes.deadline import Deadline
 from farm.prompts import Ask, answer_nothing
-from farm.transports import board_scripts, connectivity_checks, shells
+from farm.transports import board_scripts, connectivity_checks, shell_transports
 from farm.transports.shell_board import ShellBoard
 from farm.types import Device
 
@@ -23,17 +23,17 @@ class Wrapped(ShellBoard):
     def ask(self, script: str, arguments: Sequence[str], content: bytes = b"") -> dict[str, str]:
         command = ["sh", "-c", self.command(script, arguments)]
         done = subprocess.run(command, input=content, capture_output=True, timeout=60)
-        return board_scripts.reported(done.stdout.decode())
+        return board_scripts.parse_report(done.stdout.decode())
 
 
 @contextlib.contextmanager
-def reached(device: Device, deadline: Deadline, ask: Ask) -> Iterator[Wrapped]:
+def reach_board(device: Device, deadline: Deadline, ask: Ask) -> Iterator[Wrapped]:
     yield Wrapped(device, deadline)
 
 
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Device:
-    monkeypatch.setitem(shells._SHELLS, "wrapped", "a_wrapping_transport")
+    monkeypatch.setitem(shell_transports._SHELLS, "wrapped", "a_wrapping_transport")
     monkeypatch.setitem(sys.modules, "a_wrapping_transport", sys.modules[__name__])
     places = {"store": str(tmp_path / "store"), "work_dir": str(tmp_path / "work")}
     return Device("box", HOST, "wrapped:", options=places)
@@ -41,7 +41,7 @@ def device(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Device:
 
 def found(device: Device) -> dict[str, str]:
     with contextlib.ExitStack() as stack:
-        layers = connectivity_checks.layers(device, stack, Deadline(60))
+        layers = connectivity_checks.connection_layers(device, stack, Deadline(60))
         return {layer.name: layer.check() for layer in layers}
 
 
@@ -58,5 +58,5 @@ def test_a_folder_that_cannot_be_used_is_found(device: Device, tmp_path: Path) -
 
 
 def test_the_board_is_identified_by_its_shell(device: Device) -> None:
-    with shells.reached(device, Deadline(60), answer_nothing) as board:
+    with shell_transports.reach_board(device, Deadline(60), answer_nothing) as board:
         assert board.identify()["machine"] == "x86_64"
