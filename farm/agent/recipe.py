@@ -2,7 +2,7 @@
 
 The sources are farm's C++ files and those of TVM's runtime, which the TVM wheels contain. The
 compiler is zig's, which contains the C and C++ libraries as sources. Headers that the wheels leave
-out are replaced by farm's own in shim/.
+out are replaced by farm's own in tvm_stand_ins/.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def runtime_digest(arch: str) -> str:
     """
     return _digest_of(
         _compiler_settings(arch),
-        sorted(path for path in (HERE / "shim").rglob("*") if path.is_file()),
+        sorted(path for path in (HERE / "tvm_stand_ins").rglob("*") if path.is_file()),
     )
 
 
@@ -213,7 +213,7 @@ def copy_runtime_sources(folder: Path) -> None:
     ]
     shutil.copytree(ffi / "src" / "ffi", folder / "ffi" / "src" / "ffi")
     for include in (
-        HERE / "shim" / "include",
+        HERE / "tvm_stand_ins" / "include",
         _package("apache-tvm", "tvm") / "include",
         ffi / "include",
     ):
@@ -281,7 +281,7 @@ def _copied_sources(folder: Path) -> list[Path]:
     shutil.copytree(
         runtime, sources / "runtime", ignore=shutil.ignore_patterns("extra", "cuda", "hexagon")
     )
-    shutil.copytree(HERE / "shim" / "src" / "support", sources / "support")
+    shutil.copytree(HERE / "tvm_stand_ins" / "src" / "support", sources / "support")
     return [sources / "runtime" / f"{name}.cc" for name in _TVM_SOURCES]
 
 
@@ -295,7 +295,7 @@ def _folder_flags(scratch: Path) -> list[str]:
         sources / "runtime" / "rpc",
         ffi / "src" / "ffi" / "extra",
     ]
-    flags = ["-isystem", str(HERE / "shim" / "include")] + [
+    flags = ["-isystem", str(HERE / "tvm_stand_ins" / "include")] + [
         word for folder in foreign for word in ("-isystem", str(folder))
     ]
     # Keep this machine's folders and its user's name out of the executable.

@@ -1,8 +1,8 @@
 """Store a file on a device: first by the transport's own channel for large files, then by RPC.
 
 The RPC transfer sends what is missing, in pieces. The agent keeps what has arrived (see
-farm/agent/src/store/store.h), so that an interrupted transfer resumes where it stopped. The file
-gets its name only after its SHA-256 has been checked: it is stored whole or not at all.
+farm/agent/src/store/file_store.h), so that an interrupted transfer resumes where it stopped. The
+file gets its name only after its SHA-256 has been checked: it is stored whole or not at all.
 """
 
 from __future__ import annotations

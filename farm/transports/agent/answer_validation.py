@@ -62,8 +62,8 @@ def parse_document(name: str, answer: object) -> Any:
 def check_facts(answer: object) -> dict[str, str]:
     """Return the facts that an agent reports about itself and its board, each as a string.
 
-    Facts that farm computes with must have the expected form (farm/agent/src/execution/facts.cc).
-    Facts whose value is null are left out.
+    Facts that farm computes with must have the expected form
+    (farm/agent/src/execution/device_facts.cc). Facts whose value is null are left out.
     """
     found = parse_document("farm.agent.facts", answer)
     if not isinstance(found, dict) or len(str(answer)) > _MOST_FACTS_CHARACTERS:

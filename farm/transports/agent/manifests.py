@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from farm.transports.agent.answer_validation import AgentAnswerError
 from farm.types import Preprocess, Release, TensorSpec
 
-_MOST_TENSOR_BYTES = (1 << 31) - 1  # as in farm/agent/src/rpc/packets.h
+_MOST_TENSOR_BYTES = (1 << 31) - 1  # as in farm/agent/src/rpc/packet_check.h
 _MOST_ELEMENT_BYTES = 8
 _Text = Annotated[str, Field(max_length=1 << 16)]
 _Number = Annotated[float, Field(allow_inf_nan=False)]

@@ -1,10 +1,10 @@
-#include "rpc/lab.h"
+#include "rpc/lab_messages.h"
 
 #include <algorithm>
 
 #include "base/io.h"
 #include "base/sha256.h"
-#include "execution/facts.h"
+#include "execution/device_facts.h"
 
 namespace farm {
 namespace {

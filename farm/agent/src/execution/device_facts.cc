@@ -1,4 +1,4 @@
-#include "execution/facts.h"
+#include "execution/device_facts.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-#include "rpc/packets.h"
+#include "rpc/packet_check.h"
 
 #include <string.h>
 #include <tvm/ffi/c_api.h>

@@ -1,4 +1,4 @@
-#include "rpc/functions.h"
+#include "rpc/session_functions.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -11,14 +11,14 @@
 
 #include "base/io.h"
 #include "base/paths.h"
-#include "execution/facts.h"
+#include "execution/device_facts.h"
 #include "execution/gpu.h"
 #include "execution/profile.h"
-#include "execution/samples.h"
+#include "execution/run_many_inputs.h"
 #include "execution/threads.h"
 #include "rpc/work_directory.h"
 #include "store/deployments.h"
-#include "store/store.h"
+#include "store/file_store.h"
 
 namespace farm {
 namespace {

@@ -6,7 +6,7 @@
 
 namespace farm {
 
-// `work` is the session's work directory. See functions.cc for the list.
+// `work` is the session's work directory. See session_functions.cc for the list.
 void RegisterFunctions(const std::string& work, const SessionOptions& options);
 
 }  // namespace farm

@@ -1,4 +1,4 @@
-#include "execution/samples.h"
+#include "execution/run_many_inputs.h"
 
 #include <tvm/ffi/extra/module.h>
 #include <tvm/runtime/tensor.h>

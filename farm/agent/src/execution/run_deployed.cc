@@ -1,4 +1,4 @@
-#include "execution/run.h"
+#include "execution/run_deployed.h"
 
 #include <stdio.h>
 #include <string.h>

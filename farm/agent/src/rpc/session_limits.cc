@@ -1,4 +1,4 @@
-#include "rpc/limits.h"
+#include "rpc/session_limits.h"
 
 #include <signal.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-#include "execution/cuda/session_gpu.h"
+#include "execution/cuda/open_gpu.h"
 
 #include <stdlib.h>
 #include <tvm/ffi/extra/c_env_api.h>
