@@ -5,9 +5,9 @@ from __future__ import annotations
 import struct
 
 import pytest
-from farm.rpc.answer_filter import AnswerError
 from hostile_board import ATTACKS, MESSAGES, packet
 
+from farm.rpc.answer_filter import AnswerError
 from farm.rpc.handshake import DUPLICATE, MAGIC, MISMATCH, MOST_KEY_BYTES
 from farm.rpc.passing import SafePassage
 
