@@ -138,7 +138,9 @@ def compare(
     found = dict(
         zip(
             map(id, trusted),
-            stats.compare_runs([(_seconds(a), _seconds(b)) for a, b in trusted], confidence),
+            stats.compare_separate_runs(
+                [(_seconds(a), _seconds(b)) for a, b in trusted], confidence
+            ),
             strict=True,
         )
     )

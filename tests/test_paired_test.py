@@ -56,7 +56,7 @@ def test_turns_see_through_what_disturbs_both_sides_alike() -> None:
     assert alike.change is stats.ChangeVerdict.SAME
     assert (apart.change, back.change) == (stats.ChangeVerdict.SLOWER, stats.ChangeVerdict.FASTER)
     assert apart.interval and apart.interval[0] < 1.04 < apart.interval[1]
-    assert stats.compare_runs([(first, slower)])[0].change is stats.ChangeVerdict.UNSURE
+    assert stats.compare_separate_runs([(first, slower)])[0].change is stats.ChangeVerdict.UNSURE
 
 
 def test_rounds_that_are_alike_and_few_rounds_are_less_evidence() -> None:

@@ -279,5 +279,5 @@ def test_a_proportion_of_nothing_may_be_anything() -> None:
 
 
 def test_a_run_of_times_that_are_zero_is_compared_without_a_ratio() -> None:
-    [pair] = stats.compare_runs([([1.0] * 20, [0.0] * 20)])
+    [pair] = stats.compare_separate_runs([([1.0] * 20, [0.0] * 20)])
     assert pair.interval is None

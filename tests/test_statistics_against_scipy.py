@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from timeouts import LIMIT_S
 
 from farm import stats
-from farm.stats import compare_runs, distributions, quantiles
+from farm.stats import compare_separate_runs, distributions, quantiles
 from farm.stats.changepoints import find_level_shifts
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -122,21 +122,23 @@ def test_means_of_blocks_state_no_percentile_but_the_median() -> None:
 def test_mann_whitney_is_scipys(first: list[float], second: list[float]) -> None:
     exact = len(set(first + second)) == len(first + second) and min(len(first), len(second)) < 9
     if len(set(first + second)) == 1:
-        assert compare_runs.mann_whitney(first, second) == 1.0
+        assert compare_separate_runs.mann_whitney(first, second) == 1.0
         return
     wanted = scipy.stats.mannwhitneyu(
         first, second, method="exact" if exact else "asymptotic"
     ).pvalue
-    assert compare_runs.mann_whitney(first, second) == pytest.approx(wanted, rel=1e-9, abs=1e-12)
+    assert compare_separate_runs.mann_whitney(first, second) == pytest.approx(
+        wanted, rel=1e-9, abs=1e-12
+    )
 
 
 def test_holm_is_the_textbooks() -> None:
     """Holm's own example order: p (m - rank), never less than the one before, at most 1."""
-    assert compare_runs.holm_correction([0.01, 0.04, 0.03, 0.005]) == pytest.approx(
+    assert compare_separate_runs.holm_correction([0.01, 0.04, 0.03, 0.005]) == pytest.approx(
         [0.03, 0.06, 0.06, 0.02]
     )
-    assert compare_runs.holm_correction([0.9, 0.8]) == [1.0, 1.0]
-    assert compare_runs.holm_correction([]) == []
+    assert compare_separate_runs.holm_correction([0.9, 0.8]) == [1.0, 1.0]
+    assert compare_separate_runs.holm_correction([]) == []
 
 
 @given(
@@ -160,7 +162,9 @@ def test_the_median_of_a_resample_is_that_of_its_samples_written_out(
         [value for part, count in zip(parts, counts, strict=True) for value in part * int(count)]
         for counts in drawn.T
     ]
-    assert compare_runs._medians(parts, drawn).tolist() == list(map(statistics.median, written))
+    assert compare_separate_runs._medians(parts, drawn).tolist() == list(
+        map(statistics.median, written)
+    )
 
 
 def test_the_bootstrap_of_independent_samples_is_scipys() -> None:
@@ -176,7 +180,7 @@ def test_the_bootstrap_of_independent_samples_is_scipys() -> None:
         confidence_level=0.95,
         rng=1,
     ).confidence_interval
-    low, high = compare_runs.ratio_interval(
+    low, high = compare_separate_runs.ratio_interval(
         np.repeat(a, 10).tolist(), np.repeat(b, 10).tolist(), 0.95
     )
     assert low < wanted.low < wanted.high < high
@@ -283,7 +287,9 @@ def test_a_run_is_not_different_from_one_of_the_same_kind_and_is_from_a_slower_o
         rounds_of(0.01, 0.005, 2),
         rounds_of(0.0106, 0.005, 3),
     )
-    alike, apart, back = stats.compare_runs([(first, same), (first, slower), (slower, first)])
+    alike, apart, back = stats.compare_separate_runs(
+        [(first, same), (first, slower), (slower, first)]
+    )
     assert alike.change is stats.ChangeVerdict.SAME
     assert (apart.change, back.change) == (stats.ChangeVerdict.SLOWER, stats.ChangeVerdict.FASTER)
     assert apart.interval and apart.interval[0] < 1.06 < apart.interval[1]
@@ -292,13 +298,13 @@ def test_a_run_is_not_different_from_one_of_the_same_kind_and_is_from_a_slower_o
 
 
 def test_noise_is_no_evidence_either_way() -> None:
-    (found,) = stats.compare_runs([(rounds_of(0.01, 0.3, 1), rounds_of(0.01, 0.3, 2))])
+    (found,) = stats.compare_separate_runs([(rounds_of(0.01, 0.3, 1), rounds_of(0.01, 0.3, 2))])
     assert found.change is stats.ChangeVerdict.UNSURE
     assert "cannot tell" in found.reason
 
 
 def test_too_few_samples_are_not_compared() -> None:
-    (found,) = stats.compare_runs([([0.01] * 4, [0.02] * 100)])
+    (found,) = stats.compare_separate_runs([([0.01] * 4, [0.02] * 100)])
     assert (found.change, found.interval, found.ratio) == (stats.ChangeVerdict.UNSURE, None, 2.0)
 
 
@@ -307,7 +313,10 @@ def test_one_of_many_comparisons_needs_more_evidence() -> None:
     same = [
         (rounds_of(0.01, 0.012, seed), rounds_of(0.01, 0.012, seed + 100)) for seed in range(10, 30)
     ]
-    alone, among = stats.compare_runs([pair])[0], stats.compare_runs([pair, *same])[0]
+    alone, among = (
+        stats.compare_separate_runs([pair])[0],
+        stats.compare_separate_runs([pair, *same])[0],
+    )
     assert alone.p and among.p and among.p > alone.p
     assert (
         alone.interval

@@ -20,7 +20,7 @@ from farm.stats.compare_runs import (
     CONFIDENCE,
     ChangeVerdict,
     Comparison,
-    compare_runs,
+    compare_separate_runs,
     median_standard_error,
 )
 from farm.stats.efficiency import energy_j, energy_per_inference_j, inferences_per_second, power_w
@@ -57,7 +57,7 @@ __all__ = [
     "LevelShift",
     "agreement",
     "compare_interleaved",
-    "compare_runs",
+    "compare_separate_runs",
     "distance",
     "drift_in_words",
     "energy_j",

@@ -53,11 +53,11 @@ class ChangeVerdict(StrEnum):
 class Comparison:
     """The ratio of two times, second over first, its interval, the test's p, and the conclusion.
 
-    For separate runs (`compare_runs`), `ratio` is the ratio of their medians, and `p` is that of
-    the Mann-Whitney test over rounds. For interleaved builds (`compare_in_turns`), it is the median
-    of the rounds' ratios, and `p` is that of Wilcoxon's test. With several comparisons `p` is
-    corrected for their number, and the interval is wider. `reason` explains the conclusion in
-    words.
+    For separate runs (`compare_separate_runs`), `ratio` is the ratio of their medians, and `p` is
+    that of the Mann-Whitney test over rounds. For interleaved builds (`compare_in_turns`), it is
+    the median of the rounds' ratios, and `p` is that of Wilcoxon's test. With several comparisons
+    `p` is corrected for their number, and the interval is wider. `reason` explains the conclusion
+    in words.
     """
 
     ratio: float
@@ -78,7 +78,7 @@ class Comparison:
         )
 
 
-def compare_runs(
+def compare_separate_runs(
     pairs: Sequence[tuple[Sequence[float], Sequence[float]]], confidence: float = CONFIDENCE
 ) -> list[Comparison]:
     """Test, for each pair of runs, whether the second is slower than the first.
