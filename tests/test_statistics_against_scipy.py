@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from timeouts import LIMIT_S
 
 from farm import stats
-from farm.stats import compare_separate_runs, distributions, quantiles
+from farm.stats import compare_runs, distributions, quantiles
 from farm.stats.changepoints import find_level_shifts
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -122,23 +122,21 @@ def test_means_of_blocks_state_no_percentile_but_the_median() -> None:
 def test_mann_whitney_is_scipys(first: list[float], second: list[float]) -> None:
     exact = len(set(first + second)) == len(first + second) and min(len(first), len(second)) < 9
     if len(set(first + second)) == 1:
-        assert compare_separate_runs.mann_whitney(first, second) == 1.0
+        assert compare_runs.mann_whitney(first, second) == 1.0
         return
     wanted = scipy.stats.mannwhitneyu(
         first, second, method="exact" if exact else "asymptotic"
     ).pvalue
-    assert compare_separate_runs.mann_whitney(first, second) == pytest.approx(
-        wanted, rel=1e-9, abs=1e-12
-    )
+    assert compare_runs.mann_whitney(first, second) == pytest.approx(wanted, rel=1e-9, abs=1e-12)
 
 
 def test_holm_is_the_textbooks() -> None:
     """Holm's own example order: p (m - rank), never less than the one before, at most 1."""
-    assert compare_separate_runs.holm_correction([0.01, 0.04, 0.03, 0.005]) == pytest.approx(
+    assert compare_runs.holm_correction([0.01, 0.04, 0.03, 0.005]) == pytest.approx(
         [0.03, 0.06, 0.06, 0.02]
     )
-    assert compare_separate_runs.holm_correction([0.9, 0.8]) == [1.0, 1.0]
-    assert compare_separate_runs.holm_correction([]) == []
+    assert compare_runs.holm_correction([0.9, 0.8]) == [1.0, 1.0]
+    assert compare_runs.holm_correction([]) == []
 
 
 @given(
@@ -162,9 +160,7 @@ def test_the_median_of_a_resample_is_that_of_its_samples_written_out(
         [value for part, count in zip(parts, counts, strict=True) for value in part * int(count)]
         for counts in drawn.T
     ]
-    assert compare_separate_runs._medians(parts, drawn).tolist() == list(
-        map(statistics.median, written)
-    )
+    assert compare_runs._medians(parts, drawn).tolist() == list(map(statistics.median, written))
 
 
 def test_the_bootstrap_of_independent_samples_is_scipys() -> None:
@@ -180,7 +176,7 @@ def test_the_bootstrap_of_independent_samples_is_scipys() -> None:
         confidence_level=0.95,
         rng=1,
     ).confidence_interval
-    low, high = compare_separate_runs.ratio_interval(
+    low, high = compare_runs.ratio_interval(
         np.repeat(a, 10).tolist(), np.repeat(b, 10).tolist(), 0.95
     )
     assert low < wanted.low < wanted.high < high
