@@ -23,7 +23,7 @@ PATHS = (
     "config/test_toml_lines.py",
     "config/test_urls.py",
     "data_sets/test_data_sets.py",
-    "lab/test_lab_inventory.py",
+    "lab/test_lab_toml.py",
     "lab/test_lab_scheduler.py",
     "store/test_predictions.py",
     "store/test_postgres_urls.py",

@@ -119,7 +119,7 @@ INSIDE_TABLES = {
         profile quantize tuning provision __init__
     """,
     "tracker": """
-        errors scheduler admission notices listening
+        errors scheduler admission limited_log listening
         agent_messages
         protocol metrics_page
         framing
@@ -130,17 +130,17 @@ INSIDE_TABLES = {
     """,
     "lab": """
         entities durations health door.commands door.pump door.sshd_settings
-        records checking
-        order refusals inventory codec effects registry door.main door.authorized_keys
-        callers door.own_address
+        board_records board_checks
+        queue_order refusals lab_toml codec scheduler_effects registry door.main
+        door.authorized_keys callers door.own_address
         scheduler relay door.handover
         relay_sessions
         journal
-        writer
-        sessions
+        journal_writer
+        board_sessions
         lender
-        keeper
-        control
+        health_keeper
+        control_socket
         run
         __init__
     """,
@@ -155,10 +155,10 @@ INSIDE_TABLES = {
         __init__
     """,
     "lab_page": """
-        answers snapshot history gantt
-        access templates numbers
-        rest live
-        stream pages
+        json_responses snapshot history gantt
+        access templates lab_metrics
+        rest live_parts
+        event_stream pages
         server
         __init__
     """,

@@ -21,7 +21,7 @@ import farm
 from farm import config, errors, transports
 from farm.cli import GROUPS, cli
 from farm.inputs.images import read_image
-from farm.lab.inventory import read_settings
+from farm.lab.lab_toml import read_settings
 from farm.processes.signals import Stopped
 from farm.types import Model, Preprocess, TensorSpec, Verdict
 

@@ -31,7 +31,7 @@ def caller_of(connection: socket.socket) -> Caller:
     return Caller(ownership.user_name(uid), is_server or uid == 0, is_server)
 
 
-class Connections:
+class ControlConnections:
     """The connections to the control socket, and whose they are."""
 
     def __init__(self) -> None:

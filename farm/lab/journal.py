@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from farm.errors import FarmError
+from farm.lab.board_records import FORGOTTEN_S, BoardRecord, record_from_json, record_to_json
 from farm.lab.codec import event_from_json, lease_from_json, lease_to_json
-from farm.lab.effects import MOST_ENDED, Effects, Past
-from farm.lab.entities import Event, Holding, Lease, State
-from farm.lab.records import FORGOTTEN_S, BoardRecord, record_from_json, record_to_json
+from farm.lab.entities import Event, Holding, Lease, LeaseState
+from farm.lab.scheduler_effects import MOST_ENDED, RestoredState, SchedulerEffects
 from farm.store.upsert import insert_new, insert_or_replace
 from farm.types.postgres_url import is_postgres_url
 
@@ -34,7 +34,7 @@ _THE_SERVER = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class EndedSession:
     """A session of a board that has ended: of whom, for which lease (None: an implicit one)."""
 
     board: str
@@ -46,7 +46,7 @@ class Session:
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class BoardUse:
     """How long an owner had a board: by a lease, or for a session without one.
 
     No end: it still has.
@@ -61,18 +61,18 @@ class Stretch:
 
 
 @dataclass(slots=True)
-class Batch:
+class JournalBatch:
     """What is kept by one transaction."""
 
     leases: dict[int, Lease] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
     kinds: list[str] = field(default_factory=list)
     used: dict[str, tuple[float, float]] = field(default_factory=dict)
-    sessions: list[Session] = field(default_factory=list)
+    sessions: list[EndedSession] = field(default_factory=list)
     taken: list[Holding] = field(default_factory=list)
     boards: dict[str, BoardRecord] = field(default_factory=dict)
 
-    def add(self, effects: Effects) -> None:
+    def add(self, effects: SchedulerEffects) -> None:
         """Add what has changed; of a lease that changed twice, the last state counts."""
         self.leases.update(effects.leases)
         self.events += effects.events
@@ -198,14 +198,14 @@ class Journal:
         self._place = place
         self._holder = secrets.token_hex(16)
 
-    def open(self) -> Past:
+    def open(self) -> RestoredState:
         """Take the tables over from an earlier server, and return what it kept.
 
         Raises FarmError.
         """
         return self._database.change(self._take_over)
 
-    def write(self, batch: Batch) -> None:
+    def write(self, batch: JournalBatch) -> None:
         """Keep a batch: all of it, on disk at return.
 
         Raises FarmError, also if it was taken over.
@@ -221,7 +221,7 @@ class Journal:
         )
         return [event_from_json(json.loads(body)) for body in rows]
 
-    def stretches(self, since: float, most: int, board: str | None = None) -> list[Stretch]:
+    def stretches(self, since: float, most: int, board: str | None = None) -> list[BoardUse]:
         """Return who had which board after a time, the newest first.
 
         `most` leases and sessions of each sort.
@@ -245,7 +245,7 @@ class Journal:
                 *db.execute(alone.order_by(ran.c.since.desc()).limit(most)),
             ]
         )
-        return sorted((Stretch(*row) for row in found), key=lambda one: -one.since)
+        return sorted((BoardUse(*row) for row in found), key=lambda one: -one.since)
 
     @property
     def _database(self) -> Database:
@@ -261,7 +261,7 @@ class Journal:
         tables = _tables().server.metadata
         return Database(place, "the record of the lab", "leases", tables, (_add_boards,))
 
-    def _take_over(self, db: Connection) -> Past:
+    def _take_over(self, db: Connection) -> RestoredState:
         from sqlalchemy import func
 
         its = _tables()
@@ -275,7 +275,7 @@ class Journal:
             .order_by(leases.c.number.desc())
             .limit(MOST_ENDED)
         )
-        return Past(
+        return RestoredState(
             [_lease(row.body) for row in db.execute(live)],
             [_lease(row.body) for row in db.execute(ended)][::-1],
             list(db.execute(its.kinds.select()).scalars()),
@@ -292,7 +292,7 @@ class Journal:
         rows = db.execute(table.select().order_by(table.c.seen_at))
         return [record_from_json(json.loads(row.body)) for row in rows]
 
-    def _write(self, db: Connection, batch: Batch) -> None:
+    def _write(self, db: Connection, batch: JournalBatch) -> None:
         its = _tables()
         ours = its.server.update().where(
             its.server.c.id == _THE_SERVER, its.server.c.holder == self._holder
@@ -359,7 +359,7 @@ def _row(lease: Lease) -> dict[str, Any]:
 
 
 def _holdings(lease: Lease) -> list[dict[str, Any]]:
-    if lease.state is State.QUEUED:
+    if lease.state is LeaseState.QUEUED:
         return []
     return [
         {
@@ -372,5 +372,5 @@ def _holdings(lease: Lease) -> list[dict[str, Any]]:
     ]
 
 
-def _sessions(sessions: Sequence[Session]) -> list[dict[str, Any]]:
+def _sessions(sessions: Sequence[EndedSession]) -> list[dict[str, Any]]:
     return [dataclasses.asdict(one) for one in sessions]

@@ -16,19 +16,19 @@ from pathlib import Path
 from farm import ownership
 from farm.config.profiles import built_in_profiles
 from farm.errors import DeviceError, FarmError, UsageError
-from farm.lab.control import MOST_LINE_BYTES, Control
+from farm.lab.board_records import BoardRecords
+from farm.lab.control_socket import MOST_LINE_BYTES, ControlSocket
 from farm.lab.entities import Event, Lease
-from farm.lab.inventory import SOCKET_MODES, LabSettings
+from farm.lab.health_keeper import HealthKeeper, remove_old_check_folders
 from farm.lab.journal import Journal
-from farm.lab.keeper import HealthKeeper, remove_old
+from farm.lab.journal_writer import JournalWriter
+from farm.lab.lab_toml import SOCKET_MODES, LabSettings
 from farm.lab.lender import LabLender
-from farm.lab.records import Records
 from farm.lab.scheduler import LeaseScheduler
-from farm.lab.writer import Writer
 from farm.lab_client.client import SOCKET
 from farm.processes import signals
-from farm.tracker import Settings, listen
-from farm.tracker.admission import within_open_files
+from farm.tracker import TrackerSettings, listen
+from farm.tracker.admission import limits_within_open_files
 from farm.tracker.listening import BACKLOG
 from farm.tracker.metrics_page import MetricsPage, serve_metrics
 from farm.tracker.server import TrackerServer
@@ -39,7 +39,7 @@ _BESIDE = 1024  # connections to the control socket and to the page
 
 
 @dataclass(frozen=True, slots=True)
-class LabPlace:
+class LabListenAddresses:
     """The folder of the lab's files, and where to listen for TVM's clients; port 0 is any.
 
     A client of TVM's that asks for a kind that no board has had is refused after `unknown_key_s`.
@@ -49,7 +49,7 @@ class LabPlace:
     folder: Path
     host: str
     port: int
-    unknown_key_s: float = Settings().unknown_key_s
+    unknown_key_s: float = TrackerSettings().unknown_key_s
     metrics_port: int | None = None
 
 
@@ -61,14 +61,14 @@ class LabServer:
         loop: asyncio.AbstractEventLoop,
         settings: LabSettings,
         journal: Journal,
-        place: LabPlace,
+        place: LabListenAddresses,
         say: Callable[[str], None],
         failed: Callable[[FarmError], None],
     ) -> None:
         past, now = journal.open(), time.time()
         self.journal = journal
         self._loop = loop
-        self._writer = Writer(loop, journal, failed)
+        self._writer = JournalWriter(loop, journal, failed)
         scheduler = LeaseScheduler(settings.rules, settings.boards, past, now)
         self.lender = LabLender(
             scheduler,
@@ -77,15 +77,15 @@ class LabServer:
             settings.boards,
             time.time,
             self._tell,
-            Records(past.boards),
+            BoardRecords(past.boards),
             settings.heartbeat_s,
         )
         self.tracker = TrackerServer(
             loop,
-            Settings(
+            TrackerSettings(
                 place.unknown_key_s,
                 settings.heartbeat_s,
-                within_open_files(Settings().limits, _BESIDE),
+                limits_within_open_files(TrackerSettings().limits, _BESIDE),
             ),
             say,
             self.lender,
@@ -94,7 +94,7 @@ class LabServer:
         self.lender.hang_up = self.tracker.hang_up
         self.lender.connection_of = self.tracker.connection_of
         self.lender.deliver = self.tracker.deliver
-        self.control = Control(
+        self.control = ControlSocket(
             self.lender,
             journal,
             self._writer,
@@ -112,7 +112,7 @@ class LabServer:
             time.time,
             lambda kind: kind if kind in built_in_profiles() else "",
         )
-        remove_old(place.folder)
+        remove_old_check_folders(place.folder)
         self.lender.keeper = self.control.keeper = self.keeper
         self._tick()
 
@@ -152,7 +152,7 @@ class _Ending:
 
 def serve(
     settings: LabSettings,
-    place: LabPlace,
+    place: LabListenAddresses,
     announce: Callable[[str, int, Path], None],
     say: Callable[[str], None],
     beside: Beside | None = None,

@@ -39,7 +39,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedBoards:
     """The boards that are wanted: of a kind, with tags, or one by its name; and for how long.
 
     `wait_s` limits the time in the queue.
@@ -87,7 +87,7 @@ class Wanted:
         )
 
 
-class Duplex(Protocol):
+class DuplexSocket(Protocol):
     """Some of a connected socket, for who passes on its bytes."""
 
     def settimeout(self, seconds: float | None, /) -> None:
@@ -116,11 +116,11 @@ class BoardSession:
 
     board: str
     match_key: str
-    connection: Duplex
+    connection: DuplexSocket
     stream: GreetingStream
 
 
-class Lab(Protocol):
+class LabAccess(Protocol):
     """A way to a lab: by its Unix socket, or by the door."""
 
     def client(self) -> LabClient:
@@ -136,12 +136,12 @@ class HeldLease:
     """A lease of one board. `reach` is entered in the thread that keeps it, and yields the lab."""
 
     def __init__(
-        self, reach: Callable[[], AbstractContextManager[Lab]], wanted: Wanted, say: Say
+        self, reach: Callable[[], AbstractContextManager[LabAccess]], wanted: WantedBoards, say: Say
     ) -> None:
         self.number = 0
         self.boards: tuple[str, ...] = ()
         self._reach, self._wanted, self._say = reach, wanted, say
-        self._lab: Lab | None = None
+        self._lab: LabAccess | None = None
         self._error: FarmError | None = None
         self._settled, self._stop = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="lab-lease", daemon=True)
@@ -205,7 +205,7 @@ class HeldLease:
         finally:
             self._settled.set()
 
-    def _keep(self, lab: Lab) -> None:
+    def _keep(self, lab: LabAccess) -> None:
         client = lab.client()
         try:
             lease = self._granted(client)
@@ -218,7 +218,7 @@ class HeldLease:
             client.close()
             self._give_back(lab)
 
-    def _give_back(self, lab: Lab) -> None:
+    def _give_back(self, lab: LabAccess) -> None:
         """End the lease, by a connection of its own: the server may have been started again."""
         if self.number:
             with contextlib.suppress(DeviceError, UsageError, OSError), lab.client() as client:
@@ -264,7 +264,7 @@ class HeldLease:
             why = f"{lease['state']}{': ' if lease['why'] else ''}{lease['why']}"
             raise UnavailableError(f"lease {self.number} has ended", why, "run the command again")
 
-    def _beat(self, lab: Lab, client: LabClient) -> LabClient:
+    def _beat(self, lab: LabAccess, client: LabClient) -> LabClient:
         """Tell the lab that one lives, until the lease is no longer wanted, or has ended.
 
         A server that is started again is asked again. Returns the last connection to it.

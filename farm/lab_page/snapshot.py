@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from farm.lab.entities import BoardView, Caller, Lease, Prospect, State
+from farm.lab.entities import BoardView, Caller, Lease, LeaseState, QueuePosition
 from farm.lab.health import BAD, HANDS
 from farm.lab.lender import LabLender
 
@@ -13,13 +13,13 @@ _MOST_SHOWN = 200  # of the queue: what a person reads, and the scheduler works 
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class LabSnapshot:
     """The boards by kind and name, the leases in force, and the queue by kind and place."""
 
     at: float
     boards: tuple[BoardView, ...]
     active: tuple[Lease, ...]
-    queue: tuple[tuple[Lease, Prospect], ...]
+    queue: tuple[tuple[Lease, QueuePosition], ...]
     waiting: int
 
     @property
@@ -27,11 +27,11 @@ class Snapshot:
         """How many boards there are of each use."""
         return Counter(board.use for board in self.boards)
 
-    def of(self, caller: Caller | None) -> list[tuple[Lease, Prospect | None]]:
+    def of(self, caller: Caller | None) -> list[tuple[Lease, QueuePosition | None]]:
         """Return the leases of a person, those that wait, too."""
         if caller is None:
             return []
-        mine: list[tuple[Lease, Prospect | None]] = [
+        mine: list[tuple[Lease, QueuePosition | None]] = [
             (lease, None) for lease in self.active if lease.request.owner == caller.name
         ]
         return mine + [
@@ -63,11 +63,11 @@ class Snapshot:
         return found
 
 
-def take(lender: LabLender, now: float) -> Snapshot:
+def take_snapshot(lender: LabLender, now: float) -> LabSnapshot:
     """Read a lab."""
     leases = sorted(lender.scheduler.leases(), key=lambda one: one.number)
-    queued = [lease for lease in leases if lease.state is State.QUEUED]
+    queued = [lease for lease in leases if lease.state is LeaseState.QUEUED]
     queue = [(lease, lender.scheduler.prospect(lease, now)) for lease in queued[:_MOST_SHOWN]]
     queue.sort(key=lambda one: (one[0].request.kind, one[1].place))
-    active = tuple(lease for lease in leases if lease.state is State.ACTIVE)
-    return Snapshot(now, tuple(lender.scheduler.boards()), active, tuple(queue), len(queued))
+    active = tuple(lease for lease in leases if lease.state is LeaseState.ACTIVE)
+    return LabSnapshot(now, tuple(lender.scheduler.boards()), active, tuple(queue), len(queued))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 from farm import sanitize
-from farm.lab.durations import duration
+from farm.lab.durations import format_duration
 from farm.lab.entities import HOUR_S, BoardView
 
 if TYPE_CHECKING:
@@ -31,29 +31,29 @@ _SIGNS = {"good": "✓", "none": "●", "bad": "✗", "warn": "!"}
 _NEAR_S = 18 * HOUR_S  # for which the time of the day is enough
 
 
-def page(name: str, **values: Any) -> str:
+def render_page(name: str, **values: Any) -> str:
     """Return a whole page."""
     return _environment().get_template(name).render(**values)
 
 
-def part(name: str, **values: Any) -> str:
+def render_part(name: str, **values: Any) -> str:
     """Return a part of the page, which is a macro of parts.html."""
     return str(_macro(name)(**values)).strip()
 
 
-def row(view: BoardView, number: int, spark: str, now: float) -> str:
+def render_board_row(view: BoardView, number: int, spark: str, now: float) -> str:
     """Return the row of a board."""
     return str(_macro("row")(view, number, spark, now)).strip()
 
 
 @functools.cache
-def style() -> str:
+def style_sheet() -> str:
     """Return the style sheet."""
     return _file("farm.views", "templates/report.css") + _file("farm.lab_page", "files/lab.css")
 
 
 @functools.cache
-def script() -> str:
+def page_script() -> str:
     """Return the script."""
     return _file("farm.views", "templates/report.js") + _file("farm.lab_page", "files/lab.js")
 
@@ -75,7 +75,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {"duration": duration, "moment": moment, "iso": _iso}
+    made.filters |= {"duration": format_duration, "moment": clock_time, "iso": _iso}
     made.globals |= {
         "badge": _BADGES.__getitem__,
         "sign": lambda use: _SIGNS[_BADGES[use]],
@@ -86,7 +86,7 @@ def _environment() -> Environment:
     return made
 
 
-def moment(at: float, now: float) -> str:
+def clock_time(at: float, now: float) -> str:
     """Return a time as the server's clock has it.
 
     Of the day if it is near, with its date if not.

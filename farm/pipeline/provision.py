@@ -22,7 +22,7 @@ from farm.types import Device, Model, Profile
 
 if TYPE_CHECKING:
     from farm.transports.ssh.systemd_service import Service
-    from farm.transports.ssh.systemd_tunnel import Tunnel
+    from farm.transports.ssh.systemd_tunnel import LabTunnel
 
 Tell = Callable[[str, Finding], None]
 _SERVICE_S, _REMOVE_S = 90.0, 90.0
@@ -32,7 +32,7 @@ def provision(
     devices: Sequence[Device],
     *,
     service: Service | None,
-    tunnel: Tunnel | None = None,
+    tunnel: LabTunnel | None = None,
     model: Model,
     host: Profile,
     store: Store,
@@ -131,13 +131,13 @@ def service_task(
     context.note(Finding("service", words, advice=_unreachable(service)))
 
 
-def tunnel_task(context: TaskContext, device: Device, tunnel: Tunnel, seconds: float) -> None:
+def tunnel_task(context: TaskContext, device: Device, tunnel: LabTunnel, seconds: float) -> None:
     """Install a board's tunnel to a lab; called in a worker process."""
     from farm.transports.ssh import systemd_tunnel
     from farm.transports.ssh.board import reach_board
 
     with reach_board(device, Deadline(seconds), context.ask) as board:
-        words, key = systemd_tunnel.install(board, tunnel)
+        words, key = systemd_tunnel.install_tunnel(board, tunnel)
     advice = f"let it in, as the lab's account there: {tunnel.user_command(key)}"
     context.note(Finding("tunnel", words, advice=advice))
 

@@ -12,7 +12,7 @@
     blocking_session     the same for code that waits; functions, modules and tensors of the server
     virtual_machine      Relax's virtual machine of the server
     session_opening      the greeting and the first request, which open a session
-    passing              answers alone pass from a board to a client of TVM's own
+    filtered_session     answers alone pass from a board to a client of TVM's own
     errors               what is raised
 
 The protocol is that of TVM 0.27: src/runtime/rpc/rpc_endpoint.cc and minrpc/rpc_reference.h. It

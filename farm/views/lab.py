@@ -11,7 +11,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from farm.lab.durations import duration
+from farm.lab.durations import format_duration
 from farm.views.tables import Column, build_table
 
 USE_STYLE = {"free": "green", "leased": "yellow", "in session": "yellow", "away": "red"}
@@ -80,4 +80,4 @@ def _why(row: Row, now: float) -> str:
 
 
 def _left(at: float | None, now: float) -> str:
-    return "" if at is None else duration(at - now)
+    return "" if at is None else format_duration(at - now)

@@ -19,14 +19,14 @@ from farm.commands.servers.serve import (
     OPEN_HELP,
     VARIABLE,
     check_loopback,
-    chosen_key,
+    resolve_key,
 )
 from farm.errors import UsageError
 
 if TYPE_CHECKING:
     from farm.pipeline.doctor.board import Finding
     from farm.transports.ssh.systemd_service import Service
-    from farm.transports.ssh.systemd_tunnel import Tunnel
+    from farm.transports.ssh.systemd_tunnel import LabTunnel
 
 _MODEL = "digits"
 
@@ -136,13 +136,13 @@ def provision(
     raise SystemExit(doctor_output.findings_exit_code(found))
 
 
-def _tunnel(service: bool, options: dict[str, Any]) -> Tunnel | None:
+def _tunnel(service: bool, options: dict[str, Any]) -> LabTunnel | None:
     """Return the tunnel to a lab, if there is to be one, and let the agent register through it.
 
     Raises UsageError for options that contradict it.
     """
-    from farm.lab.door.commands import is_user
-    from farm.transports.ssh.systemd_tunnel import TRACKER, tunnel_of
+    from farm.lab.door.commands import is_user_name
+    from farm.transports.ssh.systemd_tunnel import TRACKER, parse_tunnel
 
     lab, board = options.pop("lab"), options["board"]
     if not lab:
@@ -154,13 +154,13 @@ def _tunnel(service: bool, options: dict[str, Any]) -> Tunnel | None:
             "--lab says how a service is to be", "no service is installed", "--service"
         )
     fix = "--lab lab://farm@HOST --board pi5-07 --key pi5 --port 20007"
-    if not options["key"] or not is_user(board):
+    if not options["key"] or not is_user_name(board):
         why = "a lab's board has a name, of small letters and digits, and a kind"
         raise UsageError("--lab wants --board NAME and --key KIND", why, fix)
     if not was_given("port"):
         why = "the tunnel of each board has a port of its own on the lab's server"
         raise UsageError("--lab wants --port PORT", why, fix)
-    tunnel = tunnel_of(lab, board, options["port"], options["tracker"])
+    tunnel = parse_tunnel(lab, board, options["port"], options["tracker"])
     options["tracker"] = TRACKER
     return tunnel
 
@@ -187,7 +187,7 @@ def _service(wanted: bool, away: bool, options: dict[str, Any]) -> Service | Non
     if not wanted:
         return None
     key_file, no_key = options.pop("key_file"), options.pop("no_key")
-    key = chosen_key(options["key"], key_file, no_key, options["tracker"])
+    key = resolve_key(options["key"], key_file, no_key, options["tracker"])
     check_loopback(options["host"], options["open_to_network"])
     random = not (key or no_key or options["tracker"])
     return Service(

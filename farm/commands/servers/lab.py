@@ -15,11 +15,11 @@ from farm.commands.output import echo
 from farm.commands.servers.lab_lending import lease, proxy, run
 from farm.commands.servers.lab_options import (
     as_json,
-    client_of,
-    document,
     lab_folder,
     of_door,
     of_socket,
+    open_client,
+    print_document,
 )
 from farm.commands.servers.lab_users import door, user
 from farm.errors import UsageError
@@ -113,8 +113,8 @@ def serve(
     farm lab serve --config lab.toml
     """
     from farm.commands.servers.serve import check_loopback
-    from farm.lab.inventory import read_settings
-    from farm.lab.run import LabPlace
+    from farm.lab.lab_toml import read_settings
+    from farm.lab.run import LabListenAddresses
     from farm.lab.run import serve as serve_lab
     from farm.processes import signals
 
@@ -122,7 +122,7 @@ def serve(
     address, usual_port = settings.tracker
     address = host or address
     check_loopback(address, open_to_network)
-    place = LabPlace(
+    place = LabListenAddresses(
         lab_folder(), address, usual_port if port is None else port, unknown_key_s, metrics_port
     )
     beside = _page(settings.page if page_port is None else page_port, place.folder)
@@ -142,10 +142,10 @@ def serve(
 @as_json
 def boards(socket: Path | None, json_: bool) -> None:
     """List the boards: kind, use, by whom, and for how long."""
-    with client_of(socket) as client:
+    with open_client(socket) as client:
         found = client.ask("boards")["boards"]
     if json_:
-        document("lab_boards", {"boards": found})
+        print_document("lab_boards", {"boards": found})
         return
     if not found:
         echo("no board has registered yet: farm agent --tracker HOST:PORT --key KIND", err=True)
@@ -166,10 +166,10 @@ def leases(socket: Path | None, json_: bool, ended: bool) -> None:
 
     A lease in the queue has a place, a reason, and a time by which it surely has its boards.
     """
-    with client_of(socket) as client:
+    with open_client(socket) as client:
         found = client.ask("leases", ended=ended)["leases"]
     if json_:
-        document("lab_leases", {"leases": found})
+        print_document("lab_leases", {"leases": found})
         return
     if not found:
         echo("nothing is leased", err=True)
@@ -200,10 +200,10 @@ def who(socket: Path | None, json_: bool) -> None:
 
 def _list_leases(socket: Path | None, json_: bool, state: str, none: str) -> None:
     """Print the leases of a state, or `none`."""
-    with client_of(socket) as client:
+    with open_client(socket) as client:
         found = [one for one in client.ask("leases")["leases"] if one["state"] == state]
     if json_:
-        document("lab_leases", {"leases": found})
+        print_document("lab_leases", {"leases": found})
     elif found:
         from farm.views.lab import lab_leases_table
 
@@ -231,10 +231,10 @@ def end(number: int, why: str, socket: Path | None, json_: bool) -> None:
     \b
     farm lab end 17
     """
-    with client_of(socket) as client:
+    with open_client(socket) as client:
         found = client.ask("end", lease=number, why=why)["lease"]
     if json_:
-        document("lab_lease", {"lease": found, "tracker": client.hello["tracker"]})
+        print_document("lab_lease", {"lease": found, "tracker": client.hello["tracker"]})
         return
     echo(f"lease {number}: {found['state']}")
 
@@ -251,16 +251,16 @@ def extend(number: int, by: str, socket: Path | None, json_: bool) -> None:
     \b
     farm lab extend 17 1h
     """
-    from farm.lab.durations import duration, parse_duration
+    from farm.lab.durations import format_duration, parse_duration
 
-    with client_of(socket) as client:
+    with open_client(socket) as client:
         found = client.ask("extend", lease=number, by_s=parse_duration(by.removeprefix("+")))[
             "lease"
         ]
     if json_:
-        document("lab_lease", {"lease": found, "tracker": client.hello["tracker"]})
+        print_document("lab_lease", {"lease": found, "tracker": client.hello["tracker"]})
         return
-    echo(f"lease {number}: ends in {duration(found['ends_at'] - time.time())}")
+    echo(f"lease {number}: ends in {format_duration(found['ends_at'] - time.time())}")
 
 
 @lab.command()
@@ -280,11 +280,11 @@ def events(since: int, socket: Path | None, json_: bool) -> None:
     Boards came and went; leases were queued, granted, extended, and ended in one way or another.
     """
     found: list[dict[str, Any]] = []
-    with client_of(socket) as client:
+    with open_client(socket) as client:
         while page := client.ask("events", since=found[-1]["number"] if found else since)["events"]:
             found += page
     if json_:
-        document("lab_events", {"events": found})
+        print_document("lab_events", {"events": found})
         return
     for event in found:
         moment = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event["at"]))
@@ -349,9 +349,9 @@ def return_board(board: str, why: str, socket: Path | None, json_: bool) -> None
     _care("return", board, why, socket, json_)
 
 
-@lab.command()
+@lab.command("page")
 @of_socket
-def page(socket: Path | None) -> None:
+def page_link(socket: Path | None) -> None:
     """Print a link to the lab's page, with which it knows you.
 
     The link is good once, for two minutes. The page listens on the server's loopback: from
@@ -360,17 +360,17 @@ def page(socket: Path | None) -> None:
     
     farm lab page
     """
-    with client_of(socket) as client:
+    with open_client(socket) as client:
         echo(client.ask("page")["url"])
 
 
 def _care(do: str, board: str, why: str, socket: Path | None, json_: bool) -> None:
     """Ask the server to do something with a board, and show the board."""
-    with client_of(socket) as asked:
+    with open_client(socket) as asked:
         found = asked.ask(do, board=board, why=why)["boards"]
     shown = next(one for one in found if one["name"] == board)
     if json_:
-        document("lab_board", {"board": shown})
+        print_document("lab_board", {"board": shown})
         return
     state = ", ".join(part for part in (shown["use"], shown["health"], shown["barred"]) if part)
     echo(f"{board}: {state}")
@@ -384,7 +384,7 @@ def _page(port: int | None, folder: Path) -> Beside | None:
     if port is None:
         return None
     try:
-        from farm.lab_page.server import beside
+        from farm.lab_page.server import serve_page
     except ModuleNotFoundError as exc:
         why = f"Python has no {exc.name}"
         raise UsageError(
@@ -392,7 +392,7 @@ def _page(port: int | None, folder: Path) -> Beside | None:
             why,
             "pip install 'tvm-farm[lab]', or leave the page out",
         ) from exc
-    return beside(port, folder, lambda address: echo(f"page on {address}", err=True))
+    return serve_page(port, folder, lambda address: echo(f"page on {address}", err=True))
 
 
 for command in (lease, run, proxy, user, door):

@@ -97,7 +97,7 @@ def agent(
     from farm.transports.agent.keys import create_key_file
 
     check_loopback(host, open_to_network)
-    key = chosen_key(key, key_file, no_key, tracker)
+    key = resolve_key(key, key_file, no_key, tracker)
     check_board(board, tracker)
     machine = this_machine.architecture()
     if machine is None:
@@ -178,7 +178,7 @@ def tracker(
     loopback or on a network of the lab's own.
     """
     from farm.processes import signals
-    from farm.tracker import Settings, Where, serve
+    from farm.tracker import ListenAddresses, TrackerSettings, serve
 
     settings = session.fleet().tracker
     address = host or settings.host
@@ -186,14 +186,14 @@ def tracker(
     ports = range(settings.port, settings.port_end) if port is None else range(port, port + 1)
     with contextlib.suppress(signals.Stopped):
         serve(
-            Where(address, ports, metrics_port),
-            Settings(unknown_key_s),
+            ListenAddresses(address, ports, metrics_port),
+            TrackerSettings(unknown_key_s),
             lambda bound: echo(f"tracker on {address}:{bound}", err=True),
             lambda line: echo(line, err=True),
         )
 
 
-def chosen_key(key: str, key_file: Path | None, no_key: bool, tracker: str | None) -> str:
+def resolve_key(key: str, key_file: Path | None, no_key: bool, tracker: str | None) -> str:
     """Return the key that the options give, or an empty string.
 
     With a tracker the key is the kind of board, which is public. Otherwise it is a secret, and a

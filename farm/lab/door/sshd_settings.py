@@ -23,7 +23,7 @@ _LONGEST_ALIVE_S = 30  # between two questions of sshd to a client that says not
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class SettingFinding:
     """A setting that is not as the lab needs it: why, and the line for sshd_config.
 
     A `dangerous` one lets the key of a board do more than it may.
@@ -34,7 +34,7 @@ class Finding:
     dangerous: bool = False
 
 
-def effective(account: str, file: Path) -> Mapping[str, str]:
+def effective_settings(account: str, file: Path) -> Mapping[str, str]:
     """Return sshd's settings for an account that comes from elsewhere, by their small names.
 
     Raises FarmError if there is no sshd, or it cannot read its configuration.
@@ -51,32 +51,34 @@ def effective(account: str, file: Path) -> Mapping[str, str]:
     return {name: value.strip() for name, _, value in pairs}
 
 
-def findings(
+def setting_findings(
     settings: Mapping[str, str], keys: Path, home: Path, account: str, *, board: bool
-) -> Iterator[Finding]:
+) -> Iterator[SettingFinding]:
     """Yield what has to be changed for the keys of a file to be good, those of a `board` too."""
     read = [_expanded(word, home, account) for word in settings["authorizedkeysfile"].split()]
     if keys not in read:
         near = keys.is_relative_to(home)
         line = f"AuthorizedKeysFile {keys.relative_to(home) if near else shlex.quote(str(keys))}"
-        yield Finding(f"sshd does not read {keys}", line)
+        yield SettingFinding(f"sshd does not read {keys}", line)
     if settings.get("pubkeyauthentication") == "no":
-        yield Finding("sshd takes no keys", "PubkeyAuthentication yes")
+        yield SettingFinding("sshd takes no keys", "PubkeyAuthentication yes")
     if not board:
         return
     if settings.get("allowstreamlocalforwarding") != "no":
         why = "the key of a board could make Unix sockets in the place of the lab's"
-        yield Finding(why, "AllowStreamLocalForwarding no", dangerous=True)
+        yield SettingFinding(why, "AllowStreamLocalForwarding no", dangerous=True)
     if settings.get("gatewayports") == "yes":
         why = "the port of a board's tunnel would listen beyond loopback"
-        yield Finding(why, "GatewayPorts no", dangerous=True)
+        yield SettingFinding(why, "GatewayPorts no", dangerous=True)
     if settings.get("allowtcpforwarding") not in ("yes", "all") or (
         settings.get("disableforwarding") == "yes"
     ):
-        yield Finding("sshd opens no tunnels", "AllowTcpForwarding yes, and DisableForwarding no")
+        yield SettingFinding(
+            "sshd opens no tunnels", "AllowTcpForwarding yes, and DisableForwarding no"
+        )
     if not 0 < int(settings.get("clientaliveinterval", "0")) <= _LONGEST_ALIVE_S:
         why = "a board whose connection was cut would find its port taken for minutes"
-        yield Finding(why, "ClientAliveInterval 8")
+        yield SettingFinding(why, "ClientAliveInterval 8")
 
 
 def _expanded(word: str, home: Path, account: str) -> Path:

@@ -23,7 +23,7 @@ from farm.lab_client.leasing import BoardSession
 from farm.processes.cancellation import interruptible
 from farm.processes.deadline import Deadline
 from farm.prompts import Ask
-from farm.transports.lab.answers import MOST_LINE_BYTES, board_of
+from farm.transports.lab.answers import MOST_LINE_BYTES, parse_board_head
 
 _CHANNEL_S = 10.0
 _MOST_CHANNELS = 8  # of one connection
@@ -82,7 +82,7 @@ class SshLab:
         try:
             with interruptible(channel.close):
                 channel.settimeout(wait_s + HEAD_S)
-                head = board_of(_read_line(channel))
+                head = parse_board_head(_read_line(channel))
             stream = ChannelConnection(channel, channel.close)
             yield BoardSession(head.board, head.match_key, _ChannelSocket(channel), stream)
         finally:

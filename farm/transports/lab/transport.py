@@ -16,11 +16,11 @@ from typing import Any
 
 from farm.config.urls import parse_url
 from farm.errors import DeviceError, FarmError, UsageError
-from farm.lab_client.leasing import HeldLease, LeasePool, Say, Wanted
+from farm.lab_client.leasing import HeldLease, LeasePool, Say, WantedBoards
 from farm.processes import at_exit
 from farm.prompts import Ask, answer_nothing
 from farm.transports.device_state import DeviceState
-from farm.transports.lab.ways import is_local, reach, socket_path, ssh_url
+from farm.transports.lab.reach_lab import is_local, reach_lab, socket_path, ssh_url
 from farm.transports.rpc_client import session_over_connection
 from farm.types import Device
 
@@ -86,7 +86,7 @@ def board_facts() -> dict[str, str]:
 def boards(device: Device) -> int:
     """Return how many boards that a device may be are free now."""
     wants = wanted(device)
-    with reach(device) as lab, lab.client() as client:
+    with reach_lab(device) as lab, lab.client() as client:
         found = client.ask("boards")["boards"]
     return sum(wants.fits(board) and board["use"] == "free" for board in found)
 
@@ -96,7 +96,7 @@ def state(device: Device) -> DeviceState:
     where = str(socket_path()) if is_local(device) else ssh_url(device)
     wants = wanted(device)
     try:
-        with reach(device, answer_nothing, _STATE_S) as lab, lab.client() as client:
+        with reach_lab(device, answer_nothing, _STATE_S) as lab, lab.client() as client:
             found = [board for board in client.ask("boards")["boards"] if wants.fits(board)]
     except UsageError as error:
         return DeviceState("unavailable", False, f"{error.what}: {error.why}", error.fix)
@@ -110,10 +110,10 @@ def state(device: Device) -> DeviceState:
     return DeviceState("ready", True, f"{free} of {len(there)} free")
 
 
-def wanted(device: Device) -> Wanted:
+def wanted(device: Device) -> WantedBoards:
     """Return what a device's url and options ask the lab for."""
     url, options = parse_url(device.url), device.options
-    return Wanted(
+    return WantedBoards(
         url.key,
         url.board,
         url.tags,
@@ -132,7 +132,7 @@ def _leased(device: Device, ask: Ask, say: Say) -> Iterator[HeldLease]:
         at_exit.register(_pool.end_all)
     wants = wanted(device)
     key = (device.url, wants.rank, wants.for_s)
-    held = _pool.take(key, lambda: HeldLease(partial(reach, device, ask), wants, say))
+    held = _pool.take(key, lambda: HeldLease(partial(reach_lab, device, ask), wants, say))
     try:
         held.wait()
         yield held

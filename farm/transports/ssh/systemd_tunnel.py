@@ -60,7 +60,7 @@ _PUBLIC_KEY = re.compile(r"ssh-ed25519 [A-Za-z0-9+/]{68} farm-[a-z0-9_.-]{1,32}"
 
 
 @dataclass(frozen=True, slots=True)
-class Tunnel:
+class LabTunnel:
     """A tunnel of a board to a lab: the door's url, the board's name there, and its port.
 
     The port is the agent's on the board, and that of the tunnel's end on the lab's loopback.
@@ -83,17 +83,17 @@ class Tunnel:
         return f"echo {shlex.quote(key)} | {add}"
 
 
-def tunnel_of(lab: str, board: str, port: int, tracker: str) -> Tunnel:
+def parse_tunnel(lab: str, board: str, port: int, tracker: str) -> LabTunnel:
     """Return a tunnel. Raises UsageError for what is no door of a lab, or names no account."""
     try:
         if not parse_door(lab).user:
             raise ValueError("it has to name the account of the lab's server")
     except ValueError as exc:
         raise UsageError(f"--lab {lab} is no way to a lab", str(exc), "lab://farm@HOST") from exc
-    return Tunnel(lab, board, port, tracker or TRACKER)
+    return LabTunnel(lab, board, port, tracker or TRACKER)
 
 
-def install(board: SshBoard, tunnel: Tunnel) -> tuple[str, str]:
+def install_tunnel(board: SshBoard, tunnel: LabTunnel) -> tuple[str, str]:
     """Install and start the tunnel; return what was done, and the board's public key.
 
     Raises DeviceError if the board has no OpenSSH, or the lab's host key is not known here.
@@ -101,7 +101,9 @@ def install(board: SshBoard, tunnel: Tunnel) -> tuple[str, str]:
     seen = board.look("")
     is_root = seen["user"] == "0"
     unit = unit_text(tunnel, f"{seen['base']}/service", is_root=is_root)
-    told = board.ask(scripts.TUNNEL, [unit, f"farm-{tunnel.board}"], host_keys(tunnel).encode())
+    told = board.ask(
+        scripts.TUNNEL, [unit, f"farm-{tunnel.board}"], known_hosts_lines(tunnel).encode()
+    )
     name = board.device.name
     if "absent" in told:
         raise DeviceError(f"{name} cannot open a tunnel", told["absent"], "install OpenSSH there")
@@ -116,7 +118,7 @@ def install(board: SshBoard, tunnel: Tunnel) -> tuple[str, str]:
     return words, told["key"]
 
 
-def unit_text(tunnel: Tunnel, folder: str, *, is_root: bool) -> str:
+def unit_text(tunnel: LabTunnel, folder: str, *, is_root: bool) -> str:
     """Return the text of the unit file. `folder` has the key and the lab's host key.
 
     Raises DeviceError for a path with a control character, which could start a new line.
@@ -136,7 +138,7 @@ def unit_text(tunnel: Tunnel, folder: str, *, is_root: bool) -> str:
     )
 
 
-def host_keys(tunnel: Tunnel) -> str:
+def known_hosts_lines(tunnel: LabTunnel) -> str:
     """Return the lab's lines of known_hosts, for the board. Raises DeviceError if there are none.
 
     The board knows the lab by its address: it has not this machine's ~/.ssh/config.

@@ -24,7 +24,7 @@ from timeouts import LIMIT_S, wait_until
 from tracker_wire import MAGIC, PING, REQUEST, Wire
 
 from farm.errors import DeviceError, LinkError, UsageError
-from farm.lab.relay import Leased, Relay
+from farm.lab.relay import LeasedBoards, LeaseRelay
 from farm.lab_client.client import LabClient
 from farm.views.schema import schema
 
@@ -308,8 +308,8 @@ def test_run_gives_a_program_a_tracker_of_its_own_and_gives_the_board_back(serve
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user for a moment")
 def test_the_tracker_of_a_lease_hangs_up_on_another_user() -> None:
     """Whoever it answers has the boards of the lease, on which they can run anything."""
-    leased = Leased("pi5", "lease-secret", ["127.0.0.1:9090"], ("127.0.0.1", 1))
-    with Relay(leased) as relay:
+    leased = LeasedBoards("pi5", "lease-secret", ["127.0.0.1:9090"], ("127.0.0.1", 1))
+    with LeaseRelay(leased) as relay:
         assert Wire(relay.port).ask([PING]) == 0
         os.seteuid(65534)
         try:
@@ -323,8 +323,8 @@ def test_the_tracker_of_a_lease_hangs_up_on_another_user() -> None:
 
 def test_a_tracker_that_announces_an_endless_answer_is_hung_up_on() -> None:
     with socket.create_server(("127.0.0.1", 0)) as lab:
-        leased = Leased("pi5", "lease-secret", [], lab.getsockname()[:2])
-        with Relay(leased) as relay:
+        leased = LeasedBoards("pi5", "lease-secret", [], lab.getsockname()[:2])
+        with LeaseRelay(leased) as relay:
             client = Wire(relay.port)
             client.send([REQUEST, "pi5", "", 1])
             connection, _ = lab.accept()

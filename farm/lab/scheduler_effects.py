@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from farm.lab.board_records import BoardRecord
 from farm.lab.entities import Event, Holding, Lease
-from farm.lab.records import BoardRecord
 
 MOST_ENDED = 1000  # leases that have ended, of which the lab still says how
 
 
 @dataclass(slots=True)
-class Effects:
+class SchedulerEffects:
     """What has changed: to keep (all but implicit leases), and to tell."""
 
     leases: dict[int, Lease] = field(default_factory=dict)
@@ -32,7 +32,7 @@ class Effects:
 
 
 @dataclass(frozen=True, slots=True)
-class Past:
+class RestoredState:
     """What an earlier server kept. `next_event` and `next_lease` have never been used."""
 
     leases: Sequence[Lease] = ()

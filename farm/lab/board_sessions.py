@@ -10,25 +10,25 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from farm.errors import UsageError
-from farm.lab.durations import duration
-from farm.lab.entities import Lease, LeaseRequest, Rules, State
-from farm.lab.journal import Session
-from farm.lab.records import OpenSession, Records
+from farm.lab.board_records import BoardRecords, OpenSession
+from farm.lab.durations import format_duration
+from farm.lab.entities import Lease, LeaseRequest, LeaseState, Rules
+from farm.lab.journal import EndedSession
+from farm.lab.journal_writer import JournalWriter
 from farm.lab.scheduler import LeaseScheduler
-from farm.lab.writer import Writer
-from farm.tracker.agent_messages import BoardSession, EndSession
+from farm.tracker.agent_messages import BoardSession, EndSessionRequest
 
 _MOST_CUT = 4096  # sessions of boards that have hung up, or of an earlier server
 
 
-class Sessions:
+class OpenSessions:
     """The sessions by board, as far as they are known. `clock` is the time of leases."""
 
     def __init__(
         self,
         scheduler: LeaseScheduler,
-        writer: Writer,
-        records: Records,
+        writer: JournalWriter,
+        records: BoardRecords,
         rules: Rules,
         clock: Callable[[], float],
     ) -> None:
@@ -104,12 +104,12 @@ class Sessions:
         kind, session = found
         now = self._clock()
         if session.owner:
-            ended = Session(board, kind, session.owner, session.since, now, session.lease)
+            ended = EndedSession(board, kind, session.owner, session.since, now, session.lease)
             self._writer.note(ended)
         if self._records.of(board):
             self._records.change(board, kind, now, session=None)
 
-    def to_end(self, board: str, told: BoardSession) -> EndSession | None:
+    def to_end(self, board: str, told: BoardSession) -> EndSessionRequest | None:
         """Return why the session that a board has is to end, or None if it may go on."""
         session = self.of(board)
         if session is None or session.match_key != told.match_key:
@@ -118,17 +118,17 @@ class Sessions:
             try:
                 lease = self._scheduler.lease(session.lease)
             except UsageError:
-                return EndSession(told.match_key, f"lease {session.lease} has ended")
+                return EndSessionRequest(told.match_key, f"lease {session.lease} has ended")
             if not lease.state.ended:
                 return None
-            how = "released" if lease.state is State.RELEASED else lease.state.value
+            how = "released" if lease.state is LeaseState.RELEASED else lease.state.value
             why = f": {lease.why}" if lease.why else ""
-            return EndSession(told.match_key, f"lease {lease.number} has ended ({how}{why})")
+            return EndSessionRequest(told.match_key, f"lease {lease.number} has ended ({how}{why})")
         longest_s = self._rules.classes[self._rules.implicit_rank].longest_s
         if told.since_s <= longest_s:
             return None
-        return EndSession(
-            told.match_key, f"a session without a lease lasts {duration(longest_s)} at most"
+        return EndSessionRequest(
+            told.match_key, f"a session without a lease lasts {format_duration(longest_s)} at most"
         )
 
     def _begin(self, board: str, kind: str, session: OpenSession) -> None:

@@ -23,20 +23,20 @@ class Forbidden(UsageError):
     """Whoever asks may not have it."""
 
 
-def document(kind: str, body: Mapping[str, Any], status: int = 200) -> web.Response:
+def json_response(kind: str, body: Mapping[str, Any], status: int = 200) -> web.Response:
     """Return a document with its schema's name."""
     return web.json_response(text=json.dumps(views.json_document(kind, body)), status=status)
 
 
-def error(exc: FarmError, status: int | None = None) -> web.Response:
+def error_response(exc: FarmError, status: int | None = None) -> web.Response:
     """Return an error as a document: what, why and fix."""
     failure = dataclasses.asdict(exc.as_failure())
     if isinstance(exc, (NotFound, Forbidden)):
         failure["kind"] = "UsageError"
-    return document("error", {"error": failure}, status or status_of(exc))
+    return json_response("error", {"error": failure}, status or http_status(exc))
 
 
-def status_of(exc: FarmError) -> int:
+def http_status(exc: FarmError) -> int:
     """Return the HTTP status of an error."""
     if isinstance(exc, NotFound):
         return NOT_FOUND

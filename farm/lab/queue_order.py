@@ -20,7 +20,7 @@ class _Used:
     at: float = 0.0
 
 
-class Usage:
+class DecayingUsage:
     """The board seconds of each owner: those of the past count half after each half-life."""
 
     def __init__(self, half_life_s: float) -> None:
@@ -45,7 +45,7 @@ class Usage:
         return float(used.board_s * 0.5 ** (max(0.0, now - used.at) / self._half_life_s))
 
 
-def turn(lease: Lease, use: float, rules: Rules, now: float) -> Turn:
+def queue_order(lease: Lease, use: float, rules: Rules, now: float) -> Turn:
     """Return what waiting leases are sorted by; the least is next."""
     request = lease.request
     lifted = int(max(0.0, now - lease.asked_at) / rules.aging_s)
@@ -61,7 +61,9 @@ def turn(lease: Lease, use: float, rules: Rules, now: float) -> Turn:
     )
 
 
-def surely_by(ahead: Sequence[Lease], wanted: Lease, free_at: Iterable[float]) -> float | None:
+def guaranteed_start(
+    ahead: Sequence[Lease], wanted: Lease, free_at: Iterable[float]
+) -> float | None:
     """Return when a lease has its boards if all before it keep theirs to the end.
 
     `free_at` is when each board of the kind is free. None if there are too few boards.

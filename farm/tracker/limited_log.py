@@ -14,7 +14,7 @@ _PERIOD_S = 10.0
 _MOST_CHARACTERS = 500
 
 
-class Notices:
+class LimitedLog:
     """Pass on a limited number of lines in each period, and say how many were left out."""
 
     def __init__(self, say: Callable[[str], None]) -> None:

@@ -11,14 +11,14 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from farm.errors import FarmError
-from farm.lab.effects import Effects
-from farm.lab.journal import Batch, Journal, Session
-from farm.lab.records import BoardRecord
+from farm.lab.board_records import BoardRecord
+from farm.lab.journal import EndedSession, Journal, JournalBatch
+from farm.lab.scheduler_effects import SchedulerEffects
 
 Action = Callable[[], None]
 
 
-class Writer:
+class JournalWriter:
     """The only one who writes a journal. `failed` is called once if that cannot be done."""
 
     def __init__(
@@ -28,20 +28,20 @@ class Writer:
         self._journal = journal
         self._failed = failed
         self._thread = ThreadPoolExecutor(1, "lab-writer")
-        self._batch = Batch()
+        self._batch = JournalBatch()
         self._after: list[Action] = []  # of the batch that is collected
         self._writing: asyncio.Future[None] | None = None
         self._then: list[Action] = []  # of the one that is written
         self._urgent = False  # whether that one changes leases
         self._broken = False
 
-    def put(self, effects: Effects) -> None:
+    def put(self, effects: SchedulerEffects) -> None:
         """Keep what has changed, soon."""
         self._batch.add(effects)
         if effects.durable:
             self._start_soon()
 
-    def note(self, session: Session) -> None:
+    def note(self, session: EndedSession) -> None:
         """Keep a session at the next occasion; nobody waits for it."""
         self._batch.sessions.append(session)
 
@@ -95,7 +95,7 @@ class Writer:
     def _start(self) -> None:
         if self._writing or self._broken or self._batch.empty:
             return
-        batch, self._batch = self._batch, Batch()
+        batch, self._batch = self._batch, JournalBatch()
         self._then, self._after, self._urgent = self._after, [], batch.durable
         self._writing = self._loop.run_in_executor(self._thread, self._journal.write, batch)
         self._writing.add_done_callback(self._written)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from farm import sanitize
-from farm.lab.health import UNREACHABLE, CheckResult, Health, judge
+from farm.lab.health import UNREACHABLE, CheckResult, Health, judge_check
 from farm.processes import subprocesses
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class RunningCheck:
         return result_of(said, health, now)
 
 
-def begin(
+def begin_check(
     folder: Path, board: str, lease: int, profile: str, url: str, models: Sequence[str], now: float
 ) -> RunningCheck:
     """Begin a check of the board that a tracker lends at a url."""
@@ -104,7 +104,7 @@ def result_of(said: str, health: Health, now: float) -> CheckResult:
     why = sanitize.one_line(f"{wrong[0]['model']}: {wrong[0]['reason']}")[:300] if wrong else ""
     medians = [statistics.median(run["samples"]["seconds"]) for run in runs if run["samples"]]
     median_s = statistics.geometric_mean(medians) if medians else 0.0
-    return judge(not wrong, why, median_s, _facts(runs[0]), health, now)
+    return judge_check(not wrong, why, median_s, _facts(runs[0]), health, now)
 
 
 def _facts(run: Mapping[str, Any]) -> dict[str, Any]:

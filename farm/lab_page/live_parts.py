@@ -16,8 +16,8 @@ from types import TracebackType
 from farm.lab.entities import BoardView, Caller, Event, Lease
 from farm.lab.run import LabServer
 from farm.lab_page import snapshot, templates
-from farm.lab_page.history import History
-from farm.lab_page.snapshot import Snapshot
+from farm.lab_page.history import LabHistory
+from farm.lab_page.snapshot import LabSnapshot
 
 PERIOD_S = 1.0  # between two looks at the lab
 _LEAST_PERIOD_S = 0.1  # the same, after something has happened
@@ -52,12 +52,12 @@ class KindRows:
     rows: tuple[str, ...]
 
 
-class Live:
+class LiveParts:
     """The page's parts. Used as a context, it looks at the lab for as long as somebody watches."""
 
     def __init__(self, lab: LabServer) -> None:
-        self.history = History(lab.journal)
-        self.shown = snapshot.take(lab.lender, time.time())
+        self.history = LabHistory(lab.journal)
+        self.shown = snapshot.take_snapshot(lab.lender, time.time())
         self._lab = lab
         self._epoch = secrets.token_hex(4)
         self._version = 0
@@ -76,7 +76,7 @@ class Live:
         self._task: asyncio.Task[None] | None = None
         lab.control.watch(self._note)
 
-    async def __aenter__(self) -> Live:
+    async def __aenter__(self) -> LiveParts:
         """Return the parts, which are looked after from now on."""
         control = self._lab.control
         last = await control.ask(
@@ -127,7 +127,7 @@ class Live:
             await asyncio.sleep(max(0.0, _LEAST_PERIOD_S - passed_s))
             self._stale = False
             await self.history.refresh()
-            self.shown = shown = snapshot.take(self._lab.lender, time.time())
+            self.shown = shown = snapshot.take_snapshot(self._lab.lender, time.time())
             version = self._version + 1
             changed = await self._render_rows(shown, version)
             changed |= self._render_parts(shown, version)
@@ -182,7 +182,7 @@ class Live:
         self._events.extend(events)
         self._stale = True
 
-    async def _render_rows(self, shown: Snapshot, version: int) -> bool:
+    async def _render_rows(self, shown: LabSnapshot, version: int) -> bool:
         changed, now = False, shown.at
         for start in range(0, len(shown.boards), _PORTION):
             for view in shown.boards[start : start + _PORTION]:
@@ -191,7 +191,11 @@ class Live:
                     continue
                 number = before.number if before else self._number()
                 self._rows[view.name] = _Row(
-                    number, view, spark, templates.row(view, number, spark, now), version
+                    number,
+                    view,
+                    spark,
+                    templates.render_board_row(view, number, spark, now),
+                    version,
                 )
                 changed = True
             await asyncio.sleep(0)
@@ -207,12 +211,12 @@ class Live:
             self._layout, self._layout_version, changed = layout, version, True
         return changed
 
-    def _render_parts(self, shown: Snapshot, version: int) -> bool:
+    def _render_parts(self, shown: LabSnapshot, version: int) -> bool:
         drawn: dict[str, Callable[[], str]] = {
-            "tiles": lambda: templates.part("tiles", shown=shown),
-            "hands": lambda: templates.part("hands", found=shown.wants_hands()),
-            "queue": lambda: templates.part("queue", shown=shown, now=shown.at),
-            "events": lambda: templates.part(
+            "tiles": lambda: templates.render_part("tiles", shown=shown),
+            "hands": lambda: templates.render_part("hands", found=shown.wants_hands()),
+            "queue": lambda: templates.render_part("queue", shown=shown, now=shown.at),
+            "events": lambda: templates.render_part(
                 "events", events=list(self._events)[::-1], now=shown.at
             ),
         }
@@ -235,4 +239,4 @@ class Live:
 
 
 def _heading(kind: str, number: int, uses: dict[str, int]) -> Callable[[], str]:
-    return lambda: templates.part("heading", kind=kind, number=number, uses=uses)
+    return lambda: templates.render_part("heading", kind=kind, number=number, uses=uses)

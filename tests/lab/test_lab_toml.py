@@ -8,7 +8,7 @@ import pytest
 
 from farm.errors import ConfigError
 from farm.lab.entities import KnownBoard, LeaseClass
-from farm.lab.inventory import LabSettings, read_settings
+from farm.lab.lab_toml import LabSettings, read_settings
 
 WHOLE = """
 [lab]

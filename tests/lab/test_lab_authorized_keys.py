@@ -15,18 +15,26 @@ from hypothesis import strategies as st
 
 from farm.errors import UsageError
 from farm.lab.door.authorized_keys import (
-    Door,
-    Entry,
-    Key,
-    KeyFile,
+    AuthorizedKey,
+    AuthorizedKeysFile,
+    DoorSettings,
+    PublicKey,
     fingerprint,
-    line_of,
+    format_line,
     parse_key,
     parse_line,
 )
-from farm.lab.door.commands import Api, Board, CommandError, is_user, parse_command
+from farm.lab.door.commands import (
+    ApiCommand,
+    BoardCommand,
+    CommandError,
+    is_user_name,
+    parse_command,
+)
 
-DOOR = Door(Path("/opt/farm/bin/python"), Path("/srv/lab files/lab.sock"), ("127.0.0.1", 9190))
+DOOR = DoorSettings(
+    Path("/opt/farm/bin/python"), Path("/srv/lab files/lab.sock"), ("127.0.0.1", 9190)
+)
 
 
 def made(folder: Path, kind: str, *options: str) -> Path:
@@ -36,9 +44,9 @@ def made(folder: Path, kind: str, *options: str) -> Path:
     return path.with_name(f"{path.name}.pub")
 
 
-def key(number: int = 0) -> Key:
+def key(number: int = 0) -> PublicKey:
     blob = struct.pack(">I11sI32s", 11, b"ssh-ed25519", 32, number.to_bytes(32, "big"))
-    return Key("ssh-ed25519", base64.b64encode(blob).decode(), "a@b")
+    return PublicKey("ssh-ed25519", base64.b64encode(blob).decode(), "a@b")
 
 
 @pytest.mark.parametrize(
@@ -84,8 +92,8 @@ def test_a_short_key_of_rsa_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("port", "account"), [(None, False), (20007, False), (None, True)])
 def test_a_line_is_read_as_it_was_written(port: int | None, account: bool) -> None:
-    entry = Entry("alice", key(), port, account)
-    line = line_of(entry, DOOR, Path("/home/farm/.ssh/farm_keys"))
+    entry = AuthorizedKey("alice", key(), port, account)
+    line = format_line(entry, DOOR, Path("/home/farm/.ssh/farm_keys"))
     assert parse_line(line) == entry
     assert line.startswith("restrict,")
 
@@ -94,24 +102,24 @@ def test_a_line_of_an_older_farm_is_read() -> None:
     old = (
         f'restrict,command="/opt/farm/bin/farm lab door alice --socket /s" ssh-ed25519 {key().blob}'
     )
-    assert parse_line(old) == Entry("alice", Key("ssh-ed25519", key().blob))
+    assert parse_line(old) == AuthorizedKey("alice", PublicKey("ssh-ed25519", key().blob))
     assert parse_line(old.replace("lab door alice", "lab door")) is None
     assert parse_line(old.replace("lab door", "lab serve")) is None
 
 
 def test_a_path_with_a_quote_gets_into_no_line() -> None:
-    evil = Door(Path('/opt/"python'), DOOR.socket, DOOR.tracker)
+    evil = DoorSettings(Path('/opt/"python'), DOOR.socket, DOOR.tracker)
     with pytest.raises(UsageError, match="has no place there"):
-        line_of(Entry("alice", key()), evil, Path("/k"))
+        format_line(AuthorizedKey("alice", key()), evil, Path("/k"))
 
 
 def test_the_file_is_private_and_keeps_the_lines_of_others(tmp_path: Path) -> None:
-    file = KeyFile(tmp_path / "ssh" / "farm_keys")
-    file.add(Entry("alice", key()), DOOR)
+    file = AuthorizedKeysFile(tmp_path / "ssh" / "farm_keys")
+    file.add(AuthorizedKey("alice", key()), DOOR)
     file.path.write_text(f"# by hand\n{file.path.read_text()}ssh-ed25519 AAAA somebody\n")
-    file.add(Entry("bob", key(1)), DOOR)
+    file.add(AuthorizedKey("bob", key(1)), DOOR)
     assert [one.user for one in file.entries()] == ["alice", "bob"]
-    assert file.remove("alice") == [Entry("alice", key())]
+    assert file.remove("alice") == [AuthorizedKey("alice", key())]
     assert file.remove("alice") == []
     lines = file.path.read_text().splitlines()
     assert lines[:2] == ["# by hand", "ssh-ed25519 AAAA somebody"] and len(lines) == 3
@@ -120,15 +128,15 @@ def test_the_file_is_private_and_keeps_the_lines_of_others(tmp_path: Path) -> No
 
 
 def test_a_key_has_one_owner_and_a_port_one_board(tmp_path: Path) -> None:
-    file = KeyFile(tmp_path / "farm_keys")
-    file.add(Entry("alice", key()), DOOR)
-    file.add(Entry("alice", key(1)), DOOR)  # a second key of hers
-    file.add(Entry("pi5-07", key(2), 20007), DOOR)
+    file = AuthorizedKeysFile(tmp_path / "farm_keys")
+    file.add(AuthorizedKey("alice", key()), DOOR)
+    file.add(AuthorizedKey("alice", key(1)), DOOR)  # a second key of hers
+    file.add(AuthorizedKey("pi5-07", key(2), 20007), DOOR)
     for entry, words in [
-        (Entry("bob", key()), "this key is alice's already"),
-        (Entry("pi5-08", key(3), 20007), "port 20007 is pi5-07's already"),
-        (Entry("pi5-07", key(3)), "pi5-07 is a board already"),
-        (Entry("alice", key(3), 20008), "alice is a person already"),
+        (AuthorizedKey("bob", key()), "this key is alice's already"),
+        (AuthorizedKey("pi5-08", key(3), 20007), "port 20007 is pi5-07's already"),
+        (AuthorizedKey("pi5-07", key(3)), "pi5-07 is a board already"),
+        (AuthorizedKey("alice", key(3), 20008), "alice is a person already"),
     ]:
         with pytest.raises(UsageError, match=words):
             file.add(entry, DOOR)
@@ -137,14 +145,16 @@ def test_a_key_has_one_owner_and_a_port_one_board(tmp_path: Path) -> None:
 def test_two_who_add_at_once_lose_nothing(tmp_path: Path) -> None:
     def add(first: int) -> None:
         for number in range(first, first + 20):
-            KeyFile(tmp_path / "farm_keys").add(Entry(f"u{number}", key(number)), DOOR)
+            AuthorizedKeysFile(tmp_path / "farm_keys").add(
+                AuthorizedKey(f"u{number}", key(number)), DOOR
+            )
 
     threads = [threading.Thread(target=add, args=(first,)) for first in (0, 100)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(KeyFile(tmp_path / "farm_keys").entries()) == 40
+    assert len(AuthorizedKeysFile(tmp_path / "farm_keys").entries()) == 40
 
 
 @given(st.binary(max_size=300))
@@ -154,14 +164,18 @@ def test_a_command_is_one_of_two_or_refused(text: bytes) -> None:
     except CommandError as exc:
         assert str(exc).isprintable()
     else:
-        assert found == Api() or (isinstance(found, Board) and text == f"board {found[0]}".encode())
+        assert found == ApiCommand() or (
+            isinstance(found, BoardCommand) and text == f"board {found[0]}".encode()
+        )
 
 
 @given(st.text(max_size=40))
 def test_no_name_of_a_user_has_anything_that_a_shell_acts_on(name: str) -> None:
-    assert not is_user(name) or name.replace("_", "").replace(".", "").replace("-", "").isalnum()
+    assert (
+        not is_user_name(name) or name.replace("_", "").replace(".", "").replace("-", "").isalnum()
+    )
 
 
 @pytest.mark.parametrize("name", ["", "A", "-a", "a b", "a\n", "a" * 33, "..", 'a"', "root;id"])
 def test_a_name_of_another_form_is_none(name: str) -> None:
-    assert not is_user(name)
+    assert not is_user_name(name)

@@ -10,18 +10,18 @@ from collections.abc import Mapping
 from aiohttp import web
 
 from farm import metrics
-from farm.lab.control import Control
-from farm.lab.entities import RANKS, Event, Lease, State
-from farm.lab_page.snapshot import take
-from farm.tracker import of_summary
+from farm.lab.control_socket import ControlSocket
+from farm.lab.entities import RANKS, Event, Lease, LeaseState
+from farm.lab_page.snapshot import take_snapshot
+from farm.tracker import metrics_of_summary
 
 _LAG_PERIOD_S = 1.0
 
 
-class Numbers:
+class LabMetrics:
     """Counters since the start of the server, and gauges of its present state."""
 
-    def __init__(self, control: Control) -> None:
+    def __init__(self, control: ControlSocket) -> None:
         self._control = control
         self._events: Counter[str] = Counter()
         self._grants: Counter[tuple[str, str]] = Counter()
@@ -47,7 +47,7 @@ class Numbers:
     def text(self) -> str:
         """Return the numbers in Prometheus's format."""
         lender, now = self._control.lender, time.time()
-        shown = take(lender, now)
+        shown = take_snapshot(lender, now)
         boards = metrics.Metric("farm_lab_boards", "Boards by kind and use.")
         uses = Counter((one.kind, one.use) for one in shown.boards)
         boards.values += [
@@ -65,7 +65,7 @@ class Numbers:
             "counter",
         )
         queued = Counter(
-            one.request.rank for one in lender.scheduler.leases() if one.state is State.QUEUED
+            one.request.rank for one in lender.scheduler.leases() if one.state is LeaseState.QUEUED
         )
         active = Counter(one.request.rank for one in shown.active)
         queue = metrics.Metric(
@@ -95,7 +95,7 @@ class Numbers:
         lag = metrics.Metric(
             "farm_lab_loop_lag_seconds", "How late the event loop woke last.", [({}, self._lag_s)]
         )
-        beside = of_summary(lender.summary(asyncio.get_running_loop().time()))
+        beside = metrics_of_summary(lender.summary(asyncio.get_running_loop().time()))
         return beside + metrics.format_metrics(
             [boards, fit, ended, queue, leases, grants, waited, events, lag]
         )

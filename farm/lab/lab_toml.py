@@ -15,7 +15,7 @@ from farm import sanitize
 from farm.config.profiles import built_in_profiles
 from farm.config.toml_lines import ParseResult, parse
 from farm.errors import ConfigError, UsageError, did_you_mean
-from farm.lab.checking import MODELS
+from farm.lab.board_checks import MODELS
 from farm.lab.durations import parse_duration
 from farm.lab.entities import RANKS, Cooldown, KnownBoard, LeaseClass, Rules
 from farm.lab.health import DAY_S, HealthRules

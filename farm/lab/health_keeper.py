@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING
 
 from farm import sanitize
 from farm.errors import FarmError, UsageError, did_you_mean
-from farm.lab import checking, health
+from farm.lab import board_checks, health
+from farm.lab.board_records import OpenSession
 from farm.lab.entities import Caller, KnownBoard
 from farm.lab.health import CheckResult, Fault, Health, HealthRules
 from farm.lab.lender import LabLender
-from farm.lab.records import OpenSession
 from farm.processes import subprocesses
 from farm.tracker.agent_messages import SessionEnded
 from farm.types import new_lease_key
@@ -68,7 +68,7 @@ class HealthKeeper:
         self._url = url
         self._clock = clock
         self._profile_of = profile_of
-        self._checks: dict[str, checking.RunningCheck] = {}
+        self._checks: dict[str, board_checks.RunningCheck] = {}
         self._cycles: dict[str, _PowerCycle] = {}
         self._missing: dict[str, float] = {}  # boards that are not heard, since when
         self._cooling: dict[str, float] = {}  # boards that rest, since when
@@ -150,7 +150,7 @@ class HealthKeeper:
         self._allowed(board, caller)
         now = self._clock()
         self._lender.scheduler.note("board-returned", now, board, None, caller.name, why)
-        self._change(board, health.returned(self.of(board), now))
+        self._change(board, health.returned_to_service(self.of(board), now))
 
     def of(self, board: str) -> Health:
         """Return the health of a board."""
@@ -214,12 +214,12 @@ class HealthKeeper:
 
     def _begin_check(self, board: str, now: float) -> None:
         key = new_lease_key()
-        lease = self._lender.scheduler.take_for_check(board, key, checking.CHECK_S, now)
+        lease = self._lender.scheduler.take_for_check(board, key, board_checks.CHECK_S, now)
         if lease is None:
             return
         self._lender.know(lease)
         self._wanted.discard(board)
-        self._checks[board] = checking.begin(
+        self._checks[board] = board_checks.begin_check(
             self._folder,
             board,
             lease.number,
@@ -231,14 +231,16 @@ class HealthKeeper:
 
     def _end_checks(self, now: float) -> None:
         for board, check in list(self._checks.items()):
-            late = now - check.began_at > checking.CHECK_S
+            late = now - check.began_at > board_checks.CHECK_S
             if not check.done and not late:
                 continue
             if check.done:
                 result = check.result(self.of(board), now)
             else:
                 check.stop()
-                result = CheckResult(now, health.UNREACHABLE, f"no end in {checking.CHECK_S:.0f} s")
+                result = CheckResult(
+                    now, health.UNREACHABLE, f"no end in {board_checks.CHECK_S:.0f} s"
+                )
             self._take_in(board, result)  # first, or the board would be lent meanwhile
             del self._checks[board]
             with contextlib.suppress(FarmError):  # the lease has ended by itself
@@ -260,7 +262,7 @@ class HealthKeeper:
             return False
         if self._lender.scheduler.holder(board) is not None:
             return True
-        if health.may_cycle(found.cycled_at, self._rules, now):
+        if health.may_power_cycle(found.cycled_at, self._rules, now):
             self._begin_cycle(board, known, "farm")
         return True
 
@@ -275,7 +277,7 @@ class HealthKeeper:
             child = subprocesses.start_program(known.power, log=log, own_group=True)
         except OSError as exc:
             why = f"the power hook cannot be run: {exc.strerror or exc}"
-            self._change(board, health.needs_hands(self.of(board), why, now))
+            self._change(board, health.needs_a_person(self.of(board), why, now))
             return
         self._cycles[board] = _PowerCycle(child, log, now, self._lender.peer_of(board))
         self._apply(board, self.of(board))
@@ -293,9 +295,9 @@ class HealthKeeper:
                 subprocesses.end_program(cycle.child, group=True)
                 said = subprocesses.last_lines(cycle.log.read_text(errors="replace"), 1)
                 why = sanitize.one_line(f"the power hook failed: {said}")[:300]
-                self._finish_cycle(board, health.needs_hands(found, why, now))
+                self._finish_cycle(board, health.needs_a_person(found, why, now))
             elif cycle.vanished and here:
-                self._finish_cycle(board, health.after_cycle(found, self._rules, now))
+                self._finish_cycle(board, health.after_power_cycle(found, self._rules, now))
             elif passed_s > self._rules.back_s:
                 if cycle.vanished:
                     why = f"not back {passed_s:.0f} s after its power was cycled"
@@ -303,7 +305,7 @@ class HealthKeeper:
                     found = health.recovery_failed(cycled, why, self._rules, now)
                 else:
                     why = "the power hook did nothing: the board was here all the time"
-                    found = health.needs_hands(found, why, now)
+                    found = health.needs_a_person(found, why, now)
                 self._finish_cycle(board, found)
 
     def _finish_cycle(self, board: str, found: Health) -> None:
@@ -370,7 +372,7 @@ class HealthKeeper:
         return self._known.get(board)
 
 
-def remove_old(folder: Path) -> None:
+def remove_old_check_folders(folder: Path) -> None:
     """Remove what the checks of an earlier server have left."""
     for path in folder.glob("check-*"):
         shutil.rmtree(path, ignore_errors=True)

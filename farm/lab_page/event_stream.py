@@ -16,19 +16,19 @@ from collections.abc import AsyncGenerator
 from aiohttp import web
 
 from farm.errors import LinkError
-from farm.lab.control import Control
-from farm.lab_page.live import Live
-from farm.lab_page.rest import whole
+from farm.lab.control_socket import ControlSocket
+from farm.lab_page.live_parts import LiveParts
+from farm.lab_page.rest import parse_whole_number
 
 MOST_STREAMS = 256
 _ALIVE_S = 15.0  # after which a comment says that the connection lives
 _RETRY_MS = 1000
 
 
-class Stream:
+class EventStream:
     """The streams that are open."""
 
-    def __init__(self, control: Control, live: Live) -> None:
+    def __init__(self, control: ControlSocket, live: LiveParts) -> None:
         self._control = control
         self._live = live
         self._open: set[asyncio.Task[None]] = set()
@@ -41,7 +41,7 @@ class Stream:
         """Send the events after Last-Event-ID or ?since=; without these, those to come."""
         since = _resumed(request.headers.get("Last-Event-ID", ""))
         if since is None:
-            since = whole(request, "since", self._control.last_event)
+            since = parse_whole_number(request, "since", self._control.last_event)
         if (
             since > self._control.last_event
         ):  # of a lab whose record was lost: its numbers mean nothing here

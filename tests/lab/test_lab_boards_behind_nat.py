@@ -22,15 +22,21 @@ from timeouts import LIMIT_S, wait_until
 from farm import transports
 from farm.errors import DeviceError, UsageError
 from farm.processes import subprocesses
-from farm.transports.ssh.systemd_tunnel import UNIT, Tunnel, host_keys, tunnel_of, unit_text
+from farm.transports.ssh.systemd_tunnel import (
+    UNIT,
+    LabTunnel,
+    known_hosts_lines,
+    parse_tunnel,
+    unit_text,
+)
 from farm.types import Device, Profile
 
 PORT = 20007
 CACHE = os.environ.get("FARM_CACHE") or str(Path.home() / ".cache" / "farm")  # has the agent
 # Stands for the router: it reaches the lab's sshd by a Unix socket, whatever network it is in
 PROXY = (
-    "import socket, sys; from farm.lab.door.pump import pump; "
-    "peer = socket.socket(socket.AF_UNIX); peer.connect(sys.argv[1]); pump(peer)"
+    "import socket, sys; from farm.lab.door.pump import pump_bytes; "
+    "peer = socket.socket(socket.AF_UNIX); peer.connect(sys.argv[1]); pump_bytes(peer)"
 )
 
 
@@ -81,10 +87,10 @@ def test_a_board_behind_nat_is_leased_through_the_tunnel_of_its_unit(
     served: Door, tmp_path: Path
 ) -> None:
     url = served.sshd.url.replace("ssh", "lab", 1)
-    tunnel = Tunnel(url, "pi5-07", PORT, f"127.0.0.1:{served.lab.port}")
+    tunnel = LabTunnel(url, "pi5-07", PORT, f"127.0.0.1:{served.lab.port}")
     folder = tmp_path / "service"
     folder.mkdir()
-    (folder / "lab_hosts").write_text(host_keys(tunnel))
+    (folder / "lab_hosts").write_text(known_hosts_lines(tunnel))
     (folder / "lab_key").write_bytes(served.key_of("pi5-07").read_bytes())
     (folder / "lab_key").chmod(0o600)
     unit = unit_text(tunnel, str(folder), is_root=True)
@@ -119,7 +125,7 @@ def test_a_board_behind_nat_is_leased_through_the_tunnel_of_its_unit(
 )
 def test_a_url_that_is_no_way_to_a_lab_is_refused(lab: str) -> None:
     with pytest.raises(UsageError, match=re.escape(f"--lab {lab} is no ")):
-        tunnel_of(lab, "pi5-07", PORT, "")
+        parse_tunnel(lab, "pi5-07", PORT, "")
 
 
 def test_a_lab_whose_host_key_is_not_known_here_is_not_guessed(
@@ -127,7 +133,7 @@ def test_a_lab_whose_host_key_is_not_known_here_is_not_guessed(
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     with pytest.raises(DeviceError, match="is not known here"):
-        host_keys(tunnel_of("lab://farm@lab.invalid", "pi5-07", PORT, ""))
+        known_hosts_lines(parse_tunnel("lab://farm@lab.invalid", "pi5-07", PORT, ""))
 
 
 @pytest.mark.parametrize("is_root", [True, False])
@@ -139,7 +145,7 @@ def test_systemd_has_nothing_to_say_against_its_unit(tmp_path: Path, is_root: bo
     file = tmp_path / UNIT
     file.write_text(
         unit_text(
-            tunnel_of("lab://farm@lab:2222", "pi5-07", PORT, ""), str(folder), is_root=is_root
+            parse_tunnel("lab://farm@lab:2222", "pi5-07", PORT, ""), str(folder), is_root=is_root
         )
     )
     scope = "--system" if is_root else "--user"
@@ -161,11 +167,11 @@ def test_a_board_gets_the_address_that_an_alias_stands_for(
     keygen(tmp_path / "key")
     key = (tmp_path / "key.pub").read_text().split()[:2]
     (tmp_path / ".ssh" / "known_hosts").write_text(f"the-lab {' '.join(key)}\n")
-    tunnel = tunnel_of("lab://farm@lab", "pi5-07", PORT, "")
-    assert host_keys(tunnel) == f"[lab.example.org]:2222 {' '.join(key)}\n"
+    tunnel = parse_tunnel("lab://farm@lab", "pi5-07", PORT, "")
+    assert known_hosts_lines(tunnel) == f"[lab.example.org]:2222 {' '.join(key)}\n"
     assert '"-p" "2222" "-l" "farm" "Lab.example.org"' in unit_text(tunnel, "/x", is_root=True)
 
 
 def test_a_folder_begins_no_line_of_its_own_in_the_unit() -> None:
     with pytest.raises(DeviceError, match="control character"):
-        unit_text(tunnel_of("lab://farm@lab", "b", PORT, ""), "/x\nExecStartPre=x", is_root=True)
+        unit_text(parse_tunnel("lab://farm@lab", "b", PORT, ""), "/x\nExecStartPre=x", is_root=True)

@@ -16,7 +16,7 @@ MOST_RETURN_BYTES = 256 << 20  # what a client may download by one call of a fun
 _WORD = struct.Struct("<i")
 
 
-class SafePassage:
+class FilteredSession:
     """One session, whose client has greeted already. Two threads may use it, one for each way."""
 
     def __init__(self) -> None:

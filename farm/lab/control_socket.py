@@ -21,16 +21,16 @@ from typing import Any
 
 from farm.errors import FarmError, UsageError, did_you_mean
 from farm.lab import refusals
-from farm.lab.callers import Connections, caller_of
-from farm.lab.codec import shown_board, shown_lease
-from farm.lab.door.commands import is_user
-from farm.lab.door.handover import WAIT_S, Handover, Lab
-from farm.lab.entities import Caller, Event, Lease, LeaseRequest, State
+from farm.lab.callers import ControlConnections, caller_of
+from farm.lab.codec import board_for_display, lease_for_display
+from farm.lab.door.commands import is_user_name
+from farm.lab.door.handover import WAIT_S, BoardHandover, LabFunctions
+from farm.lab.entities import Caller, Event, Lease, LeaseRequest, LeaseState
+from farm.lab.health_keeper import HealthKeeper
 from farm.lab.journal import Journal
-from farm.lab.keeper import HealthKeeper
+from farm.lab.journal_writer import JournalWriter
 from farm.lab.lender import LabLender
-from farm.lab.writer import Writer
-from farm.lab_client.client import PROTOCOL, reachable
+from farm.lab_client.client import PROTOCOL, reachable_address
 from farm.sanitize import is_unicode
 from farm.types import new_lease_key
 
@@ -46,7 +46,7 @@ Watcher = Callable[
 ]  # leases that changed, and events, once they are kept
 
 
-class Fields:
+class RequestFields:
     """The fields of a request, each of which is checked as it is read."""
 
     def __init__(self, body: Mapping[str, Any]) -> None:
@@ -98,14 +98,14 @@ class Fields:
         value = self._body.get(name, [])
         if not isinstance(value, list) or len(value) > 20:
             raise _bad(name, "at most 20 texts of at most 200 characters")
-        return tuple(Fields({name: one}).text(name) for one in value)
+        return tuple(RequestFields({name: one}).text(name) for one in value)
 
     def flag(self, name: str) -> bool:
         """Return whether a field is true."""
         return self._body.get(name) is True
 
 
-class Control:
+class ControlSocket:
     """The lab's answers to its people. `tracker` is where TVM's clients find it.
 
     `last_event` is the number of the newest event. With a page, `open_page` returns a link to it
@@ -116,7 +116,7 @@ class Control:
         self,
         lender: LabLender,
         journal: Journal,
-        writer: Writer,
+        writer: JournalWriter,
         clock: Callable[[], float],
         tracker: tuple[str, int],
         last_event: int = 0,
@@ -132,18 +132,18 @@ class Control:
         self._clock = clock
         self._waiting: dict[int, set[asyncio.Future[None]]] = {}  # by lease
         self._readers: set[asyncio.Queue[Event]] = set()
-        self._connections = Connections()
-        self._handover = Handover(
-            Lab(
+        self._connections = ControlConnections()
+        self._handover = BoardHandover(
+            LabFunctions(
                 lender.scheduler.lease,
                 self._changed,
                 lender.address,
                 lender.is_listed,
                 lender.connection,
-                lambda: (reachable(self.tracker[0]), self.tracker[1]),
+                lambda: (reachable_address(self.tracker[0]), self.tracker[1]),
             )
         )
-        self._actions: dict[str, Callable[[Fields, Caller], Awaitable[dict[str, Any]]]] = {
+        self._actions: dict[str, Callable[[RequestFields, Caller], Awaitable[dict[str, Any]]]] = {
             "hello": self._hello,
             "boards": self._boards,
             "leases": self._leases,
@@ -220,7 +220,7 @@ class Control:
                     raise refused
                 body = _parsed(line)
                 if body.get("do") in ("board", "watch"):
-                    await self._hand_over(Fields(body), caller, reader, writer)
+                    await self._hand_over(RequestFields(body), caller, reader, writer)
                     return
                 fields, action = self._action(body)
                 if action == self._speak_for:
@@ -246,7 +246,7 @@ class Control:
 
     def _action(
         self, body: Mapping[str, Any]
-    ) -> tuple[Fields, Callable[[Fields, Caller], Awaitable[dict[str, Any]]]]:
+    ) -> tuple[RequestFields, Callable[[RequestFields, Caller], Awaitable[dict[str, Any]]]]:
         do = body.get("do")
         if not isinstance(do, str) or do not in self._actions:
             raise UsageError(
@@ -254,11 +254,11 @@ class Control:
                 did_you_mean(str(do)[:100], self._actions),
                 '{"do": "hello"}',
             )
-        return Fields(body), self._actions[do]
+        return RequestFields(body), self._actions[do]
 
     async def _hand_over(
         self,
-        fields: Fields,
+        fields: RequestFields,
         caller: Caller,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
@@ -272,20 +272,22 @@ class Control:
             wait_s = fields.seconds("wait_s", WAIT_S)
             await self._handover.board(number, wait_s, caller, reader, writer)
 
-    def _speaker(self, fields: Fields, caller: Caller, writer: asyncio.StreamWriter) -> Caller:
+    def _speaker(
+        self, fields: RequestFields, caller: Caller, writer: asyncio.StreamWriter
+    ) -> Caller:
         """Return who is behind the door, which runs as the server's account. Raises UsageError."""
         name = fields.text("user")
         if not caller.is_server:
-            raise refusals.not_the_door(caller)
-        if not is_user(name):
-            raise refusals.no_user(name)
+            raise refusals.not_allowed_to_impersonate(caller)
+        if not is_user_name(name):
+            raise refusals.invalid_user_name(name)
         self._connections.speak_for(writer, name)
         return Caller(name)
 
-    async def _speak_for(self, _: Fields, caller: Caller) -> dict[str, Any]:
+    async def _speak_for(self, _: RequestFields, caller: Caller) -> dict[str, Any]:
         return {"you": caller.name}
 
-    async def _expel(self, fields: Fields, caller: Caller) -> dict[str, Any]:
+    async def _expel(self, fields: RequestFields, caller: Caller) -> dict[str, Any]:
         """End all leases of a user, and hang up on the door's connections for them."""
         if not caller.admin:
             raise refusals.not_an_administrator(caller)
@@ -299,7 +301,7 @@ class Control:
         self._connections.hang_up_on(name)
         return {"leases": [lease.number for lease in owned]}
 
-    async def _hello(self, _: Fields, caller: Caller) -> dict[str, Any]:
+    async def _hello(self, _: RequestFields, caller: Caller) -> dict[str, Any]:
         host, port = self.tracker
         return {
             "protocol": PROTOCOL,
@@ -308,9 +310,9 @@ class Control:
             "tracker": {"host": host, "port": port},
         }
 
-    async def _boards(self, _: Fields, __: Caller) -> dict[str, Any]:
+    async def _boards(self, _: RequestFields, __: Caller) -> dict[str, Any]:
         shown = [
-            shown_board(
+            board_for_display(
                 board,
                 self.lender.address(board.name),
                 self.lender.agent(board.name),
@@ -321,17 +323,17 @@ class Control:
         await self._kept()
         return {"boards": shown}
 
-    async def _leases(self, fields: Fields, _: Caller) -> dict[str, Any]:
+    async def _leases(self, fields: RequestFields, _: Caller) -> dict[str, Any]:
         scheduler = self.lender.scheduler
         found = scheduler.remembered() if fields.flag("ended") else scheduler.leases()
         shown = [self._shown(lease) for lease in sorted(found, key=lambda one: one.number)]
         await self._kept()
         return {"leases": shown}
 
-    async def _lease(self, fields: Fields, caller: Caller) -> dict[str, Any]:
+    async def _lease(self, fields: RequestFields, caller: Caller) -> dict[str, Any]:
         return await self._told(self.lender.scheduler.lease(fields.whole("lease")), caller)
 
-    async def _request(self, fields: Fields, caller: Caller) -> dict[str, Any]:
+    async def _request(self, fields: RequestFields, caller: Caller) -> dict[str, Any]:
         request = LeaseRequest(
             caller.name,
             fields.text("kind"),
@@ -350,9 +352,9 @@ class Control:
         self.lender.settle()
         return await self._told(lease, caller)
 
-    async def _wait(self, fields: Fields, caller: Caller) -> dict[str, Any]:
+    async def _wait(self, fields: RequestFields, caller: Caller) -> dict[str, Any]:
         lease = self.lender.scheduler.lease(fields.whole("lease"))
-        if lease.state is State.QUEUED:
+        if lease.state is LeaseState.QUEUED:
             future = self._changed(lease.number)
             try:
                 async with asyncio.timeout(
@@ -377,38 +379,38 @@ class Control:
         future.add_done_callback(forget)
         return future
 
-    async def _heartbeat(self, fields: Fields, caller: Caller) -> dict[str, Any]:
+    async def _heartbeat(self, fields: RequestFields, caller: Caller) -> dict[str, Any]:
         return await self._told(
             self.lender.scheduler.heartbeat(fields.whole("lease"), caller, self._clock()), caller
         )
 
-    async def _keep(self, fields: Fields, caller: Caller) -> dict[str, Any]:
+    async def _keep(self, fields: RequestFields, caller: Caller) -> dict[str, Any]:
         lease = self.lender.scheduler.keep(fields.whole("lease"), caller, self._clock())
         self.lender.settle()
         return await self._told(lease, caller)
 
-    async def _extend(self, fields: Fields, caller: Caller) -> dict[str, Any]:
+    async def _extend(self, fields: RequestFields, caller: Caller) -> dict[str, Any]:
         lease = self.lender.scheduler.extend(
             fields.whole("lease"), caller, fields.seconds("by_s"), self._clock()
         )
         self.lender.settle()
         return await self._told(lease, caller)
 
-    async def _end(self, fields: Fields, caller: Caller) -> dict[str, Any]:
+    async def _end(self, fields: RequestFields, caller: Caller) -> dict[str, Any]:
         lease = self.lender.scheduler.end(
             fields.whole("lease"), caller, self._clock(), fields.text("why", "")
         )
         self.lender.settle()
         return await self._told(lease, caller)
 
-    async def _events(self, fields: Fields, _: Caller) -> dict[str, Any]:
+    async def _events(self, fields: RequestFields, _: Caller) -> dict[str, Any]:
         if fields.flag("follow"):
             return {}
         most = min(_MOST_EVENTS, max(1, fields.whole("most", _MOST_EVENTS)))
         events = await self._read(fields.whole("since", 0), most)
         return {"events": [dataclasses.asdict(event) for event in events]}
 
-    async def _page(self, _: Fields, caller: Caller) -> dict[str, Any]:
+    async def _page(self, _: RequestFields, caller: Caller) -> dict[str, Any]:
         if self.open_page is None:
             raise UsageError(
                 "the lab has no page",
@@ -417,7 +419,7 @@ class Control:
             )
         return {"url": self.open_page(caller)}
 
-    async def _care(self, fields: Fields, caller: Caller) -> dict[str, Any]:
+    async def _care(self, fields: RequestFields, caller: Caller) -> dict[str, Any]:
         """Do what an administrator wants with a board."""
         board, why = fields.text("board"), fields.text("why", "")
         if (keeper := self.keeper) is None:
@@ -496,10 +498,10 @@ class Control:
             lease = self.lender.scheduler.lease(lease.number)
         prospect = (
             self.lender.scheduler.prospect(lease, self._clock())
-            if lease.state is State.QUEUED
+            if lease.state is LeaseState.QUEUED
             else None
         )
-        return shown_lease(lease, prospect, key)
+        return lease_for_display(lease, prospect, key)
 
 
 async def _write_event(writer: asyncio.StreamWriter, event: Event) -> None:

@@ -43,7 +43,7 @@ class BoardRecord:
     health: Health | None = None
 
 
-class Records:
+class BoardRecords:
     """The records of all boards, and which have changed since they were last kept."""
 
     def __init__(self, past: Iterable[BoardRecord]) -> None:

@@ -15,12 +15,12 @@ from typing import Any
 from farm import store
 from farm.config.urls import parse_door
 from farm.errors import LinkError, UsageError
-from farm.lab_client.client import SOCKET, LabClient, connected
-from farm.lab_client.leasing import BoardSession, Lab
+from farm.lab_client.client import SOCKET, LabClient, connect_unix_socket
+from farm.lab_client.leasing import BoardSession, LabAccess
 from farm.processes.cancellation import interruptible
 from farm.prompts import Ask, answer_nothing
 from farm.rpc.blocking_connection import BlockingConnection
-from farm.transports.lab.answers import MOST_LINE_BYTES, board_of
+from farm.transports.lab.answers import MOST_LINE_BYTES, parse_board_head
 from farm.transports.lab.door import HEAD_S, SshLab
 from farm.types import Device
 
@@ -37,16 +37,16 @@ def ssh_url(device: Device) -> str:
     return f"ssh://{device.url.removeprefix('lab://').partition('/')[0]}"
 
 
-def reach(
+def reach_lab(
     device: Device, ask: Ask = answer_nothing, limit_s: float = LOGIN_S
-) -> AbstractContextManager[Lab]:
+) -> AbstractContextManager[LabAccess]:
     """Reach the lab of a device. Raises FarmError."""
     if is_local(device):
         return contextlib.nullcontext(LocalLab(socket_path()))
     return SshLab(device.name, ssh_url(device), ask, limit_s)
 
 
-def at_door(url: str, ask: Ask = answer_nothing) -> AbstractContextManager[Lab]:
+def reach_lab_at_door(url: str, ask: Ask = answer_nothing) -> AbstractContextManager[LabAccess]:
     """Reach the lab behind a door, lab://[user@]host[:port]. Raises UsageError."""
     try:
         parse_door(url)
@@ -74,7 +74,7 @@ class LocalLab:
     @contextlib.contextmanager
     def session(self, lease: int, wait_s: float) -> Iterator[BoardSession]:
         """Open a session with an idle board of a lease. Raises FarmError."""
-        with contextlib.closing(connected(self._path)) as control:
+        with contextlib.closing(connect_unix_socket(self._path)) as control:
             control.settimeout(wait_s + HEAD_S)
             with interruptible(partial(control.shutdown, socket.SHUT_RDWR)):
                 control.sendall(_line({"do": "board", "lease": lease, "wait_s": wait_s}))
@@ -85,7 +85,7 @@ class LocalLab:
                         raise LinkError("the lab server hung up", f"at {self._path}", "try again")
                     data += piece
                     descriptors += found
-            head = board_of(data)
+            head = parse_board_head(data)
             with socket.socket(fileno=descriptors[0]) as board:
                 yield BoardSession(head.board, head.match_key, board, BlockingConnection(board))
 
