@@ -274,9 +274,10 @@ def test_the_verdicts_of_the_docs_are_all_there_are() -> None:
 
 def test_the_docs_name_every_schema(generated: ModuleType) -> None:
     sources = "".join(path.read_text("utf-8") for path in PACKAGE.rglob("*.py"))
-    written = {f"farm/{kind}/1" for kind in re.findall(r'\bdocument\(\s*"(\w+)"', sources)} | set(
-        re.findall(r'"(farm/\w+/\d+)"', sources)
-    )
+    written = {
+        f"farm/{kind}/1"
+        for kind in re.findall(r'\b(?:\w+_)?(?:document|json_response)\(\s*"(\w+)"', sources)
+    } | set(re.findall(r'"(farm/\w+/\d+)"', sources))
     assert set(re.findall(r"`(farm/\w+/\d+)`", MANUAL)) == written
     files = {"farm/int8/1", "farm/float16/1"}
     assert (
