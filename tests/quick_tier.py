@@ -28,7 +28,7 @@ PATHS = (
     "store/test_predictions.py",
     "store/test_postgres_urls.py",
     "test_agreement.py",
-    "test_builds_per_device.py",
+    "test_one_build_for_many_devices.py",
     "test_colours.py",
     "test_dashboard.py",
     "test_dashboard_device_lines.py",

@@ -10,8 +10,8 @@ from pathlib import Path
 import faulty_kernels
 import numpy as np
 import pytest
+from host_profile import HOST
 from onnx_models import graph, node, save
-from this_machine import HOST
 
 from farm.compiler.diagnostics import guarded_run
 from farm.compiler.diagnostics.guarded_memory import FILL, GuardedBuffer, GuardSide

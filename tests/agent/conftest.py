@@ -7,7 +7,7 @@ from pathlib import Path
 
 import agent_models
 import pytest
-from agent_running import QEMU, Agent
+from agent_processes import QEMU, Agent
 
 from farm.processes import subprocesses
 

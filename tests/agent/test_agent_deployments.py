@@ -26,7 +26,7 @@ from agent_calls import (
     in_sessions,
     put,
 )
-from agent_running import Agent, begin_client
+from agent_processes import Agent, begin_client
 from timeouts import LIMIT_S
 
 Start = Callable[..., Agent]

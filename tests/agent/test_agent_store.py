@@ -25,7 +25,7 @@ from agent_calls import (
     in_sessions,
     put,
 )
-from agent_running import Agent, client
+from agent_processes import Agent, client
 from timeouts import wait_until
 
 from farm.errors import BuildError

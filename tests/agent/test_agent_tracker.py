@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 from agent_models import SmallModel
-from agent_running import Agent, client
-from test_agent_hostile import inputs
+from agent_processes import Agent, client
+from test_agent_hostile_clients import inputs
 from timeouts import LIMIT_S, wait_until
 
 from farm.processes import subprocesses

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from timeouts import wait_until
 
-ADBD = Path(__file__).with_name("adbd.py")
+ADBD = Path(__file__).with_name("adbd_stand_in.py")
 PROPERTIES = {
     "ro.product.manufacturer": "Stand-in",
     "ro.product.model": "Board One",

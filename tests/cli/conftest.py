@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from farm_running import DEVICES, DIGITS, QUICK, Farm
+from farm_processes import DEVICES, DIGITS, QUICK, Farm
 from onnx import TensorProto, helper, numpy_helper
 from ssh_server import SshServer, ssh_server
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from this_machine import HOST
+from host_profile import HOST
 
 from farm.compiler import host_run
 from farm.importers.imported_model import ImportedModel

@@ -13,10 +13,10 @@ import pytest
 pytest.importorskip("tflite")
 pytest.importorskip("ai_edge_litert")
 
+from host_profile import HOST
 from operator_types import types_of
 from PIL import Image
 from tflite_models import Graph
-from this_machine import HOST
 
 from farm import importers
 from farm.compiler import host_run

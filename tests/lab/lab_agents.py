@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from timeouts import LIMIT_S, wait_until
-from tracker_wire import HOST, REQUEST, Wire
+from tracker_processes import HOST, REQUEST, Wire
 
 from farm.processes.deadline import Deadline
 from farm.rpc.blocking_connection import BlockingConnection, run_to_completion

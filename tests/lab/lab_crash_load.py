@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lab_process import Lab
-from tracker_wire import PENDING, REQUEST, Wire
+from tracker_processes import PENDING, REQUEST, Wire
 
 from farm.errors import FarmError, LinkError
 from farm.lab_client.client import LabClient, connect

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from timeouts import wait_until
-from tracker_wire import Wire
+from tracker_processes import Wire
 
 from farm.lab_client.client import LabClient
 

@@ -15,7 +15,7 @@ from lab_agents import AgentBoard, Start, agent_boards, handed_out, session_with
 from lab_process import Board, Lab, lab
 from lossy_network import BOARD, DESK, inside, lossy_network
 from timeouts import LIMIT_S, wait_until
-from tracker_wire import REQUEST, Wire
+from tracker_processes import REQUEST, Wire
 
 from farm.lab.entities import Rules
 from farm.lab.journal_writer import JournalWriter

@@ -21,7 +21,7 @@ import jsonschema
 import pytest
 from lab_process import Board, Lab, lab
 from timeouts import LIMIT_S, wait_until
-from tracker_wire import MAGIC, PING, REQUEST, Wire
+from tracker_processes import MAGIC, PING, REQUEST, Wire
 
 from farm.errors import DeviceError, LinkError, UsageError
 from farm.lab.relay import LeasedBoards, LeaseRelay
@@ -289,7 +289,7 @@ def test_a_second_server_of_the_same_folder_is_refused(served: Lab) -> None:
 def test_run_gives_a_program_a_tracker_of_its_own_and_gives_the_board_back(served: Lab) -> None:
     first, second = Board(served.port, at=9090), Board(served.port, at=9091)
     program = (
-        "import os, sys; sys.path[:0] = sys.argv[1:]; from tracker_wire import Wire; wire = "
+        "import os, sys; sys.path[:0] = sys.argv[1:]; from tracker_processes import Wire; wire = "
         "Wire(int(os.environ['TVM_TRACKER_PORT']));"
         "print(wire.summary()['server_info'], wire.ask([4, 'pi5', '', 1]), wire.ask([4, 'pi4', "
         "'', 1])); sys.exit(3)"

@@ -15,7 +15,7 @@ import pytest
 from lab_http import Paged, paged
 from lab_process import Board
 from timeouts import wait_until
-from tracker_wire import PENDING, REQUEST, Wire
+from tracker_processes import PENDING, REQUEST, Wire
 
 from farm.lab.journal import BoardUse
 from farm.lab_page.gantt import gantt_rows

@@ -18,11 +18,11 @@ from typing import Any
 
 import hostile_board
 import pytest
-import tvm_clients
+import tvm_tracker_clients
 from lab_door import Door, Echo, door
 from lab_process import Board
 from timeouts import LIMIT_S, wait_until
-from tracker_wire import REQUEST, Wire, tvm_server
+from tracker_processes import REQUEST, Wire, tvm_server
 
 from farm.errors import LinkError
 from farm.lab.relay import LeaseRelay
@@ -97,7 +97,7 @@ def through(request: pytest.FixtureRequest, served: Door) -> Iterator[Callable[[
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout.splitlines()[-1])
 
-    program = [sys.executable, tvm_clients.__file__]
+    program = [sys.executable, tvm_tracker_clients.__file__]
     if request.param == "run":
         shell = f'exec {" ".join(program)} "$TVM_TRACKER_PORT" "$0"'
         farm = [sys.executable, "-m", "farm", "lab", "run", "x86", "--", "sh", "-c", shell]

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import tvm_clients
+import tvm_tracker_clients
 from lab_process import Lab, lab
 from timeouts import LIMIT_S, wait_until
-from tracker_wire import HOST, queue, tvm_server
+from tracker_processes import HOST, queue, tvm_server
 
 
 @pytest.fixture(scope="module")
@@ -30,14 +30,14 @@ def answer(done: subprocess.CompletedProcess[str]) -> Any:
 
 
 def client(served: Lab, name: str) -> Any:
-    command = [sys.executable, tvm_clients.__file__, str(served.port), name]
+    command = [sys.executable, tvm_tracker_clients.__file__, str(served.port), name]
     return answer(subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S))
 
 
 @pytest.fixture(params=["implicit", "run"])
 def through(request: pytest.FixtureRequest, served: Lab) -> Any:
     """A client of TVM's that knows of no lease, and one for which farm lab run has one."""
-    program = f'exec {sys.executable} {tvm_clients.__file__} "$TVM_TRACKER_PORT" "$0"'
+    program = f'exec {sys.executable} {tvm_tracker_clients.__file__} "$TVM_TRACKER_PORT" "$0"'
     wait_until(lambda: queue(served.port, "x86") == (1, 0), "the board is free")
     if request.param == "implicit":
         return lambda name: client(served, name)
@@ -60,7 +60,7 @@ def test_a_lease_that_is_in_force_keeps_tvms_client_waiting_until_it_ends(served
         lease = holder.ask("request", kind="x86", for_s=600.0)["lease"]
         assert lease["state"] == "active"
         waiting = subprocess.Popen(
-            [sys.executable, tvm_clients.__file__, str(served.port), "sessions"],
+            [sys.executable, tvm_tracker_clients.__file__, str(served.port), "sessions"],
             stdout=subprocess.PIPE,
             text=True,
         )

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from host_profile import HOST
 from onnx_models import graph, node, save
 from qdq_models import residual_network
 from sklearn.datasets import load_digits
-from this_machine import HOST
 
 from farm import importers, quantize, zoo
 from farm.checked_import import import_model

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from host_profile import HOST
 from onnx_models import graph, node, save
-from this_machine import HOST
 
 from farm import importers, quantize
 from farm.checked_import import import_model

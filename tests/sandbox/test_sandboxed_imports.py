@@ -20,8 +20,8 @@ import numpy as np
 import onnx
 import pytest
 import torch
+from host_profile import HOST
 from onnx_models import graph, node, save
-from this_machine import HOST
 
 from farm import sandbox
 from farm.compiler.codegen.link import _zig, link_function

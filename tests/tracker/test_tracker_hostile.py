@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from timeouts import LIMIT_S, wait_until
-from tracker_wire import (
+from tracker_processes import (
     HOST,
     INFO,
     MAGIC,

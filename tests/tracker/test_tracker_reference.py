@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from timeouts import wait_until
-from tracker_wire import INFO, PENDING, PING, PUT, REQUEST, STOP, SUMMARY, Wire, tracker
+from tracker_processes import INFO, PENDING, PING, PUT, REQUEST, STOP, SUMMARY, Wire, tracker
 
 PEERS = 4
 KEYS = ("pi4", "jetson", "odd key")

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from this_machine import HOST
+from host_profile import HOST
 
 from farm.errors import DeviceError
 from farm.processes.deadline import Deadline

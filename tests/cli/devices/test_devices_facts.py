@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import hostile_board
-from farm_running import HOST, Farm, server
+from farm_processes import HOST, Farm, server
 from rpc_servers import farm_agent, tvm_server
 from timeouts import wait_until
 

@@ -7,7 +7,7 @@ import socket
 from typing import Any
 
 import pytest
-from farm_running import DIGITS, Done, Farm
+from farm_processes import DIGITS, Done, Farm
 from ssh_server import SshServer
 
 from farm.pipeline.doctor.checks import condition_findings

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from farm_running import Farm
+from farm_processes import Farm
 
 from farm.compiler import artifact, tensor_cache
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from farm_running import HOST, Farm, server
+from farm_processes import HOST, Farm, server
 from rpc_servers import configure
 
 from farm.errors import FarmError

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from farm_running import DEVICES, HOST, Farm
+from farm_processes import DEVICES, HOST, Farm
 from onnx_models import graph, node, save
 from rpc_servers import farm_agent, farm_tracker
 from timeouts import wait_until

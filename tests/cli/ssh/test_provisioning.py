@@ -18,9 +18,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from farm_running import DEVICES, DIGITS, HOST, QUICK, Done, Farm
-from farm_running import server as serving
-from ssh_boards import assert_failed, assert_nothing_is_left, configure, run_slowly
+from farm_processes import DEVICES, DIGITS, HOST, QUICK, Done, Farm
+from farm_processes import server as serving
+from ssh_board_checks import assert_failed, assert_nothing_is_left, configure, run_slowly
 from ssh_server import SshServer, ssh_server
 from systemd_board import SystemdBoard, systemd_board
 from timeouts import wait_until

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from host_profile import HOST
 from onnx_models import graph, node, save
-from this_machine import HOST
 
 from farm.compiler.build import build, find_stored_build
 from farm.compiler.fingerprint import artifact_digest

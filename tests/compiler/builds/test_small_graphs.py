@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from host_profile import HOST
 from regression_graphs import CUT_LOOPS, FOLLOWED, Graph, functions, gather_concat, written
-from this_machine import HOST
 
 from farm.compiler import host_run
 from farm.importers.imported_model import ImportedModel

@@ -9,8 +9,8 @@ import re
 import numpy as np
 import pytest
 import torch
+from host_profile import HOST
 from onnx import helper
-from this_machine import HOST
 
 from farm import checked_import, importers
 from farm.errors import ModelError
