@@ -135,7 +135,7 @@ def first_answer(
 ) -> tuple[float, Agreement]:
     """Run the first inference and check its answer; return its seconds and the agreement.
 
-    The seconds are by the host's clock. With `record_kernels`, the kernel launches are then
+    The seconds are by the host's clock. With `record`, the kernel launches are then
     captured as a CUDA graph, if the device can, and the checked answer is that of the inference
     after the first.
     """

@@ -76,7 +76,7 @@ class FaultyKernel:
 class GuardReport:
     """The result of a guarded run of a model.
 
-    `compile_cuda_for_cpu` is the number of calls of kernels. `agreement` compares the outputs with
+    `kernels` is the number of calls of kernels. `agreement` compares the outputs with
     those of the reference engine `engine`; it is None if the kernels behind `faulty` were not run.
     """
 

@@ -39,7 +39,7 @@ class ReferenceKernels:
 
     `steps` are in execution order. `inputs` and `outputs` are tensor numbers. `parameters` maps the
     numbers of parameters to their values, `places` to their index in the bundle of parameters.
-    `compile_cuda_for_cpu` is the compiled module.
+    `kernels` is the compiled module.
     """
 
     steps: tuple[ReferenceStep, ...]

@@ -1,5 +1,5 @@
 // TVM's virtual machine on a GPU, whose inferences can be recorded: the same functions, and
-// `record_kernels`.
+// `record`.
 //
 // Its inputs stay where they are: new ones of the same shapes are copied to where the old ones lie,
 // so that a graph reads them.
