@@ -5,6 +5,7 @@ from the lowest layer to the highest (CONTRIBUTING.md has all layers):
 
     types          data types shared by all packages
     stats          statistics of measurements
+    processes      processes and threads: start them, end them in time
     rpc            a client of TVM's RPC protocol, without TVM
     sandbox        a process with almost no rights, for models from strangers
     config         devices.toml as a Fleet
@@ -15,14 +16,17 @@ from the lowest layer to the highest (CONTRIBUTING.md has all layers):
     compiler       TVM modules to linked libraries
     transports     connections to devices
     agent          the native device agent and its builder
+    boards         the profile that fits a board, by what it says about itself
     inputs         inputs from users: arrays, images and labels
     data           sets of samples
     quantize       quantization of float models
     executor       measurements over a session with a device
     export         a model as files that run without farm
+    cluster        builds on the workers of Dask or Slurm
     pipeline       the jobs of the commands, and their worker tasks
     tracker        TVM's tracker in this process
     lab            the lab server, which leases boards
+    lab_page       the lab over HTTP: REST, events, metrics, and a page for people
     lab_client     the client's side of a lab
     api            the interface for Python programs
     dashboard      live display of jobs
@@ -31,25 +35,23 @@ from the lowest layer to the highest (CONTRIBUTING.md has all layers):
 
 The modules at the root:
 
-    cli            the command line; turns errors into messages and exit codes
-    comparison     comparison of two sets of runs, and steps in a history of runs
-    deadline       Deadline: a point in time, passed down through calls
-    deployments    models installed on devices
-    errors         FarmError and its subclasses, with their exit codes
-    formatting     numbers, times and runs as text
-    interleaved    interleaved measurement of several functions
-    metrics        metrics of runs in Prometheus's text format
-    ownership      checks of who could have written a file; private files
-    prepare        import of a model, and the check against its reference
-    prompts        questions to the user on the terminal
-    pytest_plugin  the pytest fixture `farm`
-    sanitize       removal of control characters from text
-    signals        orderly end after Ctrl-C, SIGTERM and SIGHUP
-    subprocesses   child processes and their process groups
-    time_ledger    seconds by part
-    tvm_import     import of TVM without torch and, if possible, without its compiler
-    worker_main    the main program of a worker process
-    workers        the pool of worker processes
+    cli                      the command line; turns errors into messages and exit codes
+    comparison               comparison of two sets of runs, and steps in a history of runs
+    deployments              models installed on devices
+    errors                   FarmError and its subclasses, with their exit codes
+    formatting               numbers, times and runs as text
+    interleaved_measurement  interleaved measurement of several functions
+    metrics                  metrics of runs in Prometheus's text format
+    npy_header               headers of arrays in numpy's format
+    ownership                checks of who could have written a file; private files
+    checked_import           import of a model, and the check against its reference
+    prompts                  questions to the user on the terminal
+    pytest_plugin            the pytest fixture `farm`
+    regular_files            refusal of what is no regular file
+    sanitize                 removal of control characters from text
+    this_machine             architecture and profile of the machine that farm runs on
+    time_ledger              seconds by part
+    tvm_import               import of TVM without torch and, if possible, without its compiler
 """
 
 from __future__ import annotations

@@ -24,11 +24,17 @@ from farm.commands.judge import baseline, compare, history, records, report, run
 from farm.commands.measure import accuracy, bench, bisect, deploy, profile, run, tune
 from farm.commands.models import cache, check, export, quantize
 from farm.commands.models.compile import compile_
-from farm.commands.output import echo_json, echo_text, guarded, show_error, warnings_at_end
+from farm.commands.output import (
+    deferred_warnings,
+    echo_json,
+    echo_text,
+    sanitized_streams,
+    show_error,
+)
 from farm.commands.servers import lab, serve
 from farm.errors import FarmError, InternalError, Interrupted, UsageError, did_you_mean
 from farm.processes import signals
-from farm.tvm_import import leave_torch_out
+from farm.tvm_import import hide_torch
 
 # The commands in the order of `farm --help`, the most used first.
 GROUPS = {
@@ -50,7 +56,7 @@ GROUPS = {
 }
 
 
-def summary(command: click.Command) -> str:
+def help_summary(command: click.Command) -> str:
     """Return the first clause of a command's help: the text before the first colon or full stop.
 
     A semicolon ends it too.
@@ -72,7 +78,7 @@ class _Group(click.Group):
         for title, names in GROUPS.items():
             with formatter.section(title):
                 formatter.write_dl(
-                    [(name.ljust(width), summary(self.commands[name])) for name in names]
+                    [(name.ljust(width), help_summary(self.commands[name])) for name in names]
                 )
 
     def resolve_command(
@@ -149,10 +155,10 @@ for command in (
 
 def main() -> NoReturn:
     """Run the command line and exit."""
-    signals.catch()
-    leave_torch_out()
+    signals.catch_signals()
+    hide_torch()
     try:
-        with guarded(), warnings_at_end():
+        with sanitized_streams(), deferred_warnings():
             code = _run()
     except BrokenPipeError:  # the reader, such as `head`, closed the pipe
         os.dup2(
@@ -203,11 +209,11 @@ def _fail(error: FarmError, code: int | None = None) -> int:
     show_error(error)
     code = error.exit_code if code is None else code
     if "--json" in sys.argv:
-        from farm.views import document
+        from farm.views import json_document
 
         with contextlib.suppress(OSError):
             echo_json(
-                document("error", {"error": {**asdict(error.as_failure()), "exit_code": code}})
+                json_document("error", {"error": {**asdict(error.as_failure()), "exit_code": code}})
             )
     return code
 

@@ -33,7 +33,7 @@ _BUSIER = 0.5  # load average
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class RunComparison:
     """A model on a device, before and after, with the comparison of its latencies.
 
     `differences` are the other differences between the runs, in words. `turns` are the measurements
@@ -82,14 +82,15 @@ class Changepoint:
 
     before: Run
     after: Run
-    step: stats.Step
+    step: stats.LevelShift
     differences: tuple[str, ...]
 
     @property
     def in_words(self) -> str:
         """The step in words: when it happened, its size, and what else changed."""
         effect = (
-            f"{words.digits(self.step.before)} → {words.digits(self.step.after)} ms "
+            f"{words.format_number(self.step.before)} → "
+            f"{words.format_number(self.step.after)} ms "
             f"({100 * (self.step.ratio - 1):+.0f} %)"
         )
         changed = "; ".join(self.differences) or "nothing that farm knows of changed there"
@@ -99,17 +100,17 @@ class Changepoint:
         )
 
 
-def with_latency(runs: Iterable[Run]) -> list[Run]:
+def runs_with_latency(runs: Iterable[Run]) -> list[Run]:
     """Return the runs whose latency can be shown: neither emulated nor without a latency."""
     return [run for run in runs if run.latency and run.latency.p50_ms > 0 and not run.emulated]
 
 
 def changepoints(runs: Sequence[Run]) -> list[Changepoint]:
     """Return the steps in the medians of one model's runs on one device, in time order."""
-    found = stats.steps([run.latency.p50_ms for run in runs if run.latency])
+    found = stats.find_level_shifts([run.latency.p50_ms for run in runs if run.latency])
     sides = [(runs[step.index - 1], runs[step.index], step) for step in found]
     return [
-        Changepoint(before, after, step, tuple(differences(before, after)))
+        Changepoint(before, after, step, tuple(describe_differences(before, after)))
         for before, after, step in sides
     ]
 
@@ -126,7 +127,9 @@ def pair_up(first: Iterable[Run], second: Iterable[Run]) -> list[tuple[Run, Run]
     return [(known[key], run) for run in second if (key := (run.device, run.title)) in known]
 
 
-def compare(pairs: Sequence[tuple[Run, Run]], confidence: float = stats.CONFIDENCE) -> list[Pair]:
+def compare(
+    pairs: Sequence[tuple[Run, Run]], confidence: float = stats.CONFIDENCE
+) -> list[RunComparison]:
     """Compare the latencies of each pair.
 
     The result is UNSURE for a pair with a run that is not STABLE, whatever its numbers are.
@@ -135,12 +138,16 @@ def compare(pairs: Sequence[tuple[Run, Run]], confidence: float = stats.CONFIDEN
     found = dict(
         zip(
             map(id, trusted),
-            stats.compare([(_seconds(a), _seconds(b)) for a, b in trusted], confidence),
+            stats.compare_separate_runs(
+                [(_seconds(a), _seconds(b)) for a, b in trusted], confidence
+            ),
             strict=True,
         )
     )
     return [
-        Pair(*pair, found.get(id(pair)) or _untold(*pair), tuple(differences(*pair)))
+        RunComparison(
+            *pair, found.get(id(pair)) or _untold(*pair), tuple(describe_differences(*pair))
+        )
         for pair in pairs
     ]
 
@@ -149,7 +156,7 @@ def compare_interleaved(
     pairs: Sequence[tuple[Run, Run]],
     measured: Sequence[PairedSamples | FarmError],
     confidence: float = stats.CONFIDENCE,
-) -> list[Pair]:
+) -> list[RunComparison]:
     """Compare each pair of builds that were measured again interleaved.
 
     A FarmError in `measured`, in place of the measurements, makes its pair UNSURE.
@@ -163,14 +170,14 @@ def compare_interleaved(
     )
     pairs_found = []
     for (first, second), found in zip(pairs, measured, strict=True):
-        also = tuple(differences(first, second, facts=False))
+        also = tuple(describe_differences(first, second, facts=False))
         if isinstance(found, PairedSamples):
-            pairs_found.append(Pair(first, second, next(compared), also, turns=found))
+            pairs_found.append(RunComparison(first, second, next(compared), also, turns=found))
         else:
             untold = stats.Comparison(
-                float("nan"), None, None, stats.Change.UNSURE, f"cannot tell: {found.what}"
+                float("nan"), None, None, stats.ChangeVerdict.UNSURE, f"cannot tell: {found.what}"
             )
-            pairs_found.append(Pair(first, second, untold, also, failure=found))
+            pairs_found.append(RunComparison(first, second, untold, also, failure=found))
     return pairs_found
 
 
@@ -191,7 +198,7 @@ def _untold(first: Run, second: Run) -> stats.Comparison:
         else float("nan")
     )
     return stats.Comparison(
-        ratio, None, None, stats.Change.UNSURE, f"cannot tell: {'; '.join(doubts)}"
+        ratio, None, None, stats.ChangeVerdict.UNSURE, f"cannot tell: {'; '.join(doubts)}"
     )
 
 
@@ -208,7 +215,7 @@ def _seconds(run: Run) -> tuple[float, ...]:
     return run.samples.seconds if run.samples else ()
 
 
-def differences(first: Run, second: Run, facts: bool = True) -> list[str]:
+def describe_differences(first: Run, second: Run, facts: bool = True) -> list[str]:
     """Return the other differences between two runs, in words.
 
     They are names, versions, the import, the build and, with `facts`, facts of the device. An
@@ -240,7 +247,7 @@ def differences(first: Run, second: Run, facts: bool = True) -> list[str]:
         ]
         found.append(
             _changed(
-                "with_latency",
+                "timed",
                 *(
                     "in blocks" if samples.block > 1 else "one by one"
                     for samples in (first.samples, second.samples)

@@ -16,7 +16,7 @@ from farm.transports import Link
 from farm.types import Artifact, Device, Model, Release
 
 
-def check(device: Device, link: Link) -> None:
+def check_supported(device: Device, link: Link) -> None:
     """Raise DeviceError if a device stores no deployments: if TVM's own server answers."""
     if not link.native:
         why, fix = (
@@ -28,14 +28,16 @@ def check(device: Device, link: Link) -> None:
 
 def install(link: Link, model: Model, artifact: Artifact) -> int:
     """Make the files in the device's store the current release of a model; return its number."""
-    return link.number("farm.deploy.install", json.dumps(manifest(model, artifact)), least=1)
+    return link.number(
+        "farm.deploy.install", json.dumps(release_manifest(model, artifact)), least=1
+    )
 
 
 def list_releases(link: Link) -> list[Release]:
     """Return all releases on the device, by name and the newest first."""
     from farm.transports.agent import manifests
 
-    return manifests.listed(link.document("farm.deploy.list"))
+    return manifests.parse_releases(link.document("farm.deploy.list"))
 
 
 def open_release(link: Link, name: str) -> Release:
@@ -53,7 +55,7 @@ def remove(link: Link, name: str) -> None:
     link.call("farm.deploy.remove", name)
 
 
-def files(artifact: Artifact) -> list[Any]:
+def artifact_files(artifact: Artifact) -> list[Any]:
     """Return the files of an artifact that a device needs.
 
     A model without parameters has no shard.
@@ -66,14 +68,14 @@ def files(artifact: Artifact) -> list[Any]:
     ]
 
 
-def manifest(model: Model, artifact: Artifact) -> dict[str, Any]:
+def release_manifest(model: Model, artifact: Artifact) -> dict[str, Any]:
     """Return what the device stores about a release: all that another host learns about it."""
     return {
         "name": model.name,
         "artifact": artifact.digest,
         "profile": artifact.profile,
         "target": artifact.target["kind"],
-        "files": {path.name: file_digest(path) for path in files(artifact)},
+        "files": {path.name: file_digest(path) for path in artifact_files(artifact)},
         "inputs": [asdict(spec) for spec in artifact.inputs],
         "outputs": [asdict(spec) for spec in artifact.outputs],
         "preprocess": asdict(model.preprocess),
@@ -86,4 +88,4 @@ def manifest(model: Model, artifact: Artifact) -> dict[str, Any]:
 def _release(link: Link, function: str, *arguments: Any) -> Release:
     from farm.transports.agent import manifests
 
-    return manifests.release(link.document(function, *arguments), current=True)
+    return manifests.parse_release(link.document(function, *arguments), current=True)

@@ -50,7 +50,9 @@ class FarmError(Exception):
         """
         labelled = zip(("error", "why", "fix"), self.parts(), strict=True)
         return "\n".join(
-            f"{label}: {sanitize.block(str(text), ' ' * 7)}" for label, text in labelled if text
+            f"{label}: {sanitize.sanitized_block(str(text), ' ' * 7)}"
+            for label, text in labelled
+            if text
         )
 
     def parts(self) -> tuple[str, str, str]:
@@ -142,7 +144,7 @@ class Interrupted(FarmError):
     exit_code = 130
 
 
-def of_failure(failure: Failure) -> FarmError:
+def error_from_failure(failure: Failure) -> FarmError:
     """Return the error that `as_failure` converted to a value, with its original class."""
     kind = globals().get(failure.kind)
     known = kind if isinstance(kind, type) and issubclass(kind, FarmError) else FarmError

@@ -27,7 +27,7 @@ _BARS = "▁▂▃▄▅▆▇█"
 one_line = sanitize.one_line
 
 
-def digits(value: float, count: int = 3) -> str:
+def format_number(value: float, count: int = 3) -> str:
     """Return a number with `count` significant digits, or more if its integer part has more.
 
     For example: 0.00231, 97.8, 1234.
@@ -65,7 +65,7 @@ def sparkline(values: Sequence[float]) -> str:
     )
 
 
-def elapsed(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Return a duration as 7.3s, 1:24 or 2:03:07."""
     if seconds < 10:
         return f"{int(10 * seconds) / 10:.1f}s"
@@ -81,7 +81,7 @@ def timestamp(started_at: str) -> str:
     return started_at[:16].replace("T", " ")
 
 
-def latency(run: Run) -> str:
+def format_latency(run: Run) -> str:
     """Return the median and, after ±, the relative interquartile range of a run.
 
     It is empty without a latency, and never a number for an emulated device.
@@ -90,17 +90,17 @@ def latency(run: Run) -> str:
         return ""
     if run.emulated:
         return "emulated"
-    return f"{digits(run.latency.p50_ms)} ms{spread(run.latency)}"
+    return f"{format_number(run.latency.p50_ms)} ms{format_spread(run.latency)}"
 
 
-def spread(latency: Latency) -> str:
+def format_spread(latency: Latency) -> str:
     """Return ± and the relative interquartile range; empty for too few samples."""
     if latency.count < stats.JUDGED_COUNT or latency.p50_ms == 0:
         return ""
-    return f" ±{stats.spread(latency) * 100:.0f} %"
+    return f" ±{stats.relative_iqr(latency) * 100:.0f} %"
 
 
-def answers(run: Run) -> list[str]:
+def result_descriptions(run: Run) -> list[str]:
     """Return descriptions of the run's results, from the longest to the shortest.
 
     A description gives the accuracy if it was measured, otherwise the maximum error. If a batch was
@@ -108,8 +108,8 @@ def answers(run: Run) -> list[str]:
     """
     if run.samples is None:
         return [""]
-    error = f"max err {error_figure(run.samples)}"
-    if speed := per_second(run):
+    error = f"max err {format_max_error(run.samples)}"
+    if speed := format_throughput(run):
         return [f"{speed}/s, {error}", f"{speed}/s"]
     if not run.samples.total or run.samples.correct is None:
         return [error]
@@ -120,24 +120,24 @@ def answers(run: Run) -> list[str]:
     return [f"{own} (ref {reference}), {error}", f"{own} (ref {reference})", own]
 
 
-def per_second(run: Run) -> str:
+def format_throughput(run: Run) -> str:
     """Return inferences per second; empty without a requested batch or for an emulated device."""
-    rate = stats.per_second(run)
-    return "" if rate is None else digits(rate)
+    rate = stats.inferences_per_second(run)
+    return "" if rate is None else format_number(rate)
 
 
-def peak_memory(run: Run) -> str:
+def format_peak_memory(run: Run) -> str:
     """Return the peak memory of the session on the device, in MB; empty for an emulated device."""
     peak = run.samples.memory_peak_bytes if run.samples else None
-    return "" if peak is None or run.emulated else digits(1e-6 * peak)
+    return "" if peak is None or run.emulated else format_number(1e-6 * peak)
 
 
-def error_figure(samples: Samples) -> str:
+def format_max_error(samples: Samples) -> str:
     """Return the maximum absolute error with two significant digits."""
-    return digits(samples.agreement.max_abs, 2)
+    return format_number(samples.agreement.max_abs, 2)
 
 
-def reason_of(run: Run) -> str:
+def verdict_reason(run: Run) -> str:
     """Return the reason of the verdict, or the error.
 
     For an unavailable device the result includes the fix.

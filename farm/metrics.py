@@ -57,7 +57,7 @@ class Histogram:
         return lines
 
 
-def text(metrics: Iterable[Metric | Histogram]) -> str:
+def format_metrics(metrics: Iterable[Metric | Histogram]) -> str:
     """Return the metrics as text; omit a metric without values."""
     return "".join(line for metric in metrics for line in _lines(metric))
 
@@ -99,7 +99,7 @@ def metrics_of_runs(runs: Sequence[Run]) -> str:
                     for value in [_percentile(run.latency, name)]
                     if value is not None
                 ]
-    return text([verdict, ended, *latency.values(), error, accuracy])
+    return format_metrics([verdict, ended, *latency.values(), error, accuracy])
 
 
 def _percentile(latency: Latency, name: str) -> float | None:

@@ -125,7 +125,7 @@ class Connection(Protocol):
         """Return the address of this end."""
 
 
-def peer_of(connection: Connection) -> int | None:
+def user_of_peer(connection: Connection) -> int | None:
     """Return the user whose socket is at the other end of a TCP connection on this machine.
 
     None if the kernel does not list it: it is on another machine, or its process has closed it.
@@ -154,7 +154,7 @@ def listens_for_peer(host: str, port: int, connection: Connection) -> bool:
     )
 
 
-def name_of(user: int) -> str:
+def user_name(user: int) -> str:
     """Return the name of a user's account, or one of its number if it has none."""
     try:
         return pwd.getpwuid(user).pw_name

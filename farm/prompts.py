@@ -42,7 +42,7 @@ class Question:
 Ask = Callable[[Question], "str | None"]
 
 
-def nobody(_: Question) -> None:
+def answer_nothing(_: Question) -> None:
     """Answer no prompt: the handler for non-interactive use."""
 
 
@@ -50,7 +50,7 @@ class _Clock(Protocol):
     def extend(self, seconds: float) -> None: ...
 
 
-def patiently(ask: Ask, deadline: _Clock) -> Ask:
+def extend_deadline_while_asking(ask: Ask, deadline: _Clock) -> Ask:
     """Return `ask`, extending a deadline by the time that it waits for the answer."""
 
     def asked(question: Question) -> str | None:
@@ -108,7 +108,7 @@ class _Line:
         os.write(self._descriptor, text.encode())
 
 
-class Terminal:
+class TerminalPrompts:
     """The terminal's pending questions, and the answers so far."""
 
     def __init__(self, path: str = "/dev/tty") -> None:
@@ -204,4 +204,4 @@ class Terminal:
             self._resume()
 
 
-terminal = Terminal()  # one per process
+terminal = TerminalPrompts()  # one per process

@@ -86,10 +86,10 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     if runs := config.stash[_RUNS]:
         terminalreporter.section("farm")
         for run in runs:
-            figure = formatting.latency(run) if run.latency and not run.emulated else ""
+            figure = formatting.format_latency(run) if run.latency and not run.emulated else ""
             terminalreporter.line(
                 formatting.one_line(
                     f"{run.title} on {run.device}: {run.verdict.value} {figure} "
-                    f"({formatting.reason_of(run)})"
+                    f"({formatting.verdict_reason(run)})"
                 )
             )

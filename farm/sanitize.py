@@ -23,7 +23,7 @@ _INVISIBLE = re.compile(
 )
 
 
-def is_safe(text: str) -> bool:
+def is_terminal_safe(text: str) -> bool:
     """Return whether a terminal shows each character of a text as itself and does nothing else."""
     return text.isprintable() and not _INVISIBLE.search(text)
 
@@ -39,23 +39,23 @@ def one_line(text: str) -> str:
     Colours (SGR sequences) and line breaks at the end are removed. Tabs, and spaces of other
     widths, become a space.
     """
-    if is_safe(text):
+    if is_terminal_safe(text):
         return text
     return "".join(map(_visible, _COLOUR.sub("", text).rstrip("\r\n")))
 
 
-def lines(text: str) -> list[str]:
+def sanitized_lines(text: str) -> list[str]:
     r"""Return the lines of a text, each as by `one_line`. Only \n, \r\n and \r end a line."""
     return [one_line(line) for line in _LINE_BREAK.split(text.rstrip("\r\n"))] if text else []
 
 
-def block(text: str, indent: str = "") -> str:
+def sanitized_block(text: str, indent: str = "") -> str:
     """Return the lines of a text as one text, each but the first after `indent`."""
-    return f"\n{indent}".join(lines(text))
+    return f"\n{indent}".join(sanitized_lines(text))
 
 
 def _visible(char: str) -> str:
-    if is_safe(char):
+    if is_terminal_safe(char):
         return char
     if char == "\t" or unicodedata.category(char) == "Zs":
         return " "

@@ -22,7 +22,7 @@ from typing import Any
 _TVM, _TORCH = {"tvm", "tvm_ffi"}, "torch"
 
 
-def leave_torch_out() -> None:
+def hide_torch() -> None:
     """Hide torch from the first import of TVM in this process from now on."""
     if not _left_out():
         sys.meta_path.insert(0, _Finder())

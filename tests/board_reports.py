@@ -45,4 +45,4 @@ def report(
     done = subprocess.run(
         ["sh", "-c", script, "farm", "", ""], check=True, capture_output=True, text=True, env=env
     )
-    return board_scripts.reported(done.stdout)
+    return board_scripts.parse_report(done.stdout)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from quick_tier import is_quick, refuse_tvm
 
-from farm.agent.build import ensure
+from farm.agent.build import ensure_executable
 from farm.processes.deadline import Deadline
 
 _BUILD_S = 1200.0
@@ -74,6 +74,6 @@ def agents() -> Callable[[str], Path]:
     cache = Path(os.environ.get("FARM_CACHE") or Path.home() / ".cache" / "farm")
 
     def executable(arch: str) -> Path:
-        return ensure(arch, cache, lambda _text, _fraction: None, Deadline(_BUILD_S))
+        return ensure_executable(arch, cache, lambda _text, _fraction: None, Deadline(_BUILD_S))
 
     return executable

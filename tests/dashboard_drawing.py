@@ -7,7 +7,7 @@ import io
 from rich.console import Console
 
 from farm import dashboard
-from farm.dashboard import Board
+from farm.dashboard import JobBoard
 from farm.types import (
     Agreement,
     Device,
@@ -64,14 +64,14 @@ def a_run(
 DIED = Failure("DeviceError", "the agent died", "signal 9", "farm devices", 5)
 
 
-def drawn(board: Board, width: int = 80, height: int = 40, now: float = 100.0) -> list[str]:
+def drawn(board: JobBoard, width: int = 80, height: int = 40, now: float = 100.0) -> list[str]:
     console = Console(file=io.StringIO(), width=width, force_terminal=False)
     console.print(dashboard.render(board, width, height, now))
     return console.file.getvalue().splitlines()  # type: ignore[attr-defined,no-any-return]
 
 
-def after(*events: Event, plan: list[Job] | None = None) -> Board:
-    board = Board.start(plan or jobs(), 0.0)
+def after(*events: Event, plan: list[Job] | None = None) -> JobBoard:
+    board = JobBoard.start(plan or jobs(), 0.0)
     for number, event in enumerate(events):
         board = board.apply(event, 1.0 + number)
     return board

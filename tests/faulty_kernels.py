@@ -89,24 +89,25 @@ KERNELS = {
 
 
 def made(context: Any, model: Any, host: Any, records: Any, cache: Path, folder: Path) -> Any:
-    """Write the code of the kernels, as `farm.pipeline.guard.make` does for a model."""
+    """Write the kernels' code, as `guard_page_check.make_guarded_model` does for a model."""
     import tvm
 
-    from farm.compiler.build import OBJECTS, Generated
-    from farm.compiler.diagnostics.reference_steps import Step, file_of
+    from farm.compiler.build import OBJECTS, GenerationResult
+    from farm.compiler.diagnostics.reference_steps import ReferenceStep, value_file
     from farm.compiler.lower import resolve_target
-    from farm.pipeline.guard import GuardedModel
+    from farm.pipeline.guard_page_check import GuardedModel
 
     library = tvm.tirx.build(tvm.IRModule(KERNELS), target=resolve_target(host))
     (folder / OBJECTS).mkdir()
     library.write_to_file(str(folder / OBJECTS / "lib0.o"))
     value = np.arange(N, dtype="float32")
-    file_of(folder, 0).write_bytes(value.tobytes())
+    value_file(folder, 0).write_bytes(value.tobytes())
     steps = [
-        Step(name, (0,), ((number, (N,), "float32"),)) for number, name in enumerate(KERNELS, 1)
+        ReferenceStep(name, (0,), ((number, (N,), "float32"),))
+        for number, name in enumerate(KERNELS, 1)
     ]
     return GuardedModel(
-        Generated("", (), (), ("lib0.o",), {}, {}),
+        GenerationResult("", (), (), ("lib0.o",), {}, {}),
         tuple(steps),
         tuple(f"layer of {name}" for name in KERNELS),
         {0: ((N,), "float32")},

@@ -33,7 +33,7 @@ def timed(
     samples = Samples(
         seconds, 0.02, Agreement(2e-6, 110.0, True, True), 9, 10, FACTS, FACTS, LEDGER, 0
     )
-    latency = stats.latency(seconds)
+    latency = stats.summarize_latency(seconds)
     verdict, reason = stats.judge(url.startswith("qemu"), samples, latency)
     when = (BEGIN + timedelta(days=number)).isoformat(timespec="milliseconds")
     run = Run(

@@ -8,7 +8,14 @@ import random
 import struct
 from dataclasses import dataclass
 
-from farm.rpc.answers import AnswerError, AnswerFilter, Code, Request, RequestReader, Type
+from farm.rpc.answer_filter import (
+    AnswerError,
+    AnswerFilter,
+    PacketCode,
+    Request,
+    RequestReader,
+    ValueType,
+)
 
 _WORD = struct.Struct("<q")
 TEXTS = (b"", b"x", b"name", bytes(100))
@@ -22,15 +29,15 @@ def value(kind: int, rng: random.Random) -> bytes:
     """A value as a server sends it."""
     head = struct.pack("<i", kind)
     text = rng.choice(TEXTS)
-    if kind == Type.NONE:
+    if kind == ValueType.NONE:
         return head
-    if kind in (Type.RAW_STRING, Type.BYTE_ARRAY_POINTER):
+    if kind in (ValueType.RAW_STRING, ValueType.BYTE_ARRAY_POINTER):
         return head + struct.pack("<Q", len(text)) + text
-    if kind in (Type.STRING, Type.SMALL_STRING):
-        return head + struct.pack("<iQ", Type.STRING, len(text)) + text
-    if kind == Type.DEVICE:
+    if kind in (ValueType.STRING, ValueType.SMALL_STRING):
+        return head + struct.pack("<iQ", ValueType.STRING, len(text)) + text
+    if kind == ValueType.DEVICE:
         return head + struct.pack("<ii", 1, 0)
-    if kind == Type.DL_TENSOR_POINTER:
+    if kind == ValueType.DL_TENSOR_POINTER:
         shape = [rng.randrange(20) for _ in range(rng.randrange(5))]
         about = struct.pack("<QiiiBBH", 4096, 1, 0, len(shape), 2, 32, 1)
         return head + about + b"".join(map(_WORD.pack, shape)) + struct.pack("<Q", 0)
@@ -39,32 +46,33 @@ def value(kind: int, rng: random.Random) -> bytes:
 
 def returned(kinds: tuple[int, ...], rng: random.Random) -> bytes:
     return packet(
-        Code.RETURN, struct.pack("<i", len(kinds)) + b"".join(value(kind, rng) for kind in kinds)
+        PacketCode.RETURN,
+        struct.pack("<i", len(kinds)) + b"".join(value(kind, rng) for kind in kinds),
     )
 
 
 def call_returns(kind: int, form: tuple[int, ...], rng: random.Random) -> bytes:
-    body = struct.pack("<iiq", 1 + len(form), Type.INT, kind)
-    return packet(Code.RETURN, body + b"".join(value(one, rng) for one in form))
+    body = struct.pack("<iiq", 1 + len(form), ValueType.INT, kind)
+    return packet(PacketCode.RETURN, body + b"".join(value(one, rng) for one in form))
 
 
 # The type that a function returns, and the values by which it is sent: LocalSession::EncodeReturn.
 CALLS: dict[int, tuple[int, ...]] = {
-    Type.NONE: (Type.NONE,),
-    Type.INT: (Type.INT,),
-    Type.BOOL: (Type.BOOL,),
-    Type.FLOAT: (Type.FLOAT,),
-    Type.OPAQUE_POINTER: (Type.OPAQUE_POINTER,),
-    Type.DATA_TYPE: (Type.DATA_TYPE,),
-    Type.DEVICE: (Type.DEVICE,),
-    Type.STRING: (Type.RAW_STRING,),
-    Type.SMALL_STRING: (Type.RAW_STRING,),
-    Type.BYTES: (Type.BYTE_ARRAY_POINTER,),
-    Type.SMALL_BYTES: (Type.BYTE_ARRAY_POINTER,),
-    68: (Type.OPAQUE_POINTER,),  # a function
-    73: (Type.OPAQUE_POINTER,),  # a module
-    Type.TENSOR: (Type.DL_TENSOR_POINTER, Type.OPAQUE_POINTER),
-    200: (Type.OPAQUE_POINTER,),  # an object of a class of its own
+    ValueType.NONE: (ValueType.NONE,),
+    ValueType.INT: (ValueType.INT,),
+    ValueType.BOOL: (ValueType.BOOL,),
+    ValueType.FLOAT: (ValueType.FLOAT,),
+    ValueType.OPAQUE_POINTER: (ValueType.OPAQUE_POINTER,),
+    ValueType.DATA_TYPE: (ValueType.DATA_TYPE,),
+    ValueType.DEVICE: (ValueType.DEVICE,),
+    ValueType.STRING: (ValueType.RAW_STRING,),
+    ValueType.SMALL_STRING: (ValueType.RAW_STRING,),
+    ValueType.BYTES: (ValueType.BYTE_ARRAY_POINTER,),
+    ValueType.SMALL_BYTES: (ValueType.BYTE_ARRAY_POINTER,),
+    68: (ValueType.OPAQUE_POINTER,),  # a function
+    73: (ValueType.OPAQUE_POINTER,),  # a module
+    ValueType.TENSOR: (ValueType.DL_TENSOR_POINTER, ValueType.OPAQUE_POINTER),
+    200: (ValueType.OPAQUE_POINTER,),  # an object of a class of its own
 }
 
 
@@ -82,35 +90,54 @@ def exchange(rng: random.Random) -> Exchange:
     code = rng.choice(
         [
             code
-            for code in Code
-            if code not in (Code.NONE, Code.SHUTDOWN, Code.RETURN, Code.EXCEPTION, Code.COPY_ACK)
+            for code in PacketCode
+            if code
+            not in (
+                PacketCode.NONE,
+                PacketCode.SHUTDOWN,
+                PacketCode.RETURN,
+                PacketCode.EXCEPTION,
+                PacketCode.COPY_ACK,
+            )
         ]
     )
     request, body = Request(code), bytes(rng.randrange(60))
-    if code == Code.COPY_FROM_REMOTE:
+    if code == PacketCode.COPY_FROM_REMOTE:
         request = Request(code, rng.randrange(3000))
         body += struct.pack("<Q", request.copied_bytes)
     if rng.random() < 0.1:
-        answer = packet(Code.EXCEPTION, struct.pack("<i", 1) + value(Type.RAW_STRING, rng))
-    elif code == Code.COPY_FROM_REMOTE:
-        answer = packet(Code.COPY_ACK, rng.randbytes(request.copied_bytes))
-    elif code == Code.CALL_FUNC:
+        answer = packet(
+            PacketCode.EXCEPTION, struct.pack("<i", 1) + value(ValueType.RAW_STRING, rng)
+        )
+    elif code == PacketCode.COPY_FROM_REMOTE:
+        answer = packet(PacketCode.COPY_ACK, rng.randbytes(request.copied_bytes))
+    elif code == PacketCode.CALL_FUNC:
         answer = call_returns(*rng.choice(list(CALLS.items())), rng)
-    elif code == Code.DEV_GET_ATTR:
+    elif code == PacketCode.DEV_GET_ATTR:
         answer = returned(
-            (rng.choice([Type.NONE, Type.INT, Type.STRING, Type.SMALL_STRING, Type.RAW_STRING]),),
+            (
+                rng.choice(
+                    [
+                        ValueType.NONE,
+                        ValueType.INT,
+                        ValueType.STRING,
+                        ValueType.SMALL_STRING,
+                        ValueType.RAW_STRING,
+                    ]
+                ),
+            ),
             rng,
         )
     elif code in (
-        Code.GET_GLOBAL_FUNC,
-        Code.DEV_ALLOC_DATA,
-        Code.DEV_ALLOC_DATA_WITH_SCOPE,
-        Code.DEV_CREATE_STREAM,
-        Code.DEV_GET_CURRENT_STREAM,
+        PacketCode.GET_GLOBAL_FUNC,
+        PacketCode.DEV_ALLOC_DATA,
+        PacketCode.DEV_ALLOC_DATA_WITH_SCOPE,
+        PacketCode.DEV_CREATE_STREAM,
+        PacketCode.DEV_GET_CURRENT_STREAM,
     ):
-        answer = returned((rng.choice([Type.NONE, Type.OPAQUE_POINTER]),), rng)
+        answer = returned((rng.choice([ValueType.NONE, ValueType.OPAQUE_POINTER]),), rng)
     else:
-        answer = returned((Type.NONE,), rng)
+        answer = returned((ValueType.NONE,), rng)
     return Exchange(packet(code, body), request, answer)
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from waiting import LIMIT_S
+from timeouts import LIMIT_S
 
 from farm.processes.deadline import Deadline
 

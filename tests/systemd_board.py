@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from ssh_server import SSHD, SshServer, prepare
-from waiting import wait_until
+from timeouts import wait_until
 
 SYSTEMD = Path("/lib/systemd/systemd")
 USER, USER_ID = "farmer", 4321

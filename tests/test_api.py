@@ -22,8 +22,15 @@ from farm import Farm, Result
 from farm.api.resolve import resolve_deadline, resolve_plan, with_shapes
 from farm.cli import cli
 from farm.commands.common import Session
-from farm.errors import DeviceError, FarmError, Regression, UntrustedNumber, UsageError, of_failure
-from farm.pipeline import Outcome, expand
+from farm.errors import (
+    DeviceError,
+    FarmError,
+    Regression,
+    UntrustedNumber,
+    UsageError,
+    error_from_failure,
+)
+from farm.pipeline import Outcome, expand_jobs
 from farm.pipeline.run_jobs import StageTimes
 from farm.store import RunStore
 from farm.types import (
@@ -229,7 +236,7 @@ def test_turns_have_the_deadline_of_a_job(
         lambda *_: Outcome((after,), (), StageTimes(0.0, 0.0, {})),
     )
     monkeypatch.setattr("farm.pipeline.compare.pair_of_builds", lambda *_: None)
-    monkeypatch.setattr("farm.pipeline.compare.measure", measure)
+    monkeypatch.setattr("farm.pipeline.compare.measure_pairs", measure)
     command = [
         "bench",
         "--config",
@@ -259,10 +266,11 @@ def test_a_deadline_that_is_asked_for_goes_before_a_devices_own_and_that_before_
     slow = dataclasses.replace(board, name="slow", options={"deadline_s": 900})
     plan = Plan(deadline_s=600.0)
     assert [
-        job.plan.deadline_s for job in expand([board, slow], [Model("net", "net.onnx")], plan)
+        job.plan.deadline_s for job in expand_jobs([board, slow], [Model("net", "net.onnx")], plan)
     ] == [600.0, 900.0]
     assert [
-        job.plan.deadline_s for job in expand([board, slow], [Model("net", "net.onnx")], plan, 60.0)
+        job.plan.deadline_s
+        for job in expand_jobs([board, slow], [Model("net", "net.onnx")], plan, 60.0)
     ] == [60.0, 60.0]
     asked = [
         resolve_deadline(*given)
@@ -299,7 +307,7 @@ def test_a_command_reads_its_configuration_once(config: Path) -> None:
     "error", [DeviceError("what", "why", "fix"), Regression("slower"), FarmError("what")]
 )
 def test_a_failure_becomes_the_error_that_it_was(error: FarmError) -> None:
-    again = of_failure(error.as_failure())
+    again = error_from_failure(error.as_failure())
     assert (type(again), again.parts(), again.exit_code) == (
         type(error),
         error.parts(),
@@ -308,7 +316,7 @@ def test_a_failure_becomes_the_error_that_it_was(error: FarmError) -> None:
 
 
 def test_a_failure_of_a_kind_that_is_none_is_an_error_all_the_same() -> None:
-    assert type(of_failure(Failure("difflib", "what", "", "", 1))) is FarmError
+    assert type(error_from_failure(Failure("difflib", "what", "", "", 1))) is FarmError
 
 
 def test_values_of_inputs_are_added_to_those_of_devices_toml() -> None:

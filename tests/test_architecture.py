@@ -19,7 +19,7 @@ import farm
 # other.
 LAYERS = """
     sanitize regular_files npy_header
-    types time_ledger interleaved prompts tvm_import
+    types time_ledger interleaved_measurement prompts tvm_import
     errors
     processes stats ownership this_machine
     rpc formatting metrics sandbox
@@ -29,7 +29,7 @@ LAYERS = """
     inputs
     data
     quantize
-    prepare deployments
+    checked_import deployments
     executor export
     pipeline tracker
     lab
@@ -51,7 +51,7 @@ HEAVY_ROOMS = {
     "compiler",
     "importers",
     "zoo",
-    "prepare",
+    "checked_import",
     "executor",
     "quantize",
 }
@@ -93,7 +93,7 @@ INSIDE_TABLES = {
         graph
         cpu.tir_passes
         cpu gpu
-        execution_graph pipeline load_time codegen
+        execution_graph pipeline load_time_transforms codegen
         lower
         build host_run
         tuning diagnostics
@@ -105,21 +105,21 @@ INSIDE_TABLES = {
         summary fixed_batch
         onnx tflite
         torch
-        fingerprints capabilities
+        fingerprints format_risks
         __init__
     """,
     "pipeline": """
         sandboxed_tasks dependencies interleaving
         worker_tasks
-        cluster.carrying
+        cluster.task_transfer
         cluster.builds cluster.imports cluster.candidates
         cluster operations
         run_jobs
-        accuracy bisect check compare discover doctor guard identify other_engines profile quantize
-        tuning provision __init__
+        accuracy bisect check compare discover doctor guard_page_check identify other_engines
+        profile quantize tuning provision __init__
     """,
     "tracker": """
-        errors scheduler admission notices listening
+        errors scheduler admission limited_log listening
         agent_messages
         protocol metrics_page
         framing
@@ -130,17 +130,17 @@ INSIDE_TABLES = {
     """,
     "lab": """
         entities durations care.health door.commands door.pump door.sshd_settings
-        records care.checking
-        order refusals inventory codec effects registry door.main door.authorized_keys
-        callers door.own_address
+        board_records care.board_checks
+        queue_order refusals lab_toml codec scheduler_effects registry door.main
+        door.authorized_keys callers door.own_address
         scheduler relay.tracker door.handover
         relay.sessions
         journal care.notices
-        writer
-        sessions
+        journal_writer
+        board_sessions
         lender
-        care.keeper
-        control
+        care.health_keeper
+        control_socket
         run
         care relay
         __init__
@@ -156,10 +156,10 @@ INSIDE_TABLES = {
         __init__
     """,
     "lab_page": """
-        answers snapshot history gantt
-        access templates numbers
-        rest live
-        stream pages
+        json_responses snapshot history gantt
+        access templates lab_metrics
+        rest live_parts
+        event_stream pages
         server
         __init__
     """,
@@ -441,7 +441,7 @@ def test_the_guide_shows_the_layers_as_they_are() -> None:
         ("farm.stats", "import torch.nn as nn", "torch.nn is or brings in a heavy library as the module loads"),  # noqa: E501
         ("farm.stats", "try:\n    from tvm import rpc\nexcept: pass", "tvm is or brings in a heavy library as the module loads"),  # noqa: E501
         ("farm.pipeline", "from farm.executor import execute", "farm.executor is or brings in a heavy library as the module loads"),  # noqa: E501
-        ("farm.pipeline", "from farm import prepare", "farm.prepare is or brings in a heavy library as the module loads"),  # noqa: E501
+        ("farm.pipeline", "from farm import checked_import", "farm.checked_import is or brings in a heavy library as the module loads"),  # noqa: E501
         ("farm.store.artifact_store", "print(1)", "print prints past farm.commands.output"),
         ("farm.commands.devices.devices", "print(1)", "print prints past farm.commands.output"),
         ("farm.commands.devices.devices", "import click\nclick.echo(1)", "click.echo prints past farm.commands.output"),  # noqa: E501
@@ -459,7 +459,10 @@ def test_the_guide_shows_the_layers_as_they_are() -> None:
 )  # fmt: skip
 def test_a_planted_violation_is_found(module: str, source: str, words: str) -> None:
     others = dict.fromkeys(("farm.errors", "farm.store.__init__", "farm.zoo.__init__"), "")
-    others |= {"farm.executor": "from farm import prepare", "farm.prepare": "from tvm import relax"}
+    others |= {
+        "farm.executor": "from farm import checked_import",
+        "farm.checked_import": "from tvm import relax",
+    }
     assert [one.partition(": ")[2] for one in violations({**others, module: source})] == [words]
 
 

@@ -18,7 +18,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from farm import dashboard
-from farm.dashboard import Board
+from farm.dashboard import JobBoard
 from farm.types import Event, Failure, Model, Stage, Verdict
 
 NO_QEMU = Failure(
@@ -26,7 +26,7 @@ NO_QEMU = Failure(
 )
 
 
-def line_of(board: Board, device: str = "board0", model: str = "model0", width: int = 80) -> str:
+def line_of(board: JobBoard, device: str = "board0", model: str = "model0", width: int = 80) -> str:
     return next(line for line in drawn(board, width)[3:] if device in line and model in line)
 
 
@@ -244,7 +244,7 @@ def test_on_a_terminal_the_board_is_drawn_in_place_at_most_eight_times_a_second(
     now = [0.0]
     with (
         terminal() as (console, out),
-        dashboard.show(console, jobs(), clock=lambda: now[0]) as show,
+        dashboard.show_jobs(console, jobs(), clock=lambda: now[0]) as show,
     ):
         show(Event("board0", "model0", Stage.MEASURING))  # follows the first drawing too closely
         for number in range(64):
@@ -268,7 +268,7 @@ def test_without_colour_the_words_remain(plain_environment: pytest.MonkeyPatch) 
     now = [0.0]
     with (
         terminal() as (console, out),
-        dashboard.show(console, jobs(), clock=lambda: now[0]) as show,
+        dashboard.show_jobs(console, jobs(), clock=lambda: now[0]) as show,
     ):
         now[0] = 1.0
         show(Event("board0", "model0", Stage.DONE, run=a_run(Verdict.NOISY)))
@@ -278,7 +278,10 @@ def test_without_colour_the_words_remain(plain_environment: pytest.MonkeyPatch) 
 
 def test_on_a_dumb_terminal_there_are_lines(plain_environment: pytest.MonkeyPatch) -> None:
     plain_environment.setenv("TERM", "dumb")
-    with terminal() as (console, out), dashboard.show(console, jobs(), clock=lambda: 0.0) as show:
+    with (
+        terminal() as (console, out),
+        dashboard.show_jobs(console, jobs(), clock=lambda: 0.0) as show,
+    ):
         show(Event("board0", "model0", Stage.COMPILING))
     assert out[0] == "   0.0s  board0 model0: compiling\r\n"
 
@@ -289,7 +292,7 @@ def test_off_a_terminal_what_takes_long_is_said_again_half_a_minute_later(
     now = [0.0]
     with (
         (tmp_path / "log").open("w") as file,
-        dashboard.show(Console(file=file), jobs(), clock=lambda: now[0]) as show,
+        dashboard.show_jobs(Console(file=file), jobs(), clock=lambda: now[0]) as show,
     ):
         for model in ("model0", "model1"):
             show(Event("board0", model, Stage.AGENT, "compiling (0 s)"))
@@ -313,7 +316,7 @@ def test_off_a_terminal_there_is_a_line_for_each_stage_and_none_for_progress(
     now = [0.0]
     with (tmp_path / "log").open("w") as file:
         console = Console(file=file, width=20, color_system=None)
-        with dashboard.show(console, jobs(), clock=lambda: now[0]) as show:
+        with dashboard.show_jobs(console, jobs(), clock=lambda: now[0]) as show:
             show(Event("board0", "model0", Stage.WAITING))
             for number in range(10):
                 now[0] += 1.0
@@ -340,7 +343,7 @@ def test_off_a_terminal_there_is_a_line_for_each_stage_and_none_for_progress(
 def test_quiet_shows_nothing_and_still_knows(tmp_path: Path) -> None:
     with (
         (tmp_path / "log").open("w") as file,
-        dashboard.show(Console(file=file), jobs(), quiet=True) as show,
+        dashboard.show_jobs(Console(file=file), jobs(), quiet=True) as show,
     ):
         show(Event("board0", "model0", Stage.COMPILING))
         show.tick()

@@ -21,7 +21,7 @@ import farm
 from farm import config, errors, transports
 from farm.cli import GROUPS, cli
 from farm.inputs.images import read_image
-from farm.lab.inventory import read_settings
+from farm.lab.lab_toml import read_settings
 from farm.processes.signals import Stopped
 from farm.types import Model, Preprocess, TensorSpec, Verdict
 
@@ -155,10 +155,10 @@ def test_there_are_command_lines_to_parse() -> None:
 def known_names(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     """The devices and profiles of the built-in configuration and of the examples."""
     folder = tmp_path_factory.mktemp("examples")
-    examples = [config.load(config_file(folder, text)) for text in ["", *configurations()]]
+    examples = [config.load_fleet(config_file(folder, text)) for text in ["", *configurations()]]
     return {
         name
-        for fleet in [config.load(PACKAGE / "devices.toml"), *examples]
+        for fleet in [config.load_fleet(PACKAGE / "devices.toml"), *examples]
         for name in (*fleet.devices, *fleet.profiles)
     }
 
@@ -191,7 +191,7 @@ def test_a_configuration_of_a_lab_loads(text: str, tmp_path: Path) -> None:
     "text", configurations(), ids=lambda text: text.splitlines()[0].split("  ")[0]
 )
 def test_a_configuration_of_the_docs_loads(text: str, folder: Path) -> None:
-    fleet = config.load(config_file(folder, text))
+    fleet = config.load_fleet(config_file(folder, text))
     assert fleet.devices
 
 
@@ -208,7 +208,7 @@ def test_the_reference_names_every_built_in_profile(generated: ModuleType) -> No
     assert (
         sorted(row[0] for row in rows)
         == sorted(stated)
-        == sorted(config.load(PACKAGE / "devices.toml").profiles)
+        == sorted(config.load_fleet(PACKAGE / "devices.toml").profiles)
     )
     assert [row for row in rows if len(row) != 5 or not all(row)] == []
 
@@ -235,10 +235,10 @@ def test_every_placeholder_of_the_reference_is_filled(page: Path, generated: Mod
 
 
 def test_the_defaults_that_the_docs_show_are_the_defaults(folder: Path) -> None:
-    shown = config.load(
+    shown = config.load_fleet(
         config_file(folder, next(text for text in blocks("toml") if "[bench]" in text))
     )
-    unset = config.load(config_file(folder, ""))
+    unset = config.load_fleet(config_file(folder, ""))
     assert (shown.bench.plan, shown.tracker) == (unset.bench.plan, unset.tracker)
 
 
@@ -274,9 +274,10 @@ def test_the_verdicts_of_the_docs_are_all_there_are() -> None:
 
 def test_the_docs_name_every_schema(generated: ModuleType) -> None:
     sources = "".join(path.read_text("utf-8") for path in PACKAGE.rglob("*.py"))
-    written = {f"farm/{kind}/1" for kind in re.findall(r'\bdocument\(\s*"(\w+)"', sources)} | set(
-        re.findall(r'"(farm/\w+/\d+)"', sources)
-    )
+    written = {
+        f"farm/{kind}/1"
+        for kind in re.findall(r'\b(?:\w+_)?(?:document|json_response)\(\s*"(\w+)"', sources)
+    } | set(re.findall(r'"(farm/\w+/\d+)"', sources))
     assert set(re.findall(r"`(farm/\w+/\d+)`", MANUAL)) == written
     files = {"farm/int8/1", "farm/float16/1"}
     assert (
@@ -347,7 +348,7 @@ def test_the_picture_is_of_the_built_in_farm() -> None:
         "".join(text.itertext()).replace("\N{NO-BREAK SPACE}", " ")
         for text in picture.iter("{http://www.w3.org/2000/svg}text")
     )
-    fleet = config.load(PACKAGE / "devices.toml")
+    fleet = config.load_fleet(PACKAGE / "devices.toml")
     assert [name for name in (*fleet.devices, *fleet.bench.models) if name not in words] == []
 
 

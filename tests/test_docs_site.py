@@ -24,7 +24,7 @@ from farm.processes.deadline import Deadline
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 BUILD_S = 240.0
 DESK, PHONE = {"width": 1400, "height": 1000}, {"width": 360, "height": 740}
-CHROMIUM = subprocesses.find("chromium", "chromium-browser", "google-chrome")
+CHROMIUM = subprocesses.find_program("chromium", "chromium-browser", "google-chrome")
 # Each kind of page: pictures, wide code, a table, a generated table, definitions. Signatures are
 # the theme's own.
 KINDS = (
@@ -61,7 +61,9 @@ def built(source: Path, output: Path) -> str:
         str(source),
         str(output),
     ]
-    return subprocesses.run(command, deadline=Deadline(BUILD_S), what="building the documentation")
+    return subprocesses.run_program(
+        command, deadline=Deadline(BUILD_S), what="building the documentation"
+    )
 
 
 @pytest.fixture(scope="module")

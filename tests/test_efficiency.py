@@ -58,22 +58,22 @@ def test_a_device_that_tells_nothing_and_a_measurement_too_short_have_no_energy(
 
 def test_a_batch_of_eight_is_eight_inferences() -> None:
     run = measured(4.0, 300.0)
-    assert stats.per_second(run) == pytest.approx(2000.0)
+    assert stats.inferences_per_second(run) == pytest.approx(2000.0)
     assert stats.power_w(run) == pytest.approx(150.0)
     assert stats.energy_per_inference_j(run) == pytest.approx(0.075)
 
 
 def test_without_a_batch_there_is_no_throughput_but_the_energy_of_an_inference() -> None:
     run = measured(4.0, 300.0, batch=None)
-    assert stats.per_second(run) is None
+    assert stats.inferences_per_second(run) is None
     assert stats.energy_per_inference_j(run) == pytest.approx(0.6)
 
 
 def test_an_emulator_and_a_failed_run_have_none_of_it() -> None:
-    assert stats.per_second(measured(4.0, None, verdict=Verdict.EMULATED)) is None
+    assert stats.inferences_per_second(measured(4.0, None, verdict=Verdict.EMULATED)) is None
     failed = replace(measured(4.0, None), samples=None, latency=None)
     assert (
-        stats.per_second(failed),
+        stats.inferences_per_second(failed),
         stats.power_w(failed),
         stats.energy_per_inference_j(failed),
     ) == (

@@ -44,12 +44,12 @@ def answered(correct: int | None, total: int | None, **others: int) -> Run:
     ],
 )
 def test_figures_have_three_significant_digits(value: float, shown: str) -> None:
-    assert formatting.digits(value) == shown
+    assert formatting.format_number(value) == shown
 
 
 @given(st.floats(1e-12, 1e12))
 def test_a_figure_is_right_to_its_last_digit(value: float) -> None:
-    assert float(formatting.digits(value)) == pytest.approx(value, rel=0.00501)
+    assert float(formatting.format_number(value)) == pytest.approx(value, rel=0.00501)
 
 
 @pytest.mark.parametrize(
@@ -57,40 +57,42 @@ def test_a_figure_is_right_to_its_last_digit(value: float) -> None:
     [(0, "0.0s"), (9.99, "9.9s"), (10.2, "10s"), (59.9, "59s"), (60, "1:00"), (7384, "2:03:04")],
 )
 def test_times_are_as_short_as_they_can_be(seconds: float, shown: str) -> None:
-    assert formatting.elapsed(seconds) == shown
+    assert formatting.format_duration(seconds) == shown
 
 
 def test_a_latency_has_its_spread_where_there_are_samples_enough() -> None:
-    assert formatting.latency(TIMED) == "2.31 ms ±4 %"
+    assert formatting.format_latency(TIMED) == "2.31 ms ±4 %"
     assert (
-        formatting.latency(
+        formatting.format_latency(
             dataclasses.replace(TIMED, latency=Latency(1, 2.31, 2.31, 2.31, 0.0, None, None))
         )
         == "2.31 ms"
     )
-    assert formatting.latency(RUN) == ""
+    assert formatting.format_latency(RUN) == ""
 
 
 def test_a_latency_under_emulation_is_no_number() -> None:
-    assert formatting.latency(dataclasses.replace(TIMED, url="qemu:")) == "emulated"
+    assert formatting.format_latency(dataclasses.replace(TIMED, url="qemu:")) == "emulated"
 
 
 def test_an_answer_is_said_from_the_longest_way_to_the_shortest() -> None:
-    assert formatting.answers(answered(450, 460, reference_correct=449, reference_total=460)) == [
+    assert formatting.result_descriptions(
+        answered(450, 460, reference_correct=449, reference_total=460)
+    ) == [
         "top-1 97.8 % (ref 97.6 %), max err 3.0e-7",
         "top-1 97.8 % (ref 97.6 %)",
         "top-1 97.8 %",
     ]
-    assert formatting.answers(answered(450, 460)) == [
+    assert formatting.result_descriptions(answered(450, 460)) == [
         "top-1 97.8 %, max err 3.0e-7",
         "top-1 97.8 %",
     ]
     assert (
-        formatting.answers(answered(None, None))
-        == formatting.answers(answered(0, 0))
+        formatting.result_descriptions(answered(None, None))
+        == formatting.result_descriptions(answered(0, 0))
         == ["max err 3.0e-7"]
     )
-    assert formatting.answers(RUN) == [""]
+    assert formatting.result_descriptions(RUN) == [""]
 
 
 def test_why_is_the_reason_or_what_went_wrong_or_how_to_make_the_device_usable() -> None:
@@ -101,14 +103,15 @@ def test_why_is_the_reason_or_what_went_wrong_or_how_to_make_the_device_usable()
         "apt-get install qemu-user",
         5,
     )
-    assert formatting.reason_of(RUN) == RUN.reason
+    assert formatting.verdict_reason(RUN) == RUN.reason
     assert (
-        formatting.reason_of(dataclasses.replace(RUN, verdict=Verdict.FAILED, failure=failure))
+        formatting.verdict_reason(dataclasses.replace(RUN, verdict=Verdict.FAILED, failure=failure))
         == "pi3 is unavailable"
     )
     unavailable = dataclasses.replace(RUN, verdict=Verdict.UNAVAILABLE, failure=failure)
     assert (
-        formatting.reason_of(unavailable) == "qemu-arm is not installed; apt-get install qemu-user"
+        formatting.verdict_reason(unavailable)
+        == "qemu-arm is not installed; apt-get install qemu-user"
     )
 
 

@@ -7,7 +7,7 @@ import re
 import click
 import pytest
 
-from farm.cli import GROUPS, cli, summary
+from farm.cli import GROUPS, cli, help_summary
 
 WITH_COMMANDS = [cli, *(one for one in cli.commands.values() if isinstance(one, click.Group))]
 
@@ -33,6 +33,6 @@ def test_no_line_of_the_help_is_cut(command: click.Group) -> None:
 
 @pytest.mark.parametrize("command", cli.commands.values(), ids=lambda command: str(command.name))
 def test_a_summary_is_the_first_clause_of_the_help(command: click.Command) -> None:
-    assert 10 < len(summary(command)) < 140
-    assert " ".join((command.help or "").split()).startswith(summary(command))
-    assert summary(command) in " ".join(shown(cli).split())
+    assert 10 < len(help_summary(command)) < 140
+    assert " ".join((command.help or "").split()).startswith(help_summary(command))
+    assert help_summary(command) in " ".join(shown(cli).split())

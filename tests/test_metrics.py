@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from report_runs import failed, timed
 
 from farm import metrics
-from farm.tracker import of_summary
-from farm.tracker.scheduler import Queue, Server, Summary
+from farm.tracker import metrics_of_summary
+from farm.tracker.scheduler import KeyQueue, ServerInfo, Summary
 
 LINE = re.compile(r'[a-z_0-9]+\{([a-z]+="(?:[^"\\\n]|\\[\\n"])*",?)+\} (\S+)')
 
@@ -51,11 +51,11 @@ def test_whatever_a_name_holds_a_line_stays_a_line(name: str) -> None:
 
 
 def test_a_trackers_summary_counts_boards_by_their_key() -> None:
-    servers = [Server("server:pi4", "10.0.0.1", 1), Server("server:pi4", "10.0.0.2", 1)]
+    servers = [ServerInfo("server:pi4", "10.0.0.1", 1), ServerInfo("server:pi4", "10.0.0.2", 1)]
     summary = Summary(
-        {"pi4": Queue(free=1, waiting=0), "jetson": Queue(free=0, waiting=3)}, servers
+        {"pi4": KeyQueue(free=1, waiting=0), "jetson": KeyQueue(free=0, waiting=3)}, servers
     )
-    assert samples(of_summary(summary)) == {
+    assert samples(metrics_of_summary(summary)) == {
         'farm_tracker_boards{key="jetson"}': 0.0,
         'farm_tracker_boards{key="pi4"}': 2.0,
         'farm_tracker_boards_free{key="jetson"}': 0.0,
@@ -66,10 +66,10 @@ def test_a_trackers_summary_counts_boards_by_their_key() -> None:
 
 
 def test_names_that_are_shown_alike_are_one_sample_and_the_rest_can_still_be_read() -> None:
-    summary = Summary({"a": Queue(0, 0), "a\x1b[31m": Queue(1, 0), "b": Queue(2, 0)}, [])
+    summary = Summary({"a": KeyQueue(0, 0), "a\x1b[31m": KeyQueue(1, 0), "b": KeyQueue(2, 0)}, [])
     lines = [
         line
-        for line in of_summary(summary).splitlines()
+        for line in metrics_of_summary(summary).splitlines()
         if line.startswith("farm_tracker_boards_free")
     ]
     assert len(lines) == len({line.partition("} ")[0] for line in lines}) == 2

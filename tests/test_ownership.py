@@ -20,7 +20,7 @@ from farm.ownership import (
     make_private,
     make_private_folder,
     open_private,
-    peer_of,
+    user_of_peer,
 )
 
 MALLORY = 65534
@@ -156,9 +156,9 @@ def test_a_connection_of_this_machine_is_known_by_its_user_until_it_is_closed(
         client = socket.create_connection(listener.getsockname()[:2])
         accepted, _ = listener.accept()
         with accepted:
-            assert peer_of(accepted) == os.geteuid() == peer_of(client)
+            assert user_of_peer(accepted) == os.geteuid() == user_of_peer(client)
             client.close()
-            assert peer_of(accepted) is None
+            assert user_of_peer(accepted) is None
 
 
 def test_a_connection_of_ipv6_to_ipv4_is_known_by_its_user() -> None:
@@ -169,7 +169,7 @@ def test_a_connection_of_ipv6_to_ipv4_is_known_by_its_user() -> None:
         client.connect(("::ffff:127.0.0.1", listener.getsockname()[1]))
         accepted, _ = listener.accept()
         with accepted:
-            assert peer_of(accepted) == os.geteuid()
+            assert user_of_peer(accepted) == os.geteuid()
 
 
 @as_root
@@ -182,7 +182,7 @@ def test_a_connection_of_another_user_is_known_as_theirs() -> None:
             os.seteuid(0)
         accepted, _ = listener.accept()
         with client, accepted:
-            assert (peer_of(accepted), peer_of(client)) == (MALLORY, 0)
+            assert (user_of_peer(accepted), user_of_peer(client)) == (MALLORY, 0)
 
 
 @contextlib.contextmanager

@@ -20,9 +20,9 @@ import pytest
 import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
-from waiting import LIMIT_S
+from timeouts import LIMIT_S
 
-from farm import comparison, interleaved, stats
+from farm import comparison, interleaved_measurement, stats
 from farm.errors import DeviceError
 from farm.executor import compare_builds
 from farm.stats import paired_test
@@ -53,10 +53,10 @@ def test_turns_see_through_what_disturbs_both_sides_alike() -> None:
     alike, apart, back = stats.compare_interleaved(
         [(first, same), (first, slower), (slower, first)]
     )
-    assert alike.change is stats.Change.SAME
-    assert (apart.change, back.change) == (stats.Change.SLOWER, stats.Change.FASTER)
+    assert alike.change is stats.ChangeVerdict.SAME
+    assert (apart.change, back.change) == (stats.ChangeVerdict.SLOWER, stats.ChangeVerdict.FASTER)
     assert apart.interval and apart.interval[0] < 1.04 < apart.interval[1]
-    assert stats.compare([(first, slower)])[0].change is stats.Change.UNSURE
+    assert stats.compare_separate_runs([(first, slower)])[0].change is stats.ChangeVerdict.UNSURE
 
 
 def test_rounds_that_are_alike_and_few_rounds_are_less_evidence() -> None:
@@ -72,12 +72,12 @@ def test_rounds_that_are_alike_and_few_rounds_are_less_evidence() -> None:
     ]
     assert widths[1] > 1.5 * widths[0]
     few = stats.compare_interleaved([([1.0] * 9, [2.0] * 9)])[0]
-    assert few.change is stats.Change.UNSURE and "9 rounds are too few" in few.reason
+    assert few.change is stats.ChangeVerdict.UNSURE and "9 rounds are too few" in few.reason
     assert (
         stats.compare_interleaved([([1.0] * 10, [2.0 + 0.01 * (7 * i % 10) for i in range(10)])])[
             0
         ].change
-        is stats.Change.SLOWER
+        is stats.ChangeVerdict.SLOWER
     )
 
 
@@ -103,9 +103,13 @@ def test_what_lasts_for_one_load_is_no_difference_of_the_builds() -> None:
     always = np.full(sum(loads), math.log(1.04)) + draw.normal(0, 0.002, sum(loads))
     pairs = [(np.ones(sum(loads)).tolist(), np.exp(values).tolist()) for values in (slower, always)]
     once, each = stats.compare_interleaved(pairs, loads=[loads, loads])
-    assert once.change is not stats.Change.SLOWER and once.interval and once.interval[0] < 1.002
-    assert each.change is stats.Change.SLOWER
-    assert stats.compare_interleaved(pairs[:1])[0].change is stats.Change.SLOWER  # were it one load
+    assert (
+        once.change is not stats.ChangeVerdict.SLOWER and once.interval and once.interval[0] < 1.002
+    )
+    assert each.change is stats.ChangeVerdict.SLOWER
+    assert (
+        stats.compare_interleaved(pairs[:1])[0].change is stats.ChangeVerdict.SLOWER
+    )  # were it one load
     assert stats.ratio_interleaved(*pairs[0], loads=loads)[1] == pytest.approx(
         once.interval, abs=0.002
     )
@@ -132,7 +136,7 @@ def test_loads_share_the_time_and_the_rounds_that_are_needed(
 
     enough = compare_builds.StoppingRule(until, lambda *told: notes.append(told), lambda: now)
     while enough.another_load():
-        interleaved.measure_interleaved(
+        interleaved_measurement.measure_interleaved(
             {compare_builds.BEFORE: block, compare_builds.AFTER: block}, enough, compare_builds.PACE
         )
     assert enough.loads == pytest.approx(loads, abs=1 if inference_s < 1 else 0)
@@ -165,7 +169,7 @@ def test_aa_bench_tells_what_it_has_though_some_comparisons_fail(
     class Interrupted:
         left: ClassVar = [*pairs]
 
-        def compare(self, *_: object, **__: object) -> list[comparison.Pair]:
+        def compare(self, *_: object, **__: object) -> list[comparison.RunComparison]:
             if not self.left:
                 raise KeyboardInterrupt
             return [self.left.pop(0)]

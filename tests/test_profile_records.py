@@ -7,8 +7,13 @@ from typing import Any
 
 import pytest
 
-from farm.executor.profile_records import Inference, median_inference, parse_records, steps_of
-from farm.types import Kernel, Roofline, Step
+from farm.executor.profile_records import (
+    RecordedInference,
+    mean_steps,
+    median_inference,
+    parse_records,
+)
+from farm.types import Kernel, KernelCall, Roofline
 
 PLAIN, RECORDED = 0xFFFFFFFF, 0xFFFFFFFE
 MS = 1_000_000
@@ -23,7 +28,7 @@ def recording(names: list[str], *records: tuple[int, int, int, int]) -> bytes:
     )
 
 
-def inference(**seconds: float) -> Inference:
+def inference(**seconds: float) -> RecordedInference:
     names = ["alloc", *seconds]
     times = [1, *(int(value) for value in seconds.values())]
     calls = [(index, 0, sum(times[:index]), times[index]) for index in range(len(names))]
@@ -81,7 +86,7 @@ KERNELS = [Kernel("add", "general", operations=100), Kernel("mul", "dense")]
 def test_each_call_of_a_kernel_is_a_step_of_the_graph_and_the_rest_is_the_runtimes() -> None:
     names = ["alloc", "add", "mul"]
     times = [(0, 0, 0, 1), (1, 0, 1, 2), (1, 0, 3, 4), (2, 0, 7, 5), (RECORDED, 0, 0, 13)]
-    steps, runtime_s, calls = steps_of(parse_records(recording(names, *times))[1], KERNELS, GRAPH)
+    steps, runtime_s, calls = mean_steps(parse_records(recording(names, *times))[1], KERNELS, GRAPH)
     assert [(step.kernel, step.nbytes, step.operations, step.rule) for step in steps] == [
         ("add", 64 + 8 + 16, 50, "general"),  # of 100 in two calls
         ("add", None, 50, "general"),
@@ -93,23 +98,23 @@ def test_each_call_of_a_kernel_is_a_step_of_the_graph_and_the_rest_is_the_runtim
 
 def test_steps_add_up_to_typical_inferences_and_a_disturbed_one_does_not_count() -> None:
     found = [inference(add=add, mul=mul) for add, mul in [(4, 6), (5, 5), (6, 4), (5, 500)]]
-    steps, runtime_s, _ = steps_of(found, KERNELS, GRAPH)
+    steps, runtime_s, _ = mean_steps(found, KERNELS, GRAPH)
     assert sum(step.seconds for step in steps) + runtime_s == pytest.approx(11e-3)
     assert all(4e-3 <= step.seconds <= 6e-3 for step in steps)
     assert median_inference(found).seconds == pytest.approx(11e-3)
 
 
 def test_a_kernel_that_is_called_now_and_then_counts_as_often_as_it_was() -> None:
-    steps, _, _ = steps_of([inference(add=4), inference(add=3, mul=1)] * 5, KERNELS, GRAPH)
+    steps, _, _ = mean_steps([inference(add=4), inference(add=3, mul=1)] * 5, KERNELS, GRAPH)
     assert [step.seconds for step in steps] == pytest.approx([3.5e-3, 0.5e-3])
 
 
 def test_a_roof_bounds_by_arithmetic_or_by_memory() -> None:
     roof = Roofline(gflops=10, gbytes_s=1, source="")
     heavy, light = (
-        Step("heavy", 2e-9 * 10, operations=100, nbytes=1),
-        Step("light", 8e-9, operations=10, nbytes=4),
+        KernelCall("heavy", 2e-9 * 10, operations=100, nbytes=1),
+        KernelCall("light", 8e-9, operations=10, nbytes=4),
     )
     assert roof.share(heavy) == pytest.approx(0.5) and not roof.is_bound_by_memory(heavy)
     assert roof.share(light) == pytest.approx(0.5) and roof.is_bound_by_memory(light)
-    assert roof.share(Step("unknown", 1.0)) is None
+    assert roof.share(KernelCall("unknown", 1.0)) is None

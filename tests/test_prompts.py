@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
-from waiting import LIMIT_S
+from timeouts import LIMIT_S
 
 from farm.processes.deadline import Deadline
 
@@ -24,8 +24,8 @@ from farm.processes.deadline import Deadline
 BEGIN = """
 import os, time
 os.close(os.open(os.ttyname(0), os.O_RDWR))
-from farm.prompts import Question, Terminal
-terminal = Terminal()
+from farm.prompts import Question, TerminalPrompts
+terminal = TerminalPrompts()
 def ask(*questions):
     for number, question in enumerate(questions):
         terminal.put(str(number), question)

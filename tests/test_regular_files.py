@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from farm import config, importers
-from farm.data.arrays import Arrays
+from farm.data.array_samples import ArraySamples
 from farm.errors import ConfigError, FarmError, ModelError
-from farm.importers.capabilities import capability_of
+from farm.importers.format_risks import format_risk_of
 from farm.inputs import read
 from farm.quantize import recipe
 from farm.store import file_digest
@@ -25,16 +25,16 @@ READERS: dict[str, Callable[[Path], object]] = {
     "net.onnx": lambda path: importers.fingerprint(Model("m", str(path)), path.parent),
     "net.pt2": lambda path: importers.check_source(Model("m", str(path))),
     "net.pt": lambda path: (
-        capability_of(Model("m", str(path))) or importers.check_source(Model("m", str(path)))
+        format_risk_of(Model("m", str(path))) or importers.check_source(Model("m", str(path)))
     ),
     "net.tflite": lambda path: importers.fingerprint(Model("m", str(path)), path.parent),
-    "net.int8": recipe.read,
-    "devices.toml": config.load,
+    "net.int8": recipe.read_recipe,
+    "devices.toml": config.load_fleet,
     "x.npy": lambda path: read.read_inputs(path, SPECS, Preprocess()),
     "x.npz": lambda path: read.read_inputs(path, SPECS, Preprocess()),
     "x.png": lambda path: read.read_inputs(path, SPECS, Preprocess()),
     "labels.txt": read.read_labels,
-    "set.npz": lambda path: Arrays(path, SPECS, None),
+    "set.npz": lambda path: ArraySamples(path, SPECS, None),
 }
 
 
@@ -55,7 +55,7 @@ def test_a_configuration_that_the_shell_passes_as_a_pipe_is_read() -> None:
     try:
         os.write(writer, b"[devices.a]\nprofile = 'x86'\nurl = 'local:'\n")
         os.close(writer)
-        assert config.load(Path(f"/dev/fd/{reader}")).devices.keys() == {"a"}
+        assert config.load_fleet(Path(f"/dev/fd/{reader}")).devices.keys() == {"a"}
     finally:
         os.close(reader)
 

@@ -20,17 +20,17 @@ from report_runs import HOSTILE, PROFILE, failed, many, timed
 from farm import views
 from farm.cli import cli
 from farm.errors import UsageError
-from farm.stats import Change
+from farm.stats import ChangeVerdict
 from farm.store import RunStore
 from farm.types import Run, Verdict
-from farm.views import charts, html, markdown, roofline
-from farm.views.report import Report, gather
+from farm.views import charts, html, markdown, profile_rooflines
+from farm.views.report import Report, build_report
 
 POSITIVE = st.floats(1e-6, 1e6)
 
 
 def report(runs: list[Run] | None = None, before: list[Run] | None = None) -> Report:
-    return gather(
+    return build_report(
         many() if runs is None else runs,
         title="Nightly",
         made_at="2026-03-20T01:02:03+00:00",
@@ -55,14 +55,14 @@ def test_a_step_is_told_with_what_changed_there() -> None:
     [move] = report().series["pi5", "resnet18"].moves
     assert move.after.id == "pi5-resnet18-6"
     assert "farm: 1 → 2" in move.in_words
-    assert move.in_words in html.page(report())
+    assert move.in_words in html.render_page(report())
 
 
 def test_what_became_slower_than_the_baseline_wants_a_look() -> None:
     found = report(before=[timed("pi5", "resnet18", 1), timed("elsewhere", "resnet18", 1)])
     [pair] = found.pairs
-    assert pair.found.change is Change.SLOWER
-    text = html.page(found)
+    assert pair.found.change is ChangeVerdict.SLOWER
+    text = html.render_page(found)
     assert (
         text.index("What wants a look") < text.index(pair.found.reason) < text.index('id="matrix"')
     )
@@ -71,8 +71,8 @@ def test_what_became_slower_than_the_baseline_wants_a_look() -> None:
 def test_the_page_shows_no_latency_of_an_emulated_device() -> None:
     run = timed("pi3", "net", 1, 431.7, "qemu:")
     for text in (
-        html.page(report([run])),
-        markdown.document(report([run])),
+        html.render_page(report([run])),
+        markdown.markdown_report(report([run])),
         json.dumps(report([run]).as_json()),
     ):
         assert "EMULATED" in text
@@ -80,11 +80,13 @@ def test_the_page_shows_no_latency_of_an_emulated_device() -> None:
 
 
 def test_text_of_others_is_text_and_no_markup() -> None:
-    page = html.page(report())
+    page = html.render_page(report())
     assert "<script>document" not in page
     assert "<b>refused" not in page
     assert "&lt;script&gt;document.title" in page
-    rows = [line for line in markdown.document(report()).splitlines() if line.startswith("|")]
+    rows = [
+        line for line in markdown.markdown_report(report()).splitlines() if line.startswith("|")
+    ]
     assert len({len(re.findall(r"(?<!\\)\|", row)) for row in rows}) == 1
 
 
@@ -92,7 +94,7 @@ def test_nothing_in_a_cell_of_markdown_ends_the_cell_or_the_row() -> None:
     evil = "a|b\r\n| c `d` \\| <i>e</i> [f](g)"
     before = timed(evil, evil, 1, versions={"farm": evil})
     after = dataclasses.replace(timed(evil, evil, 2, 20.0), reason=evil, versions={"farm": "2"})
-    text = markdown.document(
+    text = markdown.markdown_report(
         report([after, dataclasses.replace(failed("pi5", evil, 3), reason=evil)], before=[before])
     )
     for table in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
@@ -106,20 +108,22 @@ def test_nothing_in_a_cell_of_markdown_ends_the_cell_or_the_row() -> None:
 
 def test_nothing_in_markdown_calls_a_person_or_becomes_a_link() -> None:
     evil = "@octocat see https://example.org or www.example.org &lt;b&gt; $x$"
-    text = markdown.document(report([dataclasses.replace(failed("pi5", evil, 3), reason=evil)]))
+    text = markdown.markdown_report(
+        report([dataclasses.replace(failed("pi5", evil, 3), reason=evil)])
+    )
     assert "octocat" in text and "example.org" in text
     assert not re.search(r"@\w|://\w|www\.|(?<!\\)\$|&lt;", text)
 
 
 def test_the_page_names_no_address_to_load_from() -> None:
-    page = html.page(report())
+    page = html.render_page(report())
     assert re.findall(r"""(?:src|href)=["'](?!#|data:)""", page) == []
     assert "//" not in re.sub(r"ssh://x|// [A-Z]", "", page)
 
 
 def test_a_page_of_no_runs_says_so() -> None:
-    assert "There are no runs to show." in html.page(report([]))
-    assert "no runs" in markdown.document(report([]))
+    assert "There are no runs to show." in html.render_page(report([]))
+    assert "no runs" in markdown.markdown_report(report([]))
 
 
 def test_a_run_of_one_sample_and_one_of_zeros_can_be_shown() -> None:
@@ -132,11 +136,11 @@ def test_a_run_of_one_sample_and_one_of_zeros_can_be_shown() -> None:
     coarse = dataclasses.replace(
         single, device="b", samples=zeros, latency=dataclasses.replace(single.latency, p50_ms=0.0)
     )
-    assert "net" in html.page(report([single, coarse]))
+    assert "net" in html.render_page(report([single, coarse]))
 
 
 def test_the_markdown_has_a_table_the_errors_and_the_comparison() -> None:
-    text = markdown.document(report(before=[timed("pi5", "resnet18", 1)]))
+    text = markdown.markdown_report(report(before=[timed("pi5", "resnet18", 1)]))
     assert "| device |" in text
     assert "- ✗ **pi5 " in text
     assert "🔺 slower" in text
@@ -144,7 +148,9 @@ def test_the_markdown_has_a_table_the_errors_and_the_comparison() -> None:
 
 
 def test_one_of_a_kind_is_counted_as_one() -> None:
-    assert "1 model on 1 device: 1 STABLE." in markdown.document(report([timed("pi5", "net", 1)]))
+    assert "1 model on 1 device: 1 STABLE." in markdown.markdown_report(
+        report([timed("pi5", "net", 1)])
+    )
 
 
 def drawing(svg: str) -> ET.Element:
@@ -165,18 +171,18 @@ def numbers(svg: str) -> list[float]:
 @given(st.lists(POSITIVE, min_size=1, max_size=80))
 def test_a_chart_stays_within_its_box(values: list[float]) -> None:
     intervals = [(value * 0.9, value * 1.1) for value in values]
-    scale = charts.Scale.over([1e3 * value for value in values])
+    scale = charts.LogScale.over([1e3 * value for value in values])
     for svg in (
-        charts.spark(values),
-        charts.history(values, intervals, [0]),
-        charts.distribution(values, scale),
+        charts.sparkline_chart(values),
+        charts.history_chart(values, intervals, [0]),
+        charts.density_chart(values, scale),
     ):
         assert all(-charts.WIDTH <= number <= charts.WIDTH for number in numbers(svg))
 
 
 @given(POSITIVE, st.floats(1.0001, 1e6))
 def test_the_ticks_of_a_scale_are_few_and_on_it(low: float, factor: float) -> None:
-    scale = charts.Scale(low, low * factor)
+    scale = charts.LogScale(low, low * factor)
     ticks = scale.ticks()
     assert 0 < len(ticks) <= 12
     assert all(scale.low * (1 - 1e-9) <= tick <= scale.high * (1 + 1e-9) for tick in ticks)
@@ -184,10 +190,10 @@ def test_the_ticks_of_a_scale_are_few_and_on_it(low: float, factor: float) -> No
 
 
 def test_a_distribution_puts_its_median_where_the_scale_says() -> None:
-    scale = charts.Scale(1.0, 100.0)
+    scale = charts.LogScale(1.0, 100.0)
     marks = [
         node.attrib["d"]
-        for node in drawing(charts.distribution([0.01] * 9, scale)).iter()
+        for node in drawing(charts.density_chart([0.01] * 9, scale)).iter()
         if node.get("class") == "c-mark"
     ]
     assert marks == [f"M{charts.WIDTH / 2:.0f} 0V{charts.STRIP_HEIGHT}"]
@@ -196,7 +202,7 @@ def test_a_distribution_puts_its_median_where_the_scale_says() -> None:
 def test_the_bar_of_a_ledger_is_as_long_as_its_share() -> None:
     widths = [
         float(node.attrib["width"])
-        for node in drawing(charts.stacked([("part0", 1.0), ("part1", 3.0)], 8.0)).iter()
+        for node in drawing(charts.stacked_bar([("part0", 1.0), ("part1", 3.0)], 8.0)).iter()
         if "width" in node.attrib
     ]
     assert widths == [charts.WIDTH / 8, 3 * charts.WIDTH / 8]
@@ -206,7 +212,7 @@ def test_the_ledger_adds_up_whatever_the_number_of_parts() -> None:
     run = timed("a", "net", 1)
     assert run.samples
     parts = {f"part {number}": 0.5 + number for number in range(15)}
-    made = html.ledger(
+    made = html.newest_ledger(
         report([dataclasses.replace(run, samples=dataclasses.replace(run.samples, ledger=parts))])
     )
     [(_, values, total)] = made.rows
@@ -270,19 +276,19 @@ def test_of_older_runs_the_record_gives_no_samples_and_of_the_newest_all(kept: R
 
 
 def test_the_report_is_a_view_like_the_tables() -> None:
-    assert views.document("report", report().as_json())["schema"] == "farm/report/1"
+    assert views.json_document("report", report().as_json())["schema"] == "farm/report/1"
 
 
-def profile_of(folder: Path, **changes: object) -> roofline.Roofline:
+def profile_of(folder: Path, **changes: object) -> profile_rooflines.ProfileRoofline:
     (folder / "profile.json").write_text(json.dumps({**PROFILE, **changes}))
-    return roofline.read(folder / "profile.json")
+    return profile_rooflines.read_profile(folder / "profile.json")
 
 
 def test_a_profile_becomes_a_roofline_with_the_slowest_kernel_first(tmp_path: Path) -> None:
     found = profile_of(tmp_path)
     assert [point.kernel for point in found.points] == ["conv", "relu", "reshape"]
     assert [point.kernel for point in found.drawn] == ["conv", "relu"]
-    page = html.page(gather([], title="", made_at="", rooflines=[found]))
+    page = html.render_page(build_report([], title="", made_at="", rooflines=[found]))
     assert "2 kernels below a roof of 1e+04 GFLOP/s and 40 GB/s" in page
     assert "&lt;b&gt;conv1" in page
 
@@ -291,13 +297,13 @@ def test_a_profile_without_a_roof_is_a_table_and_an_emulated_one_shows_no_time(
     tmp_path: Path,
 ) -> None:
     assert "<td" in (
-        page := html.page(
-            gather([], title="", made_at="", rooflines=[profile_of(tmp_path, roof=None)])
+        page := html.render_page(
+            build_report([], title="", made_at="", rooflines=[profile_of(tmp_path, roof=None)])
         )
     )
     assert "kernels below a roof" not in page
-    emulated = html.page(
-        gather([], title="", made_at="", rooflines=[profile_of(tmp_path, emulated=True)])
+    emulated = html.render_page(
+        build_report([], title="", made_at="", rooflines=[profile_of(tmp_path, emulated=True)])
     )
     assert "its times are no benchmark" in emulated
     assert "conv1" not in emulated
@@ -309,4 +315,4 @@ def test_a_profile_without_a_roof_is_a_table_and_an_emulated_one_shows_no_time(
 def test_a_file_that_is_no_profile_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "profile.json").write_text(text)
     with pytest.raises(UsageError, match="is no profile"):
-        roofline.read(tmp_path / "profile.json")
+        profile_rooflines.read_profile(tmp_path / "profile.json")

@@ -41,15 +41,15 @@ def test_what_a_terminal_would_act_on_is_shown(text: str, shown: str) -> None:
 @given(ANY)
 def test_a_line_is_safe_whatever_it_was(text: str) -> None:
     line = sanitize.one_line(text)
-    assert sanitize.is_safe(line) and line.isprintable()
+    assert sanitize.is_terminal_safe(line) and line.isprintable()
     assert sanitize.one_line(line) == line
     line.encode()
 
 
 @given(ANY)
 def test_lines_end_where_the_text_says_and_are_safe(text: str) -> None:
-    found = sanitize.lines(text)
-    assert all(map(sanitize.is_safe, found))
+    found = sanitize.sanitized_lines(text)
+    assert all(map(sanitize.is_terminal_safe, found))
     assert len(found) == (
         len(text.rstrip("\r\n").replace("\r\n", "\n").replace("\r", "\n").split("\n"))
         if text
@@ -57,7 +57,7 @@ def test_lines_end_where_the_text_says_and_are_safe(text: str) -> None:
     )
 
 
-@given(st.text(st.characters(categories=["L", "N", "P", "S"])).filter(sanitize.is_safe))
+@given(st.text(st.characters(categories=["L", "N", "P", "S"])).filter(sanitize.is_terminal_safe))
 def test_what_can_be_seen_stays_as_it_is(text: str) -> None:
     assert sanitize.one_line(text) == text
 

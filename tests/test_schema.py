@@ -31,7 +31,7 @@ def valid(body: Any) -> str:
 
 def test_every_document_that_farm_writes_has_a_schema() -> None:
     sources = "".join(path.read_text("utf-8") for path in Path(farm.__file__).parent.rglob("*.py"))
-    written = set(re.findall(r'\bdocument\(\s*"(\w+)"', sources)) | set(
+    written = set(re.findall(r'\b(?:\w+_)?(?:document|json_response)\(\s*"(\w+)"', sources)) | set(
         re.findall(r'"farm/(\w+)/\d+"', sources)
     )
     assert set(NAMES) == written - set(

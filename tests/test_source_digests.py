@@ -15,7 +15,7 @@ from farm import quantize
 from farm.agent import recipe
 from farm.compiler import fingerprint
 from farm.importers import fingerprints
-from farm.store import sources
+from farm.store import source_digests
 from farm.types import Model, Quantize
 
 ROOT = Path(farm.__file__).parent
@@ -33,7 +33,7 @@ def sources_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
         copy = tmp_path / "farm" / path.relative_to(ROOT)
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, copy)
-    monkeypatch.setattr(sources, "_PACKAGE", tmp_path / "farm")
+    monkeypatch.setattr(source_digests, "_PACKAGE", tmp_path / "farm")
     return tmp_path / "farm"
 
 
@@ -91,7 +91,7 @@ def test_how_layers_are_named_belongs_to_both_digests(
     digest: Callable[[], str], sources_in: Path
 ) -> None:
     before = digest()
-    with (sources_in / "types" / "layers.py").open("a") as file:
+    with (sources_in / "types" / "layer_variable_names.py").open("a") as file:
         file.write("# another way to name them\n")
     assert digest() != before
 
@@ -104,9 +104,9 @@ def test_a_source_added_anywhere_in_the_agent_makes_another_agent(
         recipe.HERE, tmp_path / "agent", ignore=shutil.ignore_patterns("prebuilt", "__pycache__")
     )
     monkeypatch.setattr(recipe, "HERE", tmp_path / "agent")
-    before = recipe.digest(arch)
+    before = recipe.executable_digest(arch)
     for folder in [path for path in (tmp_path / "agent").rglob("*") if path.is_dir()]:
         (folder / "added.h").write_text("// added\n")
-        in_other_kind = left_out in folder.parts and "shim" not in folder.parts
-        assert (recipe.digest(arch) == before) == in_other_kind, folder
+        in_other_kind = left_out in folder.parts and "tvm_stand_ins" not in folder.parts
+        assert (recipe.executable_digest(arch) == before) == in_other_kind, folder
         (folder / "added.h").unlink()

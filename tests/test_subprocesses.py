@@ -15,10 +15,10 @@ from farm.processes import subprocesses
 ctypes.CDLL(None).prctl(36, 1)  # PR_SET_CHILD_SUBREAPER
 log = Path(sys.argv[1])
 program = "import os, time; os.fork(); print(os.getpid(), flush=True); time.sleep(600)"
-child = subprocesses.start([sys.executable, "-c", program], log=log, own_group=True)
+child = subprocesses.start_program([sys.executable, "-c", program], log=log, own_group=True)
 while len(log.read_text().split()) < 2:
     time.sleep(0.01)
-subprocesses.end(child, group=True, grace_s=float(sys.argv[2]))
+subprocesses.end_program(child, group=True, grace_s=float(sys.argv[2]))
 [orphan] = [int(word) for word in log.read_text().split() if int(word) != child.pid]
 print(Path(f"/proc/{orphan}/stat").read_text().rpartition(")")[2].split()[0])
 """

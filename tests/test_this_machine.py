@@ -10,7 +10,7 @@ import pytest
 
 from farm import Farm, boards, cli
 from farm.api.resolve import host_profile
-from farm.config import fleet_of, load
+from farm.config import load_fleet, parse_fleet
 from farm.config import profiles as built_in_profiles
 from farm.errors import ConfigError, FarmError
 from farm.transports import local
@@ -26,7 +26,7 @@ def of_machine(monkeypatch: pytest.MonkeyPatch, machine: str) -> str:
 
 @pytest.mark.parametrize(("machine", "profile"), MACHINES)
 def test_the_built_in_host_is_this_machine(of_machine: str, profile: str) -> None:
-    fleet = load(Path(cli.__file__).parent / "devices.toml")
+    fleet = load_fleet(Path(cli.__file__).parent / "devices.toml")
     host = fleet.device("host")
     assert host.profile.name == host_profile(fleet).name == profile
     assert host.profile.target["mcpu"] == "native"
@@ -35,9 +35,9 @@ def test_the_built_in_host_is_this_machine(of_machine: str, profile: str) -> Non
 
 @pytest.mark.parametrize(("machine", "profile"), MACHINES)
 def test_a_local_device_may_leave_its_profile_out(of_machine: str, profile: str) -> None:
-    fleet = fleet_of('[devices.me]\nurl = "local:"\n', Path("/devices.toml"))
+    fleet = parse_fleet('[devices.me]\nurl = "local:"\n', Path("/devices.toml"))
     assert fleet.device("me").profile.name == profile
-    named = fleet_of('[devices.me]\nurl = "local:"\nprofile = "x86-v3"\n', Path("/devices.toml"))
+    named = parse_fleet('[devices.me]\nurl = "local:"\nprofile = "x86-v3"\n', Path("/devices.toml"))
     assert named.device("me").profile.name == "x86-v3"
 
 
@@ -45,16 +45,18 @@ def test_a_local_device_may_leave_its_profile_out(of_machine: str, profile: str)
 @pytest.mark.parametrize("url", ["qemu:", "ssh://board", "adb:"])
 def test_no_other_device_may_leave_its_profile_out(of_machine: str, url: str) -> None:
     with pytest.raises(ConfigError, match="mistake") as caught:
-        fleet_of(f'[devices.me]\nurl = "{url}"\n', Path("/devices.toml"))
+        parse_fleet(f'[devices.me]\nurl = "{url}"\n', Path("/devices.toml"))
     assert "devices.me.profile: is missing" in caught.value.why
 
 
 @pytest.mark.parametrize("machine", ["riscv64"])
 def test_a_machine_without_a_profile_of_its_own_has_to_name_one(of_machine: str) -> None:
-    host = load(Path(cli.__file__).parent / "devices.toml").device("host")
+    host = load_fleet(Path(cli.__file__).parent / "devices.toml").device("host")
     state = local.state(host)
     assert state.word == "unavailable" and "this machine is riscv64" in state.why
-    fleet = fleet_of('[devices.me]\nurl = "local:"\nprofile = "riscv64"\n', Path("/devices.toml"))
+    fleet = parse_fleet(
+        '[devices.me]\nurl = "local:"\nprofile = "riscv64"\n', Path("/devices.toml")
+    )
     assert local.state(fleet.device("me")).word == "ready"
     assert host_profile(fleet).target == {"kind": "llvm", "mcpu": "native"}
 
@@ -63,10 +65,13 @@ def test_an_arm_machine_that_adds_itself_gets_the_profile_of_its_own_cpu() -> No
     evidence = boards.evidence_from_report(
         "aarch64", {"arm_cores": "4 0x41 0xd0b,", "board": "Raspberry Pi 5 Model B Rev 1.0"}
     )
-    choice = boards.choose("me", evidence, built_in_profiles.shipped(), here=True)
+    choice = boards.choose_profile("me", evidence, built_in_profiles.built_in_profiles(), here=True)
     assert (choice.profile, choice.table) == ("arm64", None)
     assert "Raspberry Pi 5 Model B Rev 1.0" in choice.reason
-    assert boards.choose("pi5", evidence, built_in_profiles.shipped()).table is not None
+    assert (
+        boards.choose_profile("pi5", evidence, built_in_profiles.built_in_profiles()).table
+        is not None
+    )
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from waiting import LIMIT_S
+from timeouts import LIMIT_S
 
 import farm
 

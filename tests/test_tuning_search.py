@@ -12,11 +12,11 @@ import pytest
 from rich.console import Console
 
 from farm import stats
-from farm.dashboard import tuning
+from farm.dashboard import tuning_progress
 from farm.pipeline.tuning.loop import TuningState
-from farm.pipeline.tuning.search import Kernel, Search
+from farm.pipeline.tuning.search import KernelSearch, TuningSearch
 from farm.pipeline.tuning.tune import TuningResult
-from farm.types import Batch, Candidate, Model, PairedSamples, Proposals, Task, Variant
+from farm.types import Candidate, Model, PairedSamples, ProposalRequest, Task, Variant, VariantBatch
 
 
 def candidate(pixels: int, predicted: float = 1.0) -> Candidate:
@@ -27,21 +27,23 @@ def candidate(pixels: int, predicted: float = 1.0) -> Candidate:
     )
 
 
-def search(**counts: int) -> Search:
+def search(**counts: int) -> TuningSearch:
     """Kernels by name with so many candidates, of which the first is the default."""
     tasks = [Task(name, 1, tuple(candidate(number, number) for number in range(1, count + 1)), candidate(1), candidate(1))  # noqa: E501
              for name, count in counts.items()]  # fmt: skip
-    return Search([Kernel(task) for task in tasks])
+    return TuningSearch([KernelSearch(task) for task in tasks])
 
 
-def batch(wanted: tuple[tuple[str, Candidate], ...]) -> Batch:
+def batch(wanted: tuple[tuple[str, Candidate], ...]) -> VariantBatch:
     variants = tuple(
         Variant(key, one, f"variant_{index}", ()) for index, (key, one) in enumerate(wanted)
     )
-    return Batch(Path("library.so"), Path("arrays.npz"), variants)
+    return VariantBatch(Path("library.so"), Path("arrays.npz"), variants)
 
 
-def measure(work: Search, seconds: dict[tuple[str, str], float], rounds: int = 10) -> list[str]:
+def measure(
+    work: TuningSearch, seconds: dict[tuple[str, str], float], rounds: int = 10
+) -> list[str]:
     """One batch measured without any noise; the names of its kernels."""
     wanted = work.next()
     one = {
@@ -75,18 +77,18 @@ def steps(number: int) -> Candidate:
     return Candidate({"method": f"steps {number}", "trace": [[], []]}, f"steps {number}", 0.0)
 
 
-def search_open(*names: str) -> Search:
-    return Search(
-        [Kernel(Task(name, 1, (GENERAL,), GENERAL, GENERAL, open=True)) for name in names]
+def search_open(*names: str) -> TuningSearch:
+    return TuningSearch(
+        [KernelSearch(Task(name, 1, (GENERAL,), GENERAL, GENERAL, open=True)) for name in names]
     )
 
 
-def measure_open(work: Search, seconds: dict[str, float]) -> Proposals | None:
+def measure_open(work: TuningSearch, seconds: dict[str, float]) -> ProposalRequest | None:
     """One batch in which what is proposed is as named in `seconds`, by choice; what was asked
     for.
     """
     wanted = work.next()
-    asked = next((one for _, one in wanted if isinstance(one, Proposals)), None)
+    asked = next((one for _, one in wanted if isinstance(one, ProposalRequest)), None)
     key, built = wanted[0][0], [one for _, one in wanted if isinstance(one, Candidate)]
     made = tuple(
         (key, one)
@@ -106,11 +108,11 @@ def measure_open(work: Search, seconds: dict[str, float]) -> Proposals | None:
 def test_an_open_task_is_asked_for_proposals_and_these_are_told_what_was_found():
     work = search_open("one")
     assert measure_open(work, {}) is None
-    assert measure_open(work, {"steps 1": 0.5, "steps 2": 2.0}) == Proposals(
+    assert measure_open(work, {"steps 1": 0.5, "steps 2": 2.0}) == ProposalRequest(
         7, (), frozenset({"general"}), 1
     )
     asked = measure_open(work, {"steps 1": 0.5, "steps 3": 0.25})
-    assert asked == Proposals(
+    assert asked == ProposalRequest(
         7, ((steps(1), 0.5), (steps(2), 2.0)), frozenset({"general", "steps 1", "steps 2"}), 3
     )
     (kernel,) = work.kernels
@@ -208,7 +210,7 @@ def shown(width: int, height: int) -> list[str]:
     work.search.kernels[0].default_s, work.search.kernels[0].best_s = 2468e-6, 1234e-6
     console = Console(width=width, height=height, file=io.StringIO())
     console.print(
-        tuning.render(
+        tuning_progress.render(
             work,
             "12s of 10 min",
             f"{name}: direct 7x2x16 by pixels, 1234.5 us, 2.00x",

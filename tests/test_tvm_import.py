@@ -17,8 +17,8 @@ def _python(program: str) -> str:
 def test_tvm_comes_without_torch_and_torch_later_all_the_same() -> None:
     assert _python("""
 import sys
-from farm.tvm_import import leave_torch_out
-leave_torch_out()
+from farm.tvm_import import hide_torch
+hide_torch()
 import tvm.relax, tvm.relax.frontend.onnx
 print("torch" in sys.modules)
 import torch
@@ -31,8 +31,8 @@ def test_where_torch_is_there_first_nothing_is_kept_from_tvm() -> None:
         _python("""
 import sys
 import torch
-from farm.tvm_import import leave_torch_out
-leave_torch_out()
+from farm.tvm_import import hide_torch
+hide_torch()
 import tvm_ffi._convert
 print(tvm_ffi._convert.torch is torch)
 """)
@@ -43,8 +43,8 @@ print(tvm_ffi._convert.torch is torch)
 def test_a_missing_tvm_is_told_as_ever_and_torch_is_not_lost_with_it() -> None:
     assert _python("""
 import sys
-from farm.tvm_import import leave_torch_out
-leave_torch_out()
+from farm.tvm_import import hide_torch
+hide_torch()
 sys.path_importer_cache.clear()
 places, sys.path[:] = list(sys.path), []
 try:
@@ -69,9 +69,7 @@ print(sorted(key for key in map(str, registry.get_registered_type_keys()) if cor
 print(core._object_type_key_to_index("there.is.none"), registry.list_global_func_names.__module__)
 """  # noqa: E501
     for alone in ("", "import os; os.environ['TVM_USE_RUNTIME_LIB'] = '1'"):
-        briefly = _python(
-            f"{alone}\nfrom farm.tvm_import import leave_torch_out; leave_torch_out()\n{shown}"
-        )
+        briefly = _python(f"{alone}\nfrom farm.tvm_import import hide_torch; hide_torch()\n{shown}")
         assert briefly == _python(f"{alone}\nimport sys; sys.modules['torch'] = None\n{shown}")
         assert briefly.count("_ffi_api") >= 10 and briefly.endswith("None tvm_ffi.registry")
 
@@ -81,8 +79,8 @@ def test_a_type_that_the_runtime_has_not_is_answered_without_c() -> None:
     assert _python("""
 import os
 os.environ["TVM_USE_RUNTIME_LIB"] = "1"
-from farm.tvm_import import leave_torch_out
-leave_torch_out()
+from farm.tvm_import import hide_torch
+hide_torch()
 from tvm_ffi import core
 index, asked = core._object_type_key_to_index, []
 core._object_type_key_to_index = lambda key: asked.append(key) or index(key)

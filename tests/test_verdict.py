@@ -62,7 +62,7 @@ def samples(during: list[dict[str, object]] | None = None, **changes: object) ->
 
 def judged(told: Samples, emulated: bool = False) -> tuple[Verdict, str]:
     return stats.judge(
-        emulated, told, stats.latency(told.seconds, told.block) if told.seconds else None
+        emulated, told, stats.summarize_latency(told.seconds, told.block) if told.seconds else None
     )
 
 
@@ -182,7 +182,7 @@ def run(
     told = dataclasses.replace(
         samples(), seconds=tuple(factor * s for s in seconds()), facts_before=facts
     )
-    latency: Latency = stats.latency(told.seconds)
+    latency: Latency = stats.summarize_latency(told.seconds)
     return Run(
         f"{device}-{factor}",
         device,
@@ -202,7 +202,9 @@ def test_a_slower_run_is_told_with_what_else_differs() -> None:
     (pair,) = comparison.compare(
         [(run(governor="performance"), run(factor=1.1, governor="powersave"))]
     )
-    assert pair.found.change is stats.Change.SLOWER and pair.found.ratio == pytest.approx(1.1)
+    assert pair.found.change is stats.ChangeVerdict.SLOWER and pair.found.ratio == pytest.approx(
+        1.1
+    )
     assert pair.differences == ("governor: performance → powersave",)
     assert json.loads(json.dumps(pair.as_json(), allow_nan=False))["change"] == "slower"
 
@@ -212,7 +214,7 @@ def test_a_slower_run_is_told_with_what_else_differs() -> None:
 )
 def test_a_run_that_is_not_to_be_trusted_is_no_evidence(doubtful: Verdict) -> None:
     (pair,) = comparison.compare([(run(), run(doubtful, factor=3.0))])
-    assert pair.found.change is stats.Change.UNSURE
+    assert pair.found.change is stats.ChangeVerdict.UNSURE
     assert f"the second is {doubtful.value}: why" in pair.found.reason
     assert not pair.found.reaches(0.0)
 
@@ -266,7 +268,7 @@ def test_runs_of_two_sets_are_paired_by_model_and_device() -> None:
         (b, run(device="b", factor=2))
     ]
     assert comparison.pair_up([a], [b]) == [(a, b)]
-    assert "device: a → b" in comparison.differences(a, b)
+    assert "device: a → b" in comparison.describe_differences(a, b)
 
 
 def test_the_agent_gives_a_power_cap_the_name_that_does_not_count() -> None:

@@ -15,7 +15,7 @@ from rich.table import Table
 from farm import views
 from farm.types import Agreement, Failure, Kernel, Latency, Run, Samples, Verdict
 from farm.views.runs import final_table, history_table
-from farm.views.tables import Column, shown_of
+from farm.views.tables import Column, select_columns
 
 SAMPLES = Samples(
     (0.0437,) * 700, 0.1, Agreement(3.1e-7, 120.0, True, True), 450, 460, {}, {}, {}, 0
@@ -217,7 +217,7 @@ def test_devices_show_how_they_are_and_their_facts_below_the_note() -> None:
 
 def test_a_document_says_its_schema_first() -> None:
     assert (
-        json.dumps(views.document("bench", {"runs": []}))
+        json.dumps(views.json_document("bench", {"runs": []}))
         == '{"schema": "farm/bench/1", "runs": []}'
     )
 
@@ -273,7 +273,7 @@ def test_runs_say_how_the_device_was_asked_to_compute_where_it_was() -> None:
 
 def test_without_rows_the_titles_are_shown_but_not_those_of_rare_columns() -> None:
     columns = [Column("always", str), Column("rarely", lambda _: "", rare=True)]
-    assert [shown.column.title for shown in shown_of(columns, [], 80)] == ["always"]
-    assert [shown.column.title for shown in shown_of(columns, ["a"], 80)] == ["always"]
+    assert [shown.column.title for shown in select_columns(columns, [], 80)] == ["always"]
+    assert [shown.column.title for shown in select_columns(columns, ["a"], 80)] == ["always"]
     told = [Column("always", str), Column("rarely", str, rare=True)]
-    assert [shown.column.title for shown in shown_of(told, ["a"], 80)] == ["always", "rarely"]
+    assert [shown.column.title for shown in select_columns(told, ["a"], 80)] == ["always", "rarely"]

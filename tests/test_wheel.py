@@ -21,7 +21,7 @@ from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
 import farm
-from farm.agent.build import digest
+from farm.agent.build import executable_digest
 
 ROOT = Path(farm.__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tools"))
@@ -33,14 +33,16 @@ NOT_SHIPPED = {"__pycache__", "prebuilt"}
 ENSURE = """
 import json, sys
 from pathlib import Path
-from farm.agent.build import ensure
+from farm.agent.build import ensure_executable
 from farm.processes.deadline import Deadline
 
 def note(text, fraction):
     sys.exit(f"it compiles: {text}")
 
-print(json.dumps({arch: str(ensure(arch, Path("cache"), note, Deadline(1))) for arch in sys.argv[1:]}))
-"""  # noqa: E501
+print(json.dumps({
+    arch: str(ensure_executable(arch, Path("cache"), note, Deadline(1))) for arch in sys.argv[1:]
+}))
+"""
 
 
 @pytest.fixture(scope="module")
@@ -212,7 +214,7 @@ def test_an_installed_farm_has_its_agents_without_compiling(
     for arch, path in found.items():
         assert Path(path).parent == installed / "farm" / "agent" / "prebuilt"
         assert os.access(path, os.X_OK)
-        assert Path(f"{path}.digest").read_text().strip() == digest(arch)
+        assert Path(f"{path}.digest").read_text().strip() == executable_digest(arch)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -14,12 +14,12 @@ from pathlib import Path
 from pickle import PicklingError
 
 import pytest
-from waiting import LIMIT_S, wait_until
+from timeouts import LIMIT_S, wait_until
 
 from farm.errors import BuildError, DeadlineError, FarmError, InternalError
 from farm.processes import at_exit
-from farm.processes.cancellation import Cancelled, breakable
-from farm.processes.workers import Kind, Message, TaskContext, WorkerPool, thread_map
+from farm.processes.cancellation import Cancelled, interruptible
+from farm.processes.workers import Message, MessageKind, TaskContext, WorkerPool, thread_map
 from farm.prompts import Question
 from farm.types import Progress, Stage
 
@@ -39,7 +39,7 @@ def finish(pool: WorkerPool, *slots: str) -> dict[str, Message]:
             {
                 message.slot: message
                 for message in pool.messages(0.1)
-                if message.kind is not Kind.NOTE
+                if message.kind is not MessageKind.NOTE
             }
         )
         return set(slots) <= set(ends)
@@ -161,7 +161,7 @@ def test_lanes_work_at_the_same_time(pool: WorkerPool, tmp_path: Path) -> None:
 def test_notes_arrive_in_order_before_the_end(pool: WorkerPool) -> None:
     pool.assign("a", notes, deadline_s=LIMIT_S, task="a")
     heard: list[Message] = []
-    while not heard or heard[-1].kind is Kind.NOTE:
+    while not heard or heard[-1].kind is MessageKind.NOTE:
         heard += pool.messages(1)
     assert [message.value for message in heard] == [0, 1, 2, None]
 
@@ -169,7 +169,7 @@ def test_notes_arrive_in_order_before_the_end(pool: WorkerPool) -> None:
 def test_an_error_arrives_as_it_was_raised(pool: WorkerPool) -> None:
     pool.assign("a", fail, deadline_s=LIMIT_S, task="a")
     message = finish(pool, "a")["a"]
-    assert message.kind is Kind.FAILED
+    assert message.kind is MessageKind.FAILED
     assert isinstance(message.value, BuildError)
     assert message.value.parts() == ("what", "why", "fix")
 
@@ -299,9 +299,9 @@ def test_time_in_which_a_lane_was_paused_does_not_count_against_its_deadline(
     pool.assign("here", count_up, tmp_path / "here", tmp_path / "enough", deadline_s=4, task="here")
     read_when_there(tmp_path / "here")
     pool.assign("quiet", quiet_span, 5.0, deadline_s=LIMIT_S, task="quiet")
-    assert finish(pool, "quiet")["quiet"].kind is Kind.DONE
+    assert finish(pool, "quiet")["quiet"].kind is MessageKind.DONE
     (tmp_path / "enough").touch()
-    assert finish(pool, "here")["here"].kind is Kind.DONE
+    assert finish(pool, "here")["here"].kind is MessageKind.DONE
 
 
 def test_a_lane_that_dies_in_its_quiet_does_not_leave_the_others_paused(
@@ -312,9 +312,9 @@ def test_a_lane_that_dies_in_its_quiet_does_not_leave_the_others_paused(
     )
     read_when_there(tmp_path / "here")
     pool.assign("quiet", die_in_quiet, deadline_s=LIMIT_S, task="quiet")
-    assert finish(pool, "quiet")["quiet"].kind is Kind.FAILED
+    assert finish(pool, "quiet")["quiet"].kind is MessageKind.FAILED
     (tmp_path / "enough").touch()
-    assert finish(pool, "here")["here"].kind is Kind.DONE
+    assert finish(pool, "here")["here"].kind is MessageKind.DONE
 
 
 def die_in_quiet(context: TaskContext) -> None:
@@ -383,7 +383,7 @@ def test_a_lane_that_is_a_thread_works_like_another_in_this_process(pool: Worker
 def wait_for_a_word(
     _: TaskContext, peer: socket.socket, begun: threading.Event, ended: threading.Event
 ) -> bytes:
-    with breakable(lambda: peer.shutdown(socket.SHUT_RDWR)):
+    with interruptible(lambda: peer.shutdown(socket.SHUT_RDWR)):
         begun.set()
         try:
             return peer.recv(1)
@@ -434,7 +434,7 @@ def wait_twice(
     begun.set()
     assert going.wait(LIMIT_S)
     try:
-        with breakable(lambda: None):
+        with interruptible(lambda: None):
             told.append("it waits")
     except Cancelled:
         told.append("it is cancelled")
@@ -474,7 +474,7 @@ def test_where_nobody_can_be_asked_a_lane_goes_on_without_an_answer(pool: Worker
     for slot in ("one", "two"):
         pool.assign(slot, ask, deadline_s=LIMIT_S, task="asking")
     ends = finish(pool, "one", "two")
-    assert [(end.kind, end.value) for end in ends.values()] == [(Kind.DONE, None)] * 2
+    assert [(end.kind, end.value) for end in ends.values()] == [(MessageKind.DONE, None)] * 2
 
 
 def write_at_the_end(_: TaskContext, file: Path) -> None:

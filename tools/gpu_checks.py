@@ -126,9 +126,9 @@ def endless(device: Device, folder: Path) -> Path:
     """
     from tvm import IRModule, te
 
-    from farm.compiler.codegen.executable import compiled
-    from farm.compiler.codegen.link import linker
-    from farm.compiler.codegen.nvrtc import device_code
+    from farm.compiler.codegen.executable import compile_executable
+    from farm.compiler.codegen.link import link_function
+    from farm.compiler.codegen.nvrtc import compile_cuda_with_nvrtc
     from farm.compiler.gpu import schedule as gpu
     from farm.compiler.lower import resolve_target
     from farm.store import Store, cache_root
@@ -139,13 +139,15 @@ def endless(device: Device, folder: Path) -> Path:
     )
     total = te.compute((32,), lambda lane: te.sum(given[lane], axis=turn), name="total")
     target = resolve_target(device.profile)
-    function, _ = gpu.schedule_one(
+    function, _ = gpu.schedule_gpu_kernel(
         "spin", te.create_prim_func([given, total]).with_attr("global_symbol", "spin"), target
     )
-    with device_code(target, Store(cache_root())):
+    with compile_cuda_with_nvrtc(target, Store(cache_root())):
         module = IRModule({"spin": function.with_attr("global_symbol", "spin")})
-        compiled(module, target).export_library(
-            str(folder / _LIBRARY), fcompile=linker(device.profile), workspace_dir=str(folder)
+        compile_executable(module, target).export_library(
+            str(folder / _LIBRARY),
+            fcompile=link_function(device.profile),
+            workspace_dir=str(folder),
         )
     return folder / _LIBRARY
 

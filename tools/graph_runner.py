@@ -20,11 +20,11 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
 
 import graphs  # noqa: E402
 
-from farm.compiler.codegen.executable import compiled  # noqa: E402
-from farm.compiler.codegen.kernel_libraries import export  # noqa: E402
-from farm.compiler.codegen.link import linker  # noqa: E402
+from farm.compiler.codegen.executable import compile_executable  # noqa: E402
+from farm.compiler.codegen.kernel_libraries import export_shared_library  # noqa: E402
+from farm.compiler.codegen.link import link_function  # noqa: E402
 from farm.compiler.diagnostics import guarded_run  # noqa: E402
-from farm.compiler.diagnostics.steps_of_main import Steps  # noqa: E402
+from farm.compiler.diagnostics.steps_of_main import MainSteps  # noqa: E402
 from farm.compiler.lower import lower, resolve_target  # noqa: E402
 from farm.errors import FarmError  # noqa: E402
 from farm.importers.onnx.load import load  # noqa: E402
@@ -46,15 +46,20 @@ def check(path: Path, cpu: str) -> tuple[str, str]:
             target = resolve_target(profile)
             lowered = lower(imported.module, imported.weights, target, {})
             main = lowered.module["main"]
-            steps = Steps("graph", main, lowered.parameters_as_called())
+            steps = MainSteps("graph", main, lowered.parameters_as_called())
             outputs = steps.of(main.body.body)
-            export(compiled(lowered.module, target), library, linker(profile), Path(folder))
+            export_shared_library(
+                compile_executable(lowered.module, target),
+                library,
+                link_function(profile),
+                Path(folder),
+            )
         except Exception as error:  # whatever TVM says
             return "failed", str(error).strip().splitlines()[-1][:200]
         values = dict(steps.parameters)
         for number, spec in zip(steps.inputs, imported.inputs, strict=True):
             values[number] = imported.example[spec.name]
-        ran = guarded_run.run(library, steps.steps, outputs, values, path.parent)
+        ran = guarded_run.run_guarded(library, steps.steps, outputs, values, path.parent)
     if ran.findings:
         one = ran.findings[0]
         return "guard", f"{one.kernel} {one.what} ({one.place})"

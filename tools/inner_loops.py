@@ -207,7 +207,7 @@ def busiest(loop: Loop, triple: str, cpu: str) -> tuple[str, float]:
 def has_times(triple: str, cpu: str) -> bool:
     """Whether llvm-mca is there, and knows how long the core's instructions take."""
     try:
-        return bool(subprocesses.find(MCA) and _peak(triple, cpu))
+        return bool(subprocesses.find_program(MCA) and _peak(triple, cpu))
     except BuildError as error:
         if "scheduling information" in error.why:
             return False
@@ -248,7 +248,7 @@ def _timing(lines: tuple[str, ...], triple: str, cpu: str) -> _Timing:
             "-json",
             str(source),
         ]
-        printed = subprocesses.run(
+        printed = subprocesses.run_program(
             command, deadline=Deadline(30), what="the timing of a loop", fix="apt-get install llvm"
         )
     report = json.loads(printed[printed.index("{") :])

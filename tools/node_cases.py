@@ -16,7 +16,7 @@ import onnx
 from onnx import numpy_helper
 
 from farm.errors import FarmError
-from farm.importers.onnx.load import load_with
+from farm.importers.onnx.load import load_with_session
 from farm.types import Model, Profile
 
 HOST = Profile("this machine", {"kind": "llvm", "mcpu": "native"}, "")
@@ -104,7 +104,7 @@ def _check(case: Case, run_on: RunOn, constants: bool) -> None:
         onnx.save(model, path)
         inputs = {name: inputs[name] for name in fed[:1]}
     shapes = {name: value.shape for name, value in inputs.items() if isinstance(value, np.ndarray)}
-    imported = load_with(Model(case.name, str(path), shapes=shapes), lambda _: None)
+    imported = load_with_session(Model(case.name, str(path), shapes=shapes), lambda _: None)
     answers = run_on(imported, [np.asarray(inputs[spec.name]) for spec in imported.inputs])
     assert len(answers) == len(expected), f"{len(answers)} outputs instead of {len(expected)}"
     for ours, theirs in zip(answers, expected, strict=True):
@@ -151,11 +151,11 @@ def _run_here(imported: Any, inputs: list[Array]) -> list[Array]:
 def _run_there(session: Any, folder: Path, imported: Any, inputs: list[Array]) -> list[Array]:
     import tvm
 
-    from farm.compiler.codegen.link import linker
+    from farm.compiler.codegen.link import link_function
 
     executable, parameters = _compiled(imported)
     library = folder / "model.so"
-    executable.export_library(str(library), fcompile=linker(HOST))
+    executable.export_library(str(library), fcompile=link_function(HOST))
     session.upload(str(library), "model.so")
     remember, recall = (
         session.get_function(f"vm.builtin.{name}")
@@ -168,21 +168,21 @@ def _run_there(session: Any, folder: Path, imported: Any, inputs: list[Array]) -
 
 
 def _compiled(imported: Any) -> tuple[Any, list[Array]]:
-    from farm.compiler.build import compiling
-    from farm.compiler.codegen.executable import compiled
+    from farm.compiler.build import as_build_errors
+    from farm.compiler.codegen.executable import compile_executable
     from farm.compiler.lower import lower, resolve_target
 
     target = resolve_target(HOST)
-    with compiling("the model", HOST):
+    with as_build_errors("the model", HOST):
         lowered = lower(imported.module, imported.weights, target, {})
-        return compiled(lowered.module, target), lowered.parameters_as_called()
+        return compile_executable(lowered.module, target), lowered.parameters_as_called()
 
 
 def _run(executable: Any, device: Any, inputs: list[Array], parameters: Any) -> list[Array]:
     import tvm
     from tvm import relax
 
-    from farm.compiler.host_run import flat
+    from farm.compiler.host_run import flatten_outputs
     from farm.errors import DeviceError
 
     try:
@@ -194,7 +194,7 @@ def _run(executable: Any, device: Any, inputs: list[Array], parameters: Any) -> 
             arguments.append(parameters)
         machine.set_input("main", *arguments)
         machine.invoke_stateful("main")
-        return flat(machine.get_outputs("main"))
+        return flatten_outputs(machine.get_outputs("main"))
     except Exception as exc:
         raise DeviceError(
             "it compiles and does not run", str(exc).splitlines()[-1] if str(exc) else ""
@@ -214,9 +214,11 @@ def _agent(folder: Path) -> Iterator[Any]:
     from farm.processes.deadline import Deadline
     from farm.store import cache_root
 
-    executable = build.ensure(platform.machine(), cache_root(), lambda *_: None, Deadline(1800))
+    executable = build.ensure_executable(
+        platform.machine(), cache_root(), lambda *_: None, Deadline(1800)
+    )
     port = folder / "port"
-    child = subprocesses.start(
+    child = subprocesses.start_program(
         [str(executable), "--port-file", str(port), "--work-dir", str(folder / "work")],
         log=folder / "log",
     )
@@ -227,4 +229,4 @@ def _agent(folder: Path) -> Iterator[Any]:
         session = rpc.connect("127.0.0.1", int(port.read_text()), session_timeout=1800)
         yield session
     finally:
-        subprocesses.end(child, grace_s=5)
+        subprocesses.end_program(child, grace_s=5)

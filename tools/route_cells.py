@@ -12,8 +12,8 @@ from typing import Any
 import models
 
 from farm import importers, stats
+from farm.checked_import import _run_here
 from farm.errors import FarmError
-from farm.prepare import _run_here
 from farm.types import LIMITS, Model, Profile
 
 HOST = Profile("this machine", {"kind": "llvm", "mcpu": "native"}, "")

@@ -18,8 +18,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT)]
 
+from farm.checked_import import write_prepared  # noqa: E402
 from farm.errors import FarmError, WrongAnswer  # noqa: E402
-from farm.prepare import write_prepared  # noqa: E402
 from farm.processes.workers import TaskContext  # noqa: E402
 from farm.types import Model, Profile  # noqa: E402
 

@@ -138,7 +138,7 @@ def _toml(value: object) -> str:
 
 def profiles() -> str:
     """Return a table of the built-in profiles and their CPUs or GPUs."""
-    known = config.load(Path(farm.__file__).parent / "devices.toml").profiles
+    known = config.load_fleet(Path(farm.__file__).parent / "devices.toml").profiles
     rows = [
         [
             f"`{profile.name}`",

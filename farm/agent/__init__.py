@@ -1,8 +1,8 @@
 """The native device agent: its C++ sources, and how they are built for a device's architecture.
 
 Modules:
-    recipe    targets, flags, sources, and the digest of all of them
-    build     build the executable, or find it prebuilt or in the cache
-    src       the agent's C++ sources
-    shim      replacements for headers that the TVM wheels leave out
+    recipe         targets, flags, sources, and the digest of all of them
+    build          build the executable, or find it prebuilt or in the cache
+    src            the agent's C++ sources
+    tvm_stand_ins  replacements for headers that the TVM wheels leave out
 """

@@ -21,7 +21,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from farm.agent.recipe import AGENTS, ARCHITECTURES, HERE, Step, digest, steps
+from farm.agent.recipe import (
+    AGENTS,
+    ARCHITECTURES,
+    HERE,
+    CompilerCall,
+    compile_steps,
+    executable_digest,
+)
 from farm.errors import BuildError, DeadlineError
 from farm.processes import subprocesses
 from farm.processes.deadline import Deadline
@@ -29,7 +36,15 @@ from farm.processes.deadline import Deadline
 if TYPE_CHECKING:
     from subprocess import Popen
 
-__all__ = ["AGENTS", "ARCHITECTURES", "build", "digest", "ensure", "find_built", "place_in_package"]
+__all__ = [
+    "AGENTS",
+    "ARCHITECTURES",
+    "build",
+    "ensure_executable",
+    "executable_digest",
+    "find_built",
+    "place_in_package",
+]
 
 Note = Callable[[str, "float | None"], None]
 
@@ -38,7 +53,7 @@ _NOTE_EVERY_S = 1.0
 _POLL_S = 0.05
 
 
-def ensure(arch: str, cache: Path, note: Note, deadline: Deadline) -> Path:
+def ensure_executable(arch: str, cache: Path, note: Note, deadline: Deadline) -> Path:
     """Return the agent's executable for an architecture; build it if necessary.
 
     While it is built, `note(text, fraction done or None)` is called about every second. Raises
@@ -47,7 +62,7 @@ def ensure(arch: str, cache: Path, note: Note, deadline: Deadline) -> Path:
     """
     if found := find_built(arch, cache):
         return found
-    wanted = digest(arch)
+    wanted = executable_digest(arch)
     executable = cache / "agents" / wanted / "farm-agent"
     if prebuilt := _prebuilt(arch, wanted):  # the package was unpacked without file modes
         return _copy(prebuilt, executable)
@@ -64,7 +79,7 @@ def find_built(arch: str, cache: Path) -> Path | None:
 
     Raises BuildError for an unknown architecture.
     """
-    wanted = digest(arch)
+    wanted = executable_digest(arch)
     executable = cache / "agents" / wanted / "farm-agent"
     prebuilt = _prebuilt(arch, wanted)
     if prebuilt and os.access(prebuilt, os.X_OK):
@@ -75,10 +90,11 @@ def find_built(arch: str, cache: Path) -> Path | None:
 def build(arch: str, scratch: Path, zig_cache: Path, note: Note, deadline: Deadline) -> Path:
     """Compile the agent in an empty folder, and return the executable.
 
-    `zig_cache` keeps the C and C++ libraries for the next build. The errors are those of `ensure`.
+    `zig_cache` keeps the C and C++ libraries for the next build. The errors are those of
+    `ensure_executable`.
     """
     zig_cache.mkdir(parents=True, exist_ok=True)
-    together, link, executable = steps(arch, scratch)
+    together, link, executable = compile_steps(arch, scratch)
     work = _Work(arch, scratch, zig_cache, note, deadline)
     work.run([step for step in together if not work.has_kept(step)])
     work.run([link])
@@ -91,7 +107,7 @@ def place_in_package(arch: str, executable: Path) -> Path:
     recorded = target.with_name(f"{target.name}.digest")
     recorded.unlink(missing_ok=True)
     _copy(executable, target)
-    recorded.write_text(f"{digest(arch)}\n")
+    recorded.write_text(f"{executable_digest(arch)}\n")
     return target
 
 
@@ -108,10 +124,10 @@ class _Work:
     started: float = field(default_factory=time.monotonic)
     noted: float = 0.0
 
-    def run(self, todo: Sequence[Step]) -> None:
+    def run(self, todo: Sequence[CompilerCall]) -> None:
         """Run compiler calls, as many at once as there are CPU cores."""
         waiting = list(todo)
-        running: list[tuple[Step, Popen[bytes]]] = []
+        running: list[tuple[CompilerCall, Popen[bytes]]] = []
         env = {
             "ZIG_GLOBAL_CACHE_DIR": str(self.zig_cache),
             "ZIG_LOCAL_CACHE_DIR": str(self.scratch / "zig"),
@@ -121,7 +137,10 @@ class _Work:
                 while waiting and len(running) < (os.cpu_count() or 1):
                     step = waiting.pop(0)
                     running.append(
-                        (step, subprocesses.start(step.command, log=self._log(step), env=env))
+                        (
+                            step,
+                            subprocesses.start_program(step.command, log=self._log(step), env=env),
+                        )
                     )
                 for step, child in [item for item in running if item[1].poll() is not None]:
                     running.remove((step, child))
@@ -132,7 +151,7 @@ class _Work:
             for _, child in running:
                 _end(child)
 
-    def has_kept(self, step: Step) -> bool:
+    def has_kept(self, step: CompilerCall) -> bool:
         """Copy a step's output from the cache; return whether an earlier build has made it."""
         if step.output is None or not (kept := self._kept(step)).exists():
             return False
@@ -140,13 +159,13 @@ class _Work:
         self.done += step.share
         return True
 
-    def _kept(self, step: Step) -> Path:
+    def _kept(self, step: CompilerCall) -> Path:
         return self.zig_cache / "farm-objects" / f"{step.digest}.o"
 
-    def _log(self, step: Step) -> Path:
+    def _log(self, step: CompilerCall) -> Path:
         return self.scratch / f"{step.name}.log"
 
-    def _finish(self, step: Step, child: Popen[bytes]) -> None:
+    def _finish(self, step: CompilerCall, child: Popen[bytes]) -> None:
         if child.returncode:
             why = (
                 subprocesses.last_lines(self._log(step).read_text(errors="replace"))
@@ -191,7 +210,7 @@ def _end(child: Popen[bytes]) -> None:
     for pid in _descendants(child.pid):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    subprocesses.end(child)
+    subprocesses.end_program(child)
 
 
 def _descendants(pid: int) -> list[int]:

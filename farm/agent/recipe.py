@@ -2,7 +2,7 @@
 
 The sources are farm's C++ files and those of TVM's runtime, which the TVM wheels contain. The
 compiler is zig's, which contains the C and C++ libraries as sources. Headers that the wheels leave
-out are replaced by farm's own in shim/.
+out are replaced by farm's own in tvm_stand_ins/.
 """
 
 from __future__ import annotations
@@ -103,11 +103,11 @@ _FFI_SOURCES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class CompilerCall:
     """A compiler call, and its share of the time of a build without any cache.
 
-    `output` is the file that it makes, if other builds can reuse it; `digest` identifies the
-    content of that file.
+    `output` is the file that it makes, if other builds can reuse it; `executable_digest` identifies
+    the content of that file.
     """
 
     name: str
@@ -117,7 +117,7 @@ class Step:
     digest: str = ""
 
 
-def digest(arch: str) -> str:
+def executable_digest(arch: str) -> str:
     """Return the digest of all that decides the executable: sources, flags, versions.
 
     It has 64 hexadecimal digits. Raises BuildError for an unknown architecture.
@@ -133,7 +133,7 @@ def runtime_digest(arch: str) -> str:
     """
     return _digest_of(
         _compiler_settings(arch),
-        sorted(path for path in (HERE / "shim").rglob("*") if path.is_file()),
+        sorted(path for path in (HERE / "tvm_stand_ins").rglob("*") if path.is_file()),
     )
 
 
@@ -149,7 +149,7 @@ def _digest_of(settings: Sequence[object], sources: Iterable[Path]) -> str:
     return total.hexdigest()
 
 
-def steps(arch: str, scratch: Path) -> tuple[list[Step], Step, Path]:
+def compile_steps(arch: str, scratch: Path) -> tuple[list[CompilerCall], CompilerCall, Path]:
     """Return the calls that may run in parallel, the link after them, and the executable's path.
 
     The executable is made in the folder `scratch`. zig builds its libraries at the first link for a
@@ -163,29 +163,35 @@ def steps(arch: str, scratch: Path) -> tuple[list[Step], Step, Path]:
         _includes(path for path in _own_sources(arch) if path.suffix == ".cc")
     )
     zig = (sys.executable, "-m", "ziglang", "c++", *zig_flags(arch))
-    compiler = (*zig, *flags(scratch))
+    compiler = (*zig, *compiler_flags(scratch))
     objects = (scratch / "tvm.o", scratch / "agent.o")
     executable = scratch / "farm-agent"
     link = _link_flags(arch)
     together = [
-        Step("C++ library", (*zig, scratch / "empty.cc", *link, "-o", scratch / "empty"), 0.62),
-        Step(
+        CompilerCall(
+            "C++ library", (*zig, scratch / "empty.cc", *link, "-o", scratch / "empty"), 0.62
+        ),
+        CompilerCall(
             "TVM's runtime",
-            (*compiler, "-w", "-c", runtime_unit(scratch), "-o", objects[0]),
+            (*compiler, "-w", "-c", write_runtime_unity_source(scratch), "-o", objects[0]),
             0.3,
             objects[0],
             runtime_digest(arch),
         ),
-        Step(
+        CompilerCall(
             "agent",
             (*compiler, "-iquote", SOURCES, "-Wall", "-c", scratch / "agent.cc", "-o", objects[1]),
             0.06,
         ),
     ]
-    return together, Step("linking", (*zig, *objects, *link, "-o", executable), 0.02), executable
+    return (
+        together,
+        CompilerCall("linking", (*zig, *objects, *link, "-o", executable), 0.02),
+        executable,
+    )
 
 
-def runtime_unit(scratch: Path) -> Path:
+def write_runtime_unity_source(scratch: Path) -> Path:
     """Write TVM's runtime as one C++ file into the folder `scratch`, and return its path.
 
     Compilers other than zig use it, too.
@@ -195,7 +201,7 @@ def runtime_unit(scratch: Path) -> Path:
     return unit
 
 
-def copy_runtime(folder: Path) -> None:
+def copy_runtime_sources(folder: Path) -> None:
     """Copy the runtime's sources, without RPC, into an existing folder.
 
     The folder then needs none of the Python packages. It gets `tvm.cc`, which includes the sources,
@@ -207,7 +213,7 @@ def copy_runtime(folder: Path) -> None:
     ]
     shutil.copytree(ffi / "src" / "ffi", folder / "ffi" / "src" / "ffi")
     for include in (
-        HERE / "shim" / "include",
+        HERE / "tvm_stand_ins" / "include",
         _package("apache-tvm", "tvm") / "include",
         ffi / "include",
     ):
@@ -225,7 +231,7 @@ def zig_flags(arch: str) -> tuple[str, ...]:
     return (*_target(arch), *_COMMON_FLAGS)
 
 
-def flags(scratch: Path) -> list[str]:
+def compiler_flags(scratch: Path) -> list[str]:
     """Return the flags with which any compiler compiles the runtime and farm's own sources."""
     return [*_COMPILE_FLAGS, *_definitions(), *_folder_flags(scratch)]
 
@@ -275,7 +281,7 @@ def _copied_sources(folder: Path) -> list[Path]:
     shutil.copytree(
         runtime, sources / "runtime", ignore=shutil.ignore_patterns("extra", "cuda", "hexagon")
     )
-    shutil.copytree(HERE / "shim" / "src" / "support", sources / "support")
+    shutil.copytree(HERE / "tvm_stand_ins" / "src" / "support", sources / "support")
     return [sources / "runtime" / f"{name}.cc" for name in _TVM_SOURCES]
 
 
@@ -289,7 +295,7 @@ def _folder_flags(scratch: Path) -> list[str]:
         sources / "runtime" / "rpc",
         ffi / "src" / "ffi" / "extra",
     ]
-    flags = ["-isystem", str(HERE / "shim" / "include")] + [
+    flags = ["-isystem", str(HERE / "tvm_stand_ins" / "include")] + [
         word for folder in foreign for word in ("-isystem", str(folder))
     ]
     # Keep this machine's folders and its user's name out of the executable.

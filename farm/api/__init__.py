@@ -26,24 +26,24 @@ from typing import TYPE_CHECKING, Any
 from farm import this_machine
 from farm.api.resolve import (
     build_slots,
-    cluster_address,
     find_runs,
     host_profile,
+    resolve_cluster_address,
     resolve_deadline,
     resolve_plan,
     with_batch,
-    with_options,
+    with_device_options,
     with_shapes,
 )
 from farm.api.results import Answer, Result
-from farm.errors import UsageError, WrongAnswer, of_failure
+from farm.errors import UsageError, WrongAnswer, error_from_failure
 from farm.types import Device, Model, PairedStopping, Plan, Run, Verdict
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from farm.cluster import Engine
-    from farm.comparison import Pair
+    from farm.cluster import ClusterEngine
+    from farm.comparison import RunComparison
     from farm.config import Fleet
     from farm.pipeline import Outcome
     from farm.store import RunStore
@@ -79,10 +79,10 @@ class Farm:
 
         Raises ConfigError with all mistakes in the file, FarmError on a system that is not Linux.
         """
-        from farm.config import load
+        from farm.config import load_fleet
 
         this_machine.check_system()
-        return cls(load(Path(path) if path is not None else None), store, kept, cluster)
+        return cls(load_fleet(Path(path) if path is not None else None), store, kept, cluster)
 
     @property
     def record(self) -> RunStore:
@@ -119,7 +119,7 @@ class Farm:
         Raises FarmError if the run fails, UsageError for unknown names and invalid arguments.
         """
         options = {"threads": threads, "cores": cores or None, "pinned": pinned or None}
-        board = with_options(self.fleet.device(device), options)
+        board = with_device_options(self.fleet.device(device), options)
         if batch is not None and batch < 1:
             raise UsageError(
                 f"batch={batch}: no number of samples",
@@ -215,7 +215,7 @@ class Farm:
         until: PairedStopping | None = None,
         deadline_s: float | None = None,
         show: Callable[[Progress], None] | None = None,
-    ) -> list[Pair]:
+    ) -> list[RunComparison]:
         """Test whether the second is slower than the first, by how much, and with what confidence.
 
         Each argument is a run, the name of a baseline, or the beginning of a run's id. Raises
@@ -270,7 +270,7 @@ class Farm:
         confidence: float | None = None,
         deadline_s: float | None = None,
         show: Callable[[Progress], None] | None = None,
-    ) -> list[Pair]:
+    ) -> list[RunComparison]:
         """Measure the builds of each pair of runs again, interleaved, on the device of both.
 
         Interleaving exposes both builds to the same disturbances of the machine. `until` is the
@@ -292,20 +292,20 @@ class Farm:
         def limit_s(device: Device) -> float:
             return self.fleet.deadline_s(device, deadline_s)
 
-        measured = pipeline_compare.measure(
+        measured = pipeline_compare.measure_pairs(
             contests, length, limit_s, store=store, show=show or (lambda _: None)
         )
         return comparison.compare_interleaved(pairs, measured, sure)
 
     @contextlib.contextmanager
-    def cluster_engine(self) -> Iterator[Engine | None]:
+    def cluster_engine(self) -> Iterator[ClusterEngine | None]:
         """Yield the cluster that builds, and None if there is none.
 
         Leaving the block cancels its tasks. Raises UsageError if its package is not installed.
         """
         from farm.cluster import open_cluster
 
-        if address := cluster_address(self.cluster, self.fleet.cluster):
+        if address := resolve_cluster_address(self.cluster, self.fleet.cluster):
             with open_cluster(address) as engine:
                 yield engine
         else:
@@ -319,17 +319,17 @@ class Farm:
         tick: Callable[[], None] | None = None,
         canaries: int = 0,
     ) -> Outcome:
-        """Execute many jobs in parallel (see `farm.pipeline.expand`) and store every run.
+        """Execute many jobs in parallel (see `farm.pipeline.expand_jobs`) and store every run.
 
         A failed job is returned as a run with a failure.
         """
-        from farm.pipeline import execute
+        from farm.pipeline import execute_jobs
         from farm.store import open_store
 
         record = self.record
         record.ready()
         with self.cluster_engine() as cluster:
-            return execute(
+            return execute_jobs(
                 jobs,
                 host=host_profile(self.fleet),
                 store=open_store(self.fleet.cache),
@@ -385,10 +385,10 @@ class Farm:
         show: Callable[[Event], None] | None,
         deadline_s: float | None = None,
     ) -> Run:
-        from farm.pipeline import expand
+        from farm.pipeline import expand_jobs
 
-        (run,) = self.execute(expand([device], [model], plan, deadline_s), show=show).runs
+        (run,) = self.execute(expand_jobs([device], [model], plan, deadline_s), show=show).runs
         self.kept(run)
         if run.failure:
-            raise of_failure(run.failure)
+            raise error_from_failure(run.failure)
         return run

@@ -54,23 +54,23 @@ def with_shapes(
     Arrays of numpy are values, too. Raises UsageError for a value that is none.
     """
     constants = {name: _as_lists(value) for name, value in (values or {}).items()}
-    if wrong := [name for name, value in constants.items() if not is_value(value)]:
+    if wrong := [name for name, value in constants.items() if not is_input_value(value)]:
         what = f"values={{{wrong[0]!r}: {constants[wrong[0]]!r}}}: no value of an input"
         raise UsageError(what, VALUES, f"values={{{wrong[0]!r}: 16000}}")
     sizes = {name: tuple(shape) for name, shape in (shapes or {}).items()}
     return replace(model, shapes={**model.shapes, **sizes}, values={**model.values, **constants})
 
 
-def with_options(device: Device, options: Mapping[str, str | int | bool | None]) -> Device:
+def with_device_options(device: Device, options: Mapping[str, str | int | bool | None]) -> Device:
     """Return a device with those of these options that are not None."""
     given = {name: value for name, value in options.items() if value is not None}
     return replace(device, options={**device.options, **given})
 
 
-def is_value(value: object) -> bool:
+def is_input_value(value: object) -> bool:
     """Return whether this is a value that an input can have: see VALUES."""
     return (
-        all(map(is_value, value))
+        all(map(is_input_value, value))
         if isinstance(value, list)
         else isinstance(value, bool | int | float)
     )
@@ -127,7 +127,7 @@ def host_profile(fleet: Fleet) -> Profile:
     return Profile("this-machine", {"kind": "llvm", "mcpu": "native"}, "")
 
 
-def cluster_address(asked: str | None, configured: str | None) -> str | None:
+def resolve_cluster_address(asked: str | None, configured: str | None) -> str | None:
     """Return the address of the cluster that builds; None for none.
 
     `asked` overrides the configuration, with "none" too. Raises UsageError if it is no address.

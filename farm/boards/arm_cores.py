@@ -47,7 +47,7 @@ _ONLY_64_BIT = frozenset(
 )
 
 
-class Size(enum.IntEnum):
+class CoreClass(enum.IntEnum):
     """The class of a core among those of its time; kernels are compiled for the largest."""
 
     LITTLE = 0
@@ -63,7 +63,7 @@ class ArmCore:
     """
 
     mcpu: str
-    size: Size
+    size: CoreClass
     extensions: tuple[str, ...]
     architecture: int = 8
 
@@ -78,12 +78,12 @@ class ArmCore:
         return replace(self, mcpu=mcpu, extensions=extensions)
 
 
-def core_of(implementer: int, part: int) -> ArmCore | None:
+def core_by_midr(implementer: int, part: int) -> ArmCore | None:
     """Return the kind of a core by two fields of its MIDR; None for one that is not known here."""
     return _CORES.get((implementer, part))
 
 
-def _v7(mcpu: str, size: Size) -> ArmCore:
+def _v7(mcpu: str, size: CoreClass) -> ArmCore:
     return ArmCore(mcpu, size, _NONE, 7)
 
 
@@ -98,57 +98,57 @@ _ARM, _CAVIUM, _BROADCOM, _FUJITSU, _HISILICON, _NVIDIA, _QUALCOMM, _AMPERE = (
     0xC0,
 )
 _CORES = {
-    (_ARM, 0xC05): _v7("cortex-a5", Size.LITTLE),
-    (_ARM, 0xC07): _v7("cortex-a7", Size.LITTLE),
-    (_ARM, 0xC08): _v7("cortex-a8", Size.BIG),
-    (_ARM, 0xC09): _v7("cortex-a9", Size.BIG),
-    (_ARM, 0xC0D): _v7("cortex-a17", Size.BIG),
-    (_ARM, 0xC0E): _v7("cortex-a17", Size.BIG),
-    (_ARM, 0xC0F): _v7("cortex-a15", Size.BIG),
-    (_ARM, 0xD02): ArmCore("cortex-a34", Size.LITTLE, _NONE),
-    (_ARM, 0xD03): ArmCore("cortex-a53", Size.LITTLE, _NONE),
-    (_ARM, 0xD04): ArmCore("cortex-a35", Size.LITTLE, _NONE),
-    (_ARM, 0xD05): ArmCore("cortex-a55", Size.LITTLE, _V8_2),
-    (_ARM, 0xD07): ArmCore("cortex-a57", Size.BIG, _NONE),
-    (_ARM, 0xD08): ArmCore("cortex-a72", Size.BIG, _NONE),
-    (_ARM, 0xD09): ArmCore("cortex-a73", Size.BIG, _NONE),
-    (_ARM, 0xD0A): ArmCore("cortex-a75", Size.BIG, _V8_2),
-    (_ARM, 0xD0B): ArmCore("cortex-a76", Size.BIG, _V8_2),
-    (_ARM, 0xD0C): ArmCore("neoverse-n1", Size.BIG, _V8_2),
-    (_ARM, 0xD0D): ArmCore("cortex-a77", Size.BIG, _V8_2),
-    (_ARM, 0xD0E): ArmCore("cortex-a76ae", Size.BIG, _V8_2),
-    (_ARM, 0xD40): ArmCore("neoverse-v1", Size.BIG, _V1),
-    (_ARM, 0xD41): ArmCore("cortex-a78", Size.BIG, _V8_2),
-    (_ARM, 0xD42): ArmCore("cortex-a78ae", Size.BIG, _V8_2),
-    (_ARM, 0xD44): ArmCore("cortex-x1", Size.PRIME, _V8_2),
-    (_ARM, 0xD46): ArmCore("cortex-a510", Size.LITTLE, _N2),
-    (_ARM, 0xD47): ArmCore("cortex-a710", Size.BIG, _N2),
-    (_ARM, 0xD48): ArmCore("cortex-x2", Size.PRIME, _N2),
-    (_ARM, 0xD49): ArmCore("neoverse-n2", Size.BIG, _N2),
-    (_ARM, 0xD4B): ArmCore("cortex-a78c", Size.BIG, _V8_2),
-    (_ARM, 0xD4C): ArmCore("cortex-x1c", Size.PRIME, _V8_2),
-    (_ARM, 0xD4D): ArmCore("cortex-a715", Size.BIG, _N2),
-    (_ARM, 0xD4E): ArmCore("cortex-x3", Size.PRIME, _N2),
-    (_ARM, 0xD4F): ArmCore("neoverse-v2", Size.BIG, _N2),
-    (_ARM, 0xD80): ArmCore("cortex-a520", Size.LITTLE, _N2),
-    (_ARM, 0xD81): ArmCore("cortex-a720", Size.BIG, _N2),
-    (_ARM, 0xD82): ArmCore("cortex-x4", Size.PRIME, _N2),
-    (_CAVIUM, 0x0A1): ArmCore("thunderxt88", Size.BIG, _NONE),
-    (_CAVIUM, 0x0AF): ArmCore("thunderx2t99", Size.BIG, _NONE),
-    (_BROADCOM, 0x516): ArmCore("thunderx2t99", Size.BIG, _NONE),
-    (_FUJITSU, 0x001): ArmCore("a64fx", Size.BIG, ("fullfp16", "sve")),
-    (_HISILICON, 0xD01): ArmCore("tsv110", Size.BIG, _V8_2),
-    (_HISILICON, 0xD40): ArmCore("cortex-a76", Size.BIG, _V8_2),
+    (_ARM, 0xC05): _v7("cortex-a5", CoreClass.LITTLE),
+    (_ARM, 0xC07): _v7("cortex-a7", CoreClass.LITTLE),
+    (_ARM, 0xC08): _v7("cortex-a8", CoreClass.BIG),
+    (_ARM, 0xC09): _v7("cortex-a9", CoreClass.BIG),
+    (_ARM, 0xC0D): _v7("cortex-a17", CoreClass.BIG),
+    (_ARM, 0xC0E): _v7("cortex-a17", CoreClass.BIG),
+    (_ARM, 0xC0F): _v7("cortex-a15", CoreClass.BIG),
+    (_ARM, 0xD02): ArmCore("cortex-a34", CoreClass.LITTLE, _NONE),
+    (_ARM, 0xD03): ArmCore("cortex-a53", CoreClass.LITTLE, _NONE),
+    (_ARM, 0xD04): ArmCore("cortex-a35", CoreClass.LITTLE, _NONE),
+    (_ARM, 0xD05): ArmCore("cortex-a55", CoreClass.LITTLE, _V8_2),
+    (_ARM, 0xD07): ArmCore("cortex-a57", CoreClass.BIG, _NONE),
+    (_ARM, 0xD08): ArmCore("cortex-a72", CoreClass.BIG, _NONE),
+    (_ARM, 0xD09): ArmCore("cortex-a73", CoreClass.BIG, _NONE),
+    (_ARM, 0xD0A): ArmCore("cortex-a75", CoreClass.BIG, _V8_2),
+    (_ARM, 0xD0B): ArmCore("cortex-a76", CoreClass.BIG, _V8_2),
+    (_ARM, 0xD0C): ArmCore("neoverse-n1", CoreClass.BIG, _V8_2),
+    (_ARM, 0xD0D): ArmCore("cortex-a77", CoreClass.BIG, _V8_2),
+    (_ARM, 0xD0E): ArmCore("cortex-a76ae", CoreClass.BIG, _V8_2),
+    (_ARM, 0xD40): ArmCore("neoverse-v1", CoreClass.BIG, _V1),
+    (_ARM, 0xD41): ArmCore("cortex-a78", CoreClass.BIG, _V8_2),
+    (_ARM, 0xD42): ArmCore("cortex-a78ae", CoreClass.BIG, _V8_2),
+    (_ARM, 0xD44): ArmCore("cortex-x1", CoreClass.PRIME, _V8_2),
+    (_ARM, 0xD46): ArmCore("cortex-a510", CoreClass.LITTLE, _N2),
+    (_ARM, 0xD47): ArmCore("cortex-a710", CoreClass.BIG, _N2),
+    (_ARM, 0xD48): ArmCore("cortex-x2", CoreClass.PRIME, _N2),
+    (_ARM, 0xD49): ArmCore("neoverse-n2", CoreClass.BIG, _N2),
+    (_ARM, 0xD4B): ArmCore("cortex-a78c", CoreClass.BIG, _V8_2),
+    (_ARM, 0xD4C): ArmCore("cortex-x1c", CoreClass.PRIME, _V8_2),
+    (_ARM, 0xD4D): ArmCore("cortex-a715", CoreClass.BIG, _N2),
+    (_ARM, 0xD4E): ArmCore("cortex-x3", CoreClass.PRIME, _N2),
+    (_ARM, 0xD4F): ArmCore("neoverse-v2", CoreClass.BIG, _N2),
+    (_ARM, 0xD80): ArmCore("cortex-a520", CoreClass.LITTLE, _N2),
+    (_ARM, 0xD81): ArmCore("cortex-a720", CoreClass.BIG, _N2),
+    (_ARM, 0xD82): ArmCore("cortex-x4", CoreClass.PRIME, _N2),
+    (_CAVIUM, 0x0A1): ArmCore("thunderxt88", CoreClass.BIG, _NONE),
+    (_CAVIUM, 0x0AF): ArmCore("thunderx2t99", CoreClass.BIG, _NONE),
+    (_BROADCOM, 0x516): ArmCore("thunderx2t99", CoreClass.BIG, _NONE),
+    (_FUJITSU, 0x001): ArmCore("a64fx", CoreClass.BIG, ("fullfp16", "sve")),
+    (_HISILICON, 0xD01): ArmCore("tsv110", CoreClass.BIG, _V8_2),
+    (_HISILICON, 0xD40): ArmCore("cortex-a76", CoreClass.BIG, _V8_2),
     (_NVIDIA, 0x003): ArmCore(
-        "cortex-a57", Size.BIG, _NONE
+        "cortex-a57", CoreClass.BIG, _NONE
     ),  # Denver 2, which LLVM has no name for
-    (_NVIDIA, 0x004): ArmCore("carmel", Size.BIG, _HALF),
-    (_QUALCOMM, 0x800): ArmCore("cortex-a73", Size.BIG, _NONE),  # Kryo 2xx Gold
-    (_QUALCOMM, 0x801): ArmCore("cortex-a53", Size.LITTLE, _NONE),  # Kryo 2xx Silver
-    (_QUALCOMM, 0x802): ArmCore("cortex-a75", Size.BIG, _V8_2),  # Kryo 3xx Gold
-    (_QUALCOMM, 0x803): ArmCore("cortex-a55", Size.LITTLE, _V8_2),  # Kryo 3xx Silver
-    (_QUALCOMM, 0x804): ArmCore("cortex-a76", Size.BIG, _V8_2),  # Kryo 4xx Gold
-    (_QUALCOMM, 0x805): ArmCore("cortex-a55", Size.LITTLE, _V8_2),  # Kryo 4xx Silver
-    (_AMPERE, 0xAC3): ArmCore("ampere1", Size.BIG, ("fullfp16", "dotprod", "i8mm", "bf16")),
-    (_AMPERE, 0xAC4): ArmCore("ampere1a", Size.BIG, ("fullfp16", "dotprod", "i8mm", "bf16")),
+    (_NVIDIA, 0x004): ArmCore("carmel", CoreClass.BIG, _HALF),
+    (_QUALCOMM, 0x800): ArmCore("cortex-a73", CoreClass.BIG, _NONE),  # Kryo 2xx Gold
+    (_QUALCOMM, 0x801): ArmCore("cortex-a53", CoreClass.LITTLE, _NONE),  # Kryo 2xx Silver
+    (_QUALCOMM, 0x802): ArmCore("cortex-a75", CoreClass.BIG, _V8_2),  # Kryo 3xx Gold
+    (_QUALCOMM, 0x803): ArmCore("cortex-a55", CoreClass.LITTLE, _V8_2),  # Kryo 3xx Silver
+    (_QUALCOMM, 0x804): ArmCore("cortex-a76", CoreClass.BIG, _V8_2),  # Kryo 4xx Gold
+    (_QUALCOMM, 0x805): ArmCore("cortex-a55", CoreClass.LITTLE, _V8_2),  # Kryo 4xx Silver
+    (_AMPERE, 0xAC3): ArmCore("ampere1", CoreClass.BIG, ("fullfp16", "dotprod", "i8mm", "bf16")),
+    (_AMPERE, 0xAC4): ArmCore("ampere1a", CoreClass.BIG, ("fullfp16", "dotprod", "i8mm", "bf16")),
 }

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from farm.cluster.engine import Engine, Line, Work
+from farm.cluster.engine import ClusterEngine, ControllerChannel, Work
 from farm.types import SLURM
 
-__all__ = ["Engine", "Line", "Work", "open_cluster"]
+__all__ = ["ClusterEngine", "ControllerChannel", "Work", "open_cluster"]
 
 
-def open_cluster(address: str) -> Engine:
+def open_cluster(address: str) -> ClusterEngine:
     """Return the engine at an address, which it connects to when it first has work.
 
     The address is the scheduler of Dask, as tcp://HOST:8786, or slurm, or slurm:/FOLDER.

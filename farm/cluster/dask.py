@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, Any
 
-from farm.cluster.engine import Engine, Work
-from farm.cluster.environment import EXPRESSION, difference
+from farm.cluster.engine import ClusterEngine, Work
+from farm.cluster.environment import EXPRESSION, describe_version_difference
 from farm.errors import BuildError, FarmError, UsageError
 from farm.processes.cancellation import Cancelled
 from farm.types import Progress, Stage
@@ -67,10 +67,10 @@ class _Line:
 
 
 # The scheduler reads tasks too: with builtins and bytes only, it needs no farm.
-_CALL = f"__import__({__name__!r}, fromlist=['carry_out']).carry_out(task)"
+_CALL = f"__import__({__name__!r}, fromlist=['run_dask_task']).run_dask_task(task)"
 
 
-def carry_out(task: bytes) -> tuple[str, Any]:
+def run_dask_task(task: bytes) -> tuple[str, Any]:
     """Run a task on a worker; return the worker's address and the result."""
     from distributed import get_worker
 
@@ -90,7 +90,7 @@ class _Stranded(Exception):
     """The worker of a task is silent, or all to which it was restricted are gone."""
 
 
-class DaskEngine(Engine):
+class DaskEngine(ClusterEngine):
     """The workers of one scheduler. It connects when it gets its first task."""
 
     def __init__(self, address: str) -> None:
@@ -257,7 +257,7 @@ class DaskEngine(Engine):
         for address in new:
             if address not in answers or isinstance(answers[address], OSError):
                 continue  # it has just gone
-            if why := difference(answers[address]):
+            if why := describe_version_difference(answers[address]):
                 self._refused[address] = why
                 logging.getLogger("farm").warning(
                     "the worker %s of the cluster is refused: %s", address, why

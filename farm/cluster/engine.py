@@ -15,11 +15,11 @@ from threading import Lock
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from farm.processes.cancellation import Cancelled, breakable
+from farm.processes.cancellation import Cancelled, interruptible
 from farm.types import Progress
 
 
-class Line(Protocol):
+class ControllerChannel(Protocol):
     """The connection of a task on a worker with the controller; it is pickled with the task."""
 
     def note(self, progress: Progress) -> None:
@@ -29,10 +29,10 @@ class Line(Protocol):
         """Return whether the controller still waits for this task."""
 
 
-Work = Callable[[Any, Line], Any]  # a module-level function of a request
+Work = Callable[[Any, ControllerChannel], Any]  # a module-level function of a request
 
 
-class Engine(ABC):
+class ClusterEngine(ABC):
     """A cluster. Leaving the block cancels its tasks and closes the connection."""
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ class Engine(ABC):
     ) -> tuple[str, Any]:
         """Carry out a request on a worker; return the worker's name and what `work` returned.
 
-        It can be called in many threads. Its wait is `breakable`. Raises FarmError.
+        It can be called in many threads. Its wait is `interruptible`. Raises FarmError.
         """
         number = next(self._numbers)
         future = self.submit(number, work, request, prefer)
@@ -93,7 +93,7 @@ class Engine(ABC):
 
         future.add_done_callback(lambda _: notes.put(None))
         try:
-            with breakable(cancel):
+            with interruptible(cancel):
                 while (progress := notes.get()) is not None:
                     note(progress)
             found: tuple[str, Any] = future.result()

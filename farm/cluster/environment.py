@@ -16,13 +16,13 @@ EXPRESSION = (
 )
 
 
-def versions_here() -> Mapping[str, str]:
+def local_versions() -> Mapping[str, str]:
     """Return the versions on this machine."""
     found: dict[str, str] = eval(EXPRESSION)
     return found
 
 
-def difference(theirs: object) -> str:
+def describe_version_difference(theirs: object) -> str:
     """Return in words how a worker's versions differ from ours; "" if they do not.
 
     `theirs` is the worker's answer to EXPRESSION, or the exception that it raised.
@@ -31,7 +31,7 @@ def difference(theirs: object) -> str:
         return f"it cannot say its versions: {theirs!r:.200}"
     differing = [
         f"{name} {theirs.get(name, 'none')}, here {own}"
-        for name, own in versions_here().items()
+        for name, own in local_versions().items()
         if theirs.get(name) != own
     ]
     return "; ".join(differing)

@@ -27,8 +27,8 @@ from threading import Event, Lock, Thread
 from typing import Any
 
 from farm import ownership
-from farm.cluster.engine import Engine, Line, Work
-from farm.cluster.environment import versions_here
+from farm.cluster.engine import ClusterEngine, ControllerChannel, Work
+from farm.cluster.environment import local_versions
 from farm.errors import BuildError, FarmError, UsageError
 from farm.store import cache_root
 from farm.types import Progress, Stage
@@ -93,10 +93,10 @@ class _Refused:
     why: str
 
 
-def carry_out(task: bytes, versions: Mapping[str, str]) -> tuple[str, Any] | _Refused:
+def run_slurm_task(task: bytes, versions: Mapping[str, str]) -> tuple[str, Any] | _Refused:
     """Run a task in a job; return the node's name and the result."""
     node = socket.gethostname()
-    own = versions_here()
+    own = local_versions()
     wrong = [
         f"{name} {own.get(name, 'none')}, the controller's {version}"
         for name, version in versions.items()
@@ -146,7 +146,7 @@ class _State:
     ended: Event = field(default_factory=Event)
 
 
-class SlurmEngine(Engine):
+class SlurmEngine(ClusterEngine):
     """Jobs of Slurm. `folder` is seen by its nodes; the default lies in farm's cache.
 
     With `executor="local"`, submitit runs the jobs on this machine.
@@ -241,11 +241,11 @@ class SlurmEngine(Engine):
         self._watcher = Thread(target=self._watch, name="slurm", daemon=True)
         self._watcher.start()
 
-    def _submitted(self, payload: bytes, line: Line) -> Any:
+    def _submitted(self, payload: bytes, line: ControllerChannel) -> Any:
         work, request = pickle.loads(payload)
         task = pickle.dumps((work, request, line))
         try:
-            return self._executor.submit(carry_out, task, versions_here())
+            return self._executor.submit(run_slurm_task, task, local_versions())
         except Exception as exc:
             raise BuildError(
                 "Slurm does not take the jobs",

@@ -13,7 +13,7 @@ import click
 from farm.api.resolve import build_slots as build_slots
 from farm.api.resolve import host_profile as host_profile
 from farm.commands import output
-from farm.commands.options import option_group
+from farm.commands.options import add_option_group
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -78,9 +78,9 @@ class Session:
 
     def document(self, kind: str, body: Mapping[str, Any]) -> None:
         """Print one JSON document with its schema's name and version."""
-        from farm.views import document
+        from farm.views import json_document
 
-        output.echo_json(document(kind, body))
+        output.echo_json(json_document(kind, body))
 
 
 def _session(
@@ -89,7 +89,7 @@ def _session(
     return Session(config, as_json, -1 if quiet else int(verbose), store)
 
 
-with_session = option_group(
+with_session = add_option_group(
     "session",
     _session,
     click.option(
@@ -120,7 +120,7 @@ def report_no_runs(session: Session, models: Sequence[str], devices: Sequence[st
 
 
 def check_writable(path: Path | None) -> None:
-    """Raise UsageError if `write_whole` could not write this file; call it before measuring."""
+    """Raise UsageError if `write_atomically` could not write a file; call it before measuring."""
     from farm.errors import UsageError
 
     folder = path.absolute().parent if path else None
@@ -131,7 +131,7 @@ def check_writable(path: Path | None) -> None:
         )
 
 
-def write_whole(path: Path, text: str) -> None:
+def write_atomically(path: Path, text: str) -> None:
     """Write a file atomically; its permissions stay. Raises UsageError if it cannot be written."""
     from farm.errors import UsageError
 

@@ -60,7 +60,7 @@ def compare_engines(
         )
 
 
-def show(session: Session, found: Sequence[EngineComparison]) -> None:
+def print_engine_comparisons(session: Session, found: Sequence[EngineComparison]) -> None:
     """Print the table, and why an engine is missing from it."""
     from farm.views.other_engines import engine_table
 
@@ -71,7 +71,7 @@ def show(session: Session, found: Sequence[EngineComparison]) -> None:
             echo(f"{contest.model}: not in {name}: {why}")
 
 
-def body(found: Sequence[EngineComparison]) -> list[dict[str, Any]]:
+def engine_comparisons_to_json(found: Sequence[EngineComparison]) -> list[dict[str, Any]]:
     """Return the comparisons as JSON."""
     from farm.views.other_engines import engines_to_json
 

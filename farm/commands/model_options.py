@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from farm.commands.options import option_group
+from farm.commands.options import add_option_group
 
 if TYPE_CHECKING:
     from farm.types import Model, Value
@@ -89,7 +89,7 @@ def _shape(text: str) -> tuple[str, tuple[int, ...]]:
 
 def _value(text: str) -> tuple[str, Value]:
     """Return an input's name and value; a value is a number, true, false, or lists of these."""
-    from farm.api.resolve import VALUES, is_value
+    from farm.api.resolve import VALUES, is_input_value
     from farm.errors import UsageError
 
     name, _, written = text.partition("=")
@@ -97,7 +97,7 @@ def _value(text: str) -> tuple[str, Value]:
         value = json.loads(written)
     except ValueError:
         value = None
-    if not name or not is_value(value):
+    if not name or not is_input_value(value):
         fix = "--value NAME=16000, or of a vector --value NAME=[1,2]"
         raise UsageError(f"--value {text}: no input's name and value", VALUES, fix)
     return name, value
@@ -121,17 +121,17 @@ def _dtype(text: str) -> tuple[str, str]:
 
 def _module(text: str) -> str:
     from farm.errors import UsageError
-    from farm.types.python_source import python_source
+    from farm.types.python_source import normalize_python_source
 
     try:
-        return python_source(text)
+        return normalize_python_source(text)
     except ValueError as exc:
         raise UsageError(
             "--module names no function", str(exc), "--module package.module:function"
         ) from exc
 
 
-with_model_properties = option_group(
+with_model_properties = add_option_group(
     "described",
     _described,
     click.option(

@@ -43,7 +43,7 @@ class Number(AnyNumber, click.FloatRange):
     """A finite number in a range."""
 
 
-def option_group(
+def add_option_group(
     name: str, make: Callable[..., Any], *options: Option
 ) -> Callable[[Command], Command]:
     """Return a decorator that adds options and passes `make(**values)` as the argument `name`."""
@@ -64,14 +64,14 @@ def option_group(
     return decorate
 
 
-def complete(kind: str) -> Callable[[click.Context, click.Parameter, str], list[str]]:
+def name_completion(kind: str) -> Callable[[click.Context, click.Parameter, str], list[str]]:
     """Return a shell completion of the configured `devices`, `profiles` or `models`."""
 
     def names(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-        from farm.config import load
+        from farm.config import load_fleet
 
         try:
-            fleet = load(context.params.get("config"))
+            fleet = load_fleet(context.params.get("config"))
         except FarmError:
             return []
         tables: dict[str, Iterable[str]] = {
@@ -92,7 +92,7 @@ def device_option(name: str, help: str, **more: Any) -> Option:  # noqa: A002
         name,
         metavar="NAME",
         help=help,
-        shell_complete=complete("devices"),
+        shell_complete=name_completion("devices"),
         **more,
     )
 
@@ -102,7 +102,7 @@ with_device_filter = device_option("device", "Only runs on this device.")
 with_several_devices = device_option("devices", "A device; may be repeated.", multiple=True)
 
 
-def with_devices(command: Command) -> Command:
+def add_device_selection_options(command: Command) -> Command:
     """Add the options that choose devices: --device, --tag and --all."""
     everywhere = click.option("-a", "--all", "everywhere", is_flag=True, help="All devices.")
     tags = click.option(
@@ -117,7 +117,7 @@ def with_devices(command: Command) -> Command:
     return chosen
 
 
-def with_cluster(command: Command) -> Command:
+def add_cluster_option(command: Command) -> Command:
     """Add --cluster."""
     text = "Build on a cluster: tcp://HOST:8786, slurm, or none. [default: that of devices.toml]"
     option: Command = click.option("--cluster", metavar="ADDRESS", help=text)(command)
@@ -136,7 +136,7 @@ def parse_whole_numbers(option: str, text: str) -> tuple[int, ...]:
     return tuple(dict.fromkeys(map(int, words)))
 
 
-def with_gates(command: Command) -> Command:
+def add_gate_options(command: Command) -> Command:
     """Add --min-snr and --min-top1, below which a run is WRONG.
 
     The command receives `min_snr_db` and `min_top1`; the latter is a share from 0 to 1.

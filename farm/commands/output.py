@@ -7,9 +7,9 @@
     console(stderr=True)                  a rich Console, for tables and progress
     show_error(error)                     a FarmError
 
-tests/test_architecture.py refuses print, click.echo, sys.stdout and Console elsewhere. `guarded`
-also sanitizes the warnings, logs and tracebacks of libraries. Data goes to stdout; progress and
-errors go to stderr.
+tests/test_architecture.py refuses print, click.echo, sys.stdout and Console elsewhere.
+`sanitized_streams` also sanitizes the warnings, logs and tracebacks of libraries. Data goes to
+stdout; progress and errors go to stderr.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def show_error(error: FarmError) -> None:
     for label, text, colour in zip(
         ("error", "why", "fix"), error.parts(), ("red", "yellow", "green"), strict=True
     ):
-        first, *rest = sanitize.lines(str(text)) or [""]
+        first, *rest = sanitize.sanitized_lines(str(text)) or [""]
         if text:
             echo(Styled(label, colour, bold=True), f": {first}", err=True)
         for line in rest:
@@ -102,7 +102,7 @@ def console(*, stderr: bool) -> Console:
 
 
 @contextlib.contextmanager
-def guarded() -> Iterator[None]:
+def sanitized_streams() -> Iterator[None]:
     """Sanitize what libraries write to sys.stdout and sys.stderr while the block lasts."""
     before = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = (_Guarded(stream) if stream else stream for stream in before)
@@ -113,7 +113,7 @@ def guarded() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def warnings_at_end() -> Iterator[None]:
+def deferred_warnings() -> Iterator[None]:
     """Print the warnings of farm's log on stderr when the block ends, below what is shown live."""
     log, kept = logging.getLogger("farm"), _Kept()
     propagates, log.propagate = log.propagate, False
@@ -179,6 +179,6 @@ def _lines_with_tabs(text: str) -> list[str]:
 
 def _is_drawn(text: str) -> bool:
     """Return whether a segment's text is safe, ignoring line ends and the spaces within numbers."""
-    return sanitize.is_safe(text) or sanitize.is_safe(
+    return sanitize.is_terminal_safe(text) or sanitize.is_terminal_safe(
         text.replace("\n", "").replace("\u202f", "").replace("\xa0", "")
     )

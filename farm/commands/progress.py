@@ -34,7 +34,7 @@ class Spinner:
         self._block = ExitStack()
 
     def __enter__(self) -> Spinner:
-        self._block.enter_context(signals.deferred())
+        self._block.enter_context(signals.deferred_signals())
         self._start()
         self._block.callback(self._stop)
         self._block.enter_context(terminal.lent(self._stop, self._start))

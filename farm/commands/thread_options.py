@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from farm.commands.options import Command, option_group, parse_whole_numbers
+from farm.commands.options import Command, add_option_group, parse_whole_numbers
 
 if TYPE_CHECKING:
     from farm.commands.common import Session
@@ -46,7 +46,7 @@ class ThreadSettings:
         ]
 
 
-def with_threads(*, several: bool) -> Callable[[Command], Command]:
+def add_thread_options(*, several: bool) -> Callable[[Command], Command]:
     """Return a decorator that adds the three options; the command receives `asked`, an Asked."""
     many = ", or several: 1,2,4" if several else ""
     each = ", or each: one thread, on each core in turn; may be repeated" if several else ""
@@ -55,7 +55,7 @@ def with_threads(*, several: bool) -> Callable[[Command], Command]:
         chosen = (cores,) if isinstance(cores, str) else tuple(cores or ())
         return ThreadSettings(_counts(threads, several), _sets(chosen, several), pinned)
 
-    return option_group(
+    return add_option_group(
         "asked",
         asked,
         click.option(
@@ -73,7 +73,9 @@ def with_threads(*, several: bool) -> Callable[[Command], Command]:
     )
 
 
-def settings(session: Session, devices: Sequence[Device], asked: ThreadSettings) -> list[Device]:
+def devices_per_thread_setting(
+    session: Session, devices: Sequence[Device], asked: ThreadSettings
+) -> list[Device]:
     """Return each device once for each setting.
 
     With `--cores each`, the devices are queried for their cores. Raises UsageError for
@@ -98,7 +100,7 @@ def _cores_of(session: Session, devices: Sequence[Device]) -> list[list[str]]:
     from farm.commands.common import build_slots
     from farm.commands.progress import Spinner
     from farm.errors import FarmError, UsageError
-    from farm.executor.threads import parse_ranges
+    from farm.executor.threads import parse_core_ranges
     from farm.pipeline import facts_of
 
     with Spinner(session, "asking the devices for their cores") as spinner:
@@ -121,7 +123,7 @@ def _cores_of(session: Session, devices: Sequence[Device]) -> list[list[str]]:
                 str(n)
                 for kind in ("big_cores", "little_cores")
                 if facts.get(kind)
-                for n in parse_ranges(facts[kind])
+                for n in parse_core_ranges(facts[kind])
             ]
         )
     return found

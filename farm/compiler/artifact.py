@@ -12,7 +12,7 @@ KIND = "artifacts"  # of what the store keeps
 LIBRARY, PARAMETERS, METADATA, GRAPH = "library.so", "parameters", "metadata.json", "graph.json"
 
 
-def load(folder: Path, *, cached: bool) -> Artifact:
+def load_artifact(folder: Path, *, cached: bool) -> Artifact:
     """Return the artifact in a folder."""
     content = json.loads((folder / METADATA).read_text())
     return Artifact(
@@ -20,14 +20,14 @@ def load(folder: Path, *, cached: bool) -> Artifact:
             **content,
             "library": folder / LIBRARY,
             "parameters": folder / PARAMETERS,
-            "inputs": specs(content["inputs"]),
-            "outputs": specs(content["outputs"]),
+            "inputs": specs_from_json(content["inputs"]),
+            "outputs": specs_from_json(content["outputs"]),
             "kernels": tuple(Kernel(**kernel) for kernel in content["kernels"]),
             "cached": cached,
         }
     )
 
 
-def specs(content: list[dict[str, Any]]) -> tuple[TensorSpec, ...]:
+def specs_from_json(content: list[dict[str, Any]]) -> tuple[TensorSpec, ...]:
     """Return tensor specifications that were read from JSON as dictionaries."""
     return tuple(TensorSpec(**{**spec, "shape": tuple(spec["shape"])}) for spec in content)

@@ -8,9 +8,9 @@ import tvm
 from tvm import relax
 from tvm.ir import Call
 
-from farm.compiler.graph.layer_names import LayersOfCalls
+from farm.compiler.graph.layer_names import KernelCallLayers
 from farm.compiler.ir.relax_rewriter import callee_name, main_inputs, main_parameters
-from farm.types.layers import layer_of
+from farm.types.layer_variable_names import layer_of
 
 
 def graph_of(module: tvm.IRModule) -> dict[str, Any]:
@@ -30,7 +30,7 @@ def graph_of(module: tvm.IRModule) -> dict[str, Any]:
     bundle = main_parameters(main)
     parameters: list[str] = []
     steps: list[dict[str, Any]] = []
-    layers = LayersOfCalls(main)
+    layers = KernelCallLayers(main)
     for block in main.body.blocks:
         for binding in block.bindings:
             value = binding.value

@@ -16,8 +16,8 @@ from farm.store import digest_of, source_digest
 from farm.types import Prepared, Profile
 
 _PACKAGES = ("apache-tvm", "apache-tvm-ffi", "ziglang")
-# types/layers.py decides the names of a build's variables.
-_SOURCES = ("compiler", "kernels", "types/layers.py")
+# types/layer_variable_names.py decides the names of a build's variables.
+_SOURCES = ("compiler", "kernels", "types/layer_variable_names.py")
 
 
 def artifact_digest(prepared: Prepared, profile: Profile) -> str:
@@ -28,14 +28,14 @@ def artifact_digest(prepared: Prepared, profile: Profile) -> str:
     """
     target: dict[str, object] = {**profile.target, "linker": list(profile.linker)}
     if "native" in json.dumps(target):
-        target["this_cpu"] = this_cpu()
+        target["this_cpu"] = host_cpu_description()
     if profile.memory_mb is not None:
         target["memory_mb"] = profile.memory_mb
     if profile.target.get("kind") == "cuda":
         target["compiler"] = cuda_version()
     module = prepared.directory / "module.json"
     weights = prepared.directory / "weights.npz"
-    return digest_of(module, weights, target, compiler_digest(), versions())
+    return digest_of(module, weights, target, compiler_digest(), compiler_versions())
 
 
 @lru_cache
@@ -45,7 +45,7 @@ def compiler_digest() -> str:
 
 
 @lru_cache
-def versions() -> Mapping[str, str]:
+def compiler_versions() -> Mapping[str, str]:
     """Return the versions of the packages that decide what the code looks like."""
     return {name: importlib.metadata.version(name) for name in _PACKAGES}
 
@@ -60,7 +60,7 @@ def cuda_version() -> str:
 
 
 @lru_cache
-def this_cpu() -> str:
+def host_cpu_description() -> str:
     """Return the model and the features of this machine's CPU, without asking LLVM."""
     try:
         lines = Path("/proc/cpuinfo").read_text().partition("\n\n")[0].splitlines()

@@ -15,23 +15,23 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 
-def built(
+def compile_for_host(
     module: Any, weights: Sequence[Array], host: Profile
 ) -> Callable[[Sequence[Array]], list[Array]]:
     """Return a function that runs a module's `main` on inputs, in order, and returns flat outputs.
 
     Raises whatever TVM's passes raise.
     """
-    from farm.compiler.codegen.executable import compiled
+    from farm.compiler.codegen.executable import compile_executable
     from farm.compiler.lower import lower, resolve_target
 
     target = resolve_target(host)
     lowered = lower(module, weights, target, {})
-    return runner(lowered, compiled(lowered.module, target, load=True))
+    return make_runner(lowered, compile_executable(lowered.module, target, load=True))
 
 
-def runner(lowered: Lowered, executable: Any) -> Callable[[Sequence[Array]], list[Array]]:
-    """Return a function that runs `main` of a lowered module, like `built`."""
+def make_runner(lowered: Lowered, executable: Any) -> Callable[[Sequence[Array]], list[Array]]:
+    """Return a function that runs `main` of a lowered module, like `compile_for_host`."""
     import tvm
     from tvm import relax
 
@@ -40,13 +40,13 @@ def runner(lowered: Lowered, executable: Any) -> Callable[[Sequence[Array]], lis
 
     def run(inputs: Sequence[Array]) -> list[Array]:
         tensors: list[Any] = [tvm.runtime.tensor(value) for value in inputs]
-        return flat(machine["main"](*tensors, *([parameters] if parameters else [])))
+        return flatten_outputs(machine["main"](*tensors, *([parameters] if parameters else [])))
 
     return run
 
 
-def flat(result: Any) -> list[Array]:
+def flatten_outputs(result: Any) -> list[Array]:
     """Return the arrays of a tensor or of nested tuples of tensors, in order."""
     if isinstance(result, Sequence) or type(result).__name__ in ("Array", "ShapeTuple"):
-        return [array for part in result for array in flat(part)]
+        return [array for part in result for array in flatten_outputs(part)]
     return [result.numpy()]

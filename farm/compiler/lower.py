@@ -15,7 +15,7 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from farm.compiler import load_time, pipeline
+from farm.compiler import load_time_transforms, pipeline
 from farm.compiler.cpu import peak_share
 from farm.compiler.cpu import schedule as cpu_schedule
 from farm.compiler.cpu.kernel_config import (
@@ -23,7 +23,7 @@ from farm.compiler.cpu.kernel_config import (
     ConfigSelector,
     Decision,
     Records,
-    room_for_weights,
+    weight_memory_budget,
 )
 from farm.compiler.gpu import schedule as gpu_schedule
 from farm.compiler.graph import fp16_weights
@@ -31,7 +31,7 @@ from farm.compiler.ir.blocks import is_loop_nest
 from farm.compiler.target.cpu_model import cpu_model_of
 from farm.compiler.winograd_weights import WeightTransform
 from farm.errors import BuildError
-from farm.time_ledger import timed
+from farm.time_ledger import add_duration
 from farm.types import Kernel, Profile
 
 # In every library: TVM exports a module without kernels as C source, which needs a C compiler to
@@ -61,7 +61,9 @@ class Lowered:
 
     def parameters_as_called(self) -> list[np.ndarray[Any, Any]]:
         """Return the parameters in the form that `main` takes."""
-        return load_time.as_called(self.module, self.parameters, self.transforms)
+        return load_time_transforms.transform_parameters(
+            self.module, self.parameters, self.transforms
+        )
 
 
 def resolve_target(profile: Profile) -> tvm.target.Target:
@@ -107,26 +109,28 @@ def lower(
     """
     selector: ConfigSelector | None = None
     with target:
-        with timed(seconds, "graph"):
-            module = pipeline.bind(module, weights)
+        with add_duration(seconds, "graph"):
+            module = pipeline.bind_weights(module, weights)
             if not gpu_schedule.is_gpu(target):
                 selector = ConfigSelector(
                     cpu_model_of(target),
                     records,
                     fp16_weights.has_fp16_weights(module),
-                    room_for_weights(memory_mb, weights),
+                    weight_memory_budget(memory_mb, weights),
                 )
             module = pipeline.optimize(module, selector)
         schedule_one = (
-            cpu_schedule.scheduler_for(selector)
+            cpu_schedule.kernel_scheduler(selector)
             if selector
-            else partial(gpu_schedule.schedule_one, target=target)
+            else partial(gpu_schedule.schedule_gpu_kernel, target=target)
         )
         _check_functions(module)
-        with timed(seconds, "schedule"):
-            module, kernels = cpu_schedule.schedule(module, schedule_one)
-        module, parameters = pipeline.lift_parameters(module)
-        stored = load_time.stored(module, parameters, selector.large_weights if selector else {})
+        with add_duration(seconds, "schedule"):
+            module, kernels = cpu_schedule.schedule_module(module, schedule_one)
+        module, parameters = pipeline.lift_constants_into_tuple(module)
+        stored = load_time_transforms.defer_transforms_to_load(
+            module, parameters, selector.large_weights if selector else {}
+        )
         module, parameters = stored.module, stored.parameters
     module["no_kernel"] = NOTHING if selector else NOTHING.with_attr("target", target.host)
     decisions = selector.decisions if selector else {}
@@ -152,9 +156,9 @@ def _with_choice(
     made = decisions.get(kernel.workload)
     if made is None or selector is None:
         return kernel
-    share, slow = peak_share.share_of(made, selector.cpu), kernel.slow
+    share, slow = peak_share.predicted_peak_share(made, selector.cpu), kernel.slow
     if kernel.rule not in (cpu_schedule.GENERAL, "none") and share is not None:
-        slow = peak_share.reason_of(made, selector.cpu) if share < peak_share.SLOW else slow
+        slow = peak_share.slowness_reason(made, selector.cpu) if share < peak_share.SLOW else slow
     else:  # the prediction is not for these loops
         share = None
     return replace(kernel, choice=str(made.config), recorded=made.recorded, share=share, slow=slow)

@@ -13,28 +13,28 @@ from tvm import relax
 from tvm.ir import Call, GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from farm.compiler.cpu.cost_model import fastest_group
+from farm.compiler.cpu.cost_model import fastest_group_channels
 from farm.compiler.cpu.kernel_config import ConfigSelector
-from farm.compiler.cpu.legalize import legalization
+from farm.compiler.cpu.legalize import legalization_map
 from farm.compiler.gpu import schedule
 from farm.compiler.graph import fp16_arithmetic, fp16_weights, layer_names
-from farm.compiler.graph.booleans import LogicOfBooleans
-from farm.compiler.graph.clamp_indices import BoundedIndices
+from farm.compiler.graph.boolean_logic import BooleanLogicRewriter
+from farm.compiler.graph.clamp_indices import IndexClamper
 from farm.compiler.graph.constant_folding import FoldConstants
-from farm.compiler.graph.conv1d_conv3d import Planes
-from farm.compiler.graph.conv_of_concat import SumsOfParts
-from farm.compiler.graph.fusion_barriers import Views
-from farm.compiler.graph.group_norm import GroupNorms
-from farm.compiler.graph.qdq_to_int8 import Integers
-from farm.compiler.graph.round_clamp import rounding
+from farm.compiler.graph.conv1d_conv3d import Conv1dConv3dRewriter
+from farm.compiler.graph.conv_of_concat import ConvOfConcatRewriter
+from farm.compiler.graph.fusion_barriers import FusionBarrierMarker
+from farm.compiler.graph.group_norm import GroupNormRewriter
+from farm.compiler.graph.pad_group_channels import pad_group_channels_pass
+from farm.compiler.graph.qdq_to_int8 import Int8Rewriter
+from farm.compiler.graph.round_clamp import round_clamp_pass
 from farm.compiler.graph.sink_transposes import NCHW, NHWC, TransposeSinker
-from farm.compiler.graph.transposed_conv import by_phases
-from farm.compiler.graph.trim_padding_taps import UsedTaps
-from farm.compiler.graph.whole_groups import whole_groups
+from farm.compiler.graph.transposed_conv import transposed_conv_pass
+from farm.compiler.graph.trim_padding_taps import PaddingTapTrimmer
 from farm.compiler.ir.blocks import block_names
-from farm.compiler.ir.constants import constant, view
-from farm.compiler.ir.relax_rewriter import main_parameters, op_name, rewriting, rewritten
-from farm.compiler.tensor_cache import raw
+from farm.compiler.ir.constants import constant_value, tensor_as_array
+from farm.compiler.ir.relax_rewriter import main_parameters, op_name, rewrite_module, rewriter_pass
+from farm.compiler.tensor_cache import array_bytes
 
 Array = np.ndarray[Any, Any]
 _INLINE_BYTES = 64  # a constant this small stays in the code
@@ -52,7 +52,7 @@ _LAYOUTS = {
 }
 
 
-def bind(module: tvm.IRModule, weights: Sequence[Array]) -> tvm.IRModule:
+def bind_weights(module: tvm.IRModule, weights: Sequence[Array]) -> tvm.IRModule:
     """Bind the weights to the parameters of `main` after its inputs, as constants."""
     main = module["main"]
     parameters = main_parameters(main)  # bound as variables: an input may have the name of a weight
@@ -76,60 +76,60 @@ def bind_batch_to_one(module: tvm.IRModule) -> tvm.IRModule:
 
 
 def optimize(module: tvm.IRModule, selector: ConfigSelector | None) -> tvm.IRModule:
-    """Return the imported operators as fused loop nests, see `loop_nests`.
+    """Return the imported operators as fused loop nests, see `to_loop_nests`.
 
     The target must be the current one.
     """
     halved = fp16_weights.has_fp16_weights(module)
-    module = simplified(module)
+    module = simplify_operators(module)
     if selector is None and halved and tvm.target.Target.current().kind.name == schedule.CUDA:
-        module = fp16_arithmetic.in_halves(module)
-    return loop_nests(module, selector)
+        module = fp16_arithmetic.to_mixed_precision(module)
+    return to_loop_nests(module, selector)
 
 
-def simplified(module: tvm.IRModule) -> tvm.IRModule:
+def simplify_operators(module: tvm.IRModule) -> tvm.IRModule:
     """Return the operators that become loop nests.
 
     Constants are folded, layouts chosen, and common subexpressions eliminated.
     """
     transform = relax.transform
     passes = [
-        Integers(),
+        Int8Rewriter(),
         _ChannelsLast(),
         transform.Normalize(),
-        rewriting("farm.SinkTransposes", TransposeSinker),
+        rewriter_pass("farm.SinkTransposes", TransposeSinker),
         FoldConstants(),
         transform.CanonicalizeBindings(),
         transform.EliminateCommonSubexpr(),
         transform.DeadCodeElimination(),
         relax.backend.DispatchSortScan(),
     ]
-    return tvm.transform.Sequential(passes)(folded(module))
+    return tvm.transform.Sequential(passes)(fold_norms_and_constants(module))
 
 
-def folded(module: tvm.IRModule) -> tvm.IRModule:
+def fold_norms_and_constants(module: tvm.IRModule) -> tvm.IRModule:
     """Fold batch norms and constants, in the layout of the import."""
     transform = relax.transform
     passes = [
         FoldConstants(),
-        rewriting("farm.GroupNorms", GroupNorms),
-        rewriting("farm.Planes", Planes),
+        rewriter_pass("farm.GroupNorms", GroupNormRewriter),
+        rewriter_pass("farm.Planes", Conv1dConv3dRewriter),
         transform.DeadCodeElimination(),
         transform.FoldBatchnormToConv2D(),
-        rewriting("farm.ScaleAndShift", _Normalizer),
+        rewriter_pass("farm.ScaleAndShift", _Normalizer),
         transform.DecomposeOpsForInference(),
-        rewriting("farm.Simplify", _Simplifier),
-        rewriting("farm.LogicOfBooleans", LogicOfBooleans),
-        rewriting("farm.BoundedIndices", BoundedIndices),
+        rewriter_pass("farm.Simplify", _Simplifier),
+        rewriter_pass("farm.LogicOfBooleans", BooleanLogicRewriter),
+        rewriter_pass("farm.BoundedIndices", IndexClamper),
         FoldConstants(),
-        rewriting("farm.UsedTaps", UsedTaps),
-        rewriting("farm.SumsOfParts", SumsOfParts),
+        rewriter_pass("farm.UsedTaps", PaddingTapTrimmer),
+        rewriter_pass("farm.SumsOfParts", ConvOfConcatRewriter),
         transform.DeadCodeElimination(),
     ]
     return tvm.transform.Sequential(passes)(module)
 
 
-def loop_nests(module: tvm.IRModule, selector: ConfigSelector | None) -> tvm.IRModule:
+def to_loop_nests(module: tvm.IRModule, selector: ConfigSelector | None) -> tvm.IRModule:
     """Return operators as fused loop nests: farm's CPU kernels, or GPU kernels without a selector.
 
     If the model has float16 weights (`selector.fp16_weights`), kernels that gain by it read them as
@@ -137,40 +137,46 @@ def loop_nests(module: tvm.IRModule, selector: ConfigSelector | None) -> tvm.IRM
     """
     transform = relax.transform
     legalize = [
-        *([rounding(selector.cpu), transform.DeadCodeElimination()] if selector else []),
-        by_phases(selector.cpu.lanes if selector else schedule.LANES),
+        *([round_clamp_pass(selector.cpu), transform.DeadCodeElimination()] if selector else []),
+        transposed_conv_pass(selector.cpu.lanes if selector else schedule.LANES),
         *(
-            [whole_groups(selector.cpu.vector_widths, partial(fastest_group, selector.cpu))]
+            [
+                pad_group_channels_pass(
+                    selector.cpu.vector_widths, partial(fastest_group_channels, selector.cpu)
+                )
+            ]
             if selector
             else []
         ),
-        transform.LegalizeOps(legalization(selector) if selector else schedule.legalization()),
+        transform.LegalizeOps(
+            legalization_map(selector) if selector else schedule.legalization_map()
+        ),
         transform.AnnotateTIROpPattern(),
         transform.FoldConstant(),
-        *([Views()] if selector else []),
+        *([FusionBarrierMarker()] if selector else []),
     ]
     module = tvm.transform.Sequential(legalize)(module)
-    module = layer_names.noted(module, transform.FuseOps()(module))
+    module = layer_names.attach_layer_names(module, transform.FuseOps()(module))
     module = tvm.transform.Sequential([transform.FuseTIR(), transform.DeadCodeElimination()])(
         module
     )
     return (
-        fp16_weights.narrow_weights(module, selector.cpu)
+        fp16_weights.read_constants_as_float16(module, selector.cpu)
         if selector is not None and selector.fp16_weights
         else module
     )
 
 
-def lift_parameters(module: tvm.IRModule) -> tuple[tvm.IRModule, list[Array]]:
+def lift_constants_into_tuple(module: tvm.IRModule) -> tuple[tvm.IRModule, list[Array]]:
     """Move the constants of `main` into one tuple that is its last parameter.
 
     Code and parameters then have separate digests, and a device caches and loads them separately.
     """
-    module, values = lifted(module)
+    module, values = lift_constants(module)
     return (relax.transform.BundleModelParams("parameters")(module) if values else module), values
 
 
-def lifted(module: tvm.IRModule) -> tuple[tvm.IRModule, list[Array]]:
+def lift_constants(module: tvm.IRModule) -> tuple[tvm.IRModule, list[Array]]:
     """Move each distinct constant of `main` to a parameter after the inputs."""
     lifter = _Lifter(module)
     main = lifter.visit_expr(module["main"])
@@ -194,10 +200,10 @@ class _Lifter(PyExprMutator):  # type: ignore[misc]
         self.values: dict[object, Array] = {}
 
     def visit_generic_const_(self, expression: GenericConst) -> relax.Expr:
-        value = view(expression.value)
+        value = tensor_as_array(expression.value)
         if value.nbytes <= _INLINE_BYTES:
             return expression
-        key = (str(value.dtype), value.shape, hashlib.sha256(raw(value)).digest())
+        key = (str(value.dtype), value.shape, hashlib.sha256(array_bytes(value)).digest())
         if key not in self.variables:
             self.variables[key] = relax.Var(f"parameter_{len(self.variables)}", expression.ty)
             self.values[key] = value
@@ -216,7 +222,7 @@ class _Normalizer(PyExprMutator):  # type: ignore[misc]
         if op_name(call) != "relax.nn.batch_norm":
             return call
         data, *given = call.args
-        gamma, beta, mean, variance = (constant(argument) for argument in given)
+        gamma, beta, mean, variance = (constant_value(argument) for argument in given)
         if (
             gamma is None
             or beta is None
@@ -264,7 +270,7 @@ class _Simplifier(PyExprMutator):  # type: ignore[misc]
         if name in ("relax.full", "relax.full_like") and isinstance(
             shape := call.ty.shape, relax.ShapeExpr
         ):
-            value = constant(call.args[1])
+            value = constant_value(call.args[1])
             if value is not None and not np.isfinite(value):
                 return relax.op.broadcast_to(relax.const(value, str(call.ty.dtype)), shape)
         if name == "relax.power" and str(call.ty.dtype).startswith("float"):
@@ -276,7 +282,7 @@ class _Simplifier(PyExprMutator):  # type: ignore[misc]
         return call
 
     def _multiplied(self, call: Call) -> relax.Expr:
-        data, exponent = call.args[0], constant(call.args[1])
+        data, exponent = call.args[0], constant_value(call.args[1])
         if exponent is None or exponent.ndim or exponent not in _POWERS:
             return call
         result = data
@@ -317,7 +323,7 @@ class _ChannelsLast:
         try:
             return relax.transform.ConvertLayout(_LAYOUTS)(module)
         except Exception:  # stack, nonzero and others: each has another check that fails
-            return rewritten(module, _Transposer)
+            return rewrite_module(module, _Transposer)
 
 
 def _convolves(module: tvm.IRModule) -> bool:

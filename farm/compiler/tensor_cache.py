@@ -3,7 +3,8 @@
 tensor-cache.json names the tensors `parameter_0`, `parameter_1`, ... and gives the offset of each
 in params_shard_0.bin, which holds raw little-endian bytes (TVM,
 src/runtime/vm/tensor_cache_support.cc). Its metadata, which TVM ignores, name the tensors that the
-function `ON_LOAD` of the library replaces, and by which transform, see farm.compiler.load_time.
+function `ON_LOAD` of the library replaces, and by which transform, see
+farm.compiler.load_time_transforms.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _NUMBERS, _EXTENDED = "biufc", ("bfloat16",)  # numpy's kinds of types, and name
 INDEX, SHARD, PREFIX = "tensor-cache.json", "params_shard_0.bin", "parameter"
 
 
-def raw(value: np.ndarray[Any, Any]) -> memoryview:
+def array_bytes(value: np.ndarray[Any, Any]) -> memoryview:
     """Return the bytes of an array in C order, without a copy if it is contiguous.
 
     The array may be of any type, bfloat16 too.
@@ -39,7 +40,7 @@ def raw(value: np.ndarray[Any, Any]) -> memoryview:
     return np.ascontiguousarray(value).reshape(-1).view(np.uint8).data
 
 
-def write(
+def write_parameters(
     folder: Path,
     parameters: Sequence[np.ndarray[Any, Any]],
     transforms: Mapping[int, WeightTransform] = MappingProxyType({}),
@@ -52,7 +53,7 @@ def write(
     records, offset = [], 0
     with (folder / SHARD).open("wb") as shard:
         for index, parameter in enumerate(parameters):
-            shard.write(raw(parameter))
+            shard.write(array_bytes(parameter))
             records.append(
                 {
                     "name": f"{PREFIX}_{index}",
@@ -74,7 +75,7 @@ def write(
     (folder / INDEX).write_text(json.dumps({"metadata": metadata, "records": shards}))
 
 
-def number_type(name: str) -> np.dtype[Any]:
+def dtype_by_name(name: str) -> np.dtype[Any]:
     """Return the type of numbers with this name.
 
     Raises BuildError for others: numpy takes the bytes of an array of objects as addresses, and a
@@ -95,7 +96,7 @@ def number_type(name: str) -> np.dtype[Any]:
     return dtype
 
 
-def read(folder: Path) -> dict[str, np.ndarray[Any, Any]]:
+def read_stored_parameters(folder: Path) -> dict[str, np.ndarray[Any, Any]]:
     """Return the parameters as they are stored, by name, in order.
 
     Raises BuildError for a type that is not one of numbers: numpy takes the bytes of an array of
@@ -122,13 +123,15 @@ def read(folder: Path) -> dict[str, np.ndarray[Any, Any]]:
     return {record["name"]: tensor(record) for shard in shards for record in shard["records"]}
 
 
-def read_as_loaded(folder: Path, dtypes: Mapping[str, str]) -> dict[str, np.ndarray[Any, Any]]:
+def read_loaded_parameters(
+    folder: Path, dtypes: Mapping[str, str]
+) -> dict[str, np.ndarray[Any, Any]]:
     """Return the parameters as the code takes them, by name, in order.
 
-    `dtypes` are the types that the code takes, by name. Raises BuildError as `read` does, and for a
-    transform that does not fit its tensor.
+    `dtypes` are the types that the code takes, by name. Raises BuildError as
+    `read_stored_parameters` does, and for a transform that does not fit its tensor.
     """
-    kept = read(folder)
+    kept = read_stored_parameters(folder)
     said = json.loads((folder / INDEX).read_text())["metadata"].get(_TRANSFORMS, {})
     found = {}
     for name, value in kept.items():

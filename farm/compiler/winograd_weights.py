@@ -2,7 +2,7 @@
 
 A weight takes (m + 2)^2 / 9 times its memory when it is transformed: four times for m = 4.
 Therefore builds keep it as it is in the model, and a function of the library transforms it when the
-model is loaded, see farm.compiler.graph.load_time. This file defines the values that it has to
+model is loaded, see farm.compiler.load_time_transforms. This file defines the values that it has to
 compute, to the bit.
 """
 
@@ -27,7 +27,7 @@ _STRIP = 1 << 15  # numbers of each of the nine planes that are transformed at o
 
 
 @lru_cache
-def coefficients(size: int) -> tuple[tuple[tuple[float, ...], ...], ...]:
+def transform_coefficients(size: int) -> tuple[tuple[tuple[float, ...], ...], ...]:
     """Return the coefficients for tiles of `size`: by point, down and then across, and by tap.
 
     The value at a point is the sum of the nine taps, row by row, times these coefficients.
@@ -75,7 +75,7 @@ class WeightTransform:
 
         blocks, side, _, depth, block = self.shape(weight.shape)
         _, _, inputs, outputs = weight.shape
-        matrix = np.array(coefficients(self.size)).reshape(side * side, 9)
+        matrix = np.array(transform_coefficients(self.size)).reshape(side * side, 9)
         result = np.zeros((blocks, side, side, depth, block), np.float32)
         step = max(1, _STRIP // outputs)
         for first in range(0, inputs, step):

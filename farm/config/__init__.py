@@ -14,13 +14,22 @@
     urls            parser of device URLs
     error_messages  descriptions of TOML values and types for messages
 
-`load(path)` returns the Fleet, or raises one ConfigError that lists every mistake in the file.
+`load_fleet(path)` returns the Fleet, or raises one ConfigError that lists every mistake in the
+file.
 """
 
 from __future__ import annotations
 
 from farm.config.fleet import BenchSettings, Fleet, TrackerSettings
-from farm.config.load import fleet_of, load
-from farm.config.urls import Url, parse_url
+from farm.config.load import load_fleet, parse_fleet
+from farm.config.urls import DeviceUrl, parse_url
 
-__all__ = ["BenchSettings", "Fleet", "TrackerSettings", "Url", "fleet_of", "load", "parse_url"]
+__all__ = [
+    "BenchSettings",
+    "DeviceUrl",
+    "Fleet",
+    "TrackerSettings",
+    "load_fleet",
+    "parse_fleet",
+    "parse_url",
+]

@@ -22,13 +22,13 @@ HEADING = (
 )
 
 
-def table_text(path: Key, table: Mapping[str, Any]) -> str:
+def format_table(path: Key, table: Mapping[str, Any]) -> str:
     """Return a table as TOML, with its header and a line for each key."""
     rows = [f"{_key(name)} = {_value(value)}" for name, value in table.items()]
     return "\n".join([f"[{'.'.join(_key(str(part)) for part in path)}]", *rows, ""])
 
 
-def with_tables(text: str, tables: Mapping[tuple[str, str], Mapping[str, Any]]) -> str:
+def add_tables(text: str, tables: Mapping[tuple[str, str], Mapping[str, Any]]) -> str:
     """Return the text with tables added, such as ("devices", "pi4"), each behind those of its kind.
 
     Raises ConfigError if the text has no place for one, for example because `devices` is an inline
@@ -43,7 +43,7 @@ def with_tables(text: str, tables: Mapping[tuple[str, str], Mapping[str, Any]]) 
     newline = "\r\n" if "\r\n" in text else "\n"
     changed = text.replace("\r\n", "\n")
     for (kind, name), table in tables.items():
-        changed = _inserted(changed, _behind(changed, kind), table_text((kind, name), table))
+        changed = _inserted(changed, _behind(changed, kind), format_table((kind, name), table))
         if not _is_toml(changed):
             raise _no_place(kind, name, table)
     if tomllib.loads(changed) != expected:
@@ -51,7 +51,7 @@ def with_tables(text: str, tables: Mapping[tuple[str, str], Mapping[str, Any]]) 
     return changed.replace("\n", newline)
 
 
-def without_tables(text: str, paths: list[tuple[str, str]]) -> str:
+def remove_tables(text: str, paths: list[tuple[str, str]]) -> str:
     """Return the text without tables; comments outside of them stay.
 
     Raises ConfigError if they cannot be removed alone, for example because a table is inline.
@@ -134,7 +134,7 @@ def _no_place(kind: str, name: str, table: Mapping[str, Any]) -> ConfigError:
     return ConfigError(
         f"{kind}.{name} cannot be added by a program",
         why,
-        f"add it in an editor:\n{table_text((kind, name), table)}",
+        f"add it in an editor:\n{format_table((kind, name), table)}",
     )
 
 

@@ -21,7 +21,7 @@ EXPECTED = {
 _VERY_LARGE = 10**100
 
 
-def described(value: object) -> str:
+def describe_value(value: object) -> str:
     """Return a description of a TOML value."""
     if isinstance(value, bool):
         return str(value).lower()

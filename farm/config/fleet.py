@@ -90,7 +90,7 @@ class Fleet:
         name, ModelError for a file that does not exist.
         """
         if self.names_source(name_or_source):
-            made = sources.model_from(name_or_source, self.models)
+            made = sources.model_from_source(name_or_source, self.models)
             return made if made.name in self.models else replace(made, limits=self.limits)
         fix = (
             f"name a model file, python:package.module:function, or add [models.{name_or_source}] "

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from farm import sanitize
 from farm.config import locate, profiles
 from farm.config.fleet import BenchSettings, Fleet, TrackerSettings
-from farm.config.toml_lines import Key, Mistake, Parsed, parse
+from farm.config.toml_lines import Key, Mistake, ParseResult, parse
 from farm.errors import ConfigError
 from farm.types import Device, Limits, Model, Plan, Profile
 
@@ -20,25 +20,25 @@ if TYPE_CHECKING:
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 
-def load(path: Path | None = None) -> Fleet:
+def load_fleet(path: Path | None = None) -> Fleet:
     """Return the fleet of a configuration file.
 
-    The file is `path`, else the one that `locate.find` finds, else the built-in one. Raises
+    The file is `path`, else the one that `locate.find_config` finds, else the built-in one. Raises
     ConfigError that lists every mistake in the file with its line and key.
     """
-    found = locate.find(path)
-    return fleet_of(locate.read(found or locate.SHIPPED), found)
+    found = locate.find_config(path)
+    return parse_fleet(locate.read_config(found or locate.SHIPPED), found)
 
 
-def fleet_of(text: str, found: Path | None) -> Fleet:
+def parse_fleet(text: str, found: Path | None) -> Fleet:
     """Return the fleet of the text of a configuration file, which is or will be at a path.
 
-    `found` is None for the built-in file. Raises ConfigError as `load` does.
+    `found` is None for the built-in file. Raises ConfigError as `load_fleet` does.
     """
-    shipped = built_in()
+    shipped = built_in_document()
     parsed = parse(text)
-    known = profiles.shipped()
-    own, mistakes = profiles.resolve(parsed.data.get("profiles"), known)
+    known = profiles.built_in_profiles()
+    own, mistakes = profiles.resolve_inheritance(parsed.data.get("profiles"), known)
     document = None
     if parsed.sound:
         document, more = _checked(
@@ -63,16 +63,21 @@ def fleet_of(text: str, found: Path | None) -> Fleet:
     )
 
 
-def built_in() -> Document:
+def built_in_document() -> Document:
     """Return the checked built-in devices.toml, whose models are found by name in every fleet."""
-    parsed = parse(locate.read(locate.SHIPPED))
-    document, mistakes = _checked(parsed, profiles.shipped(), frozenset(), locate.SHIPPED.parent)
+    parsed = parse(locate.read_config(locate.SHIPPED))
+    document, mistakes = _checked(
+        parsed, profiles.built_in_profiles(), frozenset(), locate.SHIPPED.parent
+    )
     assert document is not None, mistakes
     return document
 
 
 def _checked(
-    parsed: Parsed, known: Mapping[str, profiles.Raw], built_in_models: frozenset[str], folder: Path
+    parsed: ParseResult,
+    known: Mapping[str, profiles.Raw],
+    built_in_models: frozenset[str],
+    folder: Path,
 ) -> tuple[Document | None, list[tuple[Key, str]]]:
     """Return the checked document, or None, and the mistakes found.
 
@@ -83,7 +88,7 @@ def _checked(
     from farm.config import schema
 
     names = frozenset(known) | parsed.names("profiles")
-    document, mistakes = schema.check(
+    document, mistakes = schema.check_document(
         parsed.data,
         schema.ValidationContext(names, built_in_models | parsed.names("models"), folder),
     )

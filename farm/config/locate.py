@@ -38,7 +38,7 @@ FILE_NAME = "devices.toml"
 SHIPPED = PACKAGE / FILE_NAME
 
 
-def find(path: Path | None) -> Path | None:
+def find_config(path: Path | None) -> Path | None:
     """Return the path of the configuration file, or None if there is none.
 
     It is `path`, else $FARM_CONFIG, else the nearest devices.toml in the working directory and its
@@ -88,7 +88,7 @@ def _places() -> list[Path]:
     return places
 
 
-def read(path: Path) -> str:
+def read_config(path: Path) -> str:
     """Return the text of a configuration file. Raises ConfigError if it cannot be read as UTF-8."""
     fix = "name another file with --config FILE or $FARM_CONFIG"
     try:

@@ -12,15 +12,15 @@ from farm.types import Profile
 Raw = Mapping[str, Any]
 
 
-def shipped() -> dict[str, Raw]:
+def built_in_profiles() -> dict[str, Raw]:
     """Return the tables of the built-in profiles.toml, with inherited keys filled in."""
-    tables, _ = resolve(
+    tables, _ = resolve_inheritance(
         loads((PACKAGE / "profiles.toml").read_text(encoding="utf-8"))["profiles"], {}
     )
     return tables
 
 
-def resolve(
+def resolve_inheritance(
     tables: object, known: Mapping[str, Raw]
 ) -> tuple[dict[str, Raw], list[tuple[Key, str]]]:
     """Return the tables with their inherited keys filled in, and the mistakes found.

@@ -24,17 +24,17 @@ from pydantic import (
 )
 
 from farm import this_machine
-from farm.config.error_messages import EXPECTED, described
+from farm.config.error_messages import EXPECTED, describe_value
 from farm.config.limits import AllLimitsTable, LimitsTable
 from farm.config.preprocess import PreprocessTable
-from farm.config.sources import file_at, source_at
+from farm.config.sources import resolve_file, resolve_source
 from farm.config.table import Table
 from farm.config.toml_lines import Key
 from farm.config.urls import parse_url
 from farm.errors import did_you_mean
 from farm.types import DTYPES, Quantize, check_cache_url, check_cluster
 from farm.types.postgres_url import is_postgres_url, parse_postgres_url
-from farm.types.python_source import python_source
+from farm.types.python_source import normalize_python_source
 
 _MOST = 2**53  # largest count; JSON and SQLite store it exactly
 CORES = re.compile(r"big|little|all|\d+(-\d+)?(,\d+(-\d+)?)*")
@@ -128,15 +128,15 @@ def _cores(text: str) -> str:
 
 
 def _file(text: str, info: ValidationInfo) -> str:
-    return str(file_at(text, _around(info).folder))
+    return str(resolve_file(text, _around(info).folder))
 
 
 def _data(text: str, info: ValidationInfo) -> str:
-    return str(file_at(text, _around(info).folder, or_folder=True))
+    return str(resolve_file(text, _around(info).folder, or_folder=True))
 
 
 def _source(text: str, info: ValidationInfo) -> str:
-    return source_at(text, _around(info).folder)
+    return resolve_source(text, _around(info).folder)
 
 
 def _dtype(text: str) -> str:
@@ -161,7 +161,7 @@ def _target_value(value: object) -> object:
     if not (isinstance(value, (str, int, dict)) or words):
         raise ValueError(
             "expected text, a whole number, true or false, a list of texts or a table, got "
-            f"{described(value)}"
+            f"{describe_value(value)}"
         )
     return value
 
@@ -347,7 +347,7 @@ class ModelTable(Table):
     """Labelled samples: an .npz with `inputs` and `labels`, or a folder of images by class."""
     limits: LimitsTable = LimitsTable()
     """The largest differences of answers from the reference's."""
-    module: Annotated[Text, AfterValidator(python_source)] | None = None
+    module: Annotated[Text, AfterValidator(normalize_python_source)] | None = None
     """For a .pth file of weights: the function that returns the module, as
     `package.module:function`."""
     dtypes: dict[str, Annotated[str, AfterValidator(_dtype)]] = Field(default_factory=dict)
@@ -467,12 +467,12 @@ _EXAMPLES = {
 }
 
 
-def keys_of(table: type[Table]) -> list[str]:
+def table_keys(table: type[Table]) -> list[str]:
     """Return the keys of a table; `class` is no name that Python has for a field."""
     return [field.alias or name for name, field in table.model_fields.items()]
 
 
-def check(
+def check_document(
     data: Mapping[str, Any], around: ValidationContext
 ) -> tuple[Document | None, list[tuple[Key, str]]]:
     """Return the document, or None and every mistake in it as (key, message)."""
@@ -502,11 +502,11 @@ def describe_error(error: Mapping[str, Any]) -> str:
         pattern = tuple(
             "*" if place == 1 and named else part for place, part in enumerate(path[:-1])
         )
-        return f"unknown key, {did_you_mean(str(path[-1]), keys_of(_TABLES[pattern]))}"
+        return f"unknown key, {did_you_mean(str(path[-1]), table_keys(_TABLES[pattern]))}"
     if kind == "missing":
         return f"is missing, for example {_EXAMPLES[str(path[-1])]}"
     if kind == "value_error":
         return str(limits["error"])
     if kind in EXPECTED:
-        return f"{EXPECTED[kind].format_map(limits)}, got {described(value)}"
-    return f"{described(value)} is not accepted here"
+        return f"{EXPECTED[kind].format_map(limits)}, got {describe_value(value)}"
+    return f"{describe_value(value)} is not accepted here"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from farm.errors import ModelError
 from farm.types import RECIPES, Model
-from farm.types.python_source import FORM, PYTHON, is_python, python_source
+from farm.types.python_source import FORM, PYTHON, is_python_source, normalize_python_source
 
 PACKAGE = Path(__file__).resolve().parents[1]
 SUFFIXES = (
@@ -28,7 +28,7 @@ SUFFIXES = (
 )
 
 
-def file_at(text: str, folder: Path, or_folder: bool = False) -> Path:
+def resolve_file(text: str, folder: Path, or_folder: bool = False) -> Path:
     """Return the absolute path of an existing file, or with `or_folder` also of a folder.
 
     `text` is a path relative to `folder`, or `package:path`.
@@ -48,12 +48,14 @@ def file_at(text: str, folder: Path, or_folder: bool = False) -> Path:
         raise ValueError(f"cannot look at {path}: {exc.strerror}") from exc
 
 
-def source_at(text: str, folder: Path) -> str:
+def resolve_source(text: str, folder: Path) -> str:
     """Return a model's source in the form of `Model.source`.
 
     That is an absolute path, or `python:package.module:function`.
     """
-    return python_source(text) if is_python(text) else str(file_at(text, folder))
+    return (
+        normalize_python_source(text) if is_python_source(text) else str(resolve_file(text, folder))
+    )
 
 
 def is_source(text: str) -> bool:
@@ -74,7 +76,7 @@ def is_file(path: Path) -> bool:
         return False
 
 
-def model_from(text: str, taken: dict[str, Model]) -> Model:
+def model_from_source(text: str, taken: dict[str, Model]) -> Model:
     """Return a model that is not configured, named after its file or function.
 
     Its name is the full one if another model has the short one, and if the file is a quantized
@@ -82,13 +84,13 @@ def model_from(text: str, taken: dict[str, Model]) -> Model:
     Raises ModelError if there is no such file.
     """
     try:
-        source = source_at(text, Path())
+        source = resolve_source(text, Path())
     except ValueError as exc:
-        fix = f"name an existing file, or {FORM}" if is_python(text) else "check the path"
+        fix = f"name an existing file, or {FORM}" if is_python_source(text) else "check the path"
         raise ModelError(f"no model {text!r}", str(exc), fix) from exc
     if known := next((model for model in taken.values() if model.source == source), None):
         return known
-    short = text.rpartition(":")[2] if is_python(text) else Path(text).stem
+    short = text.rpartition(":")[2] if is_python_source(text) else Path(text).stem
     return Model(
         absolute_source(text) if short in taken or text.lower().endswith(RECIPES) else short, source
     )
@@ -96,7 +98,7 @@ def model_from(text: str, taken: dict[str, Model]) -> Model:
 
 def absolute_source(source: str) -> str:
     """Return the full name of a model's file or function."""
-    return source if is_python(source) else Path(source).name
+    return source if is_python_source(source) else Path(source).name
 
 
 def _expanded(text: str) -> str:

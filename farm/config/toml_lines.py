@@ -52,7 +52,7 @@ class Statement:
 
 
 @dataclass(slots=True)
-class Parsed:
+class ParseResult:
     """The result of parsing.
 
     `sound` is false if it is unknown what is missing from `data`; `broken` holds the keys left out
@@ -104,7 +104,7 @@ def statements(text: str) -> list[Statement]:
     return scan.statements
 
 
-def parse(text: str) -> Parsed:
+def parse(text: str) -> ParseResult:
     """Parse TOML. Never raises: errors are in `mistakes`."""
     text = text.replace("\r\n", "\n")
     scan = _Scanner(text)
@@ -117,7 +117,7 @@ def parse(text: str) -> Parsed:
             Mistake(line, (), f"not valid here: a key of more than {_DEEPEST} parts")
             for line in scan.long_keys
         ]
-        return Parsed({}, scan.lines, told, broken, False)
+        return ParseResult({}, scan.lines, told, broken, False)
     for statement, path, line in scan.duplicates:
         mistakes.append(
             Mistake(line, path, f"defined twice, the first time in line {scan.defined[path]}")
@@ -127,9 +127,9 @@ def parse(text: str) -> Parsed:
             broken.add(statement.path)
     while True:
         try:
-            return Parsed(tomllib.loads("\n".join(rows)), scan.lines, mistakes, broken, True)
+            return ParseResult(tomllib.loads("\n".join(rows)), scan.lines, mistakes, broken, True)
         except RecursionError:
-            return Parsed(
+            return ParseResult(
                 {},
                 scan.lines,
                 [*mistakes, Mistake(1, (), "not valid TOML: nested too deeply")],
@@ -142,7 +142,7 @@ def parse(text: str) -> Parsed:
             found = next((one for one in scan.statements if one.first <= line <= one.last), None)
             mistakes.append(Mistake(line, found.path if found else (), _in_words(error)))
             if found is None or found.header or found.first != found.last or not rows[line - 1]:
-                return Parsed({}, scan.lines, mistakes, broken, False)
+                return ParseResult({}, scan.lines, mistakes, broken, False)
             rows[line - 1] = ""
             broken.add(found.path)
 

@@ -45,7 +45,7 @@ _USER = re.compile(r"(?!-)[\w.@+-]+")
 
 
 @dataclass(frozen=True, slots=True)
-class Url:
+class DeviceUrl:
     """A device URL in its parts.
 
     Parts that the scheme does not use are empty; `port` is None for ssh's default port.
@@ -62,7 +62,7 @@ class Url:
     name: str = ""
 
 
-def parse_url(text: str) -> Url:
+def parse_url(text: str) -> DeviceUrl:
     """Return the parts of a URL.
 
     Raises ValueError that says in plain words what is wrong with it.
@@ -80,13 +80,13 @@ def parse_url(text: str) -> Url:
     if scheme in ("local", "qemu"):
         if rest:
             raise ValueError(f"nothing may follow {scheme!r} and its colon, got {text!r}")
-        return Url(scheme)
+        return DeviceUrl(scheme)
     if scheme == "adb":
-        return Url(scheme, serial=_serial(rest))
+        return DeviceUrl(scheme, serial=_serial(rest))
     if scheme == "exec":
-        return Url(scheme, name=_exec(rest))
+        return DeviceUrl(scheme, name=_exec(rest))
     if scheme == "lab" and not rest.startswith("//"):
-        return _with_boards(Url(scheme), rest)
+        return _with_boards(DeviceUrl(scheme), rest)
     if not text.isprintable() or " " in text:
         raise ValueError(f"{text!r} has a space or an unprintable character in it")
     try:
@@ -95,7 +95,7 @@ def parse_url(text: str) -> Url:
         raise ValueError(f"{exc}; for example {EXAMPLES[scheme]!r}") from exc
 
 
-def parse_door(text: str) -> Url:
+def parse_door(text: str) -> DeviceUrl:
     """Return the parts of the door of a lab, `lab://[user@]host[:port]`, as a url of SSH.
 
     Raises ValueError that says in plain words what is wrong with it.
@@ -139,7 +139,7 @@ def check_user(user: str) -> None:
         )
 
 
-def _network(scheme: str, text: str, parts: SplitResult) -> Url:
+def _network(scheme: str, text: str, parts: SplitResult) -> DeviceUrl:
     if "?" in text or "#" in text:
         raise ValueError(f"{text!r} takes no '?' or '#', settings belong into options")
     if not parts.hostname:
@@ -155,11 +155,13 @@ def _network(scheme: str, text: str, parts: SplitResult) -> Url:
         check_user(parts.username)
     port, user = _port(scheme, text, parts), parts.username or ""
     if scheme == "lab":
-        return _with_boards(Url(scheme, parts.hostname, port, user), parts.path.removeprefix("/"))
-    return Url(scheme, parts.hostname, port, user, _key(scheme, text, parts))
+        return _with_boards(
+            DeviceUrl(scheme, parts.hostname, port, user), parts.path.removeprefix("/")
+        )
+    return DeviceUrl(scheme, parts.hostname, port, user, _key(scheme, text, parts))
 
 
-def _with_boards(url: Url, text: str) -> Url:
+def _with_boards(url: DeviceUrl, text: str) -> DeviceUrl:
     """Return a lab's url with the boards that a path names: KIND, board=NAME, tag=WORD."""
     if not text:
         raise ValueError(f"it names no boards; for example {EXAMPLES['lab']!r}")

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from farm import formatting
-from farm.dashboard.display import Log, Screen, open_display
+from farm.dashboard.display import LogLines, TerminalRegion, open_display
 from farm.types import Progress
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ _LINE_S = 15.0
 _BAR = 24
 
 
-class Quiet:
+class QuietDisplay:
     """Display that shows nothing, and the base class of the others.
 
     Call it with the state of the run; `told` takes the progress of the preparation.
@@ -35,10 +35,10 @@ class Quiet:
         """Show the progress of the preparation."""
 
 
-class Lines(Quiet):
+class LogDisplay(QuietDisplay):
     """Log a line for each participant when it starts, when it ends, and every `_LINE_S` seconds."""
 
-    def __init__(self, log: Log) -> None:
+    def __init__(self, log: LogLines) -> None:
         self._log = log
         self._told: dict[str, tuple[float, bool]] = {}
         self._stage = ""
@@ -61,10 +61,10 @@ class Lines(Quiet):
             self._log.line(f"{participant.name}: {_state(counting, participant, now)}")
 
 
-class InPlace(Quiet):
+class LiveDisplay(QuietDisplay):
     """Draw the bars in place on a terminal."""
 
-    def __init__(self, screen: Screen) -> None:
+    def __init__(self, screen: TerminalRegion) -> None:
         self._screen = screen
 
     def told(self, progress: Progress) -> None:
@@ -75,10 +75,10 @@ class InPlace(Quiet):
 
     def __call__(self, counting: AccuracyProgress) -> None:
         """Redraw the bars."""
-        self._screen.draw(lambda _width, _height, now: render(counting, now))
+        self._screen.draw(lambda _width, _height, now: progress_table(counting, now))
 
 
-def render(counting: AccuracyProgress, now: float) -> Table:
+def progress_table(counting: AccuracyProgress, now: float) -> Table:
     """Return a table with a progress bar for each participant."""
     table = Table.grid(padding=(0, 1))
     total = max(1, len(counting.wanted))
@@ -104,9 +104,12 @@ def _state(counting: AccuracyProgress, participant: Participant, now: float) -> 
     if len(participant.best) == len(counting.wanted):
         return said
     left = counting.remaining_s(participant, now)
-    return f"{said}, {f'{formatting.elapsed(left)} left' if left is not None else participant.note}"
+    note = f"{formatting.format_duration(left)} left" if left is not None else participant.note
+    return f"{said}, {note}"
 
 
-def show_counting(console: Console, *, quiet: bool = False) -> AbstractContextManager[Quiet]:
+def show_accuracy_progress(
+    console: Console, *, quiet: bool = False
+) -> AbstractContextManager[QuietDisplay]:
     """Return a context manager that shows an accuracy run and clears the display at the end."""
-    return open_display(console, quiet, nothing=Quiet, screen=InPlace, lines=Lines)
+    return open_display(console, quiet, nothing=QuietDisplay, screen=LiveDisplay, lines=LogDisplay)

@@ -26,7 +26,7 @@ Clock = Callable[[], float]
 Display = TypeVar("Display")
 
 
-class Screen:
+class TerminalRegion:
     """The lines of a terminal that a display uses between `start` and `stop`.
 
     `stop` removes them. No thread draws; only `draw` does.
@@ -66,7 +66,7 @@ class Screen:
             self._next = now + max(REFRESH_S, (time.process_time() - begin) / MAX_CPU_SHARE)
 
 
-class Log:
+class LogLines:
     """Log lines that begin with the elapsed time, for files."""
 
     def __init__(self, console: Console, clock: Clock) -> None:
@@ -74,7 +74,7 @@ class Log:
 
     def line(self, text: str) -> None:
         """Print one line."""
-        passed = formatting.elapsed(self._clock() - self._began)
+        passed = formatting.format_duration(self._clock() - self._began)
         self._console.print(Text(f"{passed:>7}  {formatting.one_line(text)}"), soft_wrap=True)
 
 
@@ -84,8 +84,8 @@ def open_display(
     quiet: bool,
     *,
     nothing: Callable[[], Display],
-    screen: Callable[[Screen], Display],
-    lines: Callable[[Log], Display],
+    screen: Callable[[TerminalRegion], Display],
+    lines: Callable[[LogLines], Display],
     clock: Clock = time.monotonic,
 ) -> Iterator[Display]:
     """Yield the display that suits the console, for as long as the block lasts.
@@ -96,7 +96,7 @@ def open_display(
         with terminal.lent():
             yield nothing()
     elif console.file.isatty() and not console.is_dumb_terminal and not console.options.ascii_only:
-        place = Screen(console, clock)
+        place = TerminalRegion(console, clock)
         place.start()
         try:
             with terminal.lent(place.stop, place.start):
@@ -105,4 +105,4 @@ def open_display(
             place.stop()
     else:
         with terminal.lent():
-            yield lines(Log(console, clock))
+            yield lines(LogLines(console, clock))

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from farm import formatting
-from farm.dashboard.board import Row
+from farm.dashboard.job_board import JobRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +25,12 @@ class TimeLeft:
         """Return the estimate as text: ≈2:30 left, or ≥2:30 left for a lower bound."""
         if self.seconds < 1:
             return "" if self.at_least else "nearly done"
-        return f"{'≥' if self.at_least else '≈'}{formatting.elapsed(round(self.seconds))} left"
+        return (
+            f"{'≥' if self.at_least else '≈'}{formatting.format_duration(round(self.seconds))} left"
+        )
 
 
-def device_time_left(rows: Iterable[Row], now: float) -> TimeLeft:
+def device_time_left(rows: Iterable[JobRow], now: float) -> TimeLeft:
     """Estimate the remaining seconds of one device.
 
     A device runs its jobs one after the other. Each remaining job is assumed to take the median of
@@ -52,7 +54,7 @@ def device_time_left(rows: Iterable[Row], now: float) -> TimeLeft:
     return TimeLeft(typical * to_come - min(running, typical), running > typical)
 
 
-def total_time_left(devices: Mapping[str, list[Row]], now: float) -> TimeLeft:
+def total_time_left(devices: Mapping[str, list[JobRow]], now: float) -> TimeLeft:
     """Estimate the remaining seconds of all devices.
 
     Devices work in parallel, so the longest estimate counts.

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
-from farm.dashboard.board import Row
 from farm.dashboard.display import REFRESH_S
+from farm.dashboard.job_board import JobRow
 
 GAP = 2
 SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
@@ -23,7 +23,7 @@ STATE_STYLE = {
 STATE_MARK = {"done": "✓", "failed": "✗", "unavailable": "○", "skipped": "○", "waiting": "·"}
 
 
-def spinner(now: float) -> str:
+def spinner_frame(now: float) -> str:
     """Return the frame of the spinner at the time `now`."""
     return SPINNER[int(now / REFRESH_S) % len(SPINNER)]
 
@@ -51,7 +51,7 @@ def state_bar(by_state: Counter[str], width: int) -> Text:
     return bar
 
 
-def count_states(rows: Sequence[Row]) -> Counter[str]:
+def count_states(rows: Sequence[JobRow]) -> Counter[str]:
     """Return the number of rows in each state."""
     return Counter(row.state for row in rows)
 

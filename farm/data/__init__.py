@@ -1,12 +1,12 @@
 """Sets of samples: folders of images and arrays in files, read one sample at a time.
 
-    arrays     samples in .npz and .npy files
-    folders    a folder of images, in subfolders by class or without labels
-    classes    the classes of a model, and the meaning of folder names and labels
-    data_set   the base class of all sets
+    array_samples   samples in .npz and .npy files
+    folder_samples  a folder of images, in subfolders by class or without labels
+    classes         the classes of a model, and the meaning of folder names and labels
+    data_set        the base class of all sets
 
     # Opening is quick and raises the errors of the whole set; reading raises those of one sample.
-    samples = data.opened(path, prepared.inputs, model.preprocess, data.classes_of(...))
+    samples = data.open_samples(path, inputs, preprocess, data.classes_of_model(...))
     for sample in samples.read(samples.spread(128)): ...
 
 A set of any size is streamed. A set is labelled if it gives the class of each sample; calibration
@@ -18,27 +18,30 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from farm.data.arrays import Arrays
-from farm.data.classes import Classes, classes_of
+from farm.data.array_samples import ArraySamples
+from farm.data.classes import ModelClasses, classes_of_model
 from farm.data.data_set import DataSet, Sample
-from farm.data.folders import Folder
+from farm.data.folder_samples import FolderSamples
 from farm.errors import ModelError
 from farm.store import digest_of, file_digest
 from farm.types import Model, Preprocess, TensorSpec
 
 __all__ = [
-    "Classes",
     "DataSet",
+    "ModelClasses",
     "Sample",
-    "classes_of",
-    "digest",
+    "classes_of_model",
+    "data_set_digest",
     "open_labelled_samples",
     "open_samples",
 ]
 
 
 def open_samples(
-    path: Path, inputs: Sequence[TensorSpec], preprocess: Preprocess, classes: Classes | None = None
+    path: Path,
+    inputs: Sequence[TensorSpec],
+    preprocess: Preprocess,
+    classes: ModelClasses | None = None,
 ) -> DataSet:
     """Open the samples at a path for a model's inputs.
 
@@ -53,20 +56,20 @@ def open_samples(
     if not path.exists():
         raise ModelError(f"no file or folder {path}", "", f"check the path: ls {path.parent}")
     if path.is_dir():
-        return Folder.of(path, inputs, preprocess, classes)
+        return FolderSamples.of(path, inputs, preprocess, classes)
     if path.suffix.lower() in (".npz", ".npy"):
-        return Arrays(path, inputs, classes)
-    return Folder(path, inputs, preprocess, [path], None)
+        return ArraySamples(path, inputs, classes)
+    return FolderSamples(path, inputs, preprocess, [path], None)
 
 
-def digest(path: Path) -> str:
+def data_set_digest(path: Path) -> str:
     """Return a digest that changes with the set.
 
     It covers a file's content; for a folder, the names, sizes and modification times of its files.
     """
     if not path.is_dir():
         return file_digest(path)
-    samples = Folder.of(path, (), Preprocess(), None)
+    samples = FolderSamples.of(path, (), Preprocess(), None)
     return digest_of(*map(samples.key, range(len(samples))))
 
 
@@ -78,7 +81,7 @@ def open_labelled_samples(
     Raises ModelError if the set has no labels, and as `open_samples` does.
     """
     samples = open_samples(
-        path, inputs, model.preprocess, classes_of(model.name, outputs, model.labels)
+        path, inputs, model.preprocess, classes_of_model(model.name, outputs, model.labels)
     )
     if samples.labels is None:
         fix = (

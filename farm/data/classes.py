@@ -20,14 +20,16 @@ _SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Classes:
+class ModelClasses:
     """The number of classes of a model, and their names if they are known."""
 
     count: int
     names: tuple[str, ...] = ()
 
 
-def classes_of(model: str, outputs: Sequence[TensorSpec], labels: Path | None) -> Classes:
+def classes_of_model(
+    model: str, outputs: Sequence[TensorSpec], labels: Path | None
+) -> ModelClasses:
     """Return the classes of a classifier, whose first output is a vector of scores.
 
     Raises ModelError if the model is not a classifier or `labels` does not match it.
@@ -56,11 +58,11 @@ def classes_of(model: str, outputs: Sequence[TensorSpec], labels: Path | None) -
             why,
             "correct `labels` in devices.toml: a line for each class, in order",
         )
-    return Classes(count, names)
+    return ModelClasses(count, names)
 
 
 def classes_of_folders(
-    path: Path, folders: Sequence[str], classes: Classes
+    path: Path, folders: Sequence[str], classes: ModelClasses
 ) -> tuple[dict[str, int], str]:
     """Return the class of each folder, and a remark on the assignment, or an empty text.
 
@@ -113,7 +115,9 @@ def _mismatch(path: Path, wrong: Sequence[str], folders: Sequence[str], why: str
     )
 
 
-def check_numbers(path: Path, labels: NDArray[Any], classes: Classes | None) -> NDArray[np.int64]:
+def check_labels(
+    path: Path, labels: NDArray[Any], classes: ModelClasses | None
+) -> NDArray[np.int64]:
     """Return the labels of samples as class numbers; raise ModelError if they are not.
 
     The error names the first label that is not a class of the model.

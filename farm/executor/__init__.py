@@ -21,16 +21,22 @@ RPC in the main thread, so that they can be killed. Times are by the device's cl
 """
 
 from farm.executor.gpu import open_gpu
-from farm.executor.loading import facts_of
-from farm.executor.measuring import measure
-from farm.executor.short_sessions import deployments, infer, infer_deployed, roll_back, undeploy
+from farm.executor.loading import device_facts
+from farm.executor.measuring import measure_job
+from farm.executor.short_sessions import (
+    infer,
+    infer_deployed,
+    list_deployments,
+    roll_back,
+    undeploy,
+)
 
 __all__ = [
-    "deployments",
-    "facts_of",
+    "device_facts",
     "infer",
     "infer_deployed",
-    "measure",
+    "list_deployments",
+    "measure_job",
     "open_gpu",
     "roll_back",
     "undeploy",

@@ -31,7 +31,7 @@ TOP_K = 5  # classes per prediction
 _CHUNK, _CHUNK_S = 256, 1.0  # at most so many samples or seconds between two notes
 
 
-def classify_on(
+def classify_on_device(
     context: TaskContext,
     device: Device,
     artifact: Artifact,
@@ -51,13 +51,13 @@ def classify_on(
         _answer(context, sitting, partial(first_outputs, loaded), Deadline(sitting_s))
 
 
-def classify_here(
+def classify_with_reference(
     context: TaskContext,
     sitting: tuple[Path, Model, Prepared, Sequence[int]],
     cache: Path,
     sitting_s: float,
 ) -> None:
-    """Classify samples of a set with the reference engine on this machine; see `classify_on`."""
+    """Classify samples with the reference engine on this machine; see `classify_on_device`."""
     model = sitting[1]
     context.note(Progress(Stage.IMPORTING, f"reading {Path(model.source).name}"))
     imported = importers.load(quantize.float_model(model), cache)

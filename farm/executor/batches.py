@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from farm.data import Sample
-from farm.executor.loading import Loaded
+from farm.executor.loading import LoadedModel
 
 if TYPE_CHECKING:
     import numpy as np
@@ -19,7 +19,7 @@ _MOST_BYTES = 4 << 20  # of the inputs of a call
 _GROWTH = 4
 
 
-def first_outputs(loaded: Loaded, samples: Iterable[Sample]) -> Iterator[tuple[Sample, Array]]:
+def first_outputs(loaded: LoadedModel, samples: Iterable[Sample]) -> Iterator[tuple[Sample, Array]]:
     """Yield each sample with the model's first output for it.
 
     If reading a sample fails, the outputs for those before it are yielded first.

@@ -9,18 +9,18 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
-from farm import prepare, stats
+from farm import checked_import, stats
 from farm.errors import WrongAnswer
 from farm.executor.loading import (
-    Loaded,
+    LoadedModel,
+    device_facts,
     exclusive_cpu,
-    facts_of,
     has_parameters,
-    load,
+    load_model,
     open_and_load,
-    push,
+    push_artifact,
 )
-from farm.interleaved import Block, BlockLength, Medians, measure_interleaved
+from farm.interleaved_measurement import Block, BlockLength, Medians, measure_interleaved
 from farm.processes.deadline import Deadline
 from farm.processes.workers import TaskContext
 from farm.transports import Link
@@ -37,7 +37,7 @@ BEFORE, AFTER = "before", "after"
 _LIBRARY = "second.so"  # TVM's own server would overwrite the first library, which is running
 
 
-def compare(
+def compare_builds(
     context: TaskContext,
     device: Device,
     sides: tuple[BuildOfPair, BuildOfPair],
@@ -58,7 +58,7 @@ def compare(
             medians = measure_interleaved(
                 dict(zip(found, map(_block, loaded), strict=True)), enough, PACE
             )
-            facts = facts_of(link)
+            facts = device_facts(link)
         for name, seconds in medians.items():
             found[name] += seconds
     return PairedSamples(tuple(found[BEFORE]), tuple(found[AFTER]), facts, tuple(enough.loads))
@@ -71,22 +71,24 @@ def _load(
     sides: tuple[BuildOfPair, BuildOfPair],
     agent: Path | None,
     timeout_s: float,
-) -> tuple[list[Loaded], Link]:
+) -> tuple[list[LoadedModel], Link]:
     """Load both builds in one session, feed them their example inputs and check their answers."""
     first, link, _ = open_and_load(stack, context, device, sides[0].artifact, agent, timeout_s, {})
-    push(context, link, sides[1].artifact, _LIBRARY)
+    push_artifact(context, link, sides[1].artifact, _LIBRARY)
     loaded = [
         first,
-        load(link, device, sides[1].artifact.inputs, has_parameters(sides[1].artifact), _LIBRARY),
+        load_model(
+            link, device, sides[1].artifact.inputs, has_parameters(sides[1].artifact), _LIBRARY
+        ),
     ]
     for one, side in zip(loaded, sides, strict=True):
-        inputs, expected = prepare.reference(side.prepared)
+        inputs, expected = checked_import.run_reference(side.prepared)
         one.feed(inputs)
         one.run()
         one.record()
         agreement = stats.agreement(one.outputs(), expected, side.limits)
         if not agreement.right:
-            why = stats.verdict(False, agreement, None)[1]
+            why = stats.overall_verdict(False, agreement, None)[1]
             fix = f"farm bisect --device {device.name} {shlex.quote(side.artifact.model)}"
             raise WrongAnswer(f"{side.name} answers wrong on {device.name}", why, fix)
     return loaded, link
@@ -104,7 +106,7 @@ def _noting(context: TaskContext, until: PairedStopping) -> Callable[[int, int, 
     return note
 
 
-def _block(loaded: Loaded) -> Block:
+def _block(loaded: LoadedModel) -> Block:
     return lambda count: loaded.time(1, count)
 
 

@@ -5,11 +5,16 @@ from __future__ import annotations
 from contextlib import ExitStack
 from pathlib import Path
 
-from farm import prepare, quantize, stats
+from farm import checked_import, quantize, stats
 from farm.errors import ModelError
 from farm.executor import other_engines
-from farm.executor.loading import exclusive_cpu, facts_of, open_and_load
-from farm.interleaved import Block, block_of, measure_interleaved, stop_after_rounds
+from farm.executor.loading import device_facts, exclusive_cpu, open_and_load
+from farm.interleaved_measurement import (
+    Block,
+    inference_block,
+    measure_interleaved,
+    stop_after_rounds,
+)
 from farm.processes.workers import TaskContext
 from farm.types import Device, DeviceBuild, EngineComparison, EngineResult, Progress, Stage
 
@@ -29,28 +34,28 @@ def compare_engines(
     listed in `missing` with the reason.
     """
     context.note(Progress(Stage.IMPORTING, f"for {', '.join(names)}"))
-    inputs, expected = prepare.reference(fitted.prepared)
+    inputs, expected = checked_import.run_reference(fitted.prepared)
     source = quantize.float_model(fitted.model)
-    imported = other_engines.load(source, names, cache)
+    imported = other_engines.import_for_engines(source, names, cache)
     with ExitStack() as stack:
         loaded, link, _ = open_and_load(
             stack, context, device, fitted.artifact, fitted.agent, deadline_s, {}
         )
         loaded.feed(inputs)
         loaded.record()
-        threads = int(facts_of(link)["threads"])
+        threads = int(device_facts(link)["threads"])
         blocks: dict[str, Block] = {"farm": loaded.time}
         versions, agreements, missing = {}, {}, {}
         for name in names:
             try:
-                version, run = other_engines.engine(
+                version, run = other_engines.open_engine(
                     name, source, imported, inputs, threads, context.scratch
                 )
                 agreements[name] = stats.agreement(run(), expected, fitted.limits)
             except ModelError as error:
                 missing[name] = f"{error.what}: {error.why}"
                 continue
-            versions[name], blocks[name] = version, block_of(run)
+            versions[name], blocks[name] = version, inference_block(run)
         stack.enter_context(exclusive_cpu(context, device))
         goes_on = stop_after_rounds(
             rounds,

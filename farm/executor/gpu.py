@@ -9,7 +9,7 @@ from farm.config import profiles
 from farm.errors import DeviceError, FarmError
 from farm.transports import Link
 from farm.transports.agent import version as agent_version
-from farm.transports.agent.answers import AgentAnswerError
+from farm.transports.agent.answer_validation import AgentAnswerError
 from farm.types import Device
 
 # What is wrong and how to fix it, by the kind of problem that the agent reports
@@ -73,7 +73,7 @@ def open_gpu(link: Link, device: Device) -> str:
     if not can_run(str(profile.target["arch"]), architecture):
         fitting = [
             name
-            for name, table in profiles.shipped().items()
+            for name, table in profiles.built_in_profiles().items()
             if table["target"].get("arch") == architecture
         ]
         raise DeviceError(

@@ -18,27 +18,27 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from farm import prepare, stats
+from farm import checked_import, stats
 from farm.compiler.artifact import LIBRARY
-from farm.compiler.diagnostics.reference_run import compute
-from farm.compiler.diagnostics.reference_steps import Computed, Reference, Step
-from farm.compiler.tensor_cache import PREFIX, raw, read_as_loaded
+from farm.compiler.diagnostics.reference_run import compute_reference_steps
+from farm.compiler.diagnostics.reference_steps import ComputedSteps, ReferenceStep, ReferenceValues
+from farm.compiler.tensor_cache import PREFIX, array_bytes, read_loaded_parameters
 from farm.executor.loading import open_and_load
 from farm.processes.workers import TaskContext
-from farm.store import RecordStore
+from farm.store import TuningRecordStore
 from farm.types import (
     Artifact,
+    BisectedLayer,
     Device,
     DeviceBuild,
     KernelBisection,
-    Layer,
     Limits,
     Progress,
     Stage,
 )
 
 if TYPE_CHECKING:
-    from farm.rpc.blocking import Tensor
+    from farm.rpc.blocking_session import Tensor
     from farm.rpc.values import RemoteDevice
     from farm.transports import Link
 
@@ -56,18 +56,18 @@ def bisect_kernels(
     fed: tuple[Mapping[str, Array], Sequence[Array]] | None,
     least_db: float | None,
     deadline_s: float,
-    computer: Callable[..., Computed] = compute,
+    computer: Callable[..., ComputedSteps] = compute_reference_steps,
 ) -> KernelBisection:
     """Compare every layer of a build on a device with its reference.
 
     `fed` holds inputs and the reference engine's outputs; None takes those stored with the model. A
     layer is bad if its signal-to-noise ratio is below `least_db`, or by default below that of its
     dtype, or if it has NaN or infinity although the reference is finite. `computer` replaces
-    `compute`, for example to run it in a sandbox.
+    `compute_reference_steps`, for example to run it in a sandbox.
     """
     prepared, artifact = fitted.prepared, fitted.artifact
-    inputs, expected = fed or prepare.reference(prepared)
-    store = RecordStore.of_user()
+    inputs, expected = fed or checked_import.run_reference(prepared)
+    store = TuningRecordStore.of_user()
     records = {core: store.choices(core) for core in store.cores()}
     with ExitStack() as stack:
         folder = Path(
@@ -85,7 +85,7 @@ def bisect_kernels(
             number: np.ascontiguousarray(inputs[spec.name])
             for number, spec in zip(computed.inputs, prepared.inputs, strict=True)
         }
-        reference = Reference(prepared.model, computed, folder, here)
+        reference = ReferenceValues(prepared.model, computed, folder, here)
         walk = _Walk(context, link, loaded.device, reference, artifact, least_db)
         return KernelBisection(tuple(walk.layers(here)), whole)
 
@@ -101,7 +101,7 @@ class _Walk:
         context: TaskContext,
         link: Link,
         device: RemoteDevice,
-        reference: Reference,
+        reference: ReferenceValues,
         artifact: Artifact,
         least_db: float | None,
     ) -> None:
@@ -112,11 +112,11 @@ class _Walk:
         self._module = link.session.load_module(LIBRARY)
         self._places = {number: f"{PREFIX}_{place}" for number, place in parts.places.items()}
         dtypes = {self._places[number]: dtype for number, (_, dtype) in parts.parameters.items()}
-        self._kept = read_as_loaded(artifact.parameters, dtypes)
+        self._kept = read_loaded_parameters(artifact.parameters, dtypes)
         self._uses = Counter(number for step in parts.steps for number in step.tensors)
         self._there: dict[int, Any] = {}
 
-    def layers(self, here: Mapping[int, Array]) -> list[Layer]:
+    def layers(self, here: Mapping[int, Array]) -> list[BisectedLayer]:
         """Return the layer of each step. `here` holds the inputs by tensor number."""
         for number, value in here.items():
             self._there[number] = self._sent(value)
@@ -133,7 +133,9 @@ class _Walk:
             self._let_go(step)
         return found
 
-    def _judged(self, step: Step, got: Sequence[Array], expected: Sequence[Array]) -> Layer:
+    def _judged(
+        self, step: ReferenceStep, got: Sequence[Array], expected: Sequence[Array]
+    ) -> BisectedLayer:
         """Compare the outputs of a step with the expected ones.
 
         A bad step is run again with the reference's inputs, and its parameters are checked for
@@ -157,7 +159,7 @@ class _Walk:
             mine = [number for number in step.tensors if number in self._places]
             damaged = any(self._is_damaged(number) for number in mine)
         _, shape, dtype = step.outputs[0]
-        return Layer(
+        return BisectedLayer(
             step.kernel,
             shape,
             dtype,
@@ -176,7 +178,9 @@ class _Walk:
         The stored value is first converted to the form that the code takes: storage in half
         precision is no damage if it represents every number exactly.
         """
-        return raw(self._kept[self._places[number]]) != raw(self._reference.value(number))
+        return array_bytes(self._kept[self._places[number]]) != array_bytes(
+            self._reference.value(number)
+        )
 
     def _below(self, snr_db: float, max_abs: float, expected: Sequence[Array]) -> bool:
         """Return True if the outputs differ too much from the expected ones."""
@@ -191,7 +195,7 @@ class _Walk:
             return max_abs > _NOTHING
         return snr_db < least
 
-    def _run(self, step: Step, arguments: Sequence[Any]) -> list[Tensor]:
+    def _run(self, step: ReferenceStep, arguments: Sequence[Any]) -> list[Tensor]:
         outputs = [
             self._link.session.empty(shape, dtype, self._device) for _, shape, dtype in step.outputs
         ]
@@ -209,7 +213,7 @@ class _Walk:
     def _sent(self, value: Array) -> Tensor:
         return self._link.session.tensor(value, self._device)
 
-    def _let_go(self, step: Step) -> None:
+    def _let_go(self, step: ReferenceStep) -> None:
         """Drop the tensors that no later step takes."""
         for number in step.tensors:
             self._uses[number] -= 1

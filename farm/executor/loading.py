@@ -17,14 +17,14 @@ from farm.errors import DeviceError, LinkError
 from farm.executor.threads import configure_session
 from farm.processes.deadline import Deadline
 from farm.processes.workers import TaskContext
-from farm.prompts import patiently
-from farm.rpc.blocking import BlockingSession, Tensor
+from farm.prompts import extend_deadline_while_asking
+from farm.rpc.blocking_session import BlockingSession, Tensor
 from farm.rpc.values import CPU, RemoteDevice
 from farm.rpc.virtual_machine import RemoteVirtualMachine
 from farm.store import file_digest
-from farm.time_ledger import timed
+from farm.time_ledger import add_duration
 from farm.transports import Link
-from farm.transports.agent import answers as agent_answers
+from farm.transports.agent import answer_validation as agent_answers
 from farm.types import Artifact, Device, Progress, Stage, TensorSpec
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ _TRY_S = 5.0  # minimum time for another attempt: with less, the last error says
 
 
 @dataclass(slots=True)
-class Loaded:
+class LoadedModel:
     """A model on a device, ready to run.
 
     `recordable` means that its inferences can be captured as a CUDA graph, `recorded` that they
@@ -134,7 +134,7 @@ class Loaded:
         answer = self.session.call(
             _SAMPLES, machine, "main", len(samples), len(names), *stacked, *self.parameters
         )
-        content = agent_answers.content(_SAMPLES, answer)
+        content = agent_answers.check_bytes(_SAMPLES, answer)
         if len(content) != len(samples) * self._answer.nbytes:
             raise agent_answers.AgentAnswerError(f"{_SAMPLES} gives no answer for each sample")
         return list(
@@ -146,7 +146,9 @@ class Loaded:
 
         The device's clock is read. The device runs one more inference first.
         """
-        return agent_answers.seconds("the timer", self.machine.timer(block, count)("main"), count)
+        return agent_answers.check_seconds(
+            "the timer", self.machine.timer(block, count)("main"), count
+        )
 
 
 @dataclass(slots=True)
@@ -186,7 +188,7 @@ def open_and_load(
     agent: Path | None,
     timeout_s: float,
     ledger: dict[str, float],
-) -> tuple[Loaded, Link, int]:
+) -> tuple[LoadedModel, Link, int]:
     """Load a model on a device; return it, its link and the number of bytes sent.
 
     A connection that breaks is made again, and the upload continues where it was. Seconds are added
@@ -198,11 +200,11 @@ def open_and_load(
         try:
             with ExitStack() as attempt:
                 link = _connect(attempt, context, device, agent, deadline, ledger)
-                with timed(ledger, "upload"):
+                with add_duration(ledger, "upload"):
                     _push(link, artifact, meter)
                 context.note(Progress(Stage.LOADING))
-                with timed(ledger, "load"):
-                    loaded = load(link, device, artifact.inputs, has_parameters(artifact))
+                with add_duration(ledger, "load"):
+                    loaded = load_model(link, device, artifact.inputs, has_parameters(artifact))
                 stack.enter_context(attempt.pop_all())
                 return loaded, link, meter.sent
         except DeviceError as error:
@@ -237,10 +239,14 @@ def _connect(
     ledger: dict[str, float],
 ) -> Link:
     context.note(Progress(Stage.CONNECTING, device.url))
-    with timed(ledger, "connect"):
+    with add_duration(ledger, "connect"):
         link = stack.enter_context(
             transports.open(
-                device, agent, context.scratch, deadline.remaining, patiently(context.ask, deadline)
+                device,
+                agent,
+                context.scratch,
+                deadline.remaining,
+                extend_deadline_while_asking(context.ask, deadline),
             )
         )
         configure_session(link, device)
@@ -249,11 +255,13 @@ def _connect(
 
 def _push(link: Link, artifact: Artifact, meter: _Meter, library: str = LIBRARY) -> None:
     """Place the artifact's files in the session's folder, except those that our agent stores."""
-    for path in deployments.files(artifact):
-        send(link, path, library if path == artifact.library else path.name, meter.of(path))
+    for path in deployments.artifact_files(artifact):
+        send_file(link, path, library if path == artifact.library else path.name, meter.of(path))
 
 
-def send(link: Link, path: Path, name: str, note: Callable[[int], None] = lambda _: None) -> None:
+def send_file(
+    link: Link, path: Path, name: str, note: Callable[[int], None] = lambda _: None
+) -> None:
     """Place a file in the session's folder under a name.
 
     `note` is called with the number of bytes that have arrived. A file that our agent stores by its
@@ -281,7 +289,7 @@ def exclusive_cpu(context: TaskContext, device: Device) -> Iterator[None]:
         yield
 
 
-def push(context: TaskContext, link: Link, artifact: Artifact, library: str) -> None:
+def push_artifact(context: TaskContext, link: Link, artifact: Artifact, library: str) -> None:
     """Place the artifact's files in the session's folder, with the library under a name of its own.
 
     Parameters replace those of another artifact.
@@ -294,20 +302,20 @@ def has_parameters(artifact: Artifact) -> bool:
     return (artifact.parameters / SHARD).stat().st_size > 0
 
 
-def device_of_tensors(device: Device) -> RemoteDevice:
+def tensor_device(device: Device) -> RemoteDevice:
     """Return where the tensors of a session with a device are: on its CPU or its GPU."""
     return RemoteDevice(_CUDA, device.gpu) if device.profile.on_gpu else CPU
 
 
-def load(
+def load_model(
     link: Link,
     device: Device,
     inputs: tuple[TensorSpec, ...],
     parametric: bool,
     library: str = LIBRARY,
-) -> Loaded:
+) -> LoadedModel:
     """Load the library and parameters in the session's folder on the device's CPU or GPU."""
-    on_gpu, there = device.profile.on_gpu, device_of_tensors(device)
+    on_gpu, there = device.profile.on_gpu, tensor_device(device)
     link.call("vm.builtin.tensor_cache.clear")  # an earlier model may have had more parameters
     folder = link.call("tvm.rpc.server.workpath", "")
     link.call("vm.builtin.tensor_cache.load", folder, there.type, there.number)
@@ -322,10 +330,12 @@ def load(
         machine.set_input(ON_LOAD)
         machine.invoke_stateful(ON_LOAD)
     parameters = link.call("vm.builtin.param_array_from_cache", PREFIX, -1)
-    return Loaded(machine, there, [parameters] if parametric else [], inputs, on_gpu, recordable)
+    return LoadedModel(
+        machine, there, [parameters] if parametric else [], inputs, on_gpu, recordable
+    )
 
 
-def facts_of(link: Link, *, system: bool = True) -> dict[str, str]:
+def device_facts(link: Link, *, system: bool = True) -> dict[str, str]:
     """Return what a device reports about itself, as texts by name; empty for TVM's own server.
 
     With `system` those of its system are among them, which are slower to read.

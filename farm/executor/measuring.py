@@ -11,12 +11,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from farm import data, deployments, prepare, stats
+from farm import checked_import, data, deployments, stats
 from farm.executor.batches import first_outputs
-from farm.executor.loading import Loaded, exclusive_cpu, facts_of, open_and_load
+from farm.executor.loading import LoadedModel, device_facts, exclusive_cpu, open_and_load
 from farm.processes.deadline import Deadline
 from farm.processes.workers import TaskContext
-from farm.time_ledger import timed
+from farm.time_ledger import add_duration
 from farm.transports import Link
 from farm.types import (
     Agreement,
@@ -66,7 +66,7 @@ _CHANGING = (
 _NOTE_EVERY_S = 0.5
 
 
-def measure(context: TaskContext, device: Device, fitted: DeviceBuild, plan: Plan) -> Samples:
+def measure_job(context: TaskContext, device: Device, fitted: DeviceBuild, plan: Plan) -> Samples:
     """Run one job: check the answer, sample the latency, classify the labelled samples.
 
     Installs the model if the plan asks for it and the answer is right and good enough. Raises
@@ -75,8 +75,8 @@ def measure(context: TaskContext, device: Device, fitted: DeviceBuild, plan: Pla
     ledger: dict[str, float] = {}
     begin = time.perf_counter()
     with ExitStack() as stack:
-        with timed(ledger, "reference"):
-            inputs, expected = prepare.reference(fitted.prepared)
+        with add_duration(ledger, "reference"):
+            inputs, expected = checked_import.run_reference(fitted.prepared)
         loaded, link, uploaded = open_and_load(
             stack, context, device, fitted.artifact, fitted.agent, plan.deadline_s, ledger
         )
@@ -87,7 +87,7 @@ def measure(context: TaskContext, device: Device, fitted: DeviceBuild, plan: Pla
         )
         meter.sample(first_s)
         correct, total = _classify(context, loaded, fitted.model, fitted.prepared, plan, ledger)
-        with timed(ledger, "install"):
+        with add_duration(ledger, "install"):
             good = agreement.right and not stats.unmet_requirements(plan, agreement, correct, total)
             release = (
                 deployments.install(link, fitted.model, fitted.artifact)
@@ -125,7 +125,7 @@ def measure(context: TaskContext, device: Device, fitted: DeviceBuild, plan: Pla
 
 def first_answer(
     context: TaskContext,
-    loaded: Loaded,
+    loaded: LoadedModel,
     limits: Limits,
     inputs: dict[str, Array],
     expected: list[Array],
@@ -135,22 +135,23 @@ def first_answer(
 ) -> tuple[float, Agreement]:
     """Run the first inference and check its answer; return its seconds and the agreement.
 
-    The seconds are by the host's clock. With `record`, the kernel launches are then captured as a
-    CUDA graph, if the device can, and the checked answer is that of the inference after the first.
+    The seconds are by the host's clock. With `record`, the kernel launches are then
+    captured as a CUDA graph, if the device can, and the checked answer is that of the inference
+    after the first.
     """
-    with timed(ledger, "feed"):
+    with add_duration(ledger, "feed"):
         loaded.feed(inputs)
     context.note(Progress(Stage.RUNNING, "first inference"))
     begin = time.perf_counter()
-    with timed(ledger, "first run"):
+    with add_duration(ledger, "first run"):
         loaded.run()
     first_s = time.perf_counter() - begin
     if record and loaded.recordable:
-        with timed(ledger, "record"):
+        with add_duration(ledger, "record"):
             loaded.record()
-    with timed(ledger, "read-back"):
+    with add_duration(ledger, "read-back"):
         outputs = loaded.outputs()
-    with timed(ledger, "check"):
+    with add_duration(ledger, "check"):
         return first_s, stats.agreement(outputs, expected, limits)
 
 
@@ -165,7 +166,7 @@ class _Meter:
     context: TaskContext
     device: Device
     link: Link
-    loaded: Loaded
+    loaded: LoadedModel
     plan: Plan
     ledger: dict[str, float]
     seconds: list[float] = field(default_factory=list)
@@ -178,8 +179,8 @@ class _Meter:
 
     def facts(self, *, system: bool = True) -> dict[str, str]:
         """Return the device's facts and add the time of reading them to the ledger."""
-        with timed(self.ledger, "facts"):
-            return facts_of(self.link, system=system)
+        with add_duration(self.ledger, "facts"):
+            return device_facts(self.link, system=system)
 
     def sample(self, first_s: float) -> None:
         """Take samples until there are enough, over a long enough time.
@@ -191,7 +192,7 @@ class _Meter:
         if self.plan.maximum_s <= 0 or self.device.emulated:
             return
         with ExitStack() as stack:
-            with timed(self.ledger, "wait for quiet"):
+            with add_duration(self.ledger, "wait for quiet"):
                 stack.enter_context(exclusive_cpu(self.context, self.device))
             typical = self._warm_up(first_s)
             self.block = self.plan.block or 1
@@ -209,7 +210,7 @@ class _Meter:
         self.context.note(Progress(Stage.MEASURING, "warming up"))
         windows: list[list[float]] = []
         deadline = Deadline(self.plan.warmup_s)
-        with timed(self.ledger, "warm-up"):
+        with add_duration(self.ledger, "warm-up"):
             while True:
                 windows.append(self.loaded.time(_count(_WINDOW_S, typical)))
                 typical = statistics.median(windows[-1])
@@ -258,9 +259,9 @@ class _Meter:
             return True
         if elapsed_s < self._look_again_s:
             return False
-        with timed(self.ledger, "judging"):
+        with add_duration(self.ledger, "judging"):
             self._look_again_s = _LOOK_AGAIN * elapsed_s
-            return stats.uncertainty(self.seconds) <= self.plan.precision
+            return stats.median_standard_error(self.seconds) <= self.plan.precision
 
     def _read_facts(self) -> float | None:
         """Store the facts that change; return the seconds in which the session waited for a CPU.
@@ -284,10 +285,10 @@ class _Meter:
         deadline, target = Deadline(self.plan.cooldown_s), _hottest(before)
         if target is None or not self.seconds:
             return
-        with timed(self.ledger, "cool-down"):
+        with add_duration(self.ledger, "cool-down"):
             while (
                 not deadline.expired
-                and (now := _hottest(facts_of(self.link, system=False))) is not None
+                and (now := _hottest(device_facts(self.link, system=False))) is not None
                 and now > target + _COOLER_BY_C
             ):
                 self.context.note(
@@ -311,7 +312,7 @@ def _hottest(facts: Mapping[str, str]) -> float | None:
 
 def _classify(
     context: TaskContext,
-    loaded: Loaded,
+    loaded: LoadedModel,
     model: Model,
     prepared: Prepared,
     plan: Plan,
@@ -329,7 +330,7 @@ def _classify(
     )
     chosen = samples.spread(plan.dataset_limit)  # a folder's samples come class by class
     total = len(chosen)
-    with timed(ledger, "accuracy"):
+    with add_duration(ledger, "accuracy"):
         told = -math.inf
         for number, (sample, output) in enumerate(first_outputs(loaded, samples.read(chosen))):
             if time.monotonic() - told > _NOTE_EVERY_S:

@@ -10,11 +10,11 @@ import numpy as np
 
 from farm import importers
 from farm.errors import ModelError
-from farm.importers.relax_module import one_line, suppress_output
+from farm.importers.relax_module import one_line_error, suppress_output
 from farm.types import Model
 
 if TYPE_CHECKING:
-    from farm.importers import Imported
+    from farm.importers import ImportedModel
 
 Array = np.ndarray[Any, Any]
 Run = Callable[[], list[Array]]
@@ -23,7 +23,7 @@ TORCH, LITERT = "torch", "litert"
 _OPSET = 17
 
 
-def load(model: Model, names: tuple[str, ...], cache: Path) -> Imported | None:
+def import_for_engines(model: Model, names: tuple[str, ...], cache: Path) -> ImportedModel | None:
     """Import a model for the engines, which takes seconds; return None for an ONNX file.
 
     ONNX Runtime reads an ONNX file itself, so nothing is imported for it.
@@ -35,10 +35,10 @@ def load(model: Model, names: tuple[str, ...], cache: Path) -> Imported | None:
     )
 
 
-def engine(
+def open_engine(
     name: str,
     model: Model,
-    imported: Imported | None,
+    imported: ImportedModel | None,
     inputs: Mapping[str, Array],
     threads: int,
     folder: Path,
@@ -62,9 +62,9 @@ def _constants(model: Model) -> Mapping[str, Array]:
         return {}
     import onnx
 
-    from farm.importers.onnx.constant_inputs import constants
+    from farm.importers.onnx.constant_inputs import stated_constants
 
-    return constants(
+    return stated_constants(
         onnx.load(model.source, load_external_data=False).graph,
         model.values,
         Path(model.source).name,
@@ -80,19 +80,19 @@ def _onnx_runtime(
     """
     import onnxruntime
 
-    from farm.importers.onnx.runtime import session
+    from farm.importers.onnx.runtime import create_session
 
     try:
-        running = session(path, threads, exact=False)
+        running = create_session(path, threads, exact=False)
     except Exception as exc:
-        raise ModelError(f"ONNX Runtime refuses {path.name}", one_line(exc)) from exc
+        raise ModelError(f"ONNX Runtime refuses {path.name}", one_line_error(exc)) from exc
     names = [given.name for given in running.get_inputs() if given.name not in known]
     fed = {**dict(zip(names, inputs.values(), strict=True)), **known}
     return onnxruntime.__version__, lambda: running.run(None, fed)
 
 
 def _torch(
-    model: Model, imported: Imported | None, inputs: Mapping[str, Array], threads: int
+    model: Model, imported: ImportedModel | None, inputs: Mapping[str, Array], threads: int
 ) -> tuple[str, Run]:
     """Return PyTorch's version, and a function that runs the imported module on these inputs."""
     if imported is None or imported.network is None:
@@ -125,9 +125,9 @@ def _litert(model: Model, inputs: Mapping[str, Array], threads: int) -> tuple[st
     path = Path(model.source)
     if not _is_tflite(model):
         raise ModelError(f"LiteRT cannot run {path.name}", f"{_kind(model)}, not a TFLite file")
-    from farm.importers.tflite.model import as_by_default
+    from farm.importers.tflite.model import litert_runner
 
-    return as_by_default(path, list(inputs.values()), threads)
+    return litert_runner(path, list(inputs.values()), threads)
 
 
 def _kind(model: Model) -> str:
@@ -147,7 +147,7 @@ def _elsewhere(model: Model) -> str:
     return f"which LiteRT runs: --against {LITERT}" if _is_tflite(model) else ""
 
 
-def _as_onnx(imported: Imported, model: Model, folder: Path) -> Path:
+def _as_onnx(imported: ImportedModel, model: Model, folder: Path) -> Path:
     """Export a torch module to an ONNX file with torch's exporter."""
     if imported.network is None:
         why = (
@@ -172,5 +172,5 @@ def _as_onnx(imported: Imported, model: Model, folder: Path) -> Path:
                 dynamo=False,
             )
     except Exception as exc:
-        raise ModelError(f"{model.name} cannot be exported to ONNX", one_line(exc)) from exc
+        raise ModelError(f"{model.name} cannot be exported to ONNX", one_line_error(exc)) from exc
     return path

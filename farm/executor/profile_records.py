@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from farm.transports.agent.answers import AgentAnswerError
-from farm.types import Kernel, Span, Step
+from farm.transports.agent.answer_validation import AgentAnswerError
+from farm.types import Kernel, KernelCall, Span
 
 _RECORD = np.dtype(
     [("function", "<u4"), ("depth", "<u4"), ("begin_ns", "<i8"), ("duration_ns", "<i8")]
@@ -25,7 +25,7 @@ Key = tuple[str, int]  # a function's name, and the number of its call in an inf
 
 
 @dataclass(frozen=True, slots=True)
-class Inference:
+class RecordedInference:
     """A recorded inference: its calls by start time, and their exclusive times.
 
     `own_s` is the time of each call less that of the calls within it.
@@ -45,7 +45,7 @@ class Inference:
         return found
 
 
-def parse_records(content: bytes) -> tuple[list[float], list[Inference]]:
+def parse_records(content: bytes) -> tuple[list[float], list[RecordedInference]]:
     """Return the seconds of the plain inferences, and the recorded inferences.
 
     Raises AgentAnswerError if the content is not a recording.
@@ -57,7 +57,7 @@ def parse_records(content: bytes) -> tuple[list[float], list[Inference]]:
         raise AgentAnswerError(f"no recording: {len(content)} bytes")
     names = head.decode(errors="replace").split("\n")
     plain: list[float] = []
-    recorded: list[Inference] = []
+    recorded: list[RecordedInference] = []
     calls: list[tuple[int, int, int, int]] = []
     for function, depth, begin, duration in np.frombuffer(body, _RECORD).tolist():
         if duration < 0 or len(names) <= function < _RECORDED:
@@ -74,7 +74,7 @@ def parse_records(content: bytes) -> tuple[list[float], list[Inference]]:
 
 def _inference(
     names: Sequence[str], calls: Iterable[tuple[int, int, int, int]], begin: int, duration: int
-) -> Inference:
+) -> RecordedInference:
     """Return an inference with its calls by start time.
 
     A call is a name's index, a depth, and its start and duration in nanoseconds.
@@ -89,14 +89,14 @@ def _inference(
             (Span(names[function], 1e-9 * (start - begin), 1e-9 * length, depth), 1e-9 * own)
         )
     rows.sort(key=lambda row: (row[0].begin_s, row[0].depth))
-    return Inference(
+    return RecordedInference(
         1e-9 * duration, tuple(span for span, _ in rows), tuple(own for _, own in rows)
     )
 
 
-def steps_of(
-    inferences: Sequence[Inference], kernels: Sequence[Kernel], graph: Mapping[str, Any]
-) -> tuple[list[Step], float, int]:
+def mean_steps(
+    inferences: Sequence[RecordedInference], kernels: Sequence[Kernel], graph: Mapping[str, Any]
+) -> tuple[list[KernelCall], float, int]:
     """Return a model's steps with their mean seconds; the seconds and number of all other calls.
 
     The means are over the typical inferences, the fifth by length around the median. Whole
@@ -121,12 +121,12 @@ def steps_of(
         kernel, (nbytes, layer) = known[key[0]], described.get(key, (None, ""))
         operations = kernel.operations // calls[kernel.name]
         steps.append(
-            Step(kernel.name, seconds / len(typical), operations, nbytes, layer, kernel.rule)
+            KernelCall(kernel.name, seconds / len(typical), operations, nbytes, layer, kernel.rule)
         )
     return steps, others_s / len(typical), round(others / len(typical))
 
 
-def typical_inferences(inferences: Sequence[Inference]) -> list[Inference]:
+def typical_inferences(inferences: Sequence[RecordedInference]) -> list[RecordedInference]:
     """Return the fifth of the inferences around the median length, the shortest first."""
     ordered = sorted(inferences, key=lambda inference: inference.seconds)
     count = max(1, len(ordered) // 5)
@@ -134,7 +134,7 @@ def typical_inferences(inferences: Sequence[Inference]) -> list[Inference]:
     return ordered[first : first + count]
 
 
-def median_inference(inferences: Sequence[Inference]) -> Inference:
+def median_inference(inferences: Sequence[RecordedInference]) -> RecordedInference:
     """Return the recorded inference of median length."""
     typical = typical_inferences(inferences)
     return typical[(len(typical) - 1) // 2]

@@ -9,19 +9,24 @@ from contextlib import ExitStack
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from farm import prepare
+from farm import checked_import
 from farm.compiler.artifact import GRAPH
 from farm.errors import DeviceError, WrongAnswer
-from farm.executor.loading import Loaded, exclusive_cpu, facts_of, open_and_load
+from farm.executor.loading import LoadedModel, device_facts, exclusive_cpu, open_and_load
 from farm.executor.measuring import first_answer
-from farm.executor.profile_records import Inference, median_inference, parse_records, steps_of
+from farm.executor.profile_records import (
+    RecordedInference,
+    mean_steps,
+    median_inference,
+    parse_records,
+)
 from farm.executor.roofline import measure_roofline
 from farm.processes.deadline import Deadline
 from farm.processes.workers import TaskContext
-from farm.time_ledger import timed
+from farm.time_ledger import add_duration
 from farm.transports import Link
-from farm.transports.agent import answers as agent_answers
-from farm.types import Device, DeviceBuild, Profiled, Progress, Stage
+from farm.transports.agent import answer_validation as agent_answers
+from farm.types import Device, DeviceBuild, ModelProfile, Progress, Stage
 
 if TYPE_CHECKING:
     from farm.compiler.diagnostics.roofline_probe import Probe
@@ -32,14 +37,14 @@ _LEAST, _LEAST_EMULATED = 10, 3  # pairs of inferences
 _LONGEST = 10.0  # limit, as a factor on the requested seconds, for slow inferences
 
 
-def profile(
+def profile_model(
     context: TaskContext,
     device: Device,
     fitted: DeviceBuild,
     probe: Probe | None,
     seconds: float,
     deadline_s: float,
-) -> Profiled:
+) -> ModelProfile:
     """Profile a model for about `seconds`, with a roofline if there is a probe.
 
     Raises DeviceError and its subclasses, also if TVM's own server answers, and WrongAnswer.
@@ -49,8 +54,8 @@ def profile(
     started = datetime.now(UTC).isoformat(timespec="milliseconds")
     begin = time.perf_counter()
     with ExitStack() as stack:
-        with timed(ledger, "reference"):
-            inputs, expected = prepare.reference(fitted.prepared)
+        with add_duration(ledger, "reference"):
+            inputs, expected = checked_import.run_reference(fitted.prepared)
         loaded, link, _ = open_and_load(
             stack, context, device, artifact, fitted.agent, deadline_s, ledger
         )
@@ -72,19 +77,19 @@ def profile(
                 "the time of a wrong answer is no profile",
                 f"farm bench --device {device.name} {shlex.quote(model.name)}",
             )
-        with timed(ledger, "wait for quiet"):
+        with add_duration(ledger, "wait for quiet"):
             stack.enter_context(exclusive_cpu(context, device))
         plain, recorded = _record(context, device, link, loaded, first_s, seconds, ledger)
-        with timed(ledger, "roof"):
+        with add_duration(ledger, "roof"):
             context.note(Progress(Stage.MEASURING, "what the device can do at the most"))
             roof = measure_roofline(link, device, probe) if probe else None
-        facts = facts_of(link)
+        facts = device_facts(link)
         closing = time.perf_counter()
     ledger["close"] = time.perf_counter() - closing
-    steps, runtime_s, calls = steps_of(
+    steps, runtime_s, calls = mean_steps(
         recorded, artifact.kernels, json.loads((artifact.library.parent / GRAPH).read_text())
     )
-    return Profiled(
+    return ModelProfile(
         device=device.name,
         model=artifact.model,
         profile=artifact.profile,
@@ -113,24 +118,24 @@ def _record(
     context: TaskContext,
     device: Device,
     link: Link,
-    loaded: Loaded,
+    loaded: LoadedModel,
     typical: float,
     seconds: float,
     ledger: dict[str, float],
-) -> tuple[list[float], list[Inference]]:
+) -> tuple[list[float], list[RecordedInference]]:
     """Return the seconds of plain inferences and as many recorded inferences, interleaved."""
     context.note(Progress(Stage.MEASURING, "warming up"))
-    with timed(ledger, "warm-up"):
+    with add_duration(ledger, "warm-up"):
         times = loaded.time(max(1, min(100, int(_WARM_S / max(typical, 1e-6)))))
     typical = sorted(times)[len(times) // 2]
     plain: list[float] = []
-    recorded: list[Inference] = []
+    recorded: list[RecordedInference] = []
     least, enough, limit = (
         _LEAST_EMULATED if device.emulated else _LEAST,
         Deadline(seconds),
         Deadline(_LONGEST * seconds),
     )
-    with timed(ledger, "recording"):
+    with add_duration(ledger, "recording"):
         while not (enough.expired and len(recorded) >= least) and not (recorded and limit.expired):
             context.note(
                 Progress(
@@ -141,7 +146,7 @@ def _record(
             )
             pairs = max(1, int(_BATCH_S / (2 * max(typical, 1e-6))))
             answer = link.call("farm.agent.profile", loaded.machine.module, "main", pairs, _BATCH_S)
-            more = parse_records(agent_answers.content("farm.agent.profile", answer))
+            more = parse_records(agent_answers.check_bytes("farm.agent.profile", answer))
             plain += more[0]
             recorded += more[1]
     return plain, recorded

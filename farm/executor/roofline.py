@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from farm.executor.loading import device_of_tensors, facts_of, send
+from farm.executor.loading import device_facts, send_file, tensor_device
 from farm.transports import Link
-from farm.transports.agent import answers as agent_answers
+from farm.transports.agent import answer_validation as agent_answers
 from farm.types import Device, Roofline
 
 if TYPE_CHECKING:
     from farm.compiler.diagnostics.roofline_probe import Probe
-    from farm.rpc.blocking import Tensor
+    from farm.rpc.blocking_session import Tensor
 
 _MEMORY_SHARE = 8  # each of the two copied buffers takes at most 1/8 of the device's free memory
 _MOST_BYTES, _MOST_BYTES_ON_GPU = 128 << 20, 512 << 20  # many times the size of the caches
@@ -27,7 +27,7 @@ def measure_roofline(link: Link, device: Device, probe: Probe) -> Roofline:
     """
     from farm.compiler.diagnostics.roofline_probe import BLOCK_BYTES
 
-    timer, facts = _Timer(link, device, probe), facts_of(link)
+    timer, facts = _Timer(link, device, probe), device_facts(link)
     tasks = probe.tasks or int(facts["gpu_multiprocessors"])
     arithmetic_s = timer.arithmetic(tasks)
     while probe.tasks is None and arithmetic_s < _LONG_S and tasks < _MOST_TASKS:
@@ -54,9 +54,9 @@ class _Timer:
     """Times the probes on a device."""
 
     def __init__(self, link: Link, device: Device, probe: Probe) -> None:
-        send(link, probe.library, _LIBRARY)
+        send_file(link, probe.library, _LIBRARY)
         self._library = link.session.load_module(_LIBRARY)
-        self._session, self._there = link.session, device_of_tensors(device)
+        self._session, self._there = link.session, tensor_device(device)
         self._probe = probe
 
     def arithmetic(self, tasks: int) -> float:
@@ -89,4 +89,4 @@ class _Timer:
 
     def _best(self, name: str, *arguments: Tensor) -> float:
         timer = self._library.timer(name, self._there, number=1, repeat=_REPEATS)
-        return min(agent_answers.seconds("the timer", timer(*arguments), _REPEATS))
+        return min(agent_answers.check_seconds("the timer", timer(*arguments), _REPEATS))

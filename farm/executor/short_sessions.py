@@ -12,7 +12,7 @@ from farm import deployments as farm_deployments
 from farm import transports
 from farm.compiler.tensor_cache import SHARD
 from farm.errors import DeviceError
-from farm.executor.loading import load, open_and_load
+from farm.executor.loading import load_model, open_and_load
 from farm.executor.threads import configure_session
 from farm.inputs import read
 from farm.processes.workers import TaskContext
@@ -65,7 +65,7 @@ def infer_deployed(
         said: list[str] = []
         inputs = read.read_inputs(source, release.inputs, release.preprocess, said.append)
         context.note(Progress(Stage.RUNNING, f"release {release.number}"))
-        loaded = load(link, device, release.inputs, SHARD in release.files)
+        loaded = load_model(link, device, release.inputs, SHARD in release.files)
         loaded.feed(inputs)
         loaded.run()
         outputs = loaded.outputs()
@@ -95,7 +95,7 @@ def _check_kind(device: Device, release: Release) -> None:
         )
 
 
-def deployments(
+def list_deployments(
     context: TaskContext, device: Device, agent: Path | None, timeout_s: float
 ) -> list[Release]:
     """Return all releases on a device, by name and the newest first.
@@ -103,7 +103,7 @@ def deployments(
     Raises DeviceError if the device keeps no deployments.
     """
     with transports.open(device, agent, context.scratch, timeout_s, context.ask) as link:
-        farm_deployments.check(device, link)
+        farm_deployments.check_supported(device, link)
         return farm_deployments.list_releases(link)
 
 
@@ -120,7 +120,7 @@ def roll_back(
     Raises DeviceError if there is no such release.
     """
     with transports.open(device, agent, context.scratch, timeout_s, context.ask) as link:
-        farm_deployments.check(device, link)
+        farm_deployments.check_supported(device, link)
         return farm_deployments.roll_back(link, name, number)
 
 
@@ -129,6 +129,6 @@ def undeploy(
 ) -> None:
     """Remove all releases of the names. Raises DeviceError for a name that is not deployed."""
     with transports.open(device, agent, context.scratch, timeout_s, context.ask) as link:
-        farm_deployments.check(device, link)
+        farm_deployments.check_supported(device, link)
         for name in names:
             farm_deployments.remove(link, name)

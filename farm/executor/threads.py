@@ -38,7 +38,7 @@ def configure_session(link: Link, device: Device) -> None:
         link.call("runtime.config_threadpool", _LITTLE if cores == "little" else _BIG, threads)
 
 
-def parse_ranges(cores: str) -> list[int]:
+def parse_core_ranges(cores: str) -> list[int]:
     """Return the numbers in a list of ranges such as 0,2-3."""
     ranges = [part.partition("-") for part in cores.split(",")]
     return [

@@ -6,15 +6,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from farm import transports
-from farm.executor.loading import exclusive_cpu, facts_of, send
+from farm.executor.loading import device_facts, exclusive_cpu, send_file
 from farm.executor.threads import configure_session
 from farm.processes.workers import TaskContext
-from farm.rpc.blocking import Tensor
+from farm.rpc.blocking_session import Tensor
 from farm.rpc.values import CPU
 from farm.rpc.virtual_machine import RemoteVirtualMachine
 from farm.sandbox.array_files import read_arrays
-from farm.transports.agent import answers as agent_answers
-from farm.types import Batch, Device, Progress, Stage, TuningRound, VariantStarted, WrongVariant
+from farm.transports.agent import answer_validation as agent_answers
+from farm.types import (
+    Device,
+    Progress,
+    Stage,
+    TuningRound,
+    VariantBatch,
+    VariantStarted,
+    WrongVariant,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -30,7 +38,7 @@ _TOLERANCE = 1e-3  # of the largest value: for another order of summation and fo
 
 
 def time_variants(
-    context: TaskContext, device: Device, batch: Batch, agent: Path | None, deadline_s: float
+    context: TaskContext, device: Device, batch: VariantBatch, agent: Path | None, deadline_s: float
 ) -> None:
     """Measure the variants of a batch.
 
@@ -39,9 +47,9 @@ def time_variants(
     """
     with transports.open(device, agent, context.scratch, deadline_s, context.ask) as link:
         configure_session(link, device)
-        context.note(facts_of(link))
+        context.note(device_facts(link))
         context.note(Progress(Stage.UPLOADING, f"{len(batch.variants)} variants"))
-        send(link, batch.library, batch.library.name)
+        send_file(link, batch.library, batch.library.name)
         machine = RemoteVirtualMachine(link.session.load_module(batch.library.name), CPU)
         tensors = {
             name: link.session.tensor(value) for name, value in read_arrays(batch.arrays).items()
@@ -62,7 +70,7 @@ class _Race:
     def __init__(
         self,
         context: TaskContext,
-        batch: Batch,
+        batch: VariantBatch,
         machine: RemoteVirtualMachine,
         tensors: dict[str, Tensor],
     ) -> None:
@@ -108,7 +116,9 @@ class _Race:
 
     def _seconds(self, index: int) -> float:
         timer = self._machine.timer(self.counts[index], 1)
-        return agent_answers.seconds("the timer", timer(self._batch.variants[index].function), 1)[0]
+        return agent_answers.check_seconds(
+            "the timer", timer(self._batch.variants[index].function), 1
+        )[0]
 
 
 def _differs(answer: Array, first: Array) -> str:

@@ -1,7 +1,7 @@
 """Export a model as a folder of C++ that needs neither Python nor farm, or as its three parts.
 
-`write` makes the folder: the model, TVM's runtime and farm's loader as sources, and an example.
-`write_parts` makes three files: library, graph and parameters.
+`write_model_folder` makes the folder: the model, TVM's runtime and farm's loader as sources, and an
+example. `write_model_parts` makes three files: library, graph and parameters.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from farm import deployments, sanitize
 from farm.agent import recipe
 from farm.compiler import tensor_cache
 from farm.compiler.artifact import GRAPH
-from farm.types import Artifact, Model, TensorSpec, shape_in_words
+from farm.types import Artifact, Model, TensorSpec, describe_shape
 
 _FILES = Path(__file__).parent / "files"
 _PLACES = {
@@ -47,7 +47,7 @@ _COMPILERS = {
 }
 
 
-def write(model: Model, artifact: Artifact, folder: Path) -> None:
+def write_model_folder(model: Model, artifact: Artifact, folder: Path) -> None:
     """Write the folder, which must not exist.
 
     Raises BuildError if TVM's packages contain no sources.
@@ -62,7 +62,7 @@ def write(model: Model, artifact: Artifact, folder: Path) -> None:
     (folder / "README.md").write_text(_readme(artifact))
 
 
-def write_parts(model: Model, artifact: Artifact, folder: Path) -> list[Path]:
+def write_model_parts(model: Model, artifact: Artifact, folder: Path) -> list[Path]:
     """Write the library NAME.so, its graph NAME.json and its parameters NAME.npz into a folder.
 
     The folder is made if it does not exist. The graph file holds the steps of
@@ -76,19 +76,23 @@ def write_parts(model: Model, artifact: Artifact, folder: Path) -> list[Path]:
     shutil.copyfile(artifact.library, library)
     steps = json.loads((artifact.library.parent / GRAPH).read_text())
     graph.write_text(
-        json.dumps({"model": deployments.manifest(model, artifact), "graph": steps}, indent=1)
+        json.dumps(
+            {"model": deployments.release_manifest(model, artifact), "graph": steps}, indent=1
+        )
     )
     dtypes = {name: tensor["dtype"] for name, tensor in steps["tensors"].items()}
-    taken = tensor_cache.read_as_loaded(artifact.parameters, dtypes)
+    taken = tensor_cache.read_loaded_parameters(artifact.parameters, dtypes)
     np.savez(values, **taken)  # type: ignore[arg-type]  # a parameter of savez is called allow_pickle
     return [library, graph, values]
 
 
 def _write_model(model: Model, artifact: Artifact, folder: Path) -> None:
     folder.mkdir()
-    for path in deployments.files(artifact):
+    for path in deployments.artifact_files(artifact):
         shutil.copyfile(path, folder / path.name)
-    (folder / "model.json").write_text(json.dumps(deployments.manifest(model, artifact), indent=1))
+    (folder / "model.json").write_text(
+        json.dumps(deployments.release_manifest(model, artifact), indent=1)
+    )
 
 
 def _write_runtime(folder: Path) -> None:
@@ -99,7 +103,7 @@ def _write_runtime(folder: Path) -> None:
     for name in [*sources, *(f"{name}.h" for name in _OWN_HEADERS)]:
         (own / name).parent.mkdir(exist_ok=True)
         shutil.copyfile(recipe.SOURCES / name, own / name)
-    recipe.copy_runtime(folder)
+    recipe.copy_runtime_sources(folder)
 
 
 def _write_licenses(folder: Path) -> None:
@@ -139,4 +143,4 @@ def _plain(name: str) -> str:
 
 
 def _listed(specs: Sequence[TensorSpec]) -> str:
-    return ", ".join(f"`{_plain(spec.name)}` {spec.dtype} {shape_in_words(spec)}" for spec in specs)
+    return ", ".join(f"`{_plain(spec.name)}` {spec.dtype} {describe_shape(spec)}" for spec in specs)

@@ -16,7 +16,7 @@ packages:
     fingerprints    digests of everything that an import depends on
     fixed_batch     import a model for a fixed batch
     summary         a model's inputs, outputs, weights and operators for `farm check`
-    capabilities    which formats are programs, and how farm restricts them
+    format_risks    which formats are programs, and how farm restricts them
     archive_check   read zip archives and refuse ambiguous ones
     size_limits     refuse tensors larger than this machine's memory
     relax_module    steps that all importers apply to TVM's module
@@ -46,10 +46,10 @@ from typing import TYPE_CHECKING, Any
 
 from farm.errors import ModelError
 from farm.types import Model
-from farm.types.python_source import FORM, PYTHON, is_python
+from farm.types.python_source import FORM, PYTHON, is_python_source
 
 if TYPE_CHECKING:
-    from farm.importers.imported_model import Imported as Imported
+    from farm.importers.imported_model import ImportedModel as ImportedModel
 
 _LOADERS = {
     ".onnx": "farm.importers.onnx.load:load",
@@ -76,7 +76,7 @@ _FIXES = {
 }
 
 
-def load(model: Model, cache: Path) -> Imported:
+def load(model: Model, cache: Path) -> ImportedModel:
     """Import a model; raise ModelError if it cannot be imported.
 
     Takes seconds, including the import of TVM and the framework. Runs the user's code for `python:`
@@ -87,15 +87,15 @@ def load(model: Model, cache: Path) -> Imported:
         from farm.importers.model_file import refuse_values
 
         refuse_values(model)
-    imported: Imported = loader(model)
+    imported: ImportedModel = loader(model)
     if model.batch is not None:
-        from farm.importers.fixed_batch import at_batch
+        from farm.importers.fixed_batch import import_at_batch
 
-        imported = at_batch(model, imported, loader)
+        imported = import_at_batch(model, imported, loader)
     if function := python_source(model):
-        from farm.importers.fingerprints import remember
+        from farm.importers.fingerprints import record_dependencies
 
-        remember(function, cache, imported.files)
+        record_dependencies(function, cache, imported.files)
     return imported
 
 
@@ -112,13 +112,13 @@ def fingerprint(model: Model, cache: Path) -> str | None:
 
 def python_source(model: Model) -> str | None:
     """Return the `python:` function that returns the model's module; None if there is none."""
-    return model.source if is_python(model.source) else model.module
+    return model.source if is_python_source(model.source) else model.module
 
 
 def is_program(model: Model) -> bool:
     """Return whether a model's file may contain its author's code, as .pt2 and TorchScript do."""
     return (
-        not is_python(model.source)
+        not is_python_source(model.source)
         and Path(model.source).suffix.lower() in _TORCH_FILES
         and model.module is None
     )
@@ -140,7 +140,7 @@ def check_source(model: Model) -> None:
     check_file(Path(model.source))
 
 
-def files_of(model: Model) -> list[Path]:
+def model_files(model: Model) -> list[Path]:
     """Return the model's file and the external weight files that lie in or below its folder."""
     from farm.importers.fingerprints import external_files
 
@@ -159,7 +159,7 @@ def _chosen(table: dict[str, str], model: Model) -> Callable[..., Any]:
 
 def _entry(table: dict[str, str], model: Model) -> str:
     """Return the "module:function" of this kind of model; raise ModelError for an unknown kind."""
-    kind = PYTHON if is_python(model.source) else Path(model.source).suffix.lower()
+    kind = PYTHON if is_python_source(model.source) else Path(model.source).suffix.lower()
     if kind not in table:
         raise ModelError(
             f"{model.source} is not a kind of model that farm reads",

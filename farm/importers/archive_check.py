@@ -47,7 +47,7 @@ SAVE_AGAIN = (
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ArchiveEntry:
     """One file of an archive: its name, the offset of its data, and its sizes in bytes.
 
     `stored_bytes` is its size in the archive, `bytes` its size in memory.
@@ -72,7 +72,7 @@ class _Directory:
     entries: int
 
 
-def memory_bytes() -> int:
+def machine_memory_bytes() -> int:
     """Return the size of this machine's memory in bytes."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
@@ -142,7 +142,7 @@ class Archive:
             raise self.refusal(f"{name} in it is damaged: its checksum is another")
         return content
 
-    def _inflate(self, entry: Entry, stored: bytes) -> bytes:
+    def _inflate(self, entry: ArchiveEntry, stored: bytes) -> bytes:
         """Return the inflated content of an entry.
 
         Raises ModelError unless it has the size that the directory declares.
@@ -158,10 +158,10 @@ class Archive:
             )
         return content
 
-    def _read_entries(self) -> dict[str, Entry]:
+    def _read_entries(self) -> dict[str, ArchiveEntry]:
         """Return all entries by name, checked for unique names, layout and sizes."""
         directory = self._directory()
-        entries: dict[str, Entry] = {}
+        entries: dict[str, ArchiveEntry] = {}
         folded: set[str] = set()
         at = directory.offset
         for _ in range(directory.entries):
@@ -234,7 +234,7 @@ class Archive:
             raise self.refusal("it gives two places for its directory")
         return _Directory(offset, size, entries), end_at
 
-    def _entry(self, at: int, directory: _Directory) -> tuple[Entry, int]:
+    def _entry(self, at: int, directory: _Directory) -> tuple[ArchiveEntry, int]:
         """Read a directory record and the header it points to; raise ModelError unless they agree.
 
         Returns the entry and the offset of the next record.
@@ -284,7 +284,9 @@ class Archive:
         data = self._check_header(begins, raw, name, (flags, method, crc, stored, size))
         if data + stored > directory.offset:
             raise self.refusal(f"{name} in it ends behind the archive's entries")
-        entry = Entry(name, data, stored, size, method == _DEFLATED, crc, begins, data + stored)
+        entry = ArchiveEntry(
+            name, data, stored, size, method == _DEFLATED, crc, begins, data + stored
+        )
         return entry, extra_at + extra_bytes + comment_bytes
 
     def _name(self, raw: bytes) -> str:
@@ -349,7 +351,7 @@ class Archive:
             )
         return int(at + name_bytes + extra_bytes)
 
-    def _check_layout(self, entries: list[Entry], directory: _Directory) -> None:
+    def _check_layout(self, entries: list[ArchiveEntry], directory: _Directory) -> None:
         """Refuse entries that overlap each other or the directory, and data before the first."""
         if entries and entries[0].begins != 0:
             raise self.refusal("something is put before its first entry")
@@ -359,7 +361,7 @@ class Archive:
         if entries and entries[-1].ends > directory.offset:
             raise self.refusal(f"{entries[-1].name} in it overlaps the directory")
 
-    def _check_sizes(self, entries: dict[str, Entry]) -> None:
+    def _check_sizes(self, entries: dict[str, ArchiveEntry]) -> None:
         """Refuse zip bombs, and archives that would not fit into this machine's memory."""
         deflated = [entry for entry in entries.values() if entry.deflated]
         inflated, stored = (
@@ -368,7 +370,7 @@ class Archive:
         )
         if inflated > _INFLATED_FREELY + _MAX_RATIO * stored:
             raise self.refusal(f"{stored:,} bytes of it unpack to {inflated:,}: a zip bomb")
-        total, memory = sum(entry.bytes for entry in entries.values()), memory_bytes()
+        total, memory = sum(entry.bytes for entry in entries.values()), machine_memory_bytes()
         if total > _MEMORY_SHARE * memory:
             raise self.refusal(
                 f"it unpacks to {total / 1e9:,.1f} GB, and this machine has "

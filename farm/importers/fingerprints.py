@@ -1,8 +1,8 @@
 """Compute digests of everything that a model's content depends on, without importing a framework.
 
 A file's fingerprint is that of its bytes. The dependencies of a `python:` source are known only
-after it has run; `remember` records them in `cache/python-sources/`, as the files it read with
-their digests and the packages it imported.
+after it has run; `record_dependencies` records them in `cache/python-sources/`, as the files it
+read with their digests and the packages it imported.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _ALWAYS = ("apache-tvm", "apache-tvm-ffi", "numpy")
 _ONNX = ("onnx", "onnxruntime")
 _TORCH = ("torch",)
 _TFLITE = ("tflite", "ai-edge-litert")
-_SOURCES = ("importers", "kernels", "types/layers.py")
+_SOURCES = ("importers", "kernels", "types/layer_variable_names.py")
 # The key under which ONNX stores the name of an external data file.
 _EXTERNAL = b"location"
 
@@ -86,7 +86,7 @@ def fingerprint_python(model: Model, cache: Path) -> str | None:
     return _digest(model, [model.source, platform.python_version(), contents], (*_TORCH, *packages))
 
 
-def remember(source: str, cache: Path, files: Iterable[Path]) -> None:
+def record_dependencies(source: str, cache: Path, files: Iterable[Path]) -> None:
     """Record the files that a `python:` source read and their packages. The write is atomic."""
     digests = {str(file): file_digest(file) for file in files}
     record = _record(source, cache)

@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from farm.errors import ModelError
-from farm.importers.imported_model import Imported, with_fixed_shapes
+from farm.importers.imported_model import ImportedModel, with_fixed_shapes
 from farm.types import Model, TensorSpec
-from farm.types.python_source import is_python
+from farm.types.python_source import is_python_source
 
 _FIX = (
     "export it with an open batch (dynamic_axes of torch.onnx.export, dynamic_shapes of "
@@ -17,7 +17,9 @@ _FIX = (
 )
 
 
-def at_batch(model: Model, imported: Imported, load: Callable[[Model], Imported]) -> Imported:
+def import_at_batch(
+    model: Model, imported: ImportedModel, load: Callable[[Model], ImportedModel]
+) -> ImportedModel:
     """Return the model imported by `load` for a batch of `model.batch` samples.
 
     `imported` is the model without a fixed batch. The batch is the first axis of the inputs where
@@ -26,7 +28,10 @@ def at_batch(model: Model, imported: Imported, load: Callable[[Model], Imported]
     its own.
     """
     assert model.batch is not None
-    batch, what = model.batch, model.source if is_python(model.source) else Path(model.source).name
+    batch, what = (
+        model.batch,
+        model.source if is_python_source(model.source) else Path(model.source).name,
+    )
     changed = _of_batch(imported.inputs, batch)
     if not changed:
         raise ModelError(f"{what} has no batch", "it has no inputs with axes", "leave --batch out")
@@ -48,7 +53,7 @@ def at_batch(model: Model, imported: Imported, load: Callable[[Model], Imported]
     return made
 
 
-def one_each(inputs: Sequence[TensorSpec]) -> list[TensorSpec]:
+def with_batch_of_one(inputs: Sequence[TensorSpec]) -> list[TensorSpec]:
     """Return the inputs of a model with a batch of one."""
     return _of_batch(inputs, 1)
 

@@ -19,7 +19,7 @@ _SEED = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Imported:
+class ImportedModel:
     """An imported model: its Relax module and weights, and the source engine as the reference.
 
     `module` is a tvm IRModule whose "main" takes the inputs, then the weights, and returns a tensor

@@ -15,13 +15,13 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from farm.types.layers import variable_name
+from farm.types.layer_variable_names import variable_name
 
 Names = dict[str, str]  # layer name by the name of the variable that an importer has made
 
 
 @contextmanager
-def of_onnx() -> Iterator[Names]:
+def record_onnx_names() -> Iterator[Names]:
     """Record, inside the context, the names of nodes that TVM's ONNX importer converts."""
     from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
 
@@ -45,7 +45,7 @@ def of_onnx() -> Iterator[Names]:
 
 
 @contextmanager
-def of_torch() -> Iterator[Names]:
+def record_torch_names() -> Iterator[Names]:
     """Record, inside the context, the operators that TVM's torch importer converts.
 
     Each operator is named after the module that called it.
@@ -93,7 +93,7 @@ def _caller(node: Any) -> str:
     return str(stack[-1][0] if stack and stack[-1][0] else node.name)
 
 
-def named(module: tvm.IRModule, names: Names) -> tvm.IRModule:
+def rename_variables(module: tvm.IRModule, names: Names) -> tvm.IRModule:
     """Return the module with the variables of `main` renamed."""
     result = module.clone()
     result["main"] = _Renamer(names).visit_expr(module["main"])

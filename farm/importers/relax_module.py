@@ -146,7 +146,7 @@ def suppress_output() -> Iterator[None]:
         logging.disable(before)
 
 
-def one_line(error: BaseException) -> str:
+def one_line_error(error: BaseException) -> str:
     """Return a foreign error's message on one line, shortened and without its backtrace."""
     words = " ".join(str(error).split("\nStack trace")[0].split("\nTraceback")[0].split())
     short = words if len(words) <= 2 * _END else f"{words[:_END]} ... {words[-_END:]}"

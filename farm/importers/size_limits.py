@@ -8,7 +8,7 @@ from math import prod
 import numpy as np
 
 from farm.errors import ModelError
-from farm.importers.archive_check import memory_bytes
+from farm.importers.archive_check import machine_memory_bytes
 from farm.types import TensorSpec
 
 
@@ -18,7 +18,7 @@ def check_size(what: str, tensor: str, shape: Iterable[int], item_bytes: int) ->
     `what` names the model, `tensor` the tensor in the message.
     """
     extents = [max(int(extent), 0) for extent in shape]
-    needed, memory = prod(extents) * item_bytes, memory_bytes()
+    needed, memory = prod(extents) * item_bytes, machine_memory_bytes()
     if needed > memory:
         why = (
             f"its shape {extents} takes {needed / 1e9:,.1f} GB, and this machine has "

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from farm.types import Model, shape_in_words
-from farm.types.python_source import is_python
+from farm.types import Model, describe_shape
+from farm.types.python_source import is_python_source
 
 if TYPE_CHECKING:
-    from farm.importers.imported_model import Imported
+    from farm.importers.imported_model import ImportedModel
 
 _OUTLINES = {".onnx": "farm.importers.onnx.summary", ".tflite": "farm.importers.tflite.summary"}
 
@@ -31,7 +31,7 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True)
-class Outline:
+class ModelSummary:
     """A model's summary.
 
     Inputs and outputs are text. `parameters` counts the weights' elements and `parameter_bytes`
@@ -47,16 +47,16 @@ class Outline:
     problems: tuple[Problem, ...] = ()
 
 
-def before_import(model: Model) -> Outline | None:
+def summarize_file(model: Model) -> ModelSummary | None:
     """Return the outline of an ONNX or TFLite file; None for formats that need an import."""
-    kind = "" if is_python(model.source) else Path(model.source).suffix.lower()
+    kind = "" if is_python_source(model.source) else Path(model.source).suffix.lower()
     if kind not in _OUTLINES:
         return None
-    outline: Outline = importlib.import_module(_OUTLINES[kind]).outline(model)
+    outline: ModelSummary = importlib.import_module(_OUTLINES[kind]).summarize(model)
     return outline
 
 
-def of_imported(model: Model, imported: Imported) -> Outline:
+def summarize_imported(model: Model, imported: ImportedModel) -> ModelSummary:
     """Return the outline of an imported model, with the Relax operators of its module."""
     from tvm import relax
 
@@ -67,13 +67,13 @@ def of_imported(model: Model, imported: Imported) -> Outline:
             operators[node.op.name.removeprefix("relax.").removeprefix("nn.")] += 1
 
     relax.analysis.post_order_visit(imported.module["main"], count)
-    return Outline(
+    return ModelSummary(
         source=model.source,
         inputs=tuple(
-            f"{spec.name} {spec.dtype} {shape_in_words(spec)}" for spec in imported.inputs
+            f"{spec.name} {spec.dtype} {describe_shape(spec)}" for spec in imported.inputs
         ),
         outputs=tuple(
-            f"{spec.name} {spec.dtype} {shape_in_words(spec)}" for spec in imported.outputs
+            f"{spec.name} {spec.dtype} {describe_shape(spec)}" for spec in imported.outputs
         ),
         parameters=sum(weight.size for weight in imported.weights),
         parameter_bytes=sum(weight.nbytes for weight in imported.weights),

@@ -12,7 +12,7 @@ import numpy as np
 from farm.errors import ModelError
 from farm.inputs.quantize import quantize_input
 from farm.regular_files import check_regular
-from farm.types import Preprocess, TensorSpec, shape_in_words
+from farm.types import Preprocess, TensorSpec, describe_shape
 
 if TYPE_CHECKING:
     import PIL.Image
@@ -128,7 +128,7 @@ def _image_size(spec: TensorSpec, layout: str, channels: int) -> tuple[str, int,
     wanted = f"[1, {channels}, H, W]" if layout == "NCHW" else f"[1, H, W, {channels}]"
     raise ModelError(
         (
-            f"input {spec.name} {shape_in_words(spec)} {spec.dtype} does not take an image of "
+            f"input {spec.name} {describe_shape(spec)} {spec.dtype} does not take an image of "
             f"{channels} channel{'s' if channels > 1 else ''}"
         ),
         f"the preprocessing of the model makes {layout} images: {wanted}",

@@ -15,7 +15,7 @@ from farm.errors import ModelError, did_you_mean
 from farm.inputs.images import Tell, read_image
 from farm.inputs.quantize import quantize_input
 from farm.regular_files import check_regular
-from farm.types import Preprocess, TensorSpec, shape_in_words
+from farm.types import Preprocess, TensorSpec, describe_shape
 
 if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
@@ -138,15 +138,15 @@ def _fit(array: Array, spec: TensorSpec, path: Path) -> Array:
     if not fits:
         raise ModelError(
             f"{path}: the array for {spec.name!r} has the wrong shape",
-            f"the model takes {shape_in_words(spec)}, the array is {list(array.shape)}",
+            f"the model takes {describe_shape(spec)}, the array is {list(array.shape)}",
             f"reshape it: array.reshape({list(spec.shape)})"
             if array.size == np.prod(spec.shape)
             else "feed what the model takes, or override the shape with --shape",
         )
-    return cast(array, spec, path)
+    return cast_losslessly(array, spec, path)
 
 
-def cast(array: Array, spec: TensorSpec, path: Path) -> Array:
+def cast_losslessly(array: Array, spec: TensorSpec, path: Path) -> Array:
     """Return the array in the input's dtype, if the cast is lossless.
 
     Floating-point numbers for a quantized input are quantized by its scale. Raises ModelError if
@@ -224,7 +224,7 @@ def unreadable_error(path: Path, error: Exception) -> ModelError:
 
 
 def _describe(spec: TensorSpec) -> str:
-    return f"{spec.name} {shape_in_words(spec)} {spec.dtype}"
+    return f"{spec.name} {describe_shape(spec)} {spec.dtype}"
 
 
 def _listed(arrays: dict[str, Array]) -> str:

@@ -6,5 +6,6 @@
     minmax                max and min reductions that are correct for infinities
     vector_math           exp, sigmoid, tanh and erf of float32 in vectorizable arithmetic
 
-Importers call `emit(builder, call)` of sort and minmax, and `recurrent.emit(builder, layer, ...)`.
+Importers call `emit(builder, call)` of sort and minmax, and
+`recurrent.emit_recurrent_layer(builder, layer, ...)`.
 """

@@ -45,7 +45,7 @@ _Q = (0.00023178952942442976, 0.02387168239293953, 0.4627715839702654, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class RecurrentLayer:
     """A recurrent layer: its cell, sizes and options.
 
     `activations` holds one tuple per direction, each with names of FUNCTIONS in the order of the
@@ -81,7 +81,9 @@ class Layer:
         return -(-self.hidden // self.lanes)
 
 
-def emit(builder: relax.BlockBuilder, layer: Layer, operands: Sequence[relax.Expr]) -> relax.Expr:
+def emit_recurrent_layer(
+    builder: relax.BlockBuilder, layer: RecurrentLayer, operands: Sequence[relax.Expr]
+) -> relax.Expr:
     """Emit the kernel of all steps of a layer; return the tuple of its results.
 
     The results are the output of each step [T, D, B, N*L] and the last state [D, B, N*L] (LSTM:
@@ -108,7 +110,7 @@ def emit(builder: relax.BlockBuilder, layer: Layer, operands: Sequence[relax.Exp
 
 
 def _program(
-    layer: Layer, inputs: Sequence[tirx.Buffer], outputs: Sequence[tirx.Buffer]
+    layer: RecurrentLayer, inputs: Sequence[tirx.Buffer], outputs: Sequence[tirx.Buffer]
 ) -> tirx.Stmt:
     """Return the TIR statement of the layer: the directions run in parallel."""
     with IRBuilder() as program, T.parallel(0, len(layer.backwards)) as direction:
@@ -128,7 +130,7 @@ class _Direction:
 
     def __init__(
         self,
-        layer: Layer,
+        layer: RecurrentLayer,
         inputs: Sequence[tirx.Buffer],
         outputs: Sequence[tirx.Buffer],
         index: int,

@@ -13,13 +13,13 @@ from tvm import tirx
 from farm.kernels.recurrent import INPUT_GATES_AXES, NAME, WEIGHTS_AXES
 
 
-def is_recurrence(kernel: tirx.PrimFunc) -> bool:
+def is_recurrent_layer(kernel: tirx.PrimFunc) -> bool:
     """Return whether the kernel is that of a recurrent layer."""
     block = getattr(kernel.body, "block", None)
     return block is not None and block.name_hint == NAME
 
 
-def operations(kernel: tirx.PrimFunc) -> int:
+def operation_count(kernel: tirx.PrimFunc) -> int:
     """Return the arithmetic operations of all steps: two per weight, step and sequence."""
     shapes = [[int(extent) for extent in buffer.shape] for buffer in kernel.params]
     (steps, batch, *_), weights = (

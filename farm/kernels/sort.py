@@ -14,7 +14,7 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T  # noqa: N812  (as everywhere in TVM)
 
 
-def emit(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+def emit_sort(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     """Emit the kernel of a relax.topk, relax.sort or relax.argsort; return its results."""
     name, data, attributes = call.op.name, call.args[0], call.attrs
     shape = [int(extent) for extent in data.ty.shape]
@@ -40,7 +40,7 @@ def emit(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     return {"values": values, "indices": indices}.get(wanted, relax.Tuple([values, indices]))
 
 
-EMIT = {"relax.topk": emit, "relax.sort": emit, "relax.argsort": emit}
+EMIT = {"relax.topk": emit_sort, "relax.sort": emit_sort, "relax.argsort": emit_sort}
 
 
 def _sorted(data: te.Tensor, count: int, descending: bool, dtype: str) -> list[te.Tensor]:

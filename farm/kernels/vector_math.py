@@ -112,7 +112,7 @@ def elementwise(function: Callable[[Expr], Expr]) -> Callable[[te.Tensor], te.Te
     )
 
 
-def bounded(intrinsic: str, bound: float) -> Callable[[te.Tensor], te.Tensor]:
+def max_or_min_with(intrinsic: str, bound: float) -> Callable[[te.Tensor], te.Tensor]:
     """Return a function of tensors that applies LLVM's "maximum" or "minimum" with `bound`.
 
     NaN stays NaN. On ARM this is one instruction, where TVM's own functions take three.

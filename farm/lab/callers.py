@@ -28,10 +28,10 @@ def caller_of(connection: socket.socket) -> Caller:
         connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
     )
     is_server = uid == os.geteuid()
-    return Caller(ownership.name_of(uid), is_server or uid == 0, is_server)
+    return Caller(ownership.user_name(uid), is_server or uid == 0, is_server)
 
 
-class Connections:
+class ControlConnections:
     """The connections to the control socket, and whose they are."""
 
     def __init__(self) -> None:

@@ -8,7 +8,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from farm.lab.care.health import Health
-from farm.lab.entities import Agent, BoardView, Event, Lease, LeaseRequest, Prospect, State
+from farm.lab.entities import (
+    AgentInfo,
+    BoardView,
+    Event,
+    Lease,
+    LeaseRequest,
+    LeaseState,
+    QueuePosition,
+)
 from farm.tracker.agent_messages import BoardState
 
 
@@ -27,14 +35,14 @@ def lease_from_json(body: Mapping[str, Any]) -> Lease:
     rest = {
         **_known(Lease, body),
         "request": request,
-        "state": State(body["state"]),
+        "state": LeaseState(body["state"]),
         "boards": tuple(body["boards"]),
     }
     return Lease(**rest)
 
 
-def shown_lease(
-    lease: Lease, prospect: Prospect | None = None, key: bool = False
+def lease_for_display(
+    lease: Lease, prospect: QueuePosition | None = None, key: bool = False
 ) -> dict[str, Any]:
     """Return a lease as people see it: flat, with its place in the queue, and without its key."""
     request = lease.request
@@ -61,8 +69,8 @@ def shown_lease(
     }
 
 
-def shown_board(
-    board: BoardView, address: str, agent: Agent | None = None, heard_s: float | None = None
+def board_for_display(
+    board: BoardView, address: str, agent: AgentInfo | None = None, heard_s: float | None = None
 ) -> dict[str, Any]:
     """Return a board as people see it. Its address is empty if it is away.
 

@@ -30,7 +30,7 @@ def parse_duration(text: str) -> float:
     return float(seconds)
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Return a duration in its two largest units, such as 1h30m."""
     left, parts = max(0, round(seconds)), []
     for unit, size in _UNITS.items():

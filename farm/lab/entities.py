@@ -12,7 +12,7 @@ RANKS = ("interactive", "ci", "batch")  # the classes of leases, the most urgent
 HOUR_S = 3600.0
 
 
-class State(Enum):
+class LeaseState(Enum):
     """Where a lease is in its life: it waits, is in force, or has ended in one of several ways."""
 
     QUEUED = "queued"
@@ -29,7 +29,7 @@ class State(Enum):
     @property
     def ended(self) -> bool:
         """Whether nothing can happen to the lease any more."""
-        return self not in (State.QUEUED, State.ACTIVE)
+        return self not in (LeaseState.QUEUED, LeaseState.ACTIVE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class Lease:
     request: LeaseRequest
     key: str
     asked_at: float
-    state: State = State.QUEUED
+    state: LeaseState = LeaseState.QUEUED
     granted_at: float | None = None
     ends_at: float | None = None
     ended_at: float | None = None
@@ -111,7 +111,7 @@ class Holding:
 
 
 @dataclass(frozen=True, slots=True)
-class Prospect:
+class QueuePosition:
     """A lease's place in the queue, from 1; why it waits.
 
     And when it has its boards at the latest.
@@ -141,7 +141,7 @@ class BoardView:
 
 
 @dataclass(slots=True)
-class Agent:
+class AgentInfo:
     """One of farm's agents: its board, its version, the boot of its system, and its last state."""
 
     board: str

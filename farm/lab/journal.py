@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from farm.errors import FarmError
+from farm.lab.board_records import FORGOTTEN_S, BoardRecord, record_from_json, record_to_json
 from farm.lab.codec import event_from_json, lease_from_json, lease_to_json
-from farm.lab.effects import MOST_ENDED, Effects, Past
-from farm.lab.entities import Event, Holding, Lease, State
-from farm.lab.records import FORGOTTEN_S, BoardRecord, record_from_json, record_to_json
-from farm.store.upsert import add, put
+from farm.lab.entities import Event, Holding, Lease, LeaseState
+from farm.lab.scheduler_effects import MOST_ENDED, RestoredState, SchedulerEffects
+from farm.store.upsert import insert_new, insert_or_replace
 from farm.types.postgres_url import is_postgres_url
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ _MOST_PRUNED = 500  # rows of a table at once
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class EndedSession:
     """A session of a board that has ended: of whom, for which lease (None: an implicit one)."""
 
     board: str
@@ -47,7 +47,7 @@ class Session:
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class BoardUse:
     """How long an owner had a board: by a lease, or for a session without one.
 
     No end: it still has.
@@ -62,18 +62,18 @@ class Stretch:
 
 
 @dataclass(slots=True)
-class Batch:
+class JournalBatch:
     """What is kept by one transaction."""
 
     leases: dict[int, Lease] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
     kinds: list[str] = field(default_factory=list)
     used: dict[str, tuple[float, float]] = field(default_factory=dict)
-    sessions: list[Session] = field(default_factory=list)
+    sessions: list[EndedSession] = field(default_factory=list)
     taken: list[Holding] = field(default_factory=list)
     boards: dict[str, BoardRecord] = field(default_factory=dict)
 
-    def add(self, effects: Effects) -> None:
+    def add(self, effects: SchedulerEffects) -> None:
         """Add what has changed; of a lease that changed twice, the last state counts."""
         self.leases.update(effects.leases)
         self.events += effects.events
@@ -117,7 +117,7 @@ def _tables() -> _Tables:
     """Return the tables of version 2."""
     from sqlalchemy import Column, Double, Index, Integer, MetaData, Table
 
-    from farm.store.database import ROW_NUMBER, Name
+    from farm.store.database import ROW_NUMBER, CodePointText
 
     known = MetaData()
 
@@ -125,7 +125,7 @@ def _tables() -> _Tables:
         return Column("number", ROW_NUMBER, primary_key=True, autoincrement=False)
 
     def texts(*names: str, key: bool = False) -> list[Column[str]]:
-        return [Column(name, Name, nullable=False, primary_key=key) for name in names]
+        return [Column(name, CodePointText, nullable=False, primary_key=key) for name in names]
 
     def times(*names: str, key: bool = False) -> list[Column[float]]:
         return [Column(name, Double, nullable=False, primary_key=key) for name in names]
@@ -199,14 +199,14 @@ class Journal:
         self._place = place
         self._holder = secrets.token_hex(16)
 
-    def open(self) -> Past:
+    def open(self) -> RestoredState:
         """Take the tables over from an earlier server, and return what it kept.
 
         Raises FarmError.
         """
         return self._database.change(self._take_over)
 
-    def write(self, batch: Batch) -> None:
+    def write(self, batch: JournalBatch) -> None:
         """Keep a batch: all of it, on disk at return.
 
         Raises FarmError, also if it was taken over.
@@ -237,7 +237,7 @@ class Journal:
         )
         return [event_from_json(json.loads(body)) for body in rows]
 
-    def stretches(self, since: float, most: int, board: str | None = None) -> list[Stretch]:
+    def stretches(self, since: float, most: int, board: str | None = None) -> list[BoardUse]:
         """Return who had which board after a time, the newest first.
 
         `most` leases and sessions of each sort.
@@ -261,7 +261,7 @@ class Journal:
                 *db.execute(alone.order_by(ran.c.since.desc()).limit(most)),
             ]
         )
-        return sorted((Stretch(*row) for row in found), key=lambda one: -one.since)
+        return sorted((BoardUse(*row) for row in found), key=lambda one: -one.since)
 
     @property
     def _database(self) -> Database:
@@ -277,11 +277,11 @@ class Journal:
         tables = _tables().server.metadata
         return Database(place, "the record of the lab", "leases", tables, (_add_boards,))
 
-    def _take_over(self, db: Connection) -> Past:
+    def _take_over(self, db: Connection) -> RestoredState:
         from sqlalchemy import func
 
         its = _tables()
-        put(db, its.server, [{"id": _THE_SERVER, "holder": self._holder}])
+        insert_or_replace(db, its.server, [{"id": _THE_SERVER, "holder": self._holder}])
         leases, events = its.leases, its.events
         ended_at = leases.c.ended_at
         live = leases.select().where(ended_at.is_(None)).order_by(leases.c.number)
@@ -291,7 +291,7 @@ class Journal:
             .order_by(leases.c.number.desc())
             .limit(MOST_ENDED)
         )
-        return Past(
+        return RestoredState(
             [_lease(row.body) for row in db.execute(live)],
             [_lease(row.body) for row in db.execute(ended)][::-1],
             list(db.execute(its.kinds.select()).scalars()),
@@ -349,17 +349,17 @@ class Journal:
                 "stop one of them, or give it a store of its own",
             )
 
-    def _write(self, db: Connection, batch: Batch) -> None:
+    def _write(self, db: Connection, batch: JournalBatch) -> None:
         its = _tables()
         self._ensure_ours(db)
-        put(db, its.leases, [_row(lease) for lease in batch.leases.values()])
-        put(db, its.holdings, [dataclasses.asdict(one) for one in batch.taken])
+        insert_or_replace(db, its.leases, [_row(lease) for lease in batch.leases.values()])
+        insert_or_replace(db, its.holdings, [dataclasses.asdict(one) for one in batch.taken])
         holdings = [row for lease in batch.leases.values() for row in _holdings(lease)]
-        put(
+        insert_or_replace(
             db, its.holdings, [row for row in holdings if row["until"] is not None]
         )  # given back, before lent again
-        put(db, its.holdings, [row for row in holdings if row["until"] is None])
-        add(
+        insert_or_replace(db, its.holdings, [row for row in holdings if row["until"] is None])
+        insert_new(
             db,
             its.events,
             [
@@ -367,8 +367,8 @@ class Journal:
                 for one in batch.events
             ],
         )
-        add(db, its.kinds, [{"kind": kind} for kind in dict.fromkeys(batch.kinds)])
-        put(
+        insert_new(db, its.kinds, [{"kind": kind} for kind in dict.fromkeys(batch.kinds)])
+        insert_or_replace(
             db,
             its.usage,
             [
@@ -376,8 +376,8 @@ class Journal:
                 for owner, (board_s, at) in batch.used.items()
             ],
         )
-        add(db, its.sessions, _sessions(batch.sessions))
-        put(
+        insert_new(db, its.sessions, _sessions(batch.sessions))
+        insert_or_replace(
             db,
             its.boards,
             [
@@ -407,7 +407,7 @@ def _row(lease: Lease) -> dict[str, Any]:
 
 
 def _holdings(lease: Lease) -> list[dict[str, Any]]:
-    if lease.state is State.QUEUED:
+    if lease.state is LeaseState.QUEUED:
         return []
     return [
         {
@@ -420,5 +420,5 @@ def _holdings(lease: Lease) -> list[dict[str, Any]]:
     ]
 
 
-def _sessions(sessions: Sequence[Session]) -> list[dict[str, Any]]:
+def _sessions(sessions: Sequence[EndedSession]) -> list[dict[str, Any]]:
     return [dataclasses.asdict(one) for one in sessions]

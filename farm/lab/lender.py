@@ -17,31 +17,31 @@ from typing import Protocol
 
 from farm import ownership
 from farm.errors import UsageError
-from farm.lab.effects import Effects
-from farm.lab.entities import Agent, Event, KnownBoard, Lease, LeaseRequest, Rules, State
-from farm.lab.records import OpenSession, Records
+from farm.lab.board_records import BoardRecords, OpenSession
+from farm.lab.board_sessions import OpenSessions, SessionEnd
+from farm.lab.entities import AgentInfo, Event, KnownBoard, Lease, LeaseRequest, LeaseState, Rules
+from farm.lab.journal_writer import JournalWriter
 from farm.lab.scheduler import LeaseScheduler
-from farm.lab.sessions import SessionEnd, Sessions
-from farm.lab.writer import Writer
+from farm.lab.scheduler_effects import SchedulerEffects
 from farm.metrics import Histogram
 from farm.tracker.agent_messages import (
     HEARTBEAT_S,
     AgentHello,
+    AgentRequests,
     BoardSession,
     Heartbeat,
     SessionEnded,
-    Wishes,
 )
 from farm.tracker.scheduler import (
     Grant,
+    KeyQueue,
     Offer,
-    Queue,
     Refusal,
-    Scheduler,
-    Server,
+    ServerInfo,
     Summary,
     TooManyError,
-    Waiting,
+    TrackerScheduler,
+    WaitingRequest,
 )
 
 MOST_REQUESTS = 256  # of one connection that wait
@@ -49,7 +49,7 @@ _SILENT_BEATS = 2.5  # without a word for so many heartbeats a board is silent: 
 _MOST_KEYS = 1 << 16  # before those of leases that are forgotten are looked for
 
 
-class Deliver(Protocol):
+class AnswerDelivery(Protocol):
     """Whoever answers the tracker's clients."""
 
     def __call__(self, grants: Iterable[Grant], refusals: Iterable[Refusal] = ()) -> None:
@@ -60,12 +60,12 @@ class Deliver(Protocol):
 class _Request:
     """A request that waits: for its implicit lease, or for a board of a lease that it knows."""
 
-    waiting: Waiting
+    waiting: WaitingRequest
     lease: int
     implicit: bool
 
 
-class Keeper(Protocol):
+class HealthCare(Protocol):
     """Whoever looks after the health of boards."""
 
     def before_idle(self, board: str, had_session: bool) -> None:
@@ -82,7 +82,7 @@ class Keeper(Protocol):
 
 
 class LabLender:
-    """The lab's side of TVM's tracker protocol; `tracker.server.Lender` and `Agents` are its form.
+    """The lab's side of TVM's tracker protocol: a `BoardLender` and an `AgentHandler`.
 
     `clock` is the time of leases. `tell` gets what was kept: leases that changed, and events.
     """
@@ -90,25 +90,25 @@ class LabLender:
     def __init__(
         self,
         scheduler: LeaseScheduler,
-        writer: Writer,
+        writer: JournalWriter,
         rules: Rules,
         inventory: Iterable[KnownBoard],
         clock: Callable[[], float],
         tell: Callable[[list[Lease], list[Event]], None],
-        records: Records | None = None,
+        records: BoardRecords | None = None,
         heartbeat_s: float = HEARTBEAT_S,
     ) -> None:
         self.scheduler = scheduler
-        self.deliver: Deliver = _nobody
+        self.deliver: AnswerDelivery = _nobody
         self.hang_up: Callable[[int, str], None] = lambda _peer, _why: None
         self.connection_of: Callable[[int], ownership.Connection | None] = lambda _peer: None
-        self.records = records or Records(())
-        self.sessions = Sessions(scheduler, writer, self.records, rules, clock)
-        self.keeper: Keeper | None = None
+        self.records = records or BoardRecords(())
+        self.sessions = OpenSessions(scheduler, writer, self.records, rules, clock)
+        self.keeper: HealthCare | None = None
         self.endings: Counter[tuple[str, str]] = Counter()  # of sessions, by kind and how
         self.silent_s = _SILENT_BEATS * heartbeat_s  # without a word, after which a board is
         self._now: float | None = None  # of the tracker
-        self._agents: dict[int, Agent] = {}  # by peer
+        self._agents: dict[int, AgentInfo] = {}  # by peer
         self._silent: set[str] = set()  # boards that have not been heard for long
         self._gone: dict[str, float] = {}  # boards of leases that hung up, since when
         self._writer = writer
@@ -120,7 +120,7 @@ class LabLender:
         self._listed = frozenset(one.name for one in known)
         self._places = {one.name: one.address for one in known}  # where boards serve
         self._connections = (
-            Scheduler()
+            TrackerScheduler()
         )  # without any request: who is connected, and what they offer
         self._numbers = itertools.count(1)
         self._offers: dict[str, Offer] = {}  # open ones, by board
@@ -190,7 +190,7 @@ class LabLender:
         peer = self.peer_of(board)
         return None if peer is None else self.connection_of(peer)
 
-    def agent(self, board: str) -> Agent | None:
+    def agent(self, board: str) -> AgentInfo | None:
         """Return the agent of a board; None for TVM's own server, and one that is away."""
         return self._agents.get(self._peer_of.get(board, -1))
 
@@ -228,7 +228,7 @@ class LabLender:
             self._gone[board] = last_word if agent or self._now is None else self._now
         self.settle()
 
-    def register(self, peer: int, server: Server) -> int | None:
+    def register(self, peer: int, server: ServerInfo) -> int | None:
         """Note what a server says of itself; return the older connection of the same server."""
         return self._connections.register(peer, server)
 
@@ -260,12 +260,12 @@ class LabLender:
 
     def request(
         self, peer: int, key: str, priority: float, now: float
-    ) -> tuple[Waiting, list[Grant]]:
+    ) -> tuple[WaitingRequest, list[Grant]]:
         """Take in a request, which is answered by `deliver`. Raises TooManyError."""
         if len(self._requests.get(peer, ())) >= MOST_REQUESTS:
             raise TooManyError(f"more than {MOST_REQUESTS} requests at once")
         del now  # leases have a clock of their own
-        waiting = Waiting(next(self._numbers), peer, key, priority)
+        waiting = WaitingRequest(next(self._numbers), peer, key, priority)
         if (number := self._keys.get(key)) is not None:
             self._request_of_lease(waiting, number)
         else:
@@ -290,7 +290,7 @@ class LabLender:
         """Return whether a key is of a lease, or of a kind that is known."""
         return key in self._keys or self.scheduler.knows_kind(key)
 
-    def refuse_unknown(self, request: Waiting) -> Refusal | None:
+    def refuse_unknown(self, request: WaitingRequest) -> Refusal | None:
         """Give up a request that still waits for a kind that no board has had."""
         ours = self._requests.get(request.peer)
         found = ours.get(request.number) if ours else None
@@ -307,7 +307,9 @@ class LabLender:
 
     def summary(self, now: float) -> Summary:
         """Return the queues by kind, and the servers that are connected."""
-        queues = {kind: Queue(*self.scheduler.counts(kind)) for kind in self.scheduler.wanted_kinds}
+        queues = {
+            kind: KeyQueue(*self.scheduler.counts(kind)) for kind in self.scheduler.wanted_kinds
+        }
         return Summary(queues, self._connections.summary(now).servers)
 
     # of farm's agents
@@ -316,14 +318,14 @@ class LabLender:
         """Return whether a peer is an agent."""
         return peer in self._agents
 
-    def hello(self, peer: int, server: Server, hello: AgentHello, now: float) -> None:
+    def hello(self, peer: int, server: ServerInfo, hello: AgentHello, now: float) -> None:
         """Take in an agent that has registered. One that has a session is joined with its lease."""
         address = f"{server.host}:{server.port}"
         board = self._name_of_agent(peer, server.key, address, hello)
         self._now = now
         self._boards_of.setdefault(peer, set()).add(board)
         self._peer_of[board] = peer
-        self._agents[peer] = Agent(board, server.key, hello.version, hello.boot)
+        self._agents[peer] = AgentInfo(board, server.key, hello.version, hello.boot)
         self._places[board] = address
         self._gone.pop(board, None)
         self.scheduler.board_came(board, server.key, self._clock())
@@ -332,16 +334,16 @@ class LabLender:
             self._join(board, server.key, hello.session)
         self.settle()
 
-    def heartbeat(self, peer: int, heartbeat: Heartbeat) -> Wishes:
+    def heartbeat(self, peer: int, heartbeat: Heartbeat) -> AgentRequests:
         """Take in the whole state of a board; return what its agent is to do."""
         agent = self._agents[peer]
         agent.state = heartbeat.state
         if heartbeat.session is None:
-            return Wishes(hold=self._holds(agent.board))
+            return AgentRequests(hold=self._holds(agent.board))
         self._join(agent.board, agent.kind, heartbeat.session)
-        return Wishes(self.sessions.to_end(agent.board, heartbeat.session))
+        return AgentRequests(self.sessions.to_end(agent.board, heartbeat.session))
 
-    def session_ended(self, peer: int, ended: SessionEnded) -> Wishes:
+    def session_ended(self, peer: int, ended: SessionEnded) -> AgentRequests:
         """Take in how a session has ended; return what the agent is to do."""
         agent = self._agents[peer]
         self.endings[agent.kind, ended.how] += 1
@@ -353,7 +355,7 @@ class LabLender:
             self.sessions.end(agent.board)
             self.settle()
         self.sessions.note_end(ended.match_key, SessionEnd(agent.board, ended.how, fault))
-        return Wishes(hold=self._holds(agent.board))
+        return AgentRequests(hold=self._holds(agent.board))
 
     # inside
 
@@ -481,7 +483,7 @@ class LabLender:
         other = self._peer_of.get(board)
         return other is None or self._connections.origin(other) == self._connections.origin(peer)
 
-    def _request_of_kind(self, waiting: Waiting) -> None:
+    def _request_of_kind(self, waiting: WaitingRequest) -> None:
         owner = f"address:{self._connections.origin(waiting.peer)}"
         rank = self._rules.implicit_rank
         for_s = self._rules.classes[rank].longest_s
@@ -495,7 +497,7 @@ class LabLender:
             return
         self._wait(_Request(waiting, lease.number, implicit=True))
 
-    def _request_of_lease(self, waiting: Waiting, number: int) -> None:
+    def _request_of_lease(self, waiting: WaitingRequest, number: int) -> None:
         try:
             lease = self.scheduler.lease(number)
         except UsageError as exc:
@@ -528,7 +530,7 @@ class LabLender:
         self.scheduler.board_busy(board)
         self._say([Grant(request.waiting.peer, offer)], [])
 
-    def _of_effects(self, effects: Effects) -> tuple[list[Grant], list[Refusal]]:
+    def _of_effects(self, effects: SchedulerEffects) -> tuple[list[Grant], list[Refusal]]:
         """Return the answers to requests that leases which began or ended bring."""
         grants, refusals = [], []
         for lease in effects.ended:
@@ -582,8 +584,10 @@ def _is_loopback(origin: str) -> bool:
         return False
 
 
-def _refusal(waiting: Waiting, lease: Lease) -> Refusal:
-    state = "was released" if lease.state is State.RELEASED else f"has ended: {lease.state.value}"
+def _refusal(waiting: WaitingRequest, lease: Lease) -> Refusal:
+    state = (
+        "was released" if lease.state is LeaseState.RELEASED else f"has ended: {lease.state.value}"
+    )
     return Refusal(
         waiting.peer,
         waiting.key,

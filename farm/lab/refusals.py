@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from farm.errors import DeviceError, UsageError, did_you_mean
-from farm.lab.durations import duration
+from farm.lab.durations import format_duration
 from farm.lab.entities import RANKS, Caller, Lease, LeaseClass, LeaseRequest
 
 
@@ -49,13 +49,13 @@ def too_long(
     for_s: float, rank: str, longest: LeaseClass, lease: Lease | None = None
 ) -> UsageError:
     """Return the error for a duration beyond the class: of a new lease, or of one in force."""
-    what = f"{duration(for_s)} is too long for a lease of class {rank}"
+    what = f"{format_duration(for_s)} is too long for a lease of class {rank}"
     fix = (
         f"give lease {lease.number} back when it ends, and lease anew"
         if lease
-        else f"--for {duration(longest.longest_s)}"
+        else f"--for {format_duration(longest.longest_s)}"
     )
-    return UsageError(what, f"its longest is {duration(longest.longest_s)}", fix)
+    return UsageError(what, f"its longest is {format_duration(longest.longest_s)}", fix)
 
 
 def too_many_boards(count: int, rank: str, longest: LeaseClass) -> UsageError:
@@ -72,7 +72,7 @@ def queue_full(owner: str, most: int) -> UsageError:
     return UsageError("no more leases can wait", why, "farm lab leases, and end some of them")
 
 
-def ended(lease: Lease) -> DeviceError:
+def lease_ended(lease: Lease) -> DeviceError:
     """Return the error for a lease that has ended."""
     why = f"{lease.state.value}{f': {lease.why}' if lease.why else ''}"
     return DeviceError(
@@ -80,7 +80,7 @@ def ended(lease: Lease) -> DeviceError:
     )
 
 
-def waits(lease: Lease) -> UsageError:
+def lease_still_waits(lease: Lease) -> UsageError:
     """Return the error for a lease that has no boards yet."""
     why = "only a lease that has its boards can be extended"
     return UsageError(f"lease {lease.number} is still in the queue", why, "farm lab leases")
@@ -92,7 +92,7 @@ def has_no_boards(lease: Lease) -> UsageError:
     return UsageError(f"lease {lease.number} is still in the queue", why, "farm lab leases")
 
 
-def not_the_door(caller: Caller) -> UsageError:
+def not_allowed_to_impersonate(caller: Caller) -> UsageError:
     """Return the error for a caller who says the name of another."""
     why = f"the server's own account alone may do that, and this is {caller.name}"
     return UsageError("only the lab's door speaks for others", why, "ask under your own name")
@@ -104,7 +104,7 @@ def not_an_administrator(caller: Caller) -> UsageError:
     return UsageError("only an administrator can do that", why, "run it as the server's account")
 
 
-def no_user(name: str) -> UsageError:
+def invalid_user_name(name: str) -> UsageError:
     """Return the error for a name that no user can have."""
     why = "a name is a small letter, then at most 31 of a-z, 0-9, '_', '-' and '.'"
     return UsageError(f"{name[:100]!r} is no name of a user", why, "for example alice")
@@ -118,14 +118,14 @@ def too_many_connections(name: str = "", count: int = 0) -> DeviceError:
     return DeviceError("no more connections", why, "end some sessions, or wait for their end")
 
 
-def no_lease(number: int) -> UsageError:
+def unknown_lease(number: int) -> UsageError:
     """Return the error for a lease that there is not."""
     return UsageError(
         f"there is no lease {number}", "it never was, or it ended long ago", "farm lab leases"
     )
 
 
-def anothers(lease: Lease) -> UsageError:
+def lease_of_another(lease: Lease) -> UsageError:
     """Return the error for the lease of another."""
     why = f"it belongs to {lease.request.owner}; only its owner and administrators can change it"
     return UsageError(f"lease {lease.number} is not yours", why, "farm lab leases")

@@ -12,7 +12,7 @@ MOST_KINDS = 1000
 
 
 @dataclass(slots=True)
-class Board:
+class RegisteredBoard:
     """A board. `listed` is one of the inventory.
 
     `idle` is one that has said that it has no session. `hushed` is one that has not been heard as
@@ -37,7 +37,7 @@ class Board:
 
 
 @dataclass(slots=True)
-class Kind:
+class BoardKind:
     """The boards of a kind and the leases that wait for it.
 
     `free` has the least recently used first.
@@ -46,8 +46,8 @@ class Kind:
     """
 
     known: bool = False
-    boards: dict[str, Board] = field(default_factory=dict)
-    free: OrderedDict[str, Board] = field(default_factory=OrderedDict)
+    boards: dict[str, RegisteredBoard] = field(default_factory=dict)
+    free: OrderedDict[str, RegisteredBoard] = field(default_factory=OrderedDict)
     queue: OrderedDict[int, Lease] = field(default_factory=OrderedDict)
 
 
@@ -56,25 +56,27 @@ class Registry:
 
     def __init__(self, kinds: Iterable[str], inventory: Iterable[KnownBoard]) -> None:
         self.new_kinds: list[str] = []
-        self.boards: dict[str, Board] = {}
-        self.kinds: OrderedDict[str, Kind] = OrderedDict((kind, Kind(True)) for kind in kinds)
+        self.boards: dict[str, RegisteredBoard] = {}
+        self.kinds: OrderedDict[str, BoardKind] = OrderedDict(
+            (kind, BoardKind(True)) for kind in kinds
+        )
         for one in inventory:
             self.board(one.name, one.kind, one.tags).listed = True
 
-    def board(self, name: str, kind: str, tags: tuple[str, ...] = ()) -> Board:
+    def board(self, name: str, kind: str, tags: tuple[str, ...] = ()) -> RegisteredBoard:
         """Return a board, which is made if it is new."""
         board = self.boards.get(name)
         if board is None:
-            board = self.boards[name] = Board(name, kind, tags)
+            board = self.boards[name] = RegisteredBoard(name, kind, tags)
             self.kind(kind).boards[name] = board
         return board
 
-    def kind(self, name: str) -> Kind:
+    def kind(self, name: str) -> BoardKind:
         """Return a kind that a board has.
 
         A new one may displace one of very many that nothing holds.
         """
-        kind = self.kinds.setdefault(name, Kind())
+        kind = self.kinds.setdefault(name, BoardKind())
         if not kind.known:
             kind.known = True
             self.new_kinds.append(name)
@@ -95,7 +97,7 @@ class Registry:
         """Return whether a board of the kind is there, or has been."""
         return kind in self.kinds and self.kinds[kind].known
 
-    def refresh(self, board: Board) -> None:
+    def refresh(self, board: RegisteredBoard) -> None:
         """Note whether a board is free, after a change."""
         free = self.kinds[board.kind].free
         if (
@@ -107,7 +109,7 @@ class Registry:
         else:
             free.pop(board.name, None)
 
-    def forget(self, board: Board) -> None:
+    def forget(self, board: RegisteredBoard) -> None:
         """Forget a board that is away, and neither leased nor in the inventory."""
         if not (board.listed or board.present or board.lease is not None):
             self.boards.pop(board.name, None)
@@ -115,7 +117,7 @@ class Registry:
 
     def queue(self, lease: Lease) -> None:
         """Let a lease wait for its kind, or note that it has changed."""
-        self.kinds.setdefault(lease.request.kind, Kind()).queue[lease.number] = lease
+        self.kinds.setdefault(lease.request.kind, BoardKind()).queue[lease.number] = lease
 
     def leave_queue(self, lease: Lease) -> None:
         """Let a lease wait no longer.

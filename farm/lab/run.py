@@ -14,24 +14,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from farm import ownership
-from farm.config.profiles import shipped
+from farm.config.profiles import built_in_profiles
 from farm.errors import DeviceError, FarmError, UsageError
-from farm.lab.care import keeper, notices
-from farm.lab.care.keeper import HealthKeeper
+from farm.lab.board_records import BoardRecords
+from farm.lab.care import health_keeper, notices
+from farm.lab.care.health_keeper import HealthKeeper
 from farm.lab.care.notices import Notifier
-from farm.lab.control import MOST_LINE_BYTES, Control
-from farm.lab.durations import duration
+from farm.lab.control_socket import MOST_LINE_BYTES, ControlSocket
+from farm.lab.durations import format_duration
 from farm.lab.entities import Event, Lease
-from farm.lab.inventory import SOCKET_MODES, LabSettings
 from farm.lab.journal import Journal
+from farm.lab.journal_writer import JournalWriter
+from farm.lab.lab_toml import SOCKET_MODES, LabSettings
 from farm.lab.lender import LabLender
-from farm.lab.records import Records
 from farm.lab.scheduler import LeaseScheduler
-from farm.lab.writer import Writer
 from farm.lab_client.client import SOCKET
 from farm.processes import signals
-from farm.tracker import Settings, listen
-from farm.tracker.admission import within_open_files
+from farm.tracker import TrackerSettings, listen
+from farm.tracker.admission import limits_within_open_files
 from farm.tracker.listening import BACKLOG
 from farm.tracker.metrics_page import MetricsPage, serve_metrics
 from farm.tracker.server import TrackerServer
@@ -45,7 +45,7 @@ _BESIDE = 1024  # connections to the control socket and to the page
 
 
 @dataclass(frozen=True, slots=True)
-class LabPlace:
+class LabListenAddresses:
     """The folder of the lab's files, and where to listen for TVM's clients; port 0 is any.
 
     A client of TVM's that asks for a kind that no board has had is refused after `unknown_key_s`.
@@ -55,7 +55,7 @@ class LabPlace:
     folder: Path
     host: str
     port: int
-    unknown_key_s: float = Settings().unknown_key_s
+    unknown_key_s: float = TrackerSettings().unknown_key_s
     metrics_port: int | None = None
 
 
@@ -67,14 +67,14 @@ class LabServer:
         loop: asyncio.AbstractEventLoop,
         settings: LabSettings,
         journal: Journal,
-        place: LabPlace,
+        place: LabListenAddresses,
         say: Callable[[str], None],
         failed: Callable[[FarmError], None],
     ) -> None:
         past, now = journal.open(), time.time()
         self.journal = journal
         self._loop = loop
-        self._writer = Writer(loop, journal, failed)
+        self._writer = JournalWriter(loop, journal, failed)
         scheduler = LeaseScheduler(settings.rules, settings.boards, past, now)
         self.lender = LabLender(
             scheduler,
@@ -83,15 +83,15 @@ class LabServer:
             settings.boards,
             time.time,
             self._tell,
-            Records(past.boards),
+            BoardRecords(past.boards),
             settings.heartbeat_s,
         )
         self.tracker = TrackerServer(
             loop,
-            Settings(
+            TrackerSettings(
                 place.unknown_key_s,
                 settings.heartbeat_s,
-                within_open_files(Settings().limits, _BESIDE),
+                limits_within_open_files(TrackerSettings().limits, _BESIDE),
             ),
             say,
             self.lender,
@@ -100,7 +100,7 @@ class LabServer:
         self.lender.hang_up = self.tracker.hang_up
         self.lender.connection_of = self.tracker.connection_of
         self.lender.deliver = self.tracker.deliver
-        self.control = Control(
+        self.control = ControlSocket(
             self.lender,
             journal,
             self._writer,
@@ -116,9 +116,9 @@ class LabServer:
             place.folder,
             lambda key: f"tracker://{f'[{host}]' if ':' in host else host}:{place.port}/{key}",
             time.time,
-            lambda kind: kind if kind in shipped() else "",
+            lambda kind: kind if kind in built_in_profiles() else "",
         )
-        keeper.remove_old(place.folder)
+        health_keeper.remove_old_check_folders(place.folder)
         notices.remove_old(place.folder)
         self.lender.keeper = self.control.keeper = self.keeper
         self.notifier = Notifier(scheduler, settings.notify, place.folder, time.time, say)
@@ -149,7 +149,7 @@ class LabServer:
         """Note that the server has started, and for how long there was none."""
         before = self._alive.stat().st_mtime if self._alive.exists() else None
         away_s = 0.0 if before is None else max(0.0, now - before)
-        detail = "" if before is None else f"after {duration(away_s)} without a server"
+        detail = "" if before is None else f"after {format_duration(away_s)} without a server"
         self.lender.scheduler.note("server-started", now, "", None, "farm", detail)
         if away_s >= _DOWN_S:
             self.notifier.down(away_s)
@@ -181,7 +181,7 @@ class _Ending:
 
 def serve(
     settings: LabSettings,
-    place: LabPlace,
+    place: LabListenAddresses,
     announce: Callable[[str, int, Path], None],
     say: Callable[[str], None],
     beside: Beside | None = None,
@@ -205,7 +205,7 @@ def serve(
         path = place.folder / SOCKET
         people = held.enter_context(listen_unix(path, SOCKET_MODES[settings.people]))
         loop = held.enter_context(contextlib.closing(asyncio.new_event_loop()))
-        signals.stop(loop)
+        signals.stop_loop_on_signal(loop)
 
         def failed(error: FarmError) -> None:
             ending.errors.append(error)
@@ -232,11 +232,11 @@ def serve(
             loop.run_until_complete(around.enter_async_context(beside(lab)))
         announce(place.host, port, path)
         try:
-            signals.check()
+            signals.raise_if_stopped()
             loop.run_forever()
             if ending.errors:
                 raise ending.errors[0]
-            signals.check()
+            signals.raise_if_stopped()
         finally:
             loop.run_until_complete(around.aclose())
             for server in servers:

@@ -1,8 +1,8 @@
 """Who has which board, and for how long: pure and synchronous; the time is an argument.
 
 A board that is idle has said so, and nothing here assumes it (a board whose lease has ended may
-still have a session). What is changed is collected in `Effects`, which the caller takes, keeps and
-then acts on.
+still have a session). What is changed is collected in `SchedulerEffects`, which the caller takes,
+keeps and then acts on.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
 from farm.lab import refusals
-from farm.lab.effects import MOST_ENDED, Effects, Past
 from farm.lab.entities import (
     BoardView,
     Caller,
@@ -21,12 +20,13 @@ from farm.lab.entities import (
     KnownBoard,
     Lease,
     LeaseRequest,
-    Prospect,
+    LeaseState,
+    QueuePosition,
     Rules,
-    State,
 )
-from farm.lab.order import Turn, Usage, surely_by, turn
-from farm.lab.registry import Board, Kind, Registry
+from farm.lab.queue_order import DecayingUsage, Turn, guaranteed_start, queue_order
+from farm.lab.registry import BoardKind, RegisteredBoard, Registry
+from farm.lab.scheduler_effects import MOST_ENDED, RestoredState, SchedulerEffects
 
 
 class LeaseScheduler:
@@ -36,13 +36,13 @@ class LeaseScheduler:
         self,
         rules: Rules,
         inventory: Iterable[KnownBoard] = (),
-        past: Past | None = None,
+        past: RestoredState | None = None,
         now: float = 0.0,
     ) -> None:
-        past = past or Past()
-        self.effects = Effects()
+        past = past or RestoredState()
+        self.effects = SchedulerEffects()
         self._rules = rules
-        self._usage = Usage(rules.half_life_s)
+        self._usage = DecayingUsage(rules.half_life_s)
         self._registry = Registry(past.kinds, inventory)
         self._live: dict[int, Lease] = {}
         self._timed: dict[int, None] = {}  # explicit leases, which have ends
@@ -62,10 +62,10 @@ class LeaseScheduler:
         for lease in past.leases:
             self._resume(lease, now)
 
-    def take(self) -> Effects:
+    def take(self) -> SchedulerEffects:
         """Return what has changed since the last call."""
         self.effects.kinds, self._registry.new_kinds = self._registry.new_kinds, []
-        taken, self.effects = self.effects, Effects()
+        taken, self.effects = self.effects, SchedulerEffects()
         return taken
 
     # boards
@@ -83,7 +83,7 @@ class LeaseScheduler:
         board = self._registry.boards[name]
         lease = self._holder_of(board)
         if lease is not None and lease.request.implicit:
-            self._end(lease, State.RELEASED, now)
+            self._end(lease, LeaseState.RELEASED, now)
         board.idle, board.held = True, False
         self._registry.refresh(board)
         self._match(kind, now)
@@ -100,7 +100,7 @@ class LeaseScheduler:
         board.held = held and not board.idle
         lease = self._holder_of(board)
         if board.held and lease is not None and lease.request.implicit:  # no offer will end it
-            self._end(lease, State.RELEASED, now)
+            self._end(lease, LeaseState.RELEASED, now)
 
     def board_hushed(self, name: str) -> None:
         """Note that a board has not been heard as it should: it is not lent."""
@@ -159,7 +159,7 @@ class LeaseScheduler:
         implicit = lease is not None and lease.request.implicit
         self._event("board-silent", now, None if implicit else lease, board=name, detail=why)
         if lease is not None and implicit:
-            self._end(lease, State.LOST, now, f"its board is silent: {why}")
+            self._end(lease, LeaseState.LOST, now, f"its board is silent: {why}")
         elif lease is not None:
             self._lose(lease, name, why, now)
 
@@ -186,7 +186,7 @@ class LeaseScheduler:
         implicit = lease is None or lease.request.implicit
         self._event("board-gone", now, None if implicit else lease, board=name)
         if lease is not None and lease.request.implicit:
-            self._end(lease, State.LOST, now, "its board hung up")
+            self._end(lease, LeaseState.LOST, now, "its board hung up")
         self._registry.forget(board)
 
     def knows_kind(self, kind: str) -> bool:
@@ -242,7 +242,7 @@ class LeaseScheduler:
             request,
             "",
             now,
-            State.ACTIVE,
+            LeaseState.ACTIVE,
             granted_at=now,
             ends_at=now + request.for_s,
             heard_at=now,
@@ -263,7 +263,7 @@ class LeaseScheduler:
         """Note that a lease's owner is alive. Raises DeviceError if the lease has ended."""
         lease = dataclasses.replace(self._owned(number, caller), heard_at=now)
         self._live[number] = lease
-        if lease.state is State.QUEUED:
+        if lease.state is LeaseState.QUEUED:
             self._registry.queue(lease)
         return lease
 
@@ -274,7 +274,7 @@ class LeaseScheduler:
             lease, request=dataclasses.replace(lease.request, heartbeat_s=None), heard_at=now
         )
         self._put(lease)
-        if lease.state is State.QUEUED:
+        if lease.state is LeaseState.QUEUED:
             self._registry.queue(lease)
         return lease
 
@@ -282,7 +282,7 @@ class LeaseScheduler:
         """Move a lease's hard end. Raises UsageError beyond what the class allows."""
         lease = self._owned(number, caller)
         if lease.granted_at is None or lease.ends_at is None:
-            raise refusals.waits(lease)
+            raise refusals.lease_still_waits(lease)
         longest = self._rules.classes[lease.request.rank]
         ends_at = lease.ends_at + by_s
         if ends_at - lease.granted_at > longest.longest_s:
@@ -295,10 +295,10 @@ class LeaseScheduler:
     def end(self, number: int, caller: Caller, now: float, why: str = "") -> Lease:
         """End a lease: give its boards back, or leave the queue. Of another's: revoke it."""
         lease = self._owned(number, caller, for_admin=True)
-        mine = State.CANCELLED if lease.state is State.QUEUED else State.RELEASED
+        mine = LeaseState.CANCELLED if lease.state is LeaseState.QUEUED else LeaseState.RELEASED
         ended = self._end(
             lease,
-            mine if caller.name == lease.request.owner else State.REVOKED,
+            mine if caller.name == lease.request.owner else LeaseState.REVOKED,
             now,
             why,
             caller.name,
@@ -309,8 +309,8 @@ class LeaseScheduler:
     def withdraw(self, number: int, now: float) -> None:
         """Take an implicit lease out of the queue: its client hung up, or is refused."""
         lease = self._live.get(number)
-        if lease is not None and lease.state is State.QUEUED:
-            self._end(lease, State.CANCELLED, now)
+        if lease is not None and lease.state is LeaseState.QUEUED:
+            self._end(lease, LeaseState.CANCELLED, now)
             self._match(lease.request.kind, now)
 
     def tick(self, now: float) -> None:
@@ -318,21 +318,24 @@ class LeaseScheduler:
         for lease in [self._live[number] for number in self._timed]:
             request = lease.request
             if lease.ends_at is not None and now >= lease.ends_at:
-                self._end(lease, State.EXPIRED, now)
+                self._end(lease, LeaseState.EXPIRED, now)
             elif request.heartbeat_s is not None and now - lease.heard_at > request.heartbeat_s:
                 self._end(
-                    lease, State.ABANDONED, now, f"no heartbeat for {request.heartbeat_s:.0f} s"
+                    lease,
+                    LeaseState.ABANDONED,
+                    now,
+                    f"no heartbeat for {request.heartbeat_s:.0f} s",
                 )
             elif (
-                lease.state is State.QUEUED
+                lease.state is LeaseState.QUEUED
                 and request.wait_s is not None
                 and now - lease.asked_at >= request.wait_s
             ):
-                self._end(lease, State.TIMED_OUT, now, self.prospect(lease, now).reason)
+                self._end(lease, LeaseState.TIMED_OUT, now, self.prospect(lease, now).reason)
         for number, since in list(self._unclaimed.items()):
             if now - since >= self._rules.pickup_s:
                 why = f"not picked up for {self._rules.pickup_s:.0f} s"
-                self._end(self._live[number], State.LAPSED, now, why)
+                self._end(self._live[number], LeaseState.LAPSED, now, why)
         for kind in list(self._registry.kinds):
             self._match(kind, now)
 
@@ -342,7 +345,7 @@ class LeaseScheduler:
         """Return a lease, also one that has ended lately. Raises UsageError."""
         lease = self._live.get(number) or self._ended.get(number)
         if lease is None:
-            raise refusals.no_lease(number)
+            raise refusals.unknown_lease(number)
         return lease
 
     def leases(self) -> list[Lease]:
@@ -380,7 +383,7 @@ class LeaseScheduler:
         found = self._registry.kinds.get(kind)
         return (len(found.free), len(found.queue)) if found else (0, 0)
 
-    def prospect(self, lease: Lease, now: float) -> Prospect:
+    def prospect(self, lease: Lease, now: float) -> QueuePosition:
         """Return the place of a waiting lease, why it waits, and when it surely has its boards."""
         kind, request = self._registry.kinds[lease.request.kind], lease.request
         order = self._order(kind, now)
@@ -396,13 +399,13 @@ class LeaseScheduler:
             for one in order[:place]
             if not request.board or one.request.board in ("", request.board)
         ]
-        return Prospect(
-            place + 1, self._reason(lease, fitting), surely_by(ahead, order[place], until)
+        return QueuePosition(
+            place + 1, self._reason(lease, fitting), guaranteed_start(ahead, order[place], until)
         )
 
     # inside
 
-    def _reason(self, lease: Lease, fitting: Sequence[Board]) -> str:
+    def _reason(self, lease: Lease, fitting: Sequence[RegisteredBoard]) -> str:
         request = lease.request
         present = [board for board in fitting if board.present and not board.silent]
         if self._over_limit(lease):
@@ -423,7 +426,7 @@ class LeaseScheduler:
         wanted = request.board or f"a {request.kind}"
         return f"waiting for {wanted}: {lent} of {len(present)} lent{out}"
 
-    def _holder_of(self, board: Board) -> Lease | None:
+    def _holder_of(self, board: RegisteredBoard) -> Lease | None:
         return self._live.get(board.lease) if board.lease is not None else None
 
     def _lose(self, lease: Lease, board: str, why: str, now: float) -> None:
@@ -446,7 +449,7 @@ class LeaseScheduler:
             if not set(self._live[number].boards) & set(self._live[number].lost):
                 del self._short[number]
 
-    def _swap(self, number: int, lost: str, other: Board, now: float) -> None:
+    def _swap(self, number: int, lost: str, other: RegisteredBoard, now: float) -> None:
         lease, old = self._live[number], self._registry.boards[lost]
         since = lease.given_at.get(lost, lease.granted_at or now)
         self.effects.taken.append(Holding(number, lost, since, now))
@@ -464,11 +467,11 @@ class LeaseScheduler:
         self._event("lease-board-given", now, lease, board=other.name, detail=why)
         self.effects.granted.append(lease)
 
-    def _free_at(self, board: Board, now: float) -> float:
+    def _free_at(self, board: RegisteredBoard, now: float) -> float:
         lease = self._holder_of(board)
         return now if lease is None or lease.ends_at is None else max(now, lease.ends_at)
 
-    def _view(self, board: Board) -> BoardView:
+    def _view(self, board: RegisteredBoard) -> BoardView:
         lease = self._holder_of(board)
         use = (
             "away"
@@ -508,7 +511,7 @@ class LeaseScheduler:
             raise refusals.unknown_class(request.rank)
         if not request.implicit and not self.knows_kind(request.kind):
             raise refusals.unknown_kind(request.kind, self.kinds)
-        kind = self._registry.kinds.get(request.kind, Kind())
+        kind = self._registry.kinds.get(request.kind, BoardKind())
         if request.board and request.board not in kind.boards:
             raise refusals.unknown_board(request.board, request.kind, kind.boards)
         boards = kind.boards.values()
@@ -519,7 +522,7 @@ class LeaseScheduler:
         if longest.boards and request.count > longest.boards:
             raise refusals.too_many_boards(request.count, request.rank, longest)
         waiting = sum(
-            self._live[number].state is State.QUEUED
+            self._live[number].state is LeaseState.QUEUED
             for number in self._of_owner.get(request.owner, ())
         )
         if waiting >= self._rules.queue:
@@ -528,9 +531,9 @@ class LeaseScheduler:
     def _owned(self, number: int, caller: Caller, for_admin: bool = False) -> Lease:
         lease = self.lease(number)
         if lease.request.owner != caller.name and not (for_admin and caller.admin):
-            raise refusals.anothers(lease)
+            raise refusals.lease_of_another(lease)
         if lease.state.ended:
-            raise refusals.ended(lease)
+            raise refusals.lease_ended(lease)
         return lease
 
     def _resume(self, lease: Lease, now: float) -> None:
@@ -538,7 +541,7 @@ class LeaseScheduler:
         lease = dataclasses.replace(lease, heard_at=now)
         self._enter(lease)
         kind = self._registry.kind(lease.request.kind)
-        if lease.state is State.QUEUED:
+        if lease.state is LeaseState.QUEUED:
             kind.queue[lease.number] = lease
         for name in lease.boards:
             self._registry.board(name, lease.request.kind).lease = lease.number
@@ -580,14 +583,14 @@ class LeaseScheduler:
                 running += len(lease.boards) * max(0.0, now - lease.granted_at)
         return self._usage.of(owner, now) + running
 
-    def _order(self, kind: Kind, now: float) -> list[Lease]:
+    def _order(self, kind: BoardKind, now: float) -> list[Lease]:
         use = {
             owner: self._use(owner, now)
             for owner in {lease.request.owner for lease in kind.queue.values()}
         }
 
         def key(lease: Lease) -> Turn:
-            return turn(lease, use[lease.request.owner], self._rules, now)
+            return queue_order(lease, use[lease.request.owner], self._rules, now)
 
         return sorted(kind.queue.values(), key=key)
 
@@ -613,7 +616,7 @@ class LeaseScheduler:
         while granted and kind.free and kind.queue:  # each grant changes its owner's use
             granted = self._grant_next(kind, now)
 
-    def _grant_next(self, kind: Kind, now: float) -> bool:
+    def _grant_next(self, kind: BoardKind, now: float) -> bool:
         kept: set[str] = set()
         for lease in self._order(kind, now):
             if self._over_limit(lease):
@@ -647,11 +650,11 @@ class LeaseScheduler:
             return True
         return int((now - since) / self._rules.gather_s) % 2 == 0
 
-    def _grant(self, lease: Lease, boards: Sequence[Board], now: float) -> None:
+    def _grant(self, lease: Lease, boards: Sequence[RegisteredBoard], now: float) -> None:
         names = tuple(board.name for board in boards)
         lease = dataclasses.replace(
             lease,
-            state=State.ACTIVE,
+            state=LeaseState.ACTIVE,
             granted_at=now,
             ends_at=now + lease.request.for_s,
             heard_at=max(lease.heard_at, now),
@@ -671,7 +674,9 @@ class LeaseScheduler:
         self._event("lease-granted", now, lease, detail=", ".join(names))
         self.effects.granted.append(lease)
 
-    def _end(self, lease: Lease, state: State, now: float, why: str = "", who: str = "") -> Lease:
+    def _end(
+        self, lease: Lease, state: LeaseState, now: float, why: str = "", who: str = ""
+    ) -> Lease:
         request = lease.request
         ended = dataclasses.replace(lease, state=state, ended_at=now, why=why)
         self._put(ended)

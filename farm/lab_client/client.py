@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from farm import sanitize
-from farm.errors import DeviceError, FarmError, LinkError, of_failure
+from farm.errors import DeviceError, FarmError, LinkError, error_from_failure
 from farm.processes.deadline import Deadline
 from farm.types import Failure
 
@@ -25,7 +25,7 @@ _MOST_BYTES = 64 << 20
 _PAUSE_S = 0.2
 
 
-class Connection(Protocol):
+class SocketLike(Protocol):
     """Some of a socket; a channel of paramiko's has it, too."""
 
     def settimeout(self, seconds: float | None, /) -> None:
@@ -55,9 +55,9 @@ class LabClient:
     Raises LinkError where the server is away, and the server's own errors.
     """
 
-    def __init__(self, path: Path, connection: Connection | None = None) -> None:
+    def __init__(self, path: Path, connection: SocketLike | None = None) -> None:
         self.path = path
-        self._socket = connection or connected(path)
+        self._socket = connection or connect_unix_socket(path)
         self._socket.settimeout(ANSWER_S)
         self._file = self._socket.makefile("rb")
         self.hello = self.ask("hello")
@@ -92,7 +92,7 @@ class LabClient:
         self._send({"do": do, **fields})
         answer = self._line()
         if "error" in answer:
-            raise error_of(answer["error"])
+            raise error_from_answer(answer["error"])
         found = answer.get("ok")
         if not isinstance(found, dict):
             raise DeviceError(
@@ -109,20 +109,20 @@ class LabClient:
         while True:
             answer = self._line()
             if "error" in answer:
-                raise error_of(answer["error"])
+                raise error_from_answer(answer["error"])
             yield answer["event"]
 
     def _send(self, request: dict[str, Any]) -> None:
         try:
             self._socket.sendall(json.dumps(request).encode() + b"\n")
         except OSError as exc:
-            raise away(self.path, exc) from exc
+            raise server_away_error(self.path, exc) from exc
 
     def _line(self) -> dict[str, Any]:
         try:
             line = self._file.readline(_MOST_BYTES)
         except OSError as exc:
-            raise away(self.path, exc) from exc
+            raise server_away_error(self.path, exc) from exc
         if not line.endswith(b"\n"):
             raise LinkError(
                 "the lab server hung up", f"at {self.path}", "try again: farm lab leases"
@@ -155,7 +155,7 @@ def connect(open_client: Open, patience_s: float = 0.0) -> LabClient:
             time.sleep(_PAUSE_S)
 
 
-class PatientClient:
+class ReconnectingClient:
     """A client that connects anew when the server is started again; for what may be asked twice.
 
     Raises LinkError at once where there is no server to begin with, and after `patience_s` later.
@@ -166,7 +166,7 @@ class PatientClient:
         self._client: LabClient | None = open_client()
         self.hello = self._client.hello
 
-    def __enter__(self) -> PatientClient:
+    def __enter__(self) -> ReconnectingClient:
         """Return the client."""
         return self
 
@@ -190,7 +190,7 @@ class PatientClient:
                 self._client = None
 
 
-def connected(path: Path) -> socket.socket:
+def connect_unix_socket(path: Path) -> socket.socket:
     """Return a connection to a Unix socket. Raises LinkError if nobody listens."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.settimeout(ANSWER_S)
@@ -198,16 +198,16 @@ def connected(path: Path) -> socket.socket:
         connection.connect(str(path))
     except OSError as exc:
         connection.close()
-        raise away(path, exc) from exc
+        raise server_away_error(path, exc) from exc
     return connection
 
 
-def reachable(host: str) -> str:
+def reachable_address(host: str) -> str:
     """Return an address of this machine to connect to, for one that is listened on."""
     return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
 
 
-def away(path: Path, cause: OSError) -> LinkError:
+def server_away_error(path: Path, cause: OSError) -> LinkError:
     """Return the error for a server that is not there."""
     why = f"{sanitize.one_line(str(path))}: {cause.strerror or cause}"
     return LinkError(
@@ -217,10 +217,10 @@ def away(path: Path, cause: OSError) -> LinkError:
     )
 
 
-def error_of(body: Any) -> FarmError:
+def error_from_answer(body: Any) -> FarmError:
     """Return the error that a server has put into an answer."""
     kind, what, why, fix = (
         str(body.get(name, "")) if isinstance(body, dict) else ""
         for name in ("kind", "what", "why", "fix")
     )
-    return of_failure(Failure(kind, what, why, fix, FarmError.exit_code))
+    return error_from_failure(Failure(kind, what, why, fix, FarmError.exit_code))

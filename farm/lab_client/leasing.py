@@ -24,9 +24,9 @@ from farm.errors import (
     did_you_mean,
 )
 from farm.lab_client.client import LabClient
-from farm.processes.cancellation import breakable
+from farm.processes.cancellation import interruptible
 from farm.processes.deadline import Deadline
-from farm.rpc.streams import GreetingStream
+from farm.rpc.stream_protocols import GreetingStream
 
 HEARTBEAT_S = 60.0  # a lease without any for so long is given to others
 AWAY_S = 60.0  # for a server that is started again
@@ -40,7 +40,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedBoards:
     """The boards that are wanted: of a kind, with tags, or one by its name; and for how long.
 
     `wait_s` limits the time in the queue.
@@ -88,7 +88,7 @@ class Wanted:
         )
 
 
-class Duplex(Protocol):
+class DuplexSocket(Protocol):
     """Some of a connected socket, for who passes on its bytes."""
 
     def settimeout(self, seconds: float | None, /) -> None:
@@ -117,11 +117,11 @@ class BoardSession:
 
     board: str
     match_key: str
-    connection: Duplex
+    connection: DuplexSocket
     stream: GreetingStream
 
 
-class Lab(Protocol):
+class LabAccess(Protocol):
     """A way to a lab: by its Unix socket, or by the door."""
 
     def client(self) -> LabClient:
@@ -137,13 +137,13 @@ class HeldLease:
     """A lease of one board. `reach` is entered in the thread that keeps it, and yields the lab."""
 
     def __init__(
-        self, reach: Callable[[], AbstractContextManager[Lab]], wanted: Wanted, say: Say
+        self, reach: Callable[[], AbstractContextManager[LabAccess]], wanted: WantedBoards, say: Say
     ) -> None:
         self.number = 0
         self._cuts: dict[str, Callable[[], None]] = {}  # of open sessions, by board
         self._lost: Mapping[str, str] = {}  # boards that the lab has given up, as last heard
         self._reach, self._wanted, self._say = reach, wanted, say
-        self._lab: Lab | None = None
+        self._lab: LabAccess | None = None
         self._error: FarmError | None = None
         self._settled, self._stop = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="lab-lease", daemon=True)
@@ -162,7 +162,7 @@ class HeldLease:
     def wait(self) -> None:
         """Return once the lease has its board. Raises UnavailableError if the wait ran out."""
         broken = threading.Event()
-        with breakable(broken.set):
+        with interruptible(broken.set):
             while not self._settled.wait(_STEP_S):
                 if broken.is_set():
                     raise LinkError("the wait for a board was ended", "", "")
@@ -221,7 +221,7 @@ class HeldLease:
         self.check()
         with contextlib.suppress(LinkError, OSError):
             assert self._lab
-            with self._lab.client() as client, breakable(client.cut):
+            with self._lab.client() as client, interruptible(client.cut):
                 lease = client.ask("lease", lease=self.number)["lease"]
                 self._ensure_active(lease)
                 lost = {**lease["lost"]}
@@ -264,7 +264,7 @@ class HeldLease:
     def _pause(self, seconds: float) -> None:
         """Wait. Raises LinkError if the work of this thread is ended meanwhile."""
         broken = threading.Event()
-        with breakable(broken.set):
+        with interruptible(broken.set):
             if broken.wait(seconds):
                 raise LinkError("the wait for a board was ended", "", "")
 
@@ -299,7 +299,7 @@ class HeldLease:
         finally:
             self._settled.set()
 
-    def _keep(self, lab: Lab) -> None:
+    def _keep(self, lab: LabAccess) -> None:
         client = lab.client()
         try:
             lease = self._granted(client)
@@ -311,7 +311,7 @@ class HeldLease:
             client.close()
             self._give_back(lab)
 
-    def _give_back(self, lab: Lab) -> None:
+    def _give_back(self, lab: LabAccess) -> None:
         """End the lease, by a connection of its own: the server may have been started again."""
         if self.number:
             with contextlib.suppress(DeviceError, UsageError, OSError), lab.client() as client:
@@ -357,7 +357,7 @@ class HeldLease:
             why = f"{lease['state']}{': ' if lease['why'] else ''}{lease['why']}"
             raise UnavailableError(f"lease {self.number} has ended", why, "run the command again")
 
-    def _beat(self, lab: Lab, client: LabClient) -> LabClient:
+    def _beat(self, lab: LabAccess, client: LabClient) -> LabClient:
         """Tell the lab that one lives, until the lease is no longer wanted, or has ended.
 
         A server that is started again is asked again. Returns the last connection to it.

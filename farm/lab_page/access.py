@@ -26,7 +26,7 @@ from aiohttp import web
 from farm import ownership
 from farm.lab.callers import caller_of
 from farm.lab.entities import Caller
-from farm.lab_page.answers import Forbidden
+from farm.lab_page.json_responses import Forbidden
 
 COOKIE = "farm_lab"
 LINK_S = 120.0
@@ -37,7 +37,7 @@ _LOOPBACK = frozenset(("localhost", "127.0.0.1", "::1"))
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class BrowserSession:
     """A browser that is known, and what its forms must send along. It ends at a time."""
 
     caller: Caller
@@ -45,13 +45,13 @@ class Session:
     until: float
 
 
-class Access:
+class PageAccess:
     """The links and sessions of one server: they end with it."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._links: OrderedDict[str, tuple[Caller, float]] = OrderedDict()
-        self._sessions: OrderedDict[str, Session] = OrderedDict()
+        self._sessions: OrderedDict[str, BrowserSession] = OrderedDict()
         self._peers: WeakKeyDictionary[asyncio.BaseTransport, str] = WeakKeyDictionary()
 
     def link(self, caller: Caller) -> str:
@@ -81,7 +81,7 @@ class Access:
             )
         del self._links[word]
         cookie = secrets.token_urlsafe(32)
-        self._sessions[cookie] = Session(
+        self._sessions[cookie] = BrowserSession(
             caller, secrets.token_urlsafe(32), self._clock() + SESSION_S
         )
         _limit(self._sessions)
@@ -91,7 +91,7 @@ class Access:
         """End the session of a browser."""
         self._sessions.pop(request.cookies.get(COOKIE, ""), None)
 
-    def session(self, request: web.Request) -> Session | None:
+    def session(self, request: web.Request) -> BrowserSession | None:
         """Return the session of a browser, if it has one."""
         found = self._sessions.get(request.cookies.get(COOKIE, ""))
         return (
@@ -141,10 +141,10 @@ class Access:
         if (transport := request.transport) is None:
             return ""
         if transport not in self._peers:
-            user = ownership.peer_of(transport.get_extra_info("socket"))
+            user = ownership.user_of_peer(transport.get_extra_info("socket"))
             if user is None:
                 return ""
-            self._peers[transport] = ownership.name_of(user)
+            self._peers[transport] = ownership.user_name(user)
         return self._peers[transport]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from farm.lab.entities import HOUR_S
-from farm.lab.journal import Stretch
+from farm.lab.journal import BoardUse
 
 WIDTH = 1440  # of a day: a minute is 1
 _COLOURS = 10  # of owners, after which they come again
@@ -14,13 +14,13 @@ _LEAST = 6.0  # the width of a bar that can be seen
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
+class GanttBar:
     """A bar: where it begins, its width, the colour of its owner, and what it says."""
 
     at: float
     width: float
     colour: int
-    stretch: Stretch
+    stretch: BoardUse
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +28,13 @@ class DayRow:
     """A board's day, and for how long it was used."""
 
     board: str
-    bars: tuple[Bar, ...]
+    bars: tuple[GanttBar, ...]
     used_s: float
 
 
-def day(found: Sequence[Stretch], since: float, now: float) -> list[DayRow]:
+def gantt_rows(found: Sequence[BoardUse], since: float, now: float) -> list[DayRow]:
     """Return the rows of the boards that were used, by kind and name."""
-    rows: dict[tuple[str, str], list[Bar]] = {}
+    rows: dict[tuple[str, str], list[GanttBar]] = {}
     colours: dict[str, int] = {}
     for one in sorted(found, key=lambda one: one.since):
         colour = colours.setdefault(one.owner, len(colours) % _COLOURS)
@@ -44,7 +44,7 @@ def day(found: Sequence[Stretch], since: float, now: float) -> list[DayRow]:
         at, width = (seconds * WIDTH / (24 * HOUR_S) for seconds in (start - since, end - start))
         width = max(_LEAST, width)
         rows.setdefault((one.kind, one.board), []).append(
-            Bar(min(at, WIDTH - width), width, colour, one)
+            GanttBar(min(at, WIDTH - width), width, colour, one)
         )
     return [
         DayRow(board, tuple(bars), _covered(bars, since, now))
@@ -52,7 +52,7 @@ def day(found: Sequence[Stretch], since: float, now: float) -> list[DayRow]:
     ]
 
 
-def _covered(bars: Sequence[Bar], since: float, now: float) -> float:
+def _covered(bars: Sequence[GanttBar], since: float, now: float) -> float:
     """Return for how long a board was used: stretches of one board may overlap by a moment."""
     covered, reached = 0.0, since
     for bar in bars:

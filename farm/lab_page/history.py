@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from farm.lab.entities import HOUR_S
-from farm.lab.journal import Journal, Stretch
+from farm.lab.journal import BoardUse, Journal
 
 DAY_S = 24 * HOUR_S
 _HOURS = 24
@@ -19,7 +19,7 @@ _LEAST_SHARE = 0.05  # of an hour that is drawn at all
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class OwnerUse:
     """How long an owner had boards of a kind, in seconds of one board."""
 
     owner: str
@@ -28,7 +28,7 @@ class Use:
     leases: int
 
 
-class History:
+class LabHistory:
     """The past of a lab as its journal has it."""
 
     def __init__(self, journal: Journal) -> None:
@@ -43,7 +43,9 @@ class History:
         self._read_at = time.monotonic()
         now = time.time()
         found = await self.stretches(now - DAY_S)
-        self._sparks = await asyncio.get_running_loop().run_in_executor(None, sparks, found, now)
+        self._sparks = await asyncio.get_running_loop().run_in_executor(
+            None, hourly_use, found, now
+        )
 
     def spark(self, board: str) -> str:
         """Return the shares of the last 24 hours in which a board was used, as digits.
@@ -54,14 +56,14 @@ class History:
 
     async def stretches(
         self, since: float, board: str | None = None, most: int = MOST
-    ) -> list[Stretch]:
+    ) -> list[BoardUse]:
         """Return who had which board after a time."""
         return await asyncio.get_running_loop().run_in_executor(
             None, self._journal.stretches, since, most, board
         )
 
 
-def sparks(found: Iterable[Stretch], now: float) -> dict[str, str]:
+def hourly_use(found: Iterable[BoardUse], now: float) -> dict[str, str]:
     """Return for each board 24 digits, from 0 to 9: how much of each hour it was used."""
     since = now - _HOURS * HOUR_S
     hours: dict[str, list[float]] = defaultdict(lambda: [0.0] * _HOURS)
@@ -74,7 +76,7 @@ def sparks(found: Iterable[Stretch], now: float) -> dict[str, str]:
     return {board: "".join(_digit(used / HOUR_S) for used in row) for board, row in hours.items()}
 
 
-def uses(found: Iterable[Stretch], since: float, now: float) -> list[Use]:
+def use_by_owner(found: Iterable[BoardUse], since: float, now: float) -> list[OwnerUse]:
     """Return the use by owner and kind since a time, the most first."""
     seconds: dict[tuple[str, str], float] = defaultdict(float)
     leases: dict[tuple[str, str], set[int | float]] = defaultdict(set)
@@ -82,7 +84,7 @@ def uses(found: Iterable[Stretch], since: float, now: float) -> list[Use]:
         seconds[one.owner, one.kind] += max(0.0, min(now, one.until or now) - max(since, one.since))
         leases[one.owner, one.kind].add(one.since if one.lease is None else one.lease)
     made = [
-        Use(owner, kind, board_s, len(leases[owner, kind]))
+        OwnerUse(owner, kind, board_s, len(leases[owner, kind]))
         for (owner, kind), board_s in seconds.items()
     ]
     return sorted(made, key=lambda one: (-one.board_s, one.owner, one.kind))

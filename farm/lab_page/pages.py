@@ -15,15 +15,15 @@ from markupsafe import Markup
 from farm.errors import FarmError, UsageError
 from farm.lab import refusals
 from farm.lab.care.health import Health
-from farm.lab.control import Control
+from farm.lab.control_socket import ControlSocket
 from farm.lab.durations import parse_duration
 from farm.lab.entities import HOUR_S, RANKS, Caller, Event
 from farm.lab_page import gantt, history, templates
-from farm.lab_page.access import COOKIE, FORM_TOKEN, SESSION_S, Access, Session
-from farm.lab_page.answers import Forbidden, NotFound, status_of
+from farm.lab_page.access import COOKIE, FORM_TOKEN, SESSION_S, BrowserSession, PageAccess
 from farm.lab_page.history import DAY_S
-from farm.lab_page.live import Live
-from farm.lab_page.rest import known_lease
+from farm.lab_page.json_responses import Forbidden, NotFound, http_status
+from farm.lab_page.live_parts import LiveParts
+from farm.lab_page.rest import parse_lease_number
 from farm.lab_page.snapshot import health_of
 
 _MOST_ROWS = 200  # of a table that is not the lab's own
@@ -37,10 +37,10 @@ _CARE = ("check", "power", "drain", "return")
 _WAIT_S = HOUR_S  # in the queue, for a lease that a page asks for: nobody may be there any more
 
 
-class Pages:
+class PageHandlers:
     """The answers of everything but /api."""
 
-    def __init__(self, control: Control, access: Access, live: Live) -> None:
+    def __init__(self, control: ControlSocket, access: PageAccess, live: LiveParts) -> None:
         self._control = control
         self._access = access
         self._live = live
@@ -82,7 +82,8 @@ class Pages:
         loop = asyncio.get_running_loop()
         of_day = [one for one in found if (one.until or now) > day]
         rows, uses = await loop.run_in_executor(
-            None, lambda: (gantt.day(of_day, day, now), history.uses(found, week, now))
+            None,
+            lambda: (gantt.gantt_rows(of_day, day, now), history.use_by_owner(found, week, now)),
         )
         shown, left = rows[:_MOST_ROWS], max(0, len(rows) - _MOST_ROWS)
         total = sum(one.board_s for one in uses) or 1.0
@@ -106,7 +107,7 @@ class Pages:
             raise NotFound(*refusals.no_board(name, boards).parts())
         since = now - DAY_S
         found = await self._live.history.stretches(now - 7 * DAY_S, name, _MOST_OF_BOARD)
-        rows = gantt.day([one for one in found if (one.until or now) > since], since, now)
+        rows = gantt.gantt_rows([one for one in found if (one.until or now) > since], since, now)
         last = await self._control.ask(
             {"do": "events", "since": max(0, self._control.last_event - _LAST_EVENTS)}, Caller("")
         )
@@ -207,7 +208,7 @@ class Pages:
         """Extend a lease by an hour, or end it."""
         form = await _form(request)
         caller = self._access.check_form(request, form.get(FORM_TOKEN, ""))
-        number = known_lease(self._control, request.match_info["lease"])
+        number = parse_lease_number(self._control, request.match_info["lease"])
         asked = _BUTTONS.get(form.get("do", ""))
         if asked is None:
             raise UsageError(
@@ -218,21 +219,23 @@ class Pages:
 
     def error(self, request: web.Request, exc: FarmError) -> web.Response:
         """Return an error as a page."""
-        return self._page(request, "error.html", {"error": exc}, status_of(exc))
+        return self._page(request, "error.html", {"error": exc}, http_status(exc))
 
     def _mine(self, request: web.Request) -> str:
         session = self._access.session(request)
         caller = session.caller if session else None
-        return templates.part(
+        return templates.render_part(
             "mine", leases=self._live.shown.of(caller), session=session, now=time.time()
         )
 
     def _page(
         self, request: web.Request, name: str, values: Mapping[str, object], status: int = 200
     ) -> web.Response:
-        session: Session | None = self._access.session(request)
+        session: BrowserSession | None = self._access.session(request)
         clock = time.strftime("%Y-%m-%d %H:%M, the lab's time is %Z")
-        text = templates.page(name, here=request.path, session=session, clock=clock, **values)
+        text = templates.render_page(
+            name, here=request.path, session=session, clock=clock, **values
+        )
         return web.Response(text=text, content_type="text/html", status=status)
 
 
@@ -247,8 +250,8 @@ async def _form(request: web.Request) -> dict[str, str]:
 
 
 async def _style(_: web.Request) -> web.Response:
-    return web.Response(text=templates.style(), content_type="text/css")
+    return web.Response(text=templates.style_sheet(), content_type="text/css")
 
 
 async def _script(_: web.Request) -> web.Response:
-    return web.Response(text=templates.script(), content_type="text/javascript")
+    return web.Response(text=templates.page_script(), content_type="text/javascript")

@@ -9,10 +9,10 @@ from aiohttp import web
 
 from farm.errors import UsageError, did_you_mean
 from farm.lab import refusals
-from farm.lab.control import Control
+from farm.lab.control_socket import ControlSocket
 from farm.lab.entities import Caller
-from farm.lab_page.access import Access
-from farm.lab_page.answers import Forbidden, NotFound, document
+from farm.lab_page.access import PageAccess
+from farm.lab_page.json_responses import Forbidden, NotFound, json_response
 from farm.views.schema import NAMES, schema
 
 _NOBODY = Caller("")
@@ -23,10 +23,10 @@ _CHANGES = {
 }  # by the field that asks for it
 
 
-class Rest:
+class RestHandlers:
     """The answers of /api/1."""
 
-    def __init__(self, control: Control, access: Access) -> None:
+    def __init__(self, control: ControlSocket, access: PageAccess) -> None:
         self._control = control
         self._access = access
 
@@ -51,7 +51,7 @@ class Rest:
         """Answer with all boards, or those of a kind."""
         kind = request.query.get("kind")
         found = (await self._ask(request, "boards"))["boards"]
-        return document(
+        return json_response(
             "lab_boards", {"boards": [one for one in found if kind in (None, one["kind"])]}
         )
 
@@ -62,7 +62,7 @@ class Rest:
     async def health(self, request: web.Request) -> web.Response:
         """Answer with the health of a board: its state and reason, its checks, and its faults."""
         name = self._known_board(request)
-        return document("lab_health", await self._ask(request, "health", board=name))
+        return json_response("lab_health", await self._ask(request, "health", board=name))
 
     async def care(self, request: web.Request) -> web.Response:
         """Check a board, cycle its power, take it out of service, or return it, with a reason."""
@@ -78,7 +78,7 @@ class Rest:
         name = request.match_info["name"]
         for one in boards:
             if one["name"] == name:
-                return document("lab_board", {"board": one})
+                return json_response("lab_board", {"board": one})
         raise NotFound(*refusals.no_board(name, [one["name"] for one in boards]).parts())
 
     def _known_board(self, request: web.Request) -> str:
@@ -91,7 +91,7 @@ class Rest:
 
     async def leases(self, request: web.Request) -> web.Response:
         """Answer with the leases that have not ended; with ?ended=1 also those that have lately."""
-        return document(
+        return json_response(
             "lab_leases",
             await self._ask(request, "leases", ended=request.query.get("ended") == "1"),
         )
@@ -99,7 +99,7 @@ class Rest:
     async def queue(self, request: web.Request) -> web.Response:
         """Answer with the leases that wait, by kind and place."""
         waiting = [one for one in (await self._ask(request, "leases"))["leases"] if one["queue"]]
-        return document(
+        return json_response(
             "lab_leases",
             {"leases": sorted(waiting, key=lambda one: (one["kind"], one["queue"]["place"]))},
         )
@@ -143,9 +143,12 @@ class Rest:
     async def events(self, request: web.Request) -> web.Response:
         """Answer with the events after the number ?since=, ?most= at once."""
         found = await self._ask(
-            request, "events", since=whole(request, "since", 0), most=whole(request, "most", 1000)
+            request,
+            "events",
+            since=parse_whole_number(request, "since", 0),
+            most=parse_whole_number(request, "most", 1000),
         )
-        return document("lab_events", found)
+        return json_response("lab_events", found)
 
     async def schema(self, request: web.Request) -> web.Response:
         """Answer with the JSON Schema of a document."""
@@ -156,7 +159,7 @@ class Rest:
         return web.json_response(schema(name), content_type="application/schema+json")
 
     def _known(self, request: web.Request) -> int:
-        return known_lease(self._control, request.match_info["lease"])
+        return parse_lease_number(self._control, request.match_info["lease"])
 
     async def _ask(self, request: web.Request, do: str, **fields: Any) -> dict[str, Any]:
         return await self._control.ask(
@@ -177,10 +180,12 @@ class Rest:
 
     def _lease(self, found: dict[str, Any], status: int = 200) -> web.Response:
         host, port = self._control.tracker
-        return document("lab_lease", {**found, "tracker": {"host": host, "port": port}}, status)
+        return json_response(
+            "lab_lease", {**found, "tracker": {"host": host, "port": port}}, status
+        )
 
 
-def known_lease(control: Control, text: str) -> int:
+def parse_lease_number(control: ControlSocket, text: str) -> int:
     """Return the number of a lease that is remembered. Raises NotFound."""
     try:
         return control.lender.scheduler.lease(int(text)).number
@@ -188,7 +193,7 @@ def known_lease(control: Control, text: str) -> int:
         raise NotFound(*exc.parts()) from exc
 
 
-def whole(request: web.Request, name: str, usual: int) -> int:
+def parse_whole_number(request: web.Request, name: str, usual: int) -> int:
     """Return a whole number of the query. Raises UsageError."""
     text = request.query.get(name, str(usual))
     if not (text.isascii() and text.isdigit() and len(text) <= 15):

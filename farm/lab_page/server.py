@@ -10,15 +10,15 @@ from pathlib import Path
 from aiohttp import web
 
 from farm.errors import FarmError
-from farm.lab.inventory import SOCKET_MODES
+from farm.lab.lab_toml import SOCKET_MODES
 from farm.lab.run import Beside, LabServer, listen_unix
-from farm.lab_page.access import Access, check_origin
-from farm.lab_page.answers import NotFound, error
-from farm.lab_page.live import Live
-from farm.lab_page.numbers import Numbers
-from farm.lab_page.pages import Pages
-from farm.lab_page.rest import Rest
-from farm.lab_page.stream import MOST_STREAMS, Stream
+from farm.lab_page.access import PageAccess, check_origin
+from farm.lab_page.event_stream import MOST_STREAMS, EventStream
+from farm.lab_page.json_responses import NotFound, error_response
+from farm.lab_page.lab_metrics import LabMetrics
+from farm.lab_page.live_parts import LiveParts
+from farm.lab_page.pages import PageHandlers
+from farm.lab_page.rest import RestHandlers
 from farm.tracker import listen
 from farm.tracker.listening import BACKLOG
 
@@ -42,7 +42,7 @@ _HEADERS = {
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-def beside(port: int, folder: Path, announce: Callable[[str], None]) -> Beside:
+def serve_page(port: int, folder: Path, announce: Callable[[str], None]) -> Beside:
     """Return what serves the page of a lab: on loopback, and on a Unix socket in the lab's folder.
 
     `announce` is called with the page's address.
@@ -50,12 +50,12 @@ def beside(port: int, folder: Path, announce: Callable[[str], None]) -> Beside:
 
     @contextlib.asynccontextmanager
     async def serving(lab: LabServer) -> AsyncIterator[None]:
-        access = Access()
-        live = Live(lab)
-        stream = Stream(lab.control, live)
-        pages = Pages(lab.control, access, live)
-        numbers = Numbers(lab.control)
-        parts = (Rest(lab.control, access), stream, pages, numbers)
+        access = PageAccess()
+        live = LiveParts(lab)
+        stream = EventStream(lab.control, live)
+        pages = PageHandlers(lab.control, access, live)
+        numbers = LabMetrics(lab.control)
+        parts = (RestHandlers(lab.control, access), stream, pages, numbers)
         routes = [
             *(route for part in parts for route in part.routes()),
             web.get("/healthz", _healthz),
@@ -113,7 +113,7 @@ class _Door(asyncio.Protocol):
         handler.connection_made(transport)
 
 
-def _application(routes: list[web.RouteDef], pages: Pages) -> web.Application:
+def _application(routes: list[web.RouteDef], pages: PageHandlers) -> web.Application:
     @web.middleware
     async def guard(request: web.Request, handler: _Handler) -> web.StreamResponse:
         """Refuse what a page of elsewhere has a browser ask for.
@@ -124,10 +124,10 @@ def _application(routes: list[web.RouteDef], pages: Pages) -> web.Application:
             check_origin(request)
             return await handler(request)
         except FarmError as exc:
-            return pages.error(request, exc) if _is_for_people(request) else error(exc)
+            return pages.error(request, exc) if _is_for_people(request) else error_response(exc)
         except web.HTTPClientError as exc:
             why = f"{request.method} {request.path[:100]}: {exc.reason}"
-            return error(
+            return error_response(
                 NotFound(
                     "the lab does not answer this",
                     why,

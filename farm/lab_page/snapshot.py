@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from farm.lab.care.health import BAD, HANDS
-from farm.lab.entities import BoardView, Caller, Lease, Prospect, State
+from farm.lab.entities import BoardView, Caller, Lease, LeaseState, QueuePosition
 from farm.lab.lender import LabLender
 
 _MOST_SHOWN = 200  # of the queue: what a person reads, and the scheduler works out
@@ -29,13 +29,13 @@ class BoardHealth:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class LabSnapshot:
     """The boards by kind and name, the leases in force, and the queue by kind and place."""
 
     at: float
     boards: tuple[BoardView, ...]
     active: tuple[Lease, ...]
-    queue: tuple[tuple[Lease, Prospect], ...]
+    queue: tuple[tuple[Lease, QueuePosition], ...]
     waiting: int
     healths: Mapping[str, BoardHealth] = field(default_factory=dict)
 
@@ -44,11 +44,11 @@ class Snapshot:
         """How many boards there are of each use."""
         return Counter(board.use for board in self.boards)
 
-    def of(self, caller: Caller | None) -> list[tuple[Lease, Prospect | None]]:
+    def of(self, caller: Caller | None) -> list[tuple[Lease, QueuePosition | None]]:
         """Return the leases of a person, those that wait, too."""
         if caller is None:
             return []
-        mine: list[tuple[Lease, Prospect | None]] = [
+        mine: list[tuple[Lease, QueuePosition | None]] = [
             (lease, None) for lease in self.active if lease.request.owner == caller.name
         ]
         return mine + [
@@ -82,16 +82,16 @@ class Snapshot:
         return found
 
 
-def take(lender: LabLender, now: float) -> Snapshot:
+def take_snapshot(lender: LabLender, now: float) -> LabSnapshot:
     """Read a lab."""
     leases = sorted(lender.scheduler.leases(), key=lambda one: one.number)
-    queued = [lease for lease in leases if lease.state is State.QUEUED]
+    queued = [lease for lease in leases if lease.state is LeaseState.QUEUED]
     queue = [(lease, lender.scheduler.prospect(lease, now)) for lease in queued[:_MOST_SHOWN]]
     queue.sort(key=lambda one: (one[0].request.kind, one[1].place))
-    active = tuple(lease for lease in leases if lease.state is State.ACTIVE)
+    active = tuple(lease for lease in leases if lease.state is LeaseState.ACTIVE)
     boards = tuple(lender.scheduler.boards())
     healths = {board.name: health_of(lender, board, now) for board in boards}
-    return Snapshot(now, boards, active, tuple(queue), len(queued), healths)
+    return LabSnapshot(now, boards, active, tuple(queue), len(queued), healths)
 
 
 def health_of(lender: LabLender, board: BoardView, now: float) -> BoardHealth:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 from farm import sanitize
-from farm.lab.durations import duration
+from farm.lab.durations import format_duration
 from farm.lab.entities import HOUR_S, BoardView
 from farm.lab_page.snapshot import BoardHealth
 
@@ -34,29 +34,31 @@ _SIGNS = {"good": "✓", "none": "●", "bad": "✗", "warn": "!"}
 _NEAR_S = 18 * HOUR_S  # for which the time of the day is enough
 
 
-def page(name: str, **values: Any) -> str:
+def render_page(name: str, **values: Any) -> str:
     """Return a whole page."""
     return _environment().get_template(name).render(**values)
 
 
-def part(name: str, **values: Any) -> str:
+def render_part(name: str, **values: Any) -> str:
     """Return a part of the page, which is a macro of parts.html."""
     return str(_macro(name)(**values)).strip()
 
 
-def row(view: BoardView, number: int, spark: str, health: BoardHealth, now: float) -> str:
+def render_board_row(
+    view: BoardView, number: int, spark: str, health: BoardHealth, now: float
+) -> str:
     """Return the row of a board."""
     return str(_macro("row")(view, number, spark, health, now)).strip()
 
 
 @functools.cache
-def style() -> str:
+def style_sheet() -> str:
     """Return the style sheet."""
     return _file("farm.views", "templates/report.css") + _file("farm.lab_page", "files/lab.css")
 
 
 @functools.cache
-def script() -> str:
+def page_script() -> str:
     """Return the script."""
     return _file("farm.views", "templates/report.js") + _file("farm.lab_page", "files/lab.js")
 
@@ -78,7 +80,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {"duration": duration, "moment": moment, "iso": _iso}
+    made.filters |= {"duration": format_duration, "moment": clock_time, "iso": _iso}
     made.globals |= {
         "badge": _BADGES.__getitem__,
         "sign": lambda use: _SIGNS[_BADGES[use]],
@@ -102,7 +104,7 @@ def polyline(latencies: Sequence[int]) -> str:
     return " ".join(f"{index * step:.1f},{9 * (150 - one) / 100:.1f}" for index, one in points)
 
 
-def moment(at: float, now: float) -> str:
+def clock_time(at: float, now: float) -> str:
     """Return a time as the server's clock has it.
 
     Of the day if it is near, with its date if not.

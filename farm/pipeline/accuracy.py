@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 from farm import transports
 from farm.errors import FarmError, ModelError
-from farm.pipeline.operations import build_for_devices, prepare, state_error
-from farm.pipeline.sandboxed_tasks import confined
+from farm.pipeline.operations import build_for_devices, prepare_model, state_error
+from farm.pipeline.sandboxed_tasks import run_confined
 from farm.pipeline.worker_tasks import open_pool, with_local_store
-from farm.processes.workers import Kind, Message, TaskContext, WorkerPool, thread_map
-from farm.store import AnswerStore, Store, digest_of
+from farm.processes.workers import Message, MessageKind, TaskContext, WorkerPool, thread_map
+from farm.store import PredictionStore, Store, digest_of
 from farm.types import (
     Accuracy,
     Device,
@@ -100,14 +100,14 @@ class AccuracyResults:
 Show = Callable[[AccuracyProgress], None]
 
 
-def accuracy(
+def measure_accuracy(
     model: Model,
     devices: Sequence[Device],
     path: Path,
     *,
     host: Profile,
     store: Store,
-    keep: AnswerStore,
+    keep: PredictionStore,
     deadlines_s: Mapping[str, float],
     count: int | None = None,
     fresh: bool = False,
@@ -123,7 +123,7 @@ def accuracy(
     from farm import data
 
     with open_pool(store) as pool:
-        _, prepared = prepare(pool, model, host, host, store, told)
+        _, prepared = prepare_model(pool, model, host, host, store, told)
         samples = data.open_labelled_samples(path, model, prepared.inputs, prepared.outputs)
         work = _Work(model, prepared, path, samples, keep, pool, store, fresh)
         states = dict(
@@ -172,7 +172,7 @@ class _Work:
     prepared: Prepared
     path: Path
     samples: DataSet
-    keep: AnswerStore
+    keep: PredictionStore
     pool: WorkerPool
     store: Store
     fresh: bool
@@ -194,7 +194,7 @@ def _device_participant(
     work: _Work, device: Device, made: DeviceBuild | FarmError, seconds: float
 ) -> Participant:
     """Return the participant of a device; if the build failed, a participant with that failure."""
-    from farm.executor.accuracy import classify_on
+    from farm.executor.accuracy import classify_on_device
 
     name, task = device.name, f"{work.model.name} on {device.name}"
     if isinstance(made, FarmError):
@@ -214,7 +214,7 @@ def _device_participant(
         )
         work.pool.assign(
             f"device-{name}",
-            classify_on,
+            classify_on_device,
             *arguments,
             deadline_s=seconds,
             task=task,
@@ -256,12 +256,12 @@ def reference_task(
     *arguments: Any,
 ) -> None:
     """Run the reference engine in a worker process, in a sandbox if the model needs one."""
-    from farm.executor.accuracy import classify_here
+    from farm.executor.accuracy import classify_with_reference
 
-    confined(context, model, classify_here, sitting, *arguments, read=(sitting[0],))
+    run_confined(context, model, classify_with_reference, sitting, *arguments, read=(sitting[0],))
 
 
-def _run(pool: WorkerPool, counting: AccuracyProgress, keep: AnswerStore, show: Show) -> None:
+def _run(pool: WorkerPool, counting: AccuracyProgress, keep: PredictionStore, show: Show) -> None:
     """Assign samples and process messages until every participant is done or has failed."""
     by_slot = {
         ("reference" if one is counting.participants[-1] else f"device-{one.name}"): one
@@ -287,7 +287,7 @@ def _run(pool: WorkerPool, counting: AccuracyProgress, keep: AnswerStore, show: 
             return
         for message in pool.messages(_TICK_S):
             _hear(by_slot[message.slot], message, counting, keep)
-            if message.kind is not Kind.NOTE and sitting.pop(message.slot) == len(
+            if message.kind is not MessageKind.NOTE and sitting.pop(message.slot) == len(
                 by_slot[message.slot].best
             ):
                 participant = by_slot[message.slot]
@@ -297,10 +297,10 @@ def _run(pool: WorkerPool, counting: AccuracyProgress, keep: AnswerStore, show: 
 
 
 def _hear(
-    participant: Participant, message: Message, counting: AccuracyProgress, keep: AnswerStore
+    participant: Participant, message: Message, counting: AccuracyProgress, keep: PredictionStore
 ) -> None:
     """Process a message of a worker: store new predictions, note progress or the failure."""
-    if message.kind is Kind.FAILED:
+    if message.kind is MessageKind.FAILED:
         participant.failure = message.value
     elif isinstance(message.value, PredictionBatch):
         best = {
@@ -347,7 +347,7 @@ def _accuracy(
     )
 
 
-def as_json(found: Accuracy) -> dict[str, Any]:
+def accuracy_to_json(found: Accuracy) -> dict[str, Any]:
     """Return an Accuracy as JSON, with top-1 and top-5 shares and their 95 % intervals (Wilson)."""
     from farm import stats
 

@@ -18,17 +18,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from farm import importers, quantize, stats
-from farm.pipeline.operations import Show, build_for_device, check_usable, prepare, run_task
-from farm.pipeline.sandboxed_tasks import confined, confined_build
+from farm.pipeline.operations import Show, build_for_device, check_usable, prepare_model, run_task
+from farm.pipeline.sandboxed_tasks import run_confined, run_confined_build
 from farm.pipeline.worker_tasks import PREPARE_S, open_pool, with_local_store
 from farm.processes.workers import TaskContext
 from farm.store import Store
 from farm.types import (
     Artifact,
+    BisectedLayer,
     Device,
     DeviceBuild,
     KernelBisection,
-    Layer,
     Model,
     Prepared,
     Profile,
@@ -76,7 +76,7 @@ def bisect(
     """
     check_usable(device)
     with open_pool(store) as pool:
-        model, prepared = prepare(pool, model, device.profile, host, store, show)
+        model, prepared = prepare_model(pool, model, device.profile, host, store, show)
         inputs = _read(source, prepared, model) if source else None
         fitted = build_for_device(pool, model, prepared, device, store, show)
         names, expected = run_task(
@@ -90,7 +90,12 @@ def bisect(
         fed = None if inputs is None else (inputs, expected)
         arguments = (model, with_local_store(device, store.root), fitted, fed, least_db, deadline_s)
         dissection: KernelBisection = run_task(
-            pool, dissect_task, arguments, show, deadline_s, f"{model.name} on {device.name}"
+            pool,
+            compare_kernels_task,
+            arguments,
+            show,
+            deadline_s,
+            f"{model.name} on {device.name}",
         )
     return BisectResult(
         replace(dissection, layers=tuple(with_source_names(dissection.layers, names))),
@@ -113,7 +118,7 @@ def layers_task(
     Without `inputs` the layers are those of the example input, which are cached in the store, and
     the outputs are None.
     """
-    from farm.prepare import reference
+    from farm.checked_import import run_reference
 
     store = Store(cache)
     if inputs is None and (kept := store.find(_KIND, prepared.digest)):
@@ -121,8 +126,8 @@ def layers_task(
         return [
             (name, operator, TensorFingerprint(**values)) for name, operator, values in content
         ], None
-    fed = reference(prepared)[0] if inputs is None else inputs
-    layers: _Layers = confined(
+    fed = run_reference(prepared)[0] if inputs is None else inputs
+    layers: _Layers = run_confined(
         context, model, _layers, model, fed, inputs is not None, cache, types=(_Layers,)
     )
     if inputs is None and layers.complete:
@@ -175,7 +180,7 @@ def _layers(
     return _Layers(names, complete, imported.reference(fed) if with_outputs else None)
 
 
-def dissect_task(
+def compare_kernels_task(
     context: TaskContext,
     model: Model,
     device: Device,
@@ -188,18 +193,18 @@ def dissect_task(
 
     The reference is computed in a sandbox if the model needs one.
     """
-    from farm.compiler.diagnostics.reference_run import compute
-    from farm.compiler.diagnostics.reference_steps import Computed, Step
+    from farm.compiler.diagnostics.reference_run import compute_reference_steps
+    from farm.compiler.diagnostics.reference_steps import ComputedSteps, ReferenceStep
     from farm.executor.kernel_bisect import bisect_kernels
 
     def computer(
         context: TaskContext, prepared: Prepared, artifact: Artifact, *others: Any
-    ) -> Computed:
-        computed: Computed = confined_build(
-            *(context, model, compute, prepared, artifact, *others),
+    ) -> ComputedSteps:
+        computed: ComputedSteps = run_confined_build(
+            *(context, model, compute_reference_steps, prepared, artifact, *others),
             read=(prepared.directory, artifact.library.parent),
             write=(others[-1],),
-            types=(Computed, Step),
+            types=(ComputedSteps, ReferenceStep),
             modules=("farm.compiler.diagnostics.reference_kernels",),
         )
         return computed
@@ -207,7 +212,9 @@ def dissect_task(
     return bisect_kernels(context, device, fitted, fed, least_db, deadline_s, computer)
 
 
-def with_source_names(layers: Sequence[Layer], names: Sequence[Name]) -> list[Layer]:
+def with_source_names(
+    layers: Sequence[BisectedLayer], names: Sequence[Name]
+) -> list[BisectedLayer]:
     """Return the layers with the names and operators of the source's tensors of the same values.
 
     Each layer takes the source tensor with the nearest fingerprint that no earlier layer has taken;

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from farm.errors import FarmError, InternalError
 from farm.pipeline.operations import Show, run_task
-from farm.pipeline.sandboxed_tasks import confined
+from farm.pipeline.sandboxed_tasks import run_confined
 from farm.pipeline.worker_tasks import PREPARE_S, open_pool
 from farm.processes.workers import TaskContext
 from farm.store import Store
-from farm.types import Failure, Model, Profile, Progress, Stage, batch_in_words
+from farm.types import Failure, Model, Profile, Progress, Stage, describe_batch
 
 if TYPE_CHECKING:
-    from farm.importers.summary import Outline
+    from farm.importers.summary import ModelSummary
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class CheckReport:
     `failure` is the error that would stop the build, if `outline` does not name it.
     """
 
-    outline: Outline | None
+    outline: ModelSummary | None
     operations: int | None = None
     stored_bytes: int | None = None
     loaded_bytes: int | None = None
@@ -69,14 +69,14 @@ def check(model: Model, profile: Profile, *, store: Store, show: Show) -> CheckR
 
 def check_task(context: TaskContext, model: Model, profile: Profile, cache: Path) -> CheckReport:
     """Check a model in a worker process, in a sandbox if the model needs one."""
-    from farm.importers.summary import Outline, Problem
+    from farm.importers.summary import ModelSummary, Problem
 
     read = []
     if profile.on_gpu:
-        from farm.compiler.codegen.driver_stub import stub
+        from farm.compiler.codegen.driver_stub import build_driver_stub
 
-        read.append(stub(Store(cache)).parent)
-    report: CheckReport = confined(
+        read.append(build_driver_stub(Store(cache)).parent)
+    report: CheckReport = run_confined(
         context,
         model,
         _check,
@@ -84,28 +84,28 @@ def check_task(context: TaskContext, model: Model, profile: Profile, cache: Path
         profile,
         cache,
         read=read,
-        types=(CheckReport, Outline, Problem),
+        types=(CheckReport, ModelSummary, Problem),
     )
     return report
 
 
 def _check(context: TaskContext, model: Model, profile: Profile, cache: Path) -> CheckReport:
     """Summarise a model and lower it without generating code; called in the sandbox."""
-    from farm.compiler.build import compiling
+    from farm.checked_import import import_model
+    from farm.compiler.build import as_build_errors
     from farm.importers import summary as outline
-    from farm.prepare import import_model
 
     context.note(Progress(Stage.IMPORTING, f"reading {Path(model.source).name}"))
-    report = CheckReport(outline.before_import(model))
+    report = CheckReport(outline.summarize_file(model))
     if report.outline is not None and report.outline.problems:
         return report
     try:
         imported = import_model(replace(model, quantize=None), cache, profile, lambda *_: None)
         if report.outline is None:
-            report = replace(report, outline=outline.of_imported(model, imported))
-        report = replace(report, batch=batch_in_words(imported.inputs, imported.fixed))
+            report = replace(report, outline=outline.summarize_imported(model, imported))
+        report = replace(report, batch=describe_batch(imported.inputs, imported.fixed))
         context.note(Progress(Stage.COMPILING, f"for {profile.name}: graph and schedules"))
-        with compiling(model.name, profile):
+        with as_build_errors(model.name, profile):
             return _with_cost(report, imported, profile, Store(cache))
     except FarmError as error:
         return replace(report, failure=error.as_failure())
@@ -113,12 +113,12 @@ def _check(context: TaskContext, model: Model, profile: Profile, cache: Path) ->
 
 def _with_cost(report: CheckReport, imported: Any, profile: Profile, store: Store) -> CheckReport:
     """Return the report with what a model costs."""
-    from farm.compiler.codegen.nvrtc import device_code
+    from farm.compiler.codegen.nvrtc import compile_cuda_with_nvrtc
     from farm.compiler.ir.relax_rewriter import main_parameters
     from farm.compiler.lower import lower, resolve_target
 
     target = resolve_target(profile)
-    with device_code(target, store):
+    with compile_cuda_with_nvrtc(target, store):
         lowered = lower(imported.module, imported.weights, target, {}, memory_mb=profile.memory_mb)
     main = lowered.module["main"]
     return replace(

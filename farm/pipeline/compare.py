@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from farm.compiler import artifact as artifacts
 from farm.config import Fleet
 from farm.errors import FarmError, UsageError
-from farm.pipeline.operations import agents_of, check_no_emulator
+from farm.pipeline.operations import agents_for_devices, check_no_emulator
 from farm.pipeline.worker_tasks import compare_task, open_pool
-from farm.processes.workers import Kind
+from farm.processes.workers import MessageKind
 from farm.store import Store
 from farm.types import BuildOfPair, Device, Limits, PairedSamples, PairedStopping, Progress, Run
 
@@ -47,7 +47,7 @@ def build_of_run(run: Run, fleet: Fleet, store: Store) -> BuildOfPair:
 
     Raises UsageError if the run does not name its build or the build is no longer in the cache.
     """
-    from farm import prepare
+    from farm import checked_import
 
     again = (
         f"measure it again: farm bench --device {shlex.quote(run.device)} {shlex.quote(run.model)}"
@@ -59,7 +59,7 @@ def build_of_run(run: Run, fleet: Fleet, store: Store) -> BuildOfPair:
         raise UsageError(f"run {run.id} does not say which build it was of", why, again)
     artifact, model = (
         store.find(artifacts.KIND, run.artifact_digest),
-        store.find(prepare.KIND, run.model_digest),
+        store.find(checked_import.KIND, run.model_digest),
     )
     if artifact is None or model is None:
         gone = (
@@ -77,8 +77,8 @@ def build_of_run(run: Run, fleet: Fleet, store: Store) -> BuildOfPair:
             f"{gone} is not in {store.root}; made by {versions}",
             fix,
         )
-    prepared = prepare.load(run.model, model, cached=True)
-    built = artifacts.load(artifact, cached=True)
+    prepared = checked_import.load_prepared(run.model, model, cached=True)
+    built = artifacts.load_artifact(artifact, cached=True)
     built = replace(
         built,
         model=run.model,
@@ -91,7 +91,7 @@ def build_of_run(run: Run, fleet: Fleet, store: Store) -> BuildOfPair:
     )
 
 
-def measure(
+def measure_pairs(
     contests: Sequence[PairOfBuilds],
     until: PairedStopping,
     deadline_s: Callable[[Device], float],
@@ -107,7 +107,7 @@ def measure(
     devices = {one.device.name: one.device for one in contests}
     found: dict[int, PairedSamples | FarmError] = {}
     with open_pool(store) as pool:
-        agents = agents_of(pool, list(devices.values()), store, show)
+        agents = agents_for_devices(pool, list(devices.values()), store, show)
         waiting, running = list(range(len(contests))), dict[str, int]()
         while waiting or running:
             for index in list(waiting):
@@ -133,7 +133,7 @@ def measure(
                 waiting.remove(index)
             for message in pool.messages(_TICK_S):
                 one = contests[running[message.slot]]
-                if message.kind is Kind.NOTE:
+                if message.kind is MessageKind.NOTE:
                     show(
                         replace(
                             message.value,

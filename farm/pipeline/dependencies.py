@@ -39,7 +39,7 @@ _ORDER = (AgentKey, PrepareKey, BuildKey)
 
 
 @dataclass
-class Outcomes:
+class TaskOutcomes:
     """The outcomes of the tasks that have ended."""
 
     _by_key: dict[Key, Outcome] = field(default_factory=dict)
@@ -77,7 +77,7 @@ class Outcomes:
         return tuple(made for made in self._by_key.values() if isinstance(made, Artifact))
 
 
-def for_profile(model: Model, profile: Profile) -> Model:
+def model_for_profile(model: Model, profile: Profile) -> Model:
     """Return the model as a profile needs it: quantized and renamed if the profile says so.
 
     Raises UsageError if the quantization needs calibration data and the model names none.
@@ -105,7 +105,7 @@ def can_build_remotely(profile: Profile) -> bool:
     return "native" not in json.dumps(dict(profile.target)) and not profile.linker
 
 
-def needs_of(job: Job) -> list[Key]:
+def dependencies_of(job: Job) -> list[Key]:
     """Return the keys of everything that a job depends on."""
     needs: list[Key] = [prepare_key(job), build_key(job)]
     if job.device.gets_agent and job.device.profile.agent:
@@ -123,6 +123,6 @@ def build_key(job: Job) -> BuildKey:
     return BuildKey(*job.build)
 
 
-def in_order(keys: Iterable[Key]) -> list[Key]:
+def in_build_order(keys: Iterable[Key]) -> list[Key]:
     """Return each key once: agents first, which take longest, then imports, then builds."""
     return sorted(dict.fromkeys(keys), key=lambda key: _ORDER.index(type(key)))

@@ -49,11 +49,11 @@ def _ssh_hosts(file: Path) -> Iterator[DiscoveredBoard]:
     import paramiko
 
     from farm.config import parse_url
-    from farm.transports.ssh.config_include import included
+    from farm.transports.ssh.config_include import insert_included_files
 
     try:
         names = (
-            paramiko.SSHConfig.from_text(included(file)).get_hostnames()
+            paramiko.SSHConfig.from_text(insert_included_files(file)).get_hostnames()
             if file.is_file()
             else set()
         )
@@ -75,7 +75,7 @@ def _lent(fleet: Fleet) -> Iterator[DiscoveredBoard]:
     place = f"{fleet.tracker.host}:{fleet.tracker.port}"
     asked = Device("tracker", Profile("", {}, ""), f"tracker://{place}/any")
     try:
-        keys = sorted(set(tracker.keys(asked)))
+        keys = sorted(set(tracker.registered_keys(asked)))
     except (FarmError, OSError):
         return
     for key in keys:
@@ -91,8 +91,8 @@ def _phones() -> Iterator[DiscoveredBoard]:
     from farm.transports.adb import server
 
     try:
-        where = server.place()
-        listed = server.devices(where)
+        where = server.server_address()
+        listed = server.list_devices(where)
     except (FarmError, OSError, server.ServerError):
         return
     for one in listed:
@@ -112,7 +112,7 @@ def _gpus(fleet: Fleet) -> Iterator[DiscoveredBoard]:
     """Yield this machine if it has a GPU and the fleet has no device for it."""
     from farm.transports import gpu_preflight
 
-    if gpu_preflight.installed() and not any(
+    if gpu_preflight.is_driver_installed() and not any(
         one.scheme == "local" and one.profile.on_gpu for one in fleet.devices.values()
     ):
         yield DiscoveredBoard("gpu", "local:", "NVIDIA's driver on this machine")

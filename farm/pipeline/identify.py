@@ -18,7 +18,7 @@ from farm.types import Device
 _IDENTIFY_S = 60.0
 
 
-def identify(device: Device, *, store: Store, show: Show) -> boards.Evidence:
+def identify_board(device: Device, *, store: Store, show: Show) -> boards.Evidence:
     """Return what a device says about itself. Its profile is not used.
 
     A board with a shell and this machine are inspected by a script; an agent at an address is
@@ -41,11 +41,11 @@ def identify_task(context: TaskContext, device: Device, seconds: float) -> board
     """Return what a device says about itself; called in a worker process."""
     if device.scheme in ("rpc", "tracker"):
         return _of_agent(context, device, seconds)
-    from farm.transports import board_scripts, shells
-    from farm.transports.board_architecture import architecture_of, kind_of
+    from farm.transports import board_scripts, shell_transports
+    from farm.transports.board_architecture import agent_architecture, detect_architecture
 
-    if shells.has_shell(device):
-        with shells.reached(device, Deadline(seconds), context.ask) as board:
+    if shell_transports.has_shell(device):
+        with shell_transports.reach_board(device, Deadline(seconds), context.ask) as board:
             report = board.identify()
     else:
         command: list[str | Path] = [
@@ -57,12 +57,12 @@ def identify_task(context: TaskContext, device: Device, seconds: float) -> board
             "",
         ]
         fix = "name a --profile" if sys.platform == "linux" else "farm needs Linux"
-        report = board_scripts.reported(
-            subprocesses.run(
+        report = board_scripts.parse_report(
+            subprocesses.run_program(
                 command, deadline=Deadline(seconds), what="looking at this machine", fix=fix
             )
         )
-    return boards.evidence_from_report(architecture_of(kind_of(report)), report)
+    return boards.evidence_from_report(agent_architecture(detect_architecture(report)), report)
 
 
 def _of_agent(context: TaskContext, device: Device, seconds: float) -> boards.Evidence:

@@ -11,27 +11,27 @@ from typing import TYPE_CHECKING, Any
 
 from farm import transports
 from farm.errors import DeviceError, FarmError, UsageError
-from farm.pipeline.dependencies import for_profile
+from farm.pipeline.dependencies import model_for_profile
 from farm.pipeline.worker_tasks import (
     AGENT_S,
     BUILD_S,
     FACTS_S,
     PREPARE_S,
     agent_task,
-    agent_there,
     build_task,
     facts_task,
+    find_build_task,
+    find_built_agent,
+    find_prepared_task,
     infer_deployed_task,
     infer_task,
-    kept_build_task,
-    kept_model_task,
     open_pool,
     prepare_task,
     with_local_store,
 )
-from farm.processes.workers import Kind, WorkerPool, thread_map
+from farm.processes.workers import MessageKind, WorkerPool, thread_map
 from farm.store import Store
-from farm.transports.state import State
+from farm.transports.device_state import DeviceState
 from farm.types import (
     Artifact,
     Device,
@@ -60,8 +60,8 @@ def compile_model(
     `host` is the profile of this machine.
     """
     with open_pool(store) as pool:
-        model, prepared = prepare(pool, model, profile, host, store, show)
-        return prepared, build(pool, model, prepared, profile, store, show)
+        model, prepared = prepare_model(pool, model, profile, host, store, show)
+        return prepared, build_artifact(pool, model, prepared, profile, store, show)
 
 
 def infer(
@@ -83,7 +83,7 @@ def infer(
 
     check_usable(device)
     with open_pool(store) as pool:
-        model, prepared = prepare(pool, model, device.profile, host, store, show)
+        model, prepared = prepare_model(pool, model, device.profile, host, store, show)
         said: list[str] = []
         inputs = read_inputs(source, prepared.inputs, model.preprocess, said.append)
         fitted = build_for_device(pool, model, prepared, device, store, show)
@@ -145,7 +145,7 @@ def run_on_devices(
     results by device name; the result of a device that fails is its FarmError.
     """
     with open_pool(store) as pool:
-        agents = agents_of(pool, devices, store, show)
+        agents = agents_for_devices(pool, devices, store, show)
         answers: dict[str, Any] = {
             name: found for name, found in agents.items() if isinstance(found, FarmError)
         }
@@ -174,7 +174,7 @@ def run_on_devices(
                     thread=thread,
                 )
             for message in pool.messages(_TICK_S):
-                if message.kind is not Kind.NOTE:
+                if message.kind is not MessageKind.NOTE:
                     answers[message.slot] = message.value
                     del running[message.slot]
     return answers
@@ -187,7 +187,7 @@ def facts_of(devices: Sequence[Device], *, store: Store, slots: int, show: Show)
     )
 
 
-def agents_of(
+def agents_for_devices(
     pool: WorkerPool, devices: Sequence[Device], store: Store, show: Show
 ) -> dict[str, Path | FarmError | None]:
     """Return each device's agent by device name, built once per kind of board.
@@ -208,7 +208,7 @@ def agents_of(
     return found
 
 
-def agent_for(machine: str, *, store: Store, show: Show) -> Path:
+def agent_for_machine(machine: str, *, store: Store, show: Show) -> Path:
     """Return the executable of the native agent for a machine, built if necessary."""
     with open_pool(store) as pool:
         return _agent(pool, machine, store, show)
@@ -231,22 +231,22 @@ def check_no_emulator(device: Device) -> None:
         )
 
 
-def state_error(device: Device, there: State) -> DeviceError:
+def state_error(device: Device, there: DeviceState) -> DeviceError:
     """Return the error for a device in a state in which it cannot be used."""
     return DeviceError(f"{device.name} is {there.word}", there.why, there.fix)
 
 
-def prepare(
+def prepare_model(
     pool: WorkerPool, model: Model, profile: Profile, host: Profile, store: Store, show: Show
 ) -> tuple[Model, Prepared]:
     """Import and check a model in the form that a profile needs.
 
     Returns the model in that form and the prepared model.
     """
-    model = for_profile(model, profile)
+    model = model_for_profile(model, profile)
     task = f"importing {model.name}"
     there: Prepared | None = run_task(
-        pool, kept_model_task, (model, store.root), show, PREPARE_S, task, thread=True
+        pool, find_prepared_task, (model, store.root), show, PREPARE_S, task, thread=True
     )
     if there:
         return model, there
@@ -263,7 +263,7 @@ def build_for_device(
     return DeviceBuild(
         model,
         prepared,
-        build(pool, model, prepared, device.profile, store, show),
+        build_artifact(pool, model, prepared, device.profile, store, show),
         ensure_agent(pool, device, store, show),
     )
 
@@ -287,7 +287,7 @@ def build_for_devices(
             try:
                 made[kind] = build_for_device(
                     pool,
-                    *prepare(pool, model, device.profile, host, store, show),
+                    *prepare_model(pool, model, device.profile, host, store, show),
                     device,
                     store,
                     show,
@@ -297,13 +297,13 @@ def build_for_devices(
     return {device.name: made[device.profile.name, device.gets_agent] for device in devices}
 
 
-def build(
+def build_artifact(
     pool: WorkerPool, model: Model, prepared: Prepared, profile: Profile, store: Store, show: Show
 ) -> Artifact:
     """Return the build of a prepared model for a profile."""
     task = f"compiling {prepared.model} for {profile.name}"
     there: Artifact | None = run_task(
-        pool, kept_build_task, (prepared, profile, store.root), show, BUILD_S, task, thread=True
+        pool, find_build_task, (prepared, profile, store.root), show, BUILD_S, task, thread=True
     )
     if there:
         return there
@@ -325,7 +325,7 @@ def ensure_agent(pool: WorkerPool, device: Device, store: Store, show: Show) -> 
 
 
 def _agent(pool: WorkerPool, machine: str, store: Store, show: Show) -> Path:
-    if path := agent_there(machine, store.root):
+    if path := find_built_agent(machine, store.root):
         return path
     made: Path = run_task(
         pool,
@@ -353,9 +353,9 @@ def run_task(
     pool.assign(slot, function, *arguments, deadline_s=deadline_s, task=task, thread=thread)
     while True:
         for message in pool.messages(_TICK_S):
-            if message.kind is Kind.NOTE:
+            if message.kind is MessageKind.NOTE:
                 show(message.value)
-            elif message.kind is Kind.DONE:
+            elif message.kind is MessageKind.DONE:
                 return message.value
             else:
                 raise message.value

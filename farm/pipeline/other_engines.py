@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from farm.errors import UsageError, did_you_mean
-from farm.pipeline.operations import Show, build_for_device, prepare, run_task
-from farm.pipeline.sandboxed_tasks import may_run_here
-from farm.pipeline.worker_tasks import open_pool, rivals_task
+from farm.pipeline.operations import Show, build_for_device, prepare_model, run_task
+from farm.pipeline.sandboxed_tasks import may_run_unsandboxed
+from farm.pipeline.worker_tasks import compare_engines_task, open_pool
 from farm.store import Store
 from farm.types import ENGINES, EngineComparison, Job, Profile
 
 ROUNDS = 15
 
 
-def check_rivals(names: Sequence[str], jobs: Sequence[Job]) -> None:
+def check_engines_usable(names: Sequence[str], jobs: Sequence[Job]) -> None:
     """Refuse `--against` if it cannot work for these engines and jobs.
 
     Raises UsageError for an unknown engine, if no job runs on this machine's CPU, and for a model
@@ -35,7 +35,7 @@ def check_rivals(names: Sequence[str], jobs: Sequence[Job]) -> None:
             "choose a device with the url local:, for example --device host",
         )
     for job in filter(_is_here, jobs if names else ()):
-        if not may_run_here(job.model):
+        if not may_run_unsandboxed(job.model):
             what = f"--against would run {job.model.name} outside of the sandbox"
             why = (
                 "its file is a program, and other engines are timed in a process that also talks "
@@ -67,7 +67,7 @@ def compare_engines(
         for job in jobs:
             if not _is_here(job):
                 continue
-            model, prepared = prepare(pool, job.model, job.device.profile, host, store, show)
+            model, prepared = prepare_model(pool, job.model, job.device.profile, host, store, show)
             arguments = (
                 job.device,
                 build_for_device(pool, model, prepared, job.device, store, show),
@@ -78,7 +78,7 @@ def compare_engines(
             )
             what = f"{job.title} in {', '.join(names)}"
             made: EngineComparison = run_task(
-                pool, rivals_task, arguments, show, job.plan.deadline_s, what
+                pool, compare_engines_task, arguments, show, job.plan.deadline_s, what
             )
             found.append(made)
     return found

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from farm.pipeline.operations import Show, build_for_device, check_usable, prepare, run_task
+from farm.pipeline.operations import Show, build_for_device, check_usable, prepare_model, run_task
 from farm.pipeline.worker_tasks import BUILD_S, open_pool, probe_task, profile_task
 from farm.store import Store
-from farm.types import Device, Model, Profile, Profiled
+from farm.types import Device, Model, ModelProfile, Profile
 
 
 def profile(
@@ -17,14 +17,14 @@ def profile(
     seconds: float,
     deadline_s: float,
     show: Show,
-) -> Profiled:
+) -> ModelProfile:
     """Return the time of each kernel of an inference. `seconds` is about how long to record.
 
     Raises FarmError.
     """
     check_usable(device)
     with open_pool(store) as pool:
-        model, prepared = prepare(pool, model, device.profile, host, store, show)
+        model, prepared = prepare_model(pool, model, device.profile, host, store, show)
         fitted = build_for_device(pool, model, prepared, device, store, show)
         what = f"compiling what measures {device.profile.name}"
         # The arithmetic rate of an emulator depends on the instruction: it has no roof.
@@ -34,7 +34,7 @@ def profile(
             else None
         )
         arguments = (device, fitted, probe, seconds, deadline_s, store.root)
-        profiled: Profiled = run_task(
+        profiled: ModelProfile = run_task(
             pool,
             profile_task,
             arguments,

@@ -22,7 +22,7 @@ from farm.types import Device, Model, Profile
 
 if TYPE_CHECKING:
     from farm.transports.ssh.systemd_service import Service
-    from farm.transports.ssh.systemd_tunnel import Tunnel
+    from farm.transports.ssh.systemd_tunnel import LabTunnel
 
 Tell = Callable[[str, Finding], None]
 _SERVICE_S, _REMOVE_S = 90.0, 90.0
@@ -32,7 +32,7 @@ def provision(
     devices: Sequence[Device],
     *,
     service: Service | None,
-    tunnel: Tunnel | None = None,
+    tunnel: LabTunnel | None = None,
     model: Model,
     host: Profile,
     store: Store,
@@ -124,20 +124,20 @@ def service_task(
 ) -> None:
     """Install the agent as a service of the board; called in a worker process."""
     from farm.transports.ssh import systemd_service
-    from farm.transports.ssh.board import reached
+    from farm.transports.ssh.board import reach_board
 
-    with reached(device, Deadline(seconds), context.ask) as board:
-        words = systemd_service.install(board, agent, service)
+    with reach_board(device, Deadline(seconds), context.ask) as board:
+        words = systemd_service.install_service(board, agent, service)
     context.note(Finding("service", words, advice=_unreachable(service)))
 
 
-def tunnel_task(context: TaskContext, device: Device, tunnel: Tunnel, seconds: float) -> None:
+def tunnel_task(context: TaskContext, device: Device, tunnel: LabTunnel, seconds: float) -> None:
     """Install a board's tunnel to a lab; called in a worker process."""
     from farm.transports.ssh import systemd_tunnel
-    from farm.transports.ssh.board import reached
+    from farm.transports.ssh.board import reach_board
 
-    with reached(device, Deadline(seconds), context.ask) as board:
-        words, key = systemd_tunnel.install(board, tunnel)
+    with reach_board(device, Deadline(seconds), context.ask) as board:
+        words, key = systemd_tunnel.install_tunnel(board, tunnel)
     advice = f"let it in, as the lab's account there: {tunnel.user_command(key)}"
     context.note(Finding("tunnel", words, advice=advice))
 
@@ -169,10 +169,10 @@ def remove_task(context: TaskContext, device: Device, cache: Path, seconds: floa
         gone = [("store", str(kept))] if kept.exists() else []
         shutil.rmtree(kept, ignore_errors=True)
     else:
-        from farm.transports import shells
+        from farm.transports import shell_transports
         from farm.transports.ssh import systemd_service
 
-        with shells.reached(device, Deadline(seconds), context.ask) as board:
-            gone = systemd_service.remove(board)
+        with shell_transports.reach_board(device, Deadline(seconds), context.ask) as board:
+            gone = systemd_service.remove_farm(board)
     for kind, words in gone or [("removal", "there is nothing of ours")]:
         context.note(Finding(kind, words))

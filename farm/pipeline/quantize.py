@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from farm import importers
 from farm.errors import ModelError
 from farm.pipeline.operations import Show, compile_model, run_task
-from farm.pipeline.sandboxed_tasks import confined
+from farm.pipeline.sandboxed_tasks import run_confined
 from farm.pipeline.worker_tasks import open_pool
 from farm.processes.workers import TaskContext
 from farm.store import Store
-from farm.types import Artifact, Model, Profile, Progress, Quantized, Stage
+from farm.types import Artifact, Model, Profile, Progress, QuantizationResult, Stage
 
 if TYPE_CHECKING:
     from farm.quantize.recipe import Recipe
@@ -25,7 +25,7 @@ QUANTIZE_S = 6 * 3600.0  # deadline: data may be large
 class QuantizationReport:
     """The report on a quantization, and the builds of the float and the quantized model."""
 
-    quantized: Quantized
+    quantized: QuantizationResult
     float_artifact: Artifact
     artifact: Artifact
 
@@ -40,7 +40,7 @@ def quantize(
     """
     with open_pool(store) as pool:
         arguments = (model, host, store.root, output.absolute())
-        found: Quantized = run_task(
+        found: QuantizationResult = run_task(
             pool, quantize_task, arguments, show, QUANTIZE_S, f"quantizing {model.name}"
         )
     plain = replace(model, quantize=None, calibration_data=None, dataset=None)
@@ -66,7 +66,7 @@ def quantize(
 
 def quantize_task(
     context: TaskContext, model: Model, host: Profile, cache: Path, output: Path
-) -> Quantized:
+) -> QuantizationResult:
     """Quantize a model and write the recipe; called in a worker process.
 
     The model is read in a sandbox if it needs one.
@@ -79,29 +79,33 @@ def quantize_task(
             "it is a recipe of farm quantize",
             "name the float model",
         )
-    found, made = confined(context, model, _quantize, model, host, cache, types=(recipe.Recipe,))
-    recipe.write(
+    found, made = run_confined(
+        context, model, _quantize, model, host, cache, types=(recipe.Recipe,)
+    )
+    recipe.write_recipe(
         output, replace(made, source=model.source, module=model.module)
     )  # as asked, whatever a hostile model says
-    quantized: Quantized = found
+    quantized: QuantizationResult = found
     return quantized
 
 
 def _quantize(
     context: TaskContext, model: Model, host: Profile, cache: Path
-) -> tuple[Quantized, Recipe]:
+) -> tuple[QuantizationResult, Recipe]:
     """Quantize a model and report on the result; called in the sandbox."""
     from farm import importers
-    from farm.compiler.build import compiling
-    from farm.quantize import make_recipe, prepare_float, settings_of
-    from farm.quantize.report import report
+    from farm.compiler.build import as_build_errors
+    from farm.quantize import fold_for_quantization, make_recipe, quantize_settings
+    from farm.quantize.report import compare_with_float
 
     def note(text: str, fraction: float | None) -> None:
         context.note(Progress(Stage.IMPORTING, text, fraction))
 
     note(f"reading {Path(model.source).name}", None)
     imported = importers.load(model, cache)
-    with compiling(model.name, host):
-        floating = prepare_float(settings_of(model), imported, Path(model.source).name)
+    with as_build_errors(model.name, host):
+        floating = fold_for_quantization(
+            quantize_settings(model), imported, Path(model.source).name
+        )
         made = make_recipe(model, floating, host, note)
-        return report(model, floating, made, host, note), made
+        return compare_with_float(model, floating, made, host, note), made

@@ -24,13 +24,13 @@ from farm.pipeline.dependencies import (
     AgentKey,
     BuildKey,
     Key,
-    Outcomes,
     PrepareKey,
+    TaskOutcomes,
     build_key,
     can_build_remotely,
-    for_profile,
-    in_order,
-    needs_of,
+    dependencies_of,
+    in_build_order,
+    model_for_profile,
     prepare_key,
 )
 from farm.pipeline.interleaving import FinishedRounds, split_into_rounds
@@ -40,16 +40,16 @@ from farm.pipeline.worker_tasks import (
     BUILD_S,
     PREPARE_S,
     agent_task,
-    agent_there,
     build_task,
-    kept_build_task,
-    kept_model_task,
+    find_build_task,
+    find_built_agent,
+    find_prepared_task,
     measure_task,
     open_pool,
     prepare_task,
     with_time_ledger,
 )
-from farm.processes.workers import Kind, Message, WorkerPool, thread_map
+from farm.processes.workers import Message, MessageKind, WorkerPool, thread_map
 from farm.store import RunStore, Store
 from farm.types import (
     Artifact,
@@ -70,7 +70,7 @@ from farm.types import (
 )
 
 if TYPE_CHECKING:
-    from farm.cluster import Engine
+    from farm.cluster import ClusterEngine
 
 _TICK_S = 0.1
 # Jobs whose devices are driven by threads of this process at once. More would only wait for its
@@ -102,7 +102,7 @@ class Outcome:
         return all(run.good for run in self.runs)
 
 
-def expand(
+def expand_jobs(
     devices: Iterable[Device], models: Iterable[Model], plan: Plan, deadline_s: float | None = None
 ) -> list[Job]:
     """Return a job for every model on every device.
@@ -113,7 +113,9 @@ def expand(
     models, jobs = list(models), []
     for device in devices:
         device_plan = replace(plan, deadline_s=deadline_s or device.deadline_s or plan.deadline_s)
-        jobs += [Job(device, for_profile(model, device.profile), device_plan) for model in models]
+        jobs += [
+            Job(device, model_for_profile(model, device.profile), device_plan) for model in models
+        ]
     first: dict[tuple[str, str], Job] = {}
     for job in jobs:
         if (other := first.setdefault((job.device.name, job.title), job)) is not job:
@@ -126,7 +128,7 @@ def expand(
     return split_into_rounds(jobs)
 
 
-def execute(
+def execute_jobs(
     jobs: Sequence[Job],
     *,
     host: Profile,
@@ -136,7 +138,7 @@ def execute(
     show: Callable[[Event], None],
     tick: Callable[[], None],
     canaries: int = 0,
-    cluster: Engine | None = None,
+    cluster: ClusterEngine | None = None,
 ) -> Outcome:
     """Run all jobs. `host` is the profile of this machine, `slots` how many builds run at once.
 
@@ -177,8 +179,8 @@ class _JobRunner:
     show: Callable[[Event], None]
     pool: WorkerPool
     canaries: frozenset[str] = frozenset()  # names of devices
-    cluster: Engine | None = None
-    _outcomes: Outcomes = field(default_factory=Outcomes)
+    cluster: ClusterEngine | None = None
+    _outcomes: TaskOutcomes = field(default_factory=TaskOutcomes)
     _sought: list[PrepareKey | BuildKey] = field(
         default_factory=list
     )  # may be in the store already
@@ -223,10 +225,10 @@ class _JobRunner:
             else:
                 error = state_error(job.device, state)
                 self._finish(job, Verdict.UNAVAILABLE, state.why, error=error)
-        keys = in_order(key for job in self._waiting for key in needs_of(job))
+        keys = in_build_order(key for job in self._waiting for key in dependencies_of(job))
         agents = [key for key in keys if isinstance(key, AgentKey)]
         for key in agents:
-            if agent := agent_there(key.architecture, self.store.root):
+            if agent := find_built_agent(key.architecture, self.store.root):
                 self._outcomes.add(key, agent)
         self._todo = [key for key in agents if key not in self._outcomes]
         self._sought = [key for key in keys if not isinstance(key, AgentKey)]
@@ -332,7 +334,7 @@ class _JobRunner:
                 self._todo.append(work.key)
                 return
             work = work.key
-        elif message.kind is Kind.NOTE:
+        elif message.kind is MessageKind.NOTE:
             for job in [work] if isinstance(work, Job) else self._jobs_waiting_on(work):
                 self._emit(job, message.value.stage, message.value)
             return
@@ -344,12 +346,12 @@ class _JobRunner:
             self._built = now - self._begin
             self._fail_dependents(work)
             for job in self._waiting:
-                if work in needs_of(job):
+                if work in dependencies_of(job):
                     self._emit(job, Stage.READY if self._may_start(job) else Stage.WAITING)
             return
         self._driving -= transports.runs_in_thread(work.device)
         self._device_s[work.device.name] = self._device_s.get(work.device.name, 0.0) + now - begin
-        if message.kind is Kind.DONE:
+        if message.kind is MessageKind.DONE:
             parts = () if self._turns.of(work) else self._inputs_of(work)
             if samples := self._turns.take(
                 work, with_time_ledger(message.value, parts, now - begin)
@@ -382,7 +384,7 @@ class _JobRunner:
         return prepared, artifact
 
     def _may_start(self, job: Job) -> bool:
-        return all(key in self._outcomes for key in needs_of(job))
+        return all(key in self._outcomes for key in dependencies_of(job))
 
     def _ready(self, key: Key) -> bool:
         return (
@@ -394,13 +396,17 @@ class _JobRunner:
         """Look in the store for what a key names: a thread suffices for this."""
         self._running[_LOOKING] = (_LookUp(key), time.monotonic())
         if isinstance(key, PrepareKey):
-            arguments: tuple[Any, ...] = (kept_model_task, self._models[key.model], self.store.root)
+            arguments: tuple[Any, ...] = (
+                find_prepared_task,
+                self._models[key.model],
+                self.store.root,
+            )
         else:
             prepared, profile = (
                 self._outcomes.prepared(PrepareKey(key.model)),
                 self._profiles[key.profile],
             )
-            arguments = (kept_build_task, prepared, profile, self.store.root)
+            arguments = (find_build_task, prepared, profile, self.store.root)
         self.pool.assign(
             _LOOKING, *arguments, deadline_s=PREPARE_S, task=f"looking for {key.model}", thread=True
         )
@@ -443,8 +449,8 @@ class _JobRunner:
 
     def _start_on_cluster(self, slot: str, key: Key) -> None:
         from farm.pipeline.cluster.builds import build_on_cluster_task
-        from farm.pipeline.cluster.carrying import ELSEWHERE_S
         from farm.pipeline.cluster.imports import import_on_cluster_task
+        from farm.pipeline.cluster.task_transfer import ELSEWHERE_S
 
         assert not isinstance(key, AgentKey), "what travels"
         self._running[slot] = (key, time.monotonic())
@@ -504,11 +510,11 @@ class _JobRunner:
             for other, _ in self._running.values()
             if isinstance(other, (PrepareKey, BuildKey))
         }
-        waiting = [job for job in self._waiting if key in needs_of(job)]
+        waiting = [job for job in self._waiting if key in dependencies_of(job)]
         return [
             job
             for job in waiting
-            if not isinstance(key, AgentKey) or not busy.intersection(needs_of(job))
+            if not isinstance(key, AgentKey) or not busy.intersection(dependencies_of(job))
         ]
 
     def _fail_dependents(self, key: Key) -> None:
@@ -527,14 +533,16 @@ class _JobRunner:
                 for other in self._sought
                 if not (isinstance(other, BuildKey) and other.model == key.model)
             ]
-        for job in [job for job in self._waiting if key in needs_of(job)]:
+        for job in [job for job in self._waiting if key in dependencies_of(job)]:
             self._waiting.remove(job)
             self._finish(job, Verdict.FAILED, error.what, error=error)
 
     def _judge(self, job: Job, samples: Samples) -> None:
         """Finish a job with the latency and the verdict of its samples."""
         try:
-            latency = stats.latency(samples.seconds, samples.block) if samples.seconds else None
+            latency = (
+                stats.summarize_latency(samples.seconds, samples.block) if samples.seconds else None
+            )
         except FarmError as error:  # the samples are not plausible times
             self._finish(job, Verdict.FAILED, error.what, error=error)
             return
@@ -570,7 +578,7 @@ class _JobRunner:
             latency=latency,
             reference_correct=prepared.reference_correct if prepared else None,
             reference_total=prepared.reference_total if prepared else None,
-            versions={"farm": __version__, **fingerprint.versions()},
+            versions={"farm": __version__, **fingerprint.compiler_versions()},
             failure=error.as_failure() if error else None,
             threads=None
             if (threads := job.device.options.get("threads")) is None

@@ -25,17 +25,17 @@ from farm.types import Model, Progress, Stage
 
 _BUILD_MODULES = ("farm.compiler.build", "farm.compiler.lower", "farm.compiler.codegen.executable")
 # Imported ahead of a task, with the importer.
-_MODULES = ("farm.prepare", *_BUILD_MODULES)
+_MODULES = ("farm.checked_import", *_BUILD_MODULES)
 
 
-def may_run_here(model: Model) -> bool:
+def may_run_unsandboxed(model: Model) -> bool:
     """Return True if a model may run with all rights of the user: trusted, or not a program."""
     from farm.quantize import float_model
 
     return model.trust or not importers.is_program(float_model(model))
 
 
-def confined(
+def run_confined(
     context: TaskContext,
     model: Model,
     task: Callable[..., Any],
@@ -64,7 +64,7 @@ def confined(
     )
 
 
-def confined_build(
+def run_confined_build(
     context: TaskContext,
     model: Model,
     task: Callable[..., Any],
@@ -75,7 +75,7 @@ def confined_build(
     modules: Sequence[str] = (),
     what: str = "",
 ) -> Any:
-    """Run `task(context, *arguments)`, which compiles what was imported, as `confined` does.
+    """Run `task(context, *arguments)`, which compiles what was imported, as `run_confined` does.
 
     It may read `read`, which are files of the import, and not the model's own files. `modules` are
     imported ahead of it, besides those of a build. `what` describes the task in errors.
@@ -103,7 +103,7 @@ def _is_sandboxed(context: TaskContext, model: Model, stage: Stage) -> bool:
     source = float_model(model)
     if model.trust or importers.python_source(source) is not None:
         return False
-    support = sandbox.support()
+    support = sandbox.sandbox_support()
     if support.complete:
         return True
     if importers.is_program(source):
@@ -132,7 +132,7 @@ def _in_sandbox(
     with tempfile.TemporaryDirectory(prefix="sandbox-", dir=context.scratch) as folder:
         scratch = Path(folder)
         policy = Policy.of_this_machine(tuple(read), (scratch, *write))
-        return sandbox.run(
+        return sandbox.run_sandboxed(
             policy,
             scratch,
             task,
@@ -147,5 +147,5 @@ def _in_sandbox(
 def _files_of(model: Model, source: Model) -> list[Path]:
     """Return the files that a model names: its own, its labels and its data sets."""
     named = (model.labels, model.dataset, model.calibration_data)
-    own = [Path(model.source), *importers.files_of(source)]
+    own = [Path(model.source), *importers.model_files(source)]
     return [*dict.fromkeys(own), *(path for path in named if path is not None)]

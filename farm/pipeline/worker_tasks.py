@@ -13,30 +13,30 @@ from pathlib import Path
 from typing import Any
 
 from farm.errors import FarmError
-from farm.pipeline.sandboxed_tasks import confined, confined_build
+from farm.pipeline.sandboxed_tasks import run_confined, run_confined_build
 from farm.processes.deadline import Deadline
 from farm.processes.workers import TaskContext, WorkerPool
-from farm.store import RecordStore, Store
+from farm.store import Store, TuningRecordStore
 from farm.types import (
     Artifact,
-    Batch,
     BuildOfPair,
     Candidate,
     Device,
     DeviceBuild,
     EngineComparison,
     Model,
+    ModelProfile,
     PairedSamples,
     PairedStopping,
     Plan,
     Prepared,
     Profile,
-    Profiled,
     Progress,
     Release,
     Samples,
     Stage,
     Task,
+    VariantBatch,
 )
 
 # Deadlines; reading the facts may include sending the agent.
@@ -67,11 +67,11 @@ def agent_task(context: TaskContext, machine: str, cache: Path, deadline_s: floa
     def note(text: str, fraction: float | None) -> None:
         context.note(Progress(Stage.AGENT, text, fraction))
 
-    executable: Path = build.ensure(machine, cache, note, Deadline(deadline_s))
+    executable: Path = build.ensure_executable(machine, cache, note, Deadline(deadline_s))
     return executable
 
 
-def agent_there(machine: str, cache: Path) -> Path | None:
+def find_built_agent(machine: str, cache: Path) -> Path | None:
     """Return the executable of the native agent for a machine if it is already built, else None.
 
     This is the common case and needs no worker. Errors are ignored here: the worker that builds the
@@ -85,20 +85,20 @@ def agent_there(machine: str, cache: Path) -> Path | None:
     return None
 
 
-def kept_model_task(_: TaskContext, model: Model, cache: Path) -> Prepared | None:
+def find_prepared_task(_: TaskContext, model: Model, cache: Path) -> Prepared | None:
     """Return a model that is prepared already; None if it has to be imported. May be a thread's."""
-    from farm import prepare
+    from farm import checked_import
 
-    return prepare.find_prepared(model, cache)
+    return checked_import.find_prepared(model, cache)
 
 
-def kept_build_task(
+def find_build_task(
     _: TaskContext, prepared: Prepared, profile: Profile, cache: Path
 ) -> Artifact | None:
     """Return a build that is there already; None if it has to be made. May be a thread's."""
     from farm.compiler import build
 
-    return build.kept(prepared, profile, cache, RecordStore.of_user())
+    return build.find_stored_build(prepared, profile, cache, TuningRecordStore.of_user())
 
 
 def prepare_task(
@@ -113,8 +113,8 @@ def prepare_task(
     If it is to be built for one of `profiles` with the code that the check generates, that becomes
     the build.
     """
-    from farm.compiler.build import Generated, shares_code
-    from farm.prepare import prepare, write_prepared
+    from farm.checked_import import prepare, write_prepared
+    from farm.compiler.build import GenerationResult, build_reuses_check_code
 
     def maker(
         context: TaskContext,
@@ -123,14 +123,14 @@ def prepare_task(
         cache: Path,
         folder: Path,
         keep_build: bool,
-    ) -> Generated | None:
+    ) -> GenerationResult | None:
         arguments = (model, host, cache, folder, keep_build)
-        made: Generated | None = confined(
-            context, model, write_prepared, *arguments, write=(folder,), types=(Generated,)
+        made: GenerationResult | None = run_confined(
+            context, model, write_prepared, *arguments, write=(folder,), types=(GenerationResult,)
         )
         return made
 
-    keep_build = any(shares_code(profile, host) for profile in profiles)
+    keep_build = any(build_reuses_check_code(profile, host) for profile in profiles)
     return prepare(context, model, host, store.root, maker, store.upstream, keep_build=keep_build)
 
 
@@ -140,15 +140,15 @@ def build_task(
     prepared: Prepared,
     profile: Profile,
     store: Store,
-    records: RecordStore | None = None,
+    records: TuningRecordStore | None = None,
 ) -> Artifact:
     """Build a prepared model for a profile, with these tuning records, or else with this user's.
 
     The code is generated in a sandbox if the model needs one. For GPUs, it may read the stub of the
     driver's library, which is built before.
     """
-    from farm.compiler.build import Generated, build, generate
-    from farm.compiler.codegen.driver_stub import stub
+    from farm.compiler.build import GenerationResult, build, generate_code
+    from farm.compiler.codegen.driver_stub import build_driver_stub
 
     def generator(
         context: TaskContext,
@@ -157,13 +157,19 @@ def build_task(
         records: Any,
         cache: Path,
         folder: Path,
-    ) -> Generated:
+    ) -> GenerationResult:
         arguments = (prepared, profile, records, cache, folder)
         read = [prepared.directory]
         if profile.on_gpu:
-            read.append(stub(Store(cache)).parent)
-        made: Generated = confined_build(
-            context, model, generate, *arguments, read=read, write=(folder,), types=(Generated,)
+            read.append(build_driver_stub(Store(cache)).parent)
+        made: GenerationResult = run_confined_build(
+            context,
+            model,
+            generate_code,
+            *arguments,
+            read=read,
+            write=(folder,),
+            types=(GenerationResult,),
         )
         return made
 
@@ -172,7 +178,7 @@ def build_task(
         prepared,
         profile,
         store.root,
-        records or RecordStore.of_user(),
+        records or TuningRecordStore.of_user(),
         store.upstream,
         generator,
     )
@@ -185,7 +191,7 @@ def measure_task(
     from farm import executor
 
     _reserve(context, device)
-    return executor.measure(context, with_local_store(device, cache), fitted, plan)
+    return executor.measure_job(context, with_local_store(device, cache), fitted, plan)
 
 
 def _reserve(context: TaskContext, device: Device) -> None:
@@ -214,7 +220,7 @@ def probe_task(context: TaskContext, profile: Profile, cache: Path) -> Any:
     """Build the kernels that measure the roofline of a profile."""
     from farm.compiler.diagnostics import roofline_probe as probe
 
-    return probe.build(context, profile, cache)
+    return probe.build_probe(context, profile, cache)
 
 
 def profile_task(
@@ -225,16 +231,16 @@ def profile_task(
     seconds: float,
     deadline_s: float,
     cache: Path,
-) -> Profiled:
+) -> ModelProfile:
     """Profile a model on a device."""
     from farm.executor import profiling
 
-    return profiling.profile(
+    return profiling.profile_model(
         context, with_local_store(device, cache), fitted, probe, seconds, deadline_s
     )
 
 
-def rivals_task(
+def compare_engines_task(
     context: TaskContext,
     device: Device,
     fitted: DeviceBuild,
@@ -251,7 +257,7 @@ def rivals_task(
     )
 
 
-def tasks_task(
+def find_tuning_tasks_task(
     context: TaskContext, model: Model, prepared: Prepared, profile: Profile
 ) -> tuple[str, list[Task]]:
     """Return the CPU model of a profile, and the tuning tasks of a model.
@@ -262,7 +268,7 @@ def tasks_task(
 
     def finder(context: TaskContext, prepared: Prepared, *arguments: Any) -> list[Task]:
         read = (prepared.directory,)
-        found: list[Task] = confined_build(
+        found: list[Task] = run_confined_build(
             context,
             model,
             batch_build.find_tasks,
@@ -273,7 +279,7 @@ def tasks_task(
         )
         return found
 
-    return batch_build.tasks(prepared, profile, RecordStore.of_user(), context, finder)
+    return batch_build.tuning_tasks(prepared, profile, TuningRecordStore.of_user(), context, finder)
 
 
 def batch_task(
@@ -283,15 +289,15 @@ def batch_task(
     profile: Profile,
     wanted: tuple[tuple[str, Candidate], ...],
     folder: Path,
-) -> Batch:
+) -> VariantBatch:
     """Build the candidates of a batch of tuning tasks, in a sandbox if the model needs one."""
     from farm.compiler.tuning import batch_build
 
     def generator(
         context: TaskContext, prepared: Prepared, profile: Profile, wanted: Any, folder: Path
     ) -> batch_build.BatchCode:
-        made: batch_build.BatchCode = confined_build(
-            *(context, model, batch_build.generate, prepared, profile, wanted, folder),
+        made: batch_build.BatchCode = run_confined_build(
+            *(context, model, batch_build.generate_batch_code, prepared, profile, wanted, folder),
             read=(prepared.directory,),
             write=(folder,),
             types=(batch_build.BatchCode,),
@@ -305,7 +311,7 @@ def batch_task(
 def time_variants_task(
     context: TaskContext,
     device: Device,
-    batch: Batch,
+    batch: VariantBatch,
     agent: Path | None,
     cache: Path,
     deadline_s: float,
@@ -335,12 +341,12 @@ def compare_task(
     from farm.executor import compare_builds
 
     _reserve(context, device)
-    return compare_builds.compare(
+    return compare_builds.compare_builds(
         context, with_local_store(device, cache), sides, agent, until, deadline_s
     )
 
 
-def boards_task(_: TaskContext, device: Device) -> int:
+def count_boards_task(_: TaskContext, device: Device) -> int:
     """Return how many boards a device's url can provide at the same time."""
     from farm import transports
 
@@ -387,7 +393,7 @@ def deployments_task(
     """Return the releases on a device."""
     from farm import executor
 
-    return executor.deployments(context, device, agent, timeout_s)
+    return executor.list_deployments(context, device, agent, timeout_s)
 
 
 def roll_back_task(

@@ -22,7 +22,7 @@ class _State:
 _state = _State()  # one per process, as is its end
 
 
-def also_on_sigterm() -> None:
+def run_on_sigterm_too() -> None:
     """Have SIGTERM run the functions, too. Until there is one, SIGTERM ends the process at once."""
     _state.on_sigterm = True
 
@@ -30,13 +30,13 @@ def also_on_sigterm() -> None:
 def register(function: Callable[[], None]) -> None:
     """Have a function run when this process ends. A worker registers in its main thread only."""
     if not _state.functions:
-        atexit.register(run)
+        atexit.register(run_exit_functions)
         if _state.on_sigterm:
             signal.signal(signal.SIGTERM, _end)
     _state.functions.append(function)
 
 
-def run() -> None:
+def run_exit_functions() -> None:
     """Run the registered functions, each once, the last first."""
     while _state.functions:
         _state.functions.pop()()
@@ -45,5 +45,5 @@ def run() -> None:
 def _end(number: int, _: object) -> None:
     """End the process as the signal would, after the functions."""
     signal.signal(number, signal.SIG_IGN)
-    run()
+    run_exit_functions()
     os._exit(128 + number)

@@ -1,8 +1,9 @@
 """Ctrl-C, SIGTERM and SIGHUP: the first signal stops the command; cleanup ignores the others.
 
-Outside a `deferred` block a signal raises Stopped at any point of the program. Inside one, where
-processes are started and the terminal is configured, it waits for the next `check`, so that nothing
-is left half-started; the wait is limited, in case the program hangs there.
+Outside a `deferred_signals` block a signal raises Stopped at any point of the program. Inside one,
+where processes are started and the terminal is configured, it waits for the next
+`raise_if_stopped`, so that nothing is left half-started; the wait is limited, in case the program
+hangs there.
 """
 
 from __future__ import annotations
@@ -48,14 +49,14 @@ class _State:
         signal.setitimer(signal.ITIMER_REAL, _PATIENCE_S)
 
     def lose_patience(self, _: int, __: FrameType | None) -> None:
-        """Raise Stopped if a `deferred` block lasts too long after a signal."""
+        """Raise Stopped if a `deferred_signals` block lasts too long after a signal."""
         raise Stopped(self.number)
 
 
 _state = _State()  # one per process, as are its signal handlers
 
 
-def catch() -> None:
+def catch_signals() -> None:
     """Make signals raise Stopped, except those that were ignored.
 
     nohup and shells' `&` ignore signals intentionally.
@@ -65,15 +66,15 @@ def catch() -> None:
             signal.signal(number, _state.hear)
 
 
-def check() -> None:
+def raise_if_stopped() -> None:
     """Raise Stopped if a signal has arrived."""
     if _state.number:
         signal.setitimer(signal.ITIMER_REAL, 0)
         raise Stopped(_state.number)
 
 
-def stop(loop: asyncio.AbstractEventLoop) -> None:
-    """Make signals stop a running loop; the next `check` then raises Stopped.
+def stop_loop_on_signal(loop: asyncio.AbstractEventLoop) -> None:
+    """Make signals stop a running loop; the next `raise_if_stopped` then raises Stopped.
 
     asyncio only logs an exception that is raised in one of its callbacks.
     """
@@ -88,12 +89,12 @@ def stop(loop: asyncio.AbstractEventLoop) -> None:
 
 
 @contextlib.contextmanager
-def deferred() -> Iterator[None]:
-    """Delay signals in this block to the next `check`, or to the end of the block."""
+def deferred_signals() -> Iterator[None]:
+    """Delay signals in this block to the next `raise_if_stopped`, or to the end of the block."""
     _state.deferring += 1
     try:
         yield
     finally:
         _state.deferring -= 1
     if not _state.deferring:
-        check()
+        raise_if_stopped()

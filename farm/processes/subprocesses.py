@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 
 from farm.errors import BuildError, DeadlineError, UsageError
-from farm.processes.cancellation import breakable
+from farm.processes.cancellation import interruptible
 from farm.processes.deadline import Deadline
 
 GRACE_S = 2.0
@@ -40,7 +40,7 @@ for group in groups:
 """
 
 
-def run(
+def run_program(
     command: Sequence[str | Path],
     *,
     deadline: Deadline,
@@ -91,14 +91,14 @@ def last_lines(text: str, count: int = 8, width: int = 400) -> str:
     return "\n".join(line[:width] for line in text.strip().splitlines()[-count:])
 
 
-def exit_in_words(status: int | None) -> str:
+def describe_exit_status(status: int | None) -> str:
     """Return an exit status, negative for a signal, as in "signal 11 (Segmentation fault)"."""
     if status is None or status >= 0:
         return f"exit code {status}"
     return f"signal {-status} ({signal.strsignal(-status)})"
 
 
-def crash_cause(doing: str, output: str) -> str:
+def describe_crash(doing: str, output: str) -> str:
     """Return what a process did when it ended, as it last noted, and the last lines it printed.
 
     The stack that TVM or Python prints in a crash is left out: it shows the interpreter.
@@ -108,7 +108,7 @@ def crash_cause(doing: str, output: str) -> str:
     return "\n".join(filter(None, (doing and f"it was {doing}", last_lines(output))))
 
 
-def start(
+def start_program(
     command: Sequence[str | Path],
     *,
     log: Path,
@@ -133,7 +133,7 @@ def start(
 
 
 @contextlib.contextmanager
-def running(
+def running_program(
     command: Sequence[str | Path],
     *,
     log: Path,
@@ -141,11 +141,11 @@ def running(
     pass_fds: Sequence[int] = (),
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Run a program for the duration of the block."""
-    child = start(command, log=log, env=env, pass_fds=pass_fds)
+    child = start_program(command, log=log, env=env, pass_fds=pass_fds)
     try:
         yield child
     finally:
-        end(child)
+        end_program(child)
 
 
 @contextlib.contextmanager
@@ -176,30 +176,32 @@ def peer_process(
                 words, stdin=stream, stdout=stream, stderr=errors, start_new_session=own_group
             )
         try:
-            with breakable(partial(send, child, signal.SIGTERM, group=own_group)):
+            with interruptible(partial(send_signal, child, signal.SIGTERM, group=own_group)):
                 yield ours, child
         finally:
             if grace_s:
                 with contextlib.suppress(OSError):
                     ours.shutdown(socket.SHUT_WR)
-                wait(child, grace_s)
+                wait_for_exit(child, grace_s)
             ours.close()  # its input ends, so it ends
-            end(child, group=own_group)
+            end_program(child, group=own_group)
 
 
-def end(child: subprocess.Popen[bytes], *, group: bool = False, grace_s: float = GRACE_S) -> None:
+def end_program(
+    child: subprocess.Popen[bytes], *, group: bool = False, grace_s: float = GRACE_S
+) -> None:
     """Ask a program to end, then kill it; with `group`, everything in its process group."""
-    send(child, signal.SIGTERM, group=group)
-    send(child, signal.SIGCONT, group=group)  # a stopped process cannot handle SIGTERM
+    send_signal(child, signal.SIGTERM, group=group)
+    send_signal(child, signal.SIGCONT, group=group)  # a stopped process cannot handle SIGTERM
     with contextlib.suppress(subprocess.TimeoutExpired):
         child.wait(grace_s)
     if group:
         _wait_for_group(child.pid, grace_s)
-    send(child, signal.SIGKILL, group=group)
+    send_signal(child, signal.SIGKILL, group=group)
     child.wait()
 
 
-def wait(child: subprocess.Popen[bytes], seconds: float) -> int | None:
+def wait_for_exit(child: subprocess.Popen[bytes], seconds: float) -> int | None:
     """Return a program's exit status, negative for a signal; None if it does not end in time."""
     with contextlib.suppress(subprocess.TimeoutExpired):
         return child.wait(seconds)
@@ -232,7 +234,7 @@ def _is_alive(group: int) -> bool:
     return not states or any(state not in _ENDED for state in states)
 
 
-def send(child: subprocess.Popen[bytes], number: signal.Signals, *, group: bool) -> None:
+def send_signal(child: subprocess.Popen[bytes], number: signal.Signals, *, group: bool) -> None:
     """Send a signal to a program, which may have ended already."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         if group:
@@ -277,12 +279,12 @@ class OrphanReaper:
             self._child.stdin.flush()
 
 
-def find(*names: str) -> str | None:
+def find_program(*names: str) -> str | None:
     """Return the path of the first program that is installed, or None."""
     return next((path for name in names if (path := shutil.which(name))), None)
 
 
-def replace(command: Sequence[str | Path], *, env: Mapping[str, str] | None = None) -> None:
+def replace_process(command: Sequence[str | Path], *, env: Mapping[str, str] | None = None) -> None:
     """Replace this process with another program; does not return."""
     words = [str(word) for word in command]
     sys.stdout.flush()
@@ -290,7 +292,7 @@ def replace(command: Sequence[str | Path], *, env: Mapping[str, str] | None = No
     os.execve(words[0], words, {**os.environ, **(env or {})})
 
 
-def attached(command: Sequence[str], *, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
+def start_attached(command: Sequence[str], *, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
     """Start a program that has this one's input and output.
 
     Raises UsageError if it cannot start.

@@ -25,12 +25,12 @@ from typing import Any
 from farm.errors import BuildError, FarmError, InternalError
 from farm.processes import at_exit
 from farm.prompts import Question
-from farm.tvm_import import leave_torch_out
+from farm.tvm_import import hide_torch
 
 TASK, ANSWER = "task.pickle", "answer.pickle"
 
 
-class Kind(StrEnum):
+class MessageKind(StrEnum):
     """The kind of a message from a worker.
 
     QUIET, ASK and WARNING are exchanged between worker and pool only.
@@ -54,7 +54,7 @@ class TaskContext:
     def note(self, value: object) -> None:
         """Report progress to the pool. `value` must be picklable."""
         if self._connection:
-            self._connection.send((Kind.NOTE, value))
+            self._connection.send((MessageKind.NOTE, value))
 
     def ask(self, question: Question) -> str | None:
         """Return the user's answer, or None if none is available.
@@ -63,7 +63,7 @@ class TaskContext:
         """
         if not self._connection:
             return None
-        self._connection.send((Kind.ASK, question))
+        self._connection.send((MessageKind.ASK, question))
         answer: str | None = self._connection.recv()
         return answer
 
@@ -73,12 +73,12 @@ class TaskContext:
         if not self._connection:
             yield
             return
-        self._connection.send((Kind.QUIET, True))
+        self._connection.send((MessageKind.QUIET, True))
         self._connection.recv()
         try:
             yield
         finally:
-            self._connection.send((Kind.QUIET, False))
+            self._connection.send((MessageKind.QUIET, False))
 
 
 class _Warnings(logging.Handler):
@@ -91,19 +91,19 @@ class _Warnings(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Send the text of a record."""
         with contextlib.suppress(OSError):  # the pool is gone
-            self._connection.send((Kind.WARNING, record.getMessage()))
+            self._connection.send((MessageKind.WARNING, record.getMessage()))
 
 
-def run(
+def run_task(
     context: TaskContext, function: Callable[..., Any], arguments: tuple[Any, ...]
-) -> tuple[Kind, Any]:
+) -> tuple[MessageKind, Any]:
     """Run a task; return DONE and its result, or FAILED and its FarmError."""
     try:
-        return Kind.DONE, function(context, *arguments)
+        return MessageKind.DONE, function(context, *arguments)
     except FarmError as error:
-        return Kind.FAILED, error
+        return MessageKind.FAILED, error
     except Exception as error:
-        return Kind.FAILED, _unexpected(error)
+        return MessageKind.FAILED, _unexpected(error)
 
 
 def _work(connection: Connection, context: TaskContext) -> None:
@@ -113,13 +113,13 @@ def _work(connection: Connection, context: TaskContext) -> None:
             connection.recv()
         except EOFError:
             return
-        kind, value = run(context, *pickle.loads((context.scratch / TASK).read_bytes()))
-        if kind is Kind.DONE:
+        kind, value = run_task(context, *pickle.loads((context.scratch / TASK).read_bytes()))
+        if kind is MessageKind.DONE:
             try:
                 (context.scratch / ANSWER).write_bytes(pickle.dumps(value))
                 value = None
             except Exception as error:
-                kind, value = Kind.FAILED, _unexpected(error)
+                kind, value = MessageKind.FAILED, _unexpected(error)
         connection.send((kind, value))
 
 
@@ -152,11 +152,11 @@ def _unexpected(error: Exception) -> FarmError:
 def main() -> None:
     """Run the worker process; its arguments are a file descriptor and a scratch folder."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    at_exit.also_on_sigterm()
-    leave_torch_out()
+    at_exit.run_on_sigterm_too()
+    hide_torch()
     connection = Connection(int(sys.argv[1]))
     logging.getLogger("farm").addHandler(_Warnings(connection))
     with contextlib.suppress(BrokenPipeError):
         _work(connection, TaskContext(Path(sys.argv[2]), connection))
-    at_exit.run()
+    at_exit.run_exit_functions()
     os._exit(0)  # TVM's and torch's threads need no cleanup

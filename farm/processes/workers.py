@@ -12,8 +12,8 @@ other slot on this machine, so that farm's own load does not disturb a latency m
 here, once for all workers.
 
 A slot that only talks to a device over a network is a thread of this process (`thread=True`): it
-costs a thousandth of a process. All its waits are `cancellation.breakable`, so that it ends at its
-deadline too.
+costs a thousandth of a process. All its waits are `cancellation.interruptible`, so that it ends at
+its deadline too.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ from farm.errors import DeadlineError, InternalError
 from farm.processes import signals, subprocesses
 from farm.processes.cancellation import Cancellation
 from farm.processes.deadline import Deadline
-from farm.processes.worker_main import ANSWER, TASK, Kind, TaskContext, run
+from farm.processes.worker_main import ANSWER, TASK, MessageKind, TaskContext, run_task
 from farm.prompts import terminal
 
 if TYPE_CHECKING:
     from subprocess import Popen
 
-__all__ = ["Kind", "Message", "TaskContext", "WorkerPool", "prefetch", "thread_map"]
+__all__ = ["Message", "MessageKind", "TaskContext", "WorkerPool", "prefetch", "thread_map"]
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
@@ -68,7 +68,7 @@ class Message:
     """A slot's message: a progress report, its result, or its error (a FarmError)."""
 
     slot: str
-    kind: Kind
+    kind: MessageKind
     value: Any
 
 
@@ -104,12 +104,12 @@ class _Worker:
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to the worker and all that it started."""
         if self.child:
-            subprocesses.send(self.child, number, group=True)
+            subprocesses.send_signal(self.child, number, group=True)
 
     def end(self) -> None:
         """End the worker with everything that it started."""
         if self.child:
-            subprocesses.end(self.child, group=True)
+            subprocesses.end_program(self.child, group=True)
 
 
 @dataclass
@@ -139,8 +139,8 @@ class _ThreadWorker(_Worker):
         context = TaskContext(self.scratch, connection)
         with connection, self.cancellation.in_this_thread(), contextlib.suppress(OSError):  # ended
             while task := self._tasks.get():
-                kind, value = run(context, *task)
-                if kind is Kind.DONE:
+                kind, value = run_task(context, *task)
+                if kind is MessageKind.DONE:
                     self._answer, value = value, None
                 connection.send((kind, value))
                 del task, value
@@ -221,7 +221,7 @@ class WorkerPool:
         """
         timeout = Deadline(timeout_s)
         while True:
-            signals.check()
+            signals.raise_if_stopped()
             found = self._receive(min(_TICK_S, timeout.remaining))
             self._hand_out_answers()
             found += self._expire()
@@ -243,7 +243,7 @@ class WorkerPool:
         log = scratch / "worker.log"
         ours, theirs = Pipe()
         with theirs:
-            child = subprocesses.start(
+            child = subprocesses.start_program(
                 [
                     sys.executable,
                     "-c",
@@ -293,26 +293,26 @@ class WorkerPool:
                 found += self._died(slot)
         return found
 
-    def _hear(self, slot: str, kind: Kind, value: Any) -> list[Message]:
+    def _hear(self, slot: str, kind: MessageKind, value: Any) -> list[Message]:
         """Handle one message of a worker; return those that concern the caller."""
-        if kind is Kind.QUIET:
+        if kind is MessageKind.QUIET:
             self._set_quiet(slot, value)
             return []
-        if kind is Kind.WARNING:
+        if kind is MessageKind.WARNING:
             if value not in self._warnings:  # several slots may meet the same fault
                 self._warnings.add(value)
                 logging.getLogger("farm").warning("%s", value)
             return []
         worker = self._workers[slot]
-        if kind is Kind.ASK:
+        if kind is MessageKind.ASK:
             worker.asked_at = time.monotonic()
             terminal.put(slot, value)
             return []
-        if kind is Kind.NOTE:
+        if kind is MessageKind.NOTE:
             worker.doing = getattr(value, "note", "")
         else:
             worker.deadline = None
-        if kind is Kind.DONE:
+        if kind is MessageKind.DONE:
             value = worker.answer()
         return [Message(slot, kind, value)]
 
@@ -325,14 +325,18 @@ class WorkerPool:
         with contextlib.suppress(Exception):
             child.wait(subprocesses.GRACE_S)
         status = child.returncode
-        how = subprocesses.exit_in_words(status)
+        how = subprocesses.describe_exit_status(status)
         output = worker.log.read_text(errors="replace") if worker.log.exists() else ""
-        why = subprocesses.crash_cause(worker.doing, output)
+        why = subprocesses.describe_crash(worker.doing, output)
         self._dismiss(slot)
         if not busy:
             return []
         return [
-            Message(slot, Kind.FAILED, InternalError(f"{task}: its process ended with {how}", why))
+            Message(
+                slot,
+                MessageKind.FAILED,
+                InternalError(f"{task}: its process ended with {how}", why),
+            )
         ]
 
     def _expire(self) -> list[Message]:
@@ -361,7 +365,7 @@ class WorkerPool:
                         "devices -v"
                     ),
                 )
-                found.append(Message(slot, Kind.FAILED, error))
+                found.append(Message(slot, MessageKind.FAILED, error))
         return found
 
     def _hand_out_answers(self) -> None:

@@ -12,7 +12,7 @@
         imported = apply(model, imported, host, note)
     key = fingerprint(model, cache)  # of the import and of the quantization, if there is one
 
-`farm.prepare.import_model` does this for every model.
+`farm.checked_import.import_model` does this for every model.
 
 The reference of a quantized model is its float model.
 """
@@ -25,29 +25,29 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from farm import data, importers
-from farm.compiler.build import compiling
+from farm.compiler.build import as_build_errors
 from farm.compiler.fingerprint import compiler_digest
-from farm.compiler.tensor_cache import raw
+from farm.compiler.tensor_cache import array_bytes
 from farm.errors import ModelError
 from farm.quantize import recipe as recipes
 from farm.store import digest_of, source_digest
 from farm.types import Model, Profile, Quantize, TensorSpec
 
 if TYPE_CHECKING:
-    from farm.importers import Imported
+    from farm.importers import ImportedModel
     from farm.quantize.calibration import FoldedModel, Inputs, Note
     from farm.quantize.recipe import Recipe
 
 
-def applies_to(model: Model) -> bool:
+def is_quantized_by_farm(model: Model) -> bool:
     """Return True if farm quantizes this model."""
     return model.quantize is not None or recipes.is_recipe(model)
 
 
-def settings_of(model: Model) -> Quantize:
+def quantize_settings(model: Model) -> Quantize:
     """Return the quantization settings of a model that farm quantizes."""
     return (
-        recipes.read(Path(model.source)).settings
+        recipes.read_recipe(Path(model.source)).settings
         if recipes.is_recipe(model)
         else model.quantize or Quantize()
     )
@@ -59,7 +59,7 @@ def fingerprint(model: Model, cache: Path) -> str | None:
     Returns None if only importing the model can tell. Raises ModelError if the calibration data
     cannot be read.
     """
-    if not applies_to(model):
+    if not is_quantized_by_farm(model):
         return importers.fingerprint(model, cache)
     own = digest_of(compiler_digest(), source_digest(["quantize"]))
     if recipes.is_recipe(model):
@@ -71,28 +71,30 @@ def fingerprint(model: Model, cache: Path) -> str | None:
         return base and digest_of(base, asdict(model.quantize), own)
     path = _data_of(model)
     try:
-        samples = data.digest(path)
+        samples = data.data_set_digest(path)
     except OSError as exc:
         what = f"{model.name}: its calibration data cannot be read"
         raise ModelError(what, f"{exc.strerror}: {path}", "correct `calibration_data`") from exc
     return base and digest_of(base, asdict(model.quantize), asdict(model.preprocess), samples, own)
 
 
-def apply(model: Model, imported: Imported, host: Profile, note: Note) -> Imported:
+def quantize_imported(
+    model: Model, imported: ImportedModel, host: Profile, note: Note
+) -> ImportedModel:
     """Return an imported float model quantized by its recipe, or else by its `quantize`.
 
     `host` is the profile of this machine. Raises ModelError if the model cannot be quantized.
     """
     recipe, label = (
-        recipes.read(Path(model.source)) if recipes.is_recipe(model) else None,
+        recipes.read_recipe(Path(model.source)) if recipes.is_recipe(model) else None,
         Path(model.source).name,
     )
-    with compiling(model.name, host):
-        floating = prepare_float(settings_of(model), imported, label)
+    with as_build_errors(model.name, host):
+        floating = fold_for_quantization(quantize_settings(model), imported, label)
         return apply_recipe(floating, recipe or make_recipe(model, floating, host, note), label)
 
 
-def prepare_float(settings: Quantize, imported: Imported, label: str) -> FoldedModel:
+def fold_for_quantization(settings: Quantize, imported: ImportedModel, label: str) -> FoldedModel:
     """Return an imported model simplified for quantization with these settings.
 
     `label` names the model in errors. Raises ModelError if it cannot be quantized.
@@ -102,14 +104,14 @@ def prepare_float(settings: Quantize, imported: Imported, label: str) -> FoldedM
     return (
         calibration.fold_float_model(imported, label)
         if settings.calibrates
-        else fp16_weights.floating(imported, label)
+        else fp16_weights.fold_fp16_model(imported, label)
     )
 
 
 def float_model(model: Model) -> Model:
     """Return the float model of a recipe; return any other model unchanged."""
     return (
-        recipes.float_model(model, recipes.read(Path(model.source)))
+        recipes.float_model(model, recipes.read_recipe(Path(model.source)))
         if recipes.is_recipe(model)
         else model
     )
@@ -120,15 +122,17 @@ def make_recipe(model: Model, floating: FoldedModel, host: Profile, note: Note) 
 
     The samples are read from its `calibration_data`. Raises ModelError if these are missing.
     """
-    from farm.importers.fixed_batch import one_each
+    from farm.importers.fixed_batch import with_batch_of_one
     from farm.quantize import calibration
-    from farm.quantize.ranges import needs_histogram, scale_of
+    from farm.quantize.ranges import needs_histogram, scale_and_zero_point
 
     settings, specs = model.quantize or Quantize(), floating.imported.inputs
     if not settings.calibrates:
         return _recipe(model, floating, settings, f"no data: {settings.dtype} needs none", (), {})
     path = _data_of(model)
-    samples = data.open_samples(path, one_each(specs) if model.batch else specs, model.preprocess)
+    samples = data.open_samples(
+        path, with_batch_of_one(specs) if model.batch else specs, model.preprocess
+    )
     chosen = samples.spread(settings.samples)
 
     def inputs() -> Iterable[Inputs]:
@@ -138,7 +142,7 @@ def make_recipe(model: Model, floating: FoldedModel, host: Profile, note: Note) 
         floating, inputs, len(chosen), host, note, needs_histogram(settings)
     )
     note(f"choosing ranges by {settings.calibration}", None)
-    scales = [scale_of(one, settings) for one in seen]
+    scales = [scale_and_zero_point(one, settings) for one in seen]
     [first] = samples.read(chosen[:1])
     return _recipe(
         model, floating, settings, f"{path.name}, {len(chosen)} samples", scales, first.inputs
@@ -175,26 +179,28 @@ def _recipe(
     )
 
 
-def apply_recipe(floating: FoldedModel, recipe: Recipe, label: str) -> Imported:
+def apply_recipe(floating: FoldedModel, recipe: Recipe, label: str) -> ImportedModel:
     """Return a float model quantized by a recipe. The reference remains that of the float model."""
     from farm.quantize import calibration, fp16_weights
 
     imported, calibrates = floating.imported, recipe.settings.calibrates
     inputs, names = (imported.inputs, floating.names) if calibrates else ((), [])
-    recipes.check_fits(recipe, names, _weights(floating), inputs, label)
+    recipes.check_recipe_fits(recipe, names, _weights(floating), inputs, label)
     if not calibrates:
         module, weights = fp16_weights.detach_weights(floating)
         return replace(imported, module=module, weights=weights)
     example = _filled(recipe.example, imported.inputs)
-    module, weights = calibration.quantized(floating, recipe.scales, recipe.settings)
+    module, weights = calibration.quantize_module(floating, recipe.scales, recipe.settings)
     return replace(imported, module=module, weights=weights, example=example)
 
 
 def _weights(floating: FoldedModel) -> str:
     """Return the digest of the constants of a float model, in order."""
-    from farm.compiler.pipeline import lifted
+    from farm.compiler.pipeline import lift_constants
 
-    return digest_of(*(bytes(raw(value)) for value in lifted(floating.module.clone())[1]))
+    return digest_of(
+        *(bytes(array_bytes(value)) for value in lift_constants(floating.module.clone())[1])
+    )
 
 
 def _data_of(model: Model) -> Path:

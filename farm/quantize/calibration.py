@@ -15,9 +15,14 @@ import numpy as np
 from farm.compiler import host_run, pipeline
 from farm.compiler.graph.qdq import is_quantized
 from farm.errors import ModelError
-from farm.importers.imported_model import Imported
+from farm.importers.imported_model import ImportedModel
 from farm.importers.relax_module import detach_weights
-from farm.quantize.insert_qdq import Point, insert_qdq, points, with_observed_outputs
+from farm.quantize.insert_qdq import (
+    QuantizationPoint,
+    insert_qdq,
+    quantization_points,
+    with_observed_outputs,
+)
 from farm.quantize.ranges import ObservedRange
 from farm.types import Profile, Quantize
 
@@ -31,9 +36,9 @@ Run = Callable[[Sequence[Array]], list[Array]]
 class FoldedModel:
     """An imported float model with folded constants and batch norms, and its points to quantize."""
 
-    imported: Imported
+    imported: ImportedModel
     module: Any
-    points: list[Point]
+    points: list[QuantizationPoint]
     _observer: Run | None = field(default=None, repr=False)
 
     @property
@@ -49,23 +54,25 @@ class FoldedModel:
     def observer(self, host: Profile) -> Run:
         """Return a function that runs the observed module; it is built for this machine once."""
         if self._observer is None:
-            self._observer = host_run.built(self.observed, [], host)
+            self._observer = host_run.compile_for_host(self.observed, [], host)
         return self._observer
 
 
-def fold_float_model(imported: Imported, what: str) -> FoldedModel:
+def fold_float_model(imported: ImportedModel, what: str) -> FoldedModel:
     """Prepare an imported model for quantization to integers.
 
     `what` names the model in errors. Raises ModelError if it is quantized already or has nothing to
     quantize.
     """
-    module = pipeline.folded(pipeline.bind(imported.module, imported.weights))
+    module = pipeline.fold_norms_and_constants(
+        pipeline.bind_weights(imported.module, imported.weights)
+    )
     if is_quantized(module):
         fix = "use it as it is, or quantize the float model that it was made of"
         raise ModelError(
             f"{what} is quantized already", "it quantizes and dequantizes tensors by itself", fix
         )
-    found = points(module)
+    found = quantization_points(module)
     if not found:
         why = "it has no convolution over images and no product with a constant weight, of float32"
         raise ModelError(f"{what} has nothing to quantize", why, "use it as it is")
@@ -110,7 +117,7 @@ def observe_ranges(
     return seen
 
 
-def quantized(
+def quantize_module(
     model: FoldedModel, found: Sequence[tuple[float, int]], settings: Quantize
 ) -> tuple[Any, list[Array]]:
     """Return the integer module and its weights, in the form of an import.

@@ -18,25 +18,27 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from farm.compiler import pipeline
 from farm.compiler.graph.fp16_weights import HALF, LEAST_BYTES, SINGLE
 from farm.compiler.graph.qdq import is_quantized
-from farm.compiler.ir.constants import view
+from farm.compiler.ir.constants import tensor_as_array
 from farm.errors import ModelError
 from farm.importers import relax_module
-from farm.importers.imported_model import Imported
+from farm.importers.imported_model import ImportedModel
 from farm.quantize.calibration import FoldedModel
-from farm.quantize.insert_qdq import Point, bindings_of, describe_tensor
+from farm.quantize.insert_qdq import QuantizationPoint, describe_tensor, main_bindings
 
 Array = np.ndarray[Any, Any]
 # Magnitudes of float16. Numbers up to LEAST become zero.
 LARGEST, LEAST_NORMAL, LEAST = 65504.0, 2.0**-14, 2.0**-25
 
 
-def floating(imported: Imported, what: str) -> FoldedModel:
+def fold_fp16_model(imported: ImportedModel, what: str) -> FoldedModel:
     """Prepare an imported model for float16 weights.
 
     `what` names the model in errors. Raises ModelError if it is quantized already or has no weights
     to store as float16.
     """
-    module = pipeline.folded(pipeline.bind(imported.module, imported.weights))
+    module = pipeline.fold_norms_and_constants(
+        pipeline.bind_weights(imported.module, imported.weights)
+    )
     if is_quantized(module):
         fix = "use it as it is, or halve the float model that it was made of"
         raise ModelError(
@@ -68,7 +70,7 @@ def detach_weights(model: FoldedModel) -> tuple[tvm.IRModule, list[Array]]:
     )
 
 
-def remarks(module: tvm.IRModule) -> list[str]:
+def conversion_remarks(module: tvm.IRModule) -> list[str]:
     """Return remarks on the conversion: weights that stay float32, numbers that lose precision."""
     found, small, zero, total = [], 0, 0, 0
     for value in _constants(module):
@@ -100,9 +102,9 @@ def remarks(module: tvm.IRModule) -> list[str]:
     return found
 
 
-def _points(module: tvm.IRModule) -> list[Point]:
+def _points(module: tvm.IRModule) -> list[QuantizationPoint]:
     """Return the results computed from the weights, in order; for a tuple, its first element."""
-    bindings, found = bindings_of(module), []
+    bindings, found = main_bindings(module), []
     bound = {binding.var: binding.value for binding in bindings}
     direct = {
         binding.var for binding in bindings if any(map(_is_weight, _constants_in(binding.value)))
@@ -114,7 +116,7 @@ def _points(module: tvm.IRModule) -> list[Point]:
             and binding.value.tuple_value in direct
         )
         if (binding.var in direct or first) and str(getattr(binding.var.ty, "dtype", "")) == SINGLE:
-            found.append(Point(binding.var, describe_tensor(binding.var, bound)))
+            found.append(QuantizationPoint(binding.var, describe_tensor(binding.var, bound)))
     return found
 
 
@@ -127,7 +129,7 @@ def _constants_in(expression: Any) -> list[Array]:
 
     def look(node: Any) -> None:
         if isinstance(node, GenericConst) and node not in found:
-            found[node] = view(node.value)
+            found[node] = tensor_as_array(node.value)
 
     relax.analysis.post_order_visit(expression, look)
     return list(found.values())
@@ -151,7 +153,7 @@ class _Halver(PyExprMutator):  # type: ignore[misc]
 
     def visit_generic_const_(self, expression: GenericConst) -> relax.Expr:
         if expression not in self._made:
-            value = view(expression.value)
+            value = tensor_as_array(expression.value)
             if not _is_weight(value):
                 return expression
             self._made[expression] = relax.const(value.astype(np.float16), HALF)

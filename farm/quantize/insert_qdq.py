@@ -17,7 +17,7 @@ from tvm.ir import Call
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from farm.compiler.graph.requantize import MOST_PRODUCTS
-from farm.compiler.ir.constants import constant
+from farm.compiler.ir.constants import constant_value
 from farm.compiler.ir.dynamic_extents import value_at_batch_one
 from farm.compiler.ir.relax_rewriter import op_name
 from farm.quantize.ranges import quantized_weight, weight_scales
@@ -40,22 +40,24 @@ _BEHIND = (
 
 
 @dataclass(frozen=True)
-class Point:
+class QuantizationPoint:
     """A tensor of a float model to be quantized, and its description."""
 
     variable: relax.Var
     name: str
 
 
-def points(module: tvm.IRModule) -> list[Point]:
+def quantization_points(module: tvm.IRModule) -> list[QuantizationPoint]:
     """Return the tensors to quantize, in the order of their first use."""
-    bindings = bindings_of(module)
+    bindings = main_bindings(module)
     bound = {binding.var: binding.value for binding in bindings}
-    found: dict[relax.Var, Point] = {}
+    found: dict[relax.Var, QuantizationPoint] = {}
     for binding in bindings:
         for place in quantized_arguments(binding.value):
             variable = binding.value.args[place]
-            found.setdefault(variable, Point(variable, describe_tensor(variable, bound)))
+            found.setdefault(
+                variable, QuantizationPoint(variable, describe_tensor(variable, bound))
+            )
     return list(found.values())
 
 
@@ -93,7 +95,7 @@ def insert_qdq(
     """
     inserter = _Inserter(
         module,
-        dict(zip((point.variable for point in points(module)), scales, strict=True)),
+        dict(zip((point.variable for point in quantization_points(module)), scales, strict=True)),
         settings,
     )
     result = module.clone()
@@ -114,12 +116,13 @@ def with_observed_outputs(module: tvm.IRModule, variables: Sequence[relax.Var]) 
     return relax.transform.Normalize()(changed)
 
 
-def dequantized(module: tvm.IRModule) -> list[relax.Var]:
+def dequantized_points(module: tvm.IRModule) -> list[relax.Var]:
     """Return the points of a quantized module in order: dequantized tensors that are no weights."""
     return [
         binding.var
-        for binding in bindings_of(module)
-        if op_name(binding.value) == "relax.dequantize" and constant(binding.value.args[0]) is None
+        for binding in main_bindings(module)
+        if op_name(binding.value) == "relax.dequantize"
+        and constant_value(binding.value.args[0]) is None
     ]
 
 
@@ -173,7 +176,7 @@ def _weight(call: Call) -> Array | None:
 
     Returns None if there is none.
     """
-    weight = constant(call.args[1])
+    weight = constant_value(call.args[1])
     axis = _WEIGHT_AXIS[call.op.name]
     if (
         weight is None
@@ -195,7 +198,7 @@ def _is_float(expression: relax.Expr) -> bool:
     return str(getattr(expression.ty, "dtype", "")) == "float32"
 
 
-def bindings_of(module: tvm.IRModule) -> list[relax.VarBinding]:
+def main_bindings(module: tvm.IRModule) -> list[relax.VarBinding]:
     """Return the bindings of a module's `main`."""
     return [binding for block in module["main"].body.blocks for binding in block.bindings]
 

@@ -73,7 +73,7 @@ def needs_histogram(settings: Quantize) -> bool:
     return settings.calibration in ("kl_divergence", "percentile")
 
 
-def scale_of(seen: ObservedRange, settings: Quantize) -> tuple[float, int]:
+def scale_and_zero_point(seen: ObservedRange, settings: Quantize) -> tuple[float, int]:
     """Return the uint8 scale and zero point of a tensor."""
     if settings.calibration == "global_scale":
         return settings.global_scale / _HALF, _HALF if seen.signed else 0

@@ -30,7 +30,7 @@ from farm.errors import ModelError
 from farm.regular_files import check_regular
 from farm.sandbox.array_files import array_of_npy
 from farm.types import RECIPES, Model, Quantize, TensorSpec, Value
-from farm.types.python_source import is_python
+from farm.types.python_source import is_python_source
 
 Array = np.ndarray[Any, Any]
 _MOST_BYTES, _MOST_EXAMPLE_BYTES = 256 << 20, 1 << 30  # of a recipe, and of the inputs in it
@@ -70,17 +70,17 @@ class Recipe:
 
 def is_recipe(model: Model) -> bool:
     """Return True if a model's source is a recipe file."""
-    return not is_python(model.source) and Path(model.source).suffix.lower() in RECIPES
+    return not is_python_source(model.source) and Path(model.source).suffix.lower() in RECIPES
 
 
-def write(path: Path, recipe: Recipe) -> None:
+def write_recipe(path: Path, recipe: Recipe) -> None:
     """Write a recipe to a file, either completely or not at all.
 
     Raises ModelError if the file cannot be written.
     """
     source = (
         recipe.source
-        if is_python(recipe.source)
+        if is_python_source(recipe.source)
         else os.path.relpath(Path(recipe.source).resolve(), path.parent.resolve())
     )
     tensors = [
@@ -113,7 +113,7 @@ def write(path: Path, recipe: Recipe) -> None:
         ) from exc
 
 
-def read(path: Path) -> Recipe:
+def read_recipe(path: Path) -> Recipe:
     """Read a recipe. Raises ModelError if the file is not a recipe of this version."""
     dtype = path.suffix.lower().removeprefix(".")
     again, expected = f"make it again: {_command(dtype)}", _schema(dtype)
@@ -151,7 +151,7 @@ def _command(dtype: str) -> str:
 def _recipe(content: Mapping[str, Any], folder: Path) -> Recipe:
     source, tensors = str(content["source"]), content["tensors"]
     return Recipe(
-        source=source if is_python(source) else str((folder / source).resolve()),
+        source=source if is_python_source(source) else str((folder / source).resolve()),
         shapes={name: tuple(map(int, shape)) for name, shape in content["shapes"].items()},
         dtypes={str(name): str(dtype) for name, dtype in content["dtypes"].items()},
         values=dict(content.get("values", {})),
@@ -189,7 +189,7 @@ def float_model(model: Model, recipe: Recipe) -> Model:
     Raises ModelError for a recipe that names code if the model is not trusted: whoever wrote the
     file would choose what runs, where a user who names `python:` chooses it.
     """
-    code = recipe.source if is_python(recipe.source) else recipe.module
+    code = recipe.source if is_python_source(recipe.source) else recipe.module
     if code and not model.trust:
         raise ModelError(
             f"{Path(model.source).name} names code that makes its float model",
@@ -209,7 +209,7 @@ def float_model(model: Model, recipe: Recipe) -> Model:
     )
 
 
-def check_fits(
+def check_recipe_fits(
     recipe: Recipe, names: Sequence[str], weights: str, inputs: Sequence[TensorSpec], what: str
 ) -> None:
     """Raise ModelError if a float model is not the one of the recipe."""

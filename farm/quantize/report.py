@@ -13,21 +13,21 @@ import numpy as np
 from farm import data
 from farm.compiler import host_run, pipeline
 from farm.errors import ModelError
-from farm.importers.imported_model import Imported
-from farm.interleaved import block_of, measure_interleaved, stop_after_rounds
+from farm.importers.imported_model import ImportedModel
+from farm.interleaved_measurement import inference_block, measure_interleaved, stop_after_rounds
 from farm.quantize import calibration, fp16_weights, insert_qdq
 from farm.quantize.calibration import FoldedModel, Inputs, Note, Run
 from farm.quantize.recipe import Recipe
-from farm.types import LayerError, Model, Profile, Quantized
+from farm.types import LayerError, Model, Profile, QuantizationResult
 
 Array = np.ndarray[Any, Any]
 _LAYER_SAMPLES = 16
 _ROUNDS = 9
 
 
-def report(
+def compare_with_float(
     model: Model, floating: FoldedModel, recipe: Recipe, host: Profile, note: Note
-) -> Quantized:
+) -> QuantizationResult:
     """Compare a float model with its quantized form.
 
     Layers are compared on samples of `calibration_data`, accuracy on the labelled samples of
@@ -35,31 +35,37 @@ def report(
     """
     imported, dtype = floating.imported, recipe.settings.dtype
     if recipe.settings.calibrates:
-        module, weights = calibration.quantized(floating, recipe.scales, recipe.settings)
-        bound = pipeline.folded(pipeline.bind(module, weights))
+        module, weights = calibration.quantize_module(floating, recipe.scales, recipe.settings)
+        bound = pipeline.fold_norms_and_constants(pipeline.bind_weights(module, weights))
         observed, remarks = (
-            insert_qdq.with_observed_outputs(bound, insert_qdq.dequantized(bound)),
+            insert_qdq.with_observed_outputs(bound, insert_qdq.dequantized_points(bound)),
             list[str](),
         )
     else:
         module, weights = fp16_weights.detach_weights(floating)
         observed, remarks = (
             fp16_weights.cast_weights_to_fp16(floating.observed),
-            fp16_weights.remarks(floating.module),
+            fp16_weights.conversion_remarks(floating.module),
         )
     layers, output = _layers(model, floating, observed, host, note)
     note("building both models", None)
-    ours, theirs = host_run.built(module, weights, host), host_run.built(floating.module, [], host)
+    ours, theirs = (
+        host_run.compile_for_host(module, weights, host),
+        host_run.compile_for_host(floating.module, [], host),
+    )
     names = [spec.name for spec in imported.inputs]
     example = [(recipe.example or imported.example)[name] for name in names]
     correct, total, why = _accuracy(model, imported, (theirs, ours), note)
     note("timing both models", None)
     seconds = measure_interleaved(
-        {"float": block_of(lambda: theirs(example)), dtype: block_of(lambda: ours(example))},
+        {
+            "float": inference_block(lambda: theirs(example)),
+            dtype: inference_block(lambda: ours(example)),
+        },
         stop_after_rounds(_ROUNDS),
     )
     float_ms, ms = (1e3 * statistics.median(medians) for medians in seconds.values())
-    return Quantized(
+    return QuantizationResult(
         layers, output, correct[0], correct[1], total, why, float_ms, ms, dtype, tuple(remarks)
     )
 
@@ -73,7 +79,7 @@ def _layers(
     """
     note("building the quantized model to compare its layers", None)
     imported, theirs = floating.imported, floating.observer(host)
-    ours = host_run.built(observed, [], host)
+    ours = host_run.compile_for_host(observed, [], host)
     total, samples = _samples(model, imported)
     count = len(floating.points)
     signal, noise = np.zeros(count + 1), np.zeros(count + 1)
@@ -93,7 +99,7 @@ def _layers(
     return tuple(sorted(found, key=lambda layer: layer.snr_db)), output
 
 
-def _samples(model: Model, imported: Imported) -> tuple[int, Iterable[Inputs]]:
+def _samples(model: Model, imported: ImportedModel) -> tuple[int, Iterable[Inputs]]:
     """Return how many samples layers are compared on, and these samples.
 
     Without calibration data that is the import's example.
@@ -112,7 +118,7 @@ def _decibels(signal: float, noise: float) -> float:
 
 
 def _accuracy(
-    model: Model, imported: Imported, runs: tuple[Run, Run], note: Note
+    model: Model, imported: ImportedModel, runs: tuple[Run, Run], note: Note
 ) -> tuple[tuple[int, int], int, str]:
     """Return how many labelled samples the float and the quantized model get right.
 

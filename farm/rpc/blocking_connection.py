@@ -1,4 +1,4 @@
-"""A connection for a thread that waits. Its coroutines never suspend: `completed` runs them.
+"""A connection for a thread that waits. `run_to_completion` runs its coroutines: none suspends.
 
 `Session` so needs no event loop, which would take most of the time of a short request.
 """
@@ -22,7 +22,7 @@ _PIECE_BYTES = 1 << 18
 _JOINED_BYTES = 1 << 16  # smaller requests are sent in one piece
 
 
-def completed(work: Coroutine[Any, Any, Answer]) -> Answer:
+def run_to_completion(work: Coroutine[Any, Any, Answer]) -> Answer:
     """Run a coroutine that never suspends to its end and return its result."""
     try:
         work.send(None)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
-from farm.rpc.answers import Code, Type
+from farm.rpc.answer_filter import PacketCode, ValueType
 from farm.rpc.values import Argument, DataType, Pointer, RemoteDevice, RemoteObject, RemoteTensor
 
 PROTOCOL_VERSION = "0.8.0"  # kRPCProtocolVer, unchanged since TVM 0.8
@@ -26,28 +26,28 @@ _TENSOR = struct.Struct("<QiiiBBH")
 _LEAST, _MOST = -(1 << 63), (1 << 63) - 1
 
 
-def packet(code: Code, body: bytes = b"", more_bytes: int = 0) -> bytes:
+def packet(code: PacketCode, body: bytes = b"", more_bytes: int = 0) -> bytes:
     """Return a request with this body, of which `more_bytes` bytes follow separately."""
     return _HEAD.pack(4 + len(body) + more_bytes, code) + body
 
 
-def opening() -> bytes:
+def opening_request() -> bytes:
     """Return the request that opens a session: the protocol's version and no arguments."""
     version = PROTOCOL_VERSION.encode()
-    return packet(Code.INIT_SERVER, _SIZE.pack(len(version)) + version + _COUNT.pack(0))
+    return packet(PacketCode.INIT_SERVER, _SIZE.pack(len(version)) + version + _COUNT.pack(0))
 
 
-def call(function: int, arguments: Sequence[Argument]) -> bytes:
+def call_request(function: int, arguments: Sequence[Argument]) -> bytes:
     """Return the request to call the function at an address."""
-    return packet(Code.CALL_FUNC, _SIZE.pack(function) + packed(arguments))
+    return packet(PacketCode.CALL_FUNC, _SIZE.pack(function) + pack_arguments(arguments))
 
 
-def system_call(code: Code, arguments: Sequence[Argument]) -> bytes:
+def system_call_request(code: PacketCode, arguments: Sequence[Argument]) -> bytes:
     """Return a request of TVM's own."""
-    return packet(code, packed(arguments))
+    return packet(code, pack_arguments(arguments))
 
 
-def packed(arguments: Sequence[Argument]) -> bytes:
+def pack_arguments(arguments: Sequence[Argument]) -> bytes:
     """Return the count of the arguments, and each with its type.
 
     Raises TypeError or ValueError for a value that cannot be sent.
@@ -55,7 +55,7 @@ def packed(arguments: Sequence[Argument]) -> bytes:
     return _COUNT.pack(len(arguments)) + b"".join(map(_packed, arguments))
 
 
-def description(tensor: RemoteTensor) -> bytes:
+def pack_tensor_description(tensor: RemoteTensor) -> bytes:
     """Return the description of a tensor."""
     data_type, device = tensor.data_type, tensor.device
     about = _TENSOR.pack(
@@ -74,42 +74,42 @@ def description(tensor: RemoteTensor) -> bytes:
 def _packed(value: Argument) -> bytes:
     match value:
         case None:
-            return _COUNT.pack(Type.NONE)
+            return _COUNT.pack(ValueType.NONE)
         case bool():
-            return _INT.pack(Type.BOOL, value)
+            return _INT.pack(ValueType.BOOL, value)
         case int():
             if not _LEAST <= value <= _MOST:
                 raise ValueError(f"{value} does not fit into 64 bits")
-            return _INT.pack(Type.INT, value)
+            return _INT.pack(ValueType.INT, value)
         case float():
-            return _FLOAT.pack(Type.FLOAT, value)
+            return _FLOAT.pack(ValueType.FLOAT, value)
         case str():
             return _text(value.encode())
         case bytes() | bytearray():
-            return _ADDRESS.pack(Type.BYTE_ARRAY_POINTER, len(value)) + value
+            return _ADDRESS.pack(ValueType.BYTE_ARRAY_POINTER, len(value)) + value
         case _:
             return _foreign(value)
 
 
 def _text(content: bytes) -> bytes:
     if 0 in content:  # a C string would end there
-        return _REFERENCE.pack(Type.STRING, Type.STRING, len(content)) + content
-    return _ADDRESS.pack(Type.RAW_STRING, len(content)) + content
+        return _REFERENCE.pack(ValueType.STRING, ValueType.STRING, len(content)) + content
+    return _ADDRESS.pack(ValueType.RAW_STRING, len(content)) + content
 
 
 def _foreign(value: Argument) -> bytes:
     match value:
         case DataType():
-            return _DATA_TYPE.pack(Type.DATA_TYPE, value.code, value.bits, value.lanes, 0)
+            return _DATA_TYPE.pack(ValueType.DATA_TYPE, value.code, value.bits, value.lanes, 0)
         case RemoteDevice():
-            return _DEVICE.pack(Type.DEVICE, value.type, value.number)
+            return _DEVICE.pack(ValueType.DEVICE, value.type, value.number)
         case Pointer():
-            return _ADDRESS.pack(Type.OPAQUE_POINTER, value.address)
-        case RemoteObject(Type.FUNCTION | Type.MODULE as kind, address):
+            return _ADDRESS.pack(ValueType.OPAQUE_POINTER, value.address)
+        case RemoteObject(ValueType.FUNCTION | ValueType.MODULE as kind, address):
             return _ADDRESS.pack(kind, address)
         case RemoteObject():
-            return _REFERENCE.pack(Type.REMOTE_OBJECT, Type.REMOTE_OBJECT, value.address)
+            return _REFERENCE.pack(ValueType.REMOTE_OBJECT, ValueType.REMOTE_OBJECT, value.address)
         case RemoteTensor():
-            return _COUNT.pack(Type.DL_TENSOR_POINTER) + description(value)
+            return _COUNT.pack(ValueType.DL_TENSOR_POINTER) + pack_tensor_description(value)
         case _:
             raise TypeError(f"a {type(value).__name__} cannot be an argument of a remote function")

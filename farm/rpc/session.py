@@ -15,15 +15,15 @@ from dataclasses import dataclass
 from farm.errors import DeadlineError, LinkError
 from farm.processes.deadline import Deadline
 from farm.rpc import packing, unpacking
-from farm.rpc.answers import (
+from farm.rpc.answer_filter import (
     MOST_TENSOR_BYTES,
     AnswerError,
     AnswerFilter,
-    Code,
+    PacketCode,
     Request,
 )
 from farm.rpc.errors import ProtocolError, RemoteError, VersionError
-from farm.rpc.streams import Stream
+from farm.rpc.stream_protocols import Stream
 from farm.rpc.values import (
     CPU,
     Argument,
@@ -69,7 +69,7 @@ class Session:
 
     async def function(self, name: str, deadline: Deadline) -> RemoteObject | None:
         """Return the server's global function of a name; None if it has none."""
-        found = await self._system(Code.GET_GLOBAL_FUNC, (name,), deadline)
+        found = await self._system(PacketCode.GET_GLOBAL_FUNC, (name,), deadline)
         if isinstance(found, Pointer) and found.address:
             return RemoteObject(_FUNCTION, found.address)
         return None
@@ -81,9 +81,9 @@ class Session:
         deadline: Deadline,
     ) -> Result:
         """Call a function of the server and return its result."""
-        request = packing.call(function.address, arguments)
-        answer = await self._request(Request(Code.CALL_FUNC), [request], deadline)
-        return self._read(unpacking.returned, answer)
+        request = packing.call_request(function.address, arguments)
+        answer = await self._request(Request(PacketCode.CALL_FUNC), [request], deadline)
+        return self._read(unpacking.unpack_returned_value, answer)
 
     async def call_named(self, name: str, *arguments: Argument, deadline: Deadline) -> Result:
         """Call a global function, which is looked up once. Raises RemoteError if there is none."""
@@ -102,7 +102,7 @@ class Session:
     ) -> RemoteTensor:
         """Return a new tensor in the memory of a device of the server; `free` releases it."""
         form = RemoteTensor(0, device, data_type, tuple(shape))
-        found = await self._system(Code.DEV_ALLOC_DATA_WITH_SCOPE, (form, None), deadline)
+        found = await self._system(PacketCode.DEV_ALLOC_DATA_WITH_SCOPE, (form, None), deadline)
         if not isinstance(found, Pointer):
             raise RemoteError(self._name, "it gives no memory for a tensor")
         return RemoteTensor(found.address, device, data_type, tuple(shape))
@@ -117,11 +117,11 @@ class Session:
         view = memoryview(content).cast("B")
         self._check_size(len(view), tensor)
         for part, begin, size in _pieces(tensor):
-            body = packing.description(part) + _SIZE.pack(size)
-            head = packing.packet(Code.COPY_TO_REMOTE, body, size)
+            body = packing.pack_tensor_description(part) + _SIZE.pack(size)
+            head = packing.packet(PacketCode.COPY_TO_REMOTE, body, size)
             ends = range(begin, begin + size, _SENT_BYTES)
             parts = (view[at : min(at + _SENT_BYTES, begin + size)] for at in ends)
-            await self._request(Request(Code.COPY_TO_REMOTE), [head, *parts], deadline)
+            await self._request(Request(PacketCode.COPY_TO_REMOTE), [head, *parts], deadline)
 
     async def copy_from(
         self,
@@ -138,34 +138,40 @@ class Session:
             raise self._violation(f"a tensor of {size} bytes, where {most_bytes} may be")
         found = bytearray()
         for part, _, size in _pieces(tensor):
-            body = packing.description(part) + _SIZE.pack(size)
-            request = packing.packet(Code.COPY_FROM_REMOTE, body)
-            await self._request(Request(Code.COPY_FROM_REMOTE, size), [request], deadline, found)
+            body = packing.pack_tensor_description(part) + _SIZE.pack(size)
+            request = packing.packet(PacketCode.COPY_FROM_REMOTE, body)
+            await self._request(
+                Request(PacketCode.COPY_FROM_REMOTE, size), [request], deadline, found
+            )
         return found
 
     async def free(self, what: RemoteObject | RemoteTensor, deadline: Deadline) -> None:
         """Release an object or a tensor of the server."""
         if isinstance(what, RemoteTensor) and not what.handle:
-            await self._system(Code.DEV_FREE_DATA, (what.device, Pointer(what.data)), deadline)
+            await self._system(
+                PacketCode.DEV_FREE_DATA, (what.device, Pointer(what.data)), deadline
+            )
             return
         address = what.handle if isinstance(what, RemoteTensor) else what.address
-        await self._system(Code.FREE_HANDLE, (Pointer(address),), deadline)
+        await self._system(PacketCode.FREE_HANDLE, (Pointer(address),), deadline)
 
     async def synchronize(self, device: RemoteDevice, deadline: Deadline) -> None:
         """Wait until a device of the server has done all that it was given."""
-        await self._system(Code.DEV_STREAM_SYNC, (device, Pointer(0)), deadline)
+        await self._system(PacketCode.DEV_STREAM_SYNC, (device, Pointer(0)), deadline)
 
     async def close(self) -> None:
         """End the session: the server frees what it keeps. The server has 1 s to take this."""
         if not self._over:
             self._over = "the session is closed"
-            await self._connection.send([packing.packet(Code.SHUTDOWN)], Deadline(1.0))
+            await self._connection.send([packing.packet(PacketCode.SHUTDOWN)], Deadline(1.0))
         await self._connection.close()
 
     async def open(self, deadline: Deadline) -> None:
         """Send the first request. Raises VersionError for a server of another protocol version."""
         try:
-            await self._request(Request(Code.INIT_SERVER), [packing.opening()], deadline)
+            await self._request(
+                Request(PacketCode.INIT_SERVER), [packing.opening_request()], deadline
+            )
         except RemoteError as exc:
             if found := _VERSIONS.search(exc.message):
                 raise VersionError(
@@ -177,13 +183,13 @@ class Session:
 
     async def _system(
         self,
-        code: Code,
+        code: PacketCode,
         arguments: Sequence[Argument],
         deadline: Deadline,
     ) -> Result:
-        request = packing.system_call(code, arguments)
+        request = packing.system_call_request(code, arguments)
         answer = await self._request(Request(code), [request], deadline)
-        return self._read(unpacking.system_returned, answer)
+        return self._read(unpacking.unpack_system_result, answer)
 
     async def _request(
         self,
@@ -205,9 +211,9 @@ class Session:
                 if (error := self._described(exc, deadline)) is exc:
                     raise
                 raise error from exc
-        if answer.code != Code.EXCEPTION:
+        if answer.code != PacketCode.EXCEPTION:
             return answer
-        text = unpacking.message(answer.packet)
+        text = unpacking.exception_text(answer.packet)
         if text.startswith(_TIME_UP):
             self.cut("its time is up")
             raise DeadlineError(f"the session with {self._name} ran out of time", text[:500])
@@ -228,11 +234,11 @@ class Session:
                 if not packet:
                     packet = bytes(part)
                     code = int.from_bytes(packet[8:_HEAD_BYTES], "little")
-                    wanted = request.copied_bytes if code == Code.COPY_ACK else 0
+                    wanted = request.copied_bytes if code == PacketCode.COPY_ACK else 0
                 elif wanted and sink is not None:
                     sink += part
                     wanted -= len(part)
-        if code == Code.SHUTDOWN:
+        if code == PacketCode.SHUTDOWN:
             raise EOFError
         return _Answer(code, packet)
 

@@ -9,7 +9,7 @@ import struct
 from collections.abc import Callable
 from dataclasses import replace
 
-from farm.rpc.answers import AnswerError, Type
+from farm.rpc.answer_filter import AnswerError, ValueType
 from farm.rpc.values import DataType, Pointer, RemoteDevice, RemoteObject, RemoteTensor, Result
 
 _VALUES_AT = 12  # after length and code
@@ -22,14 +22,14 @@ _DEVICE = struct.Struct("<ii")
 _TENSOR = struct.Struct("<QiiiBBH")
 
 
-def message(packet: bytes) -> str:
+def exception_text(packet: bytes) -> str:
     """Return the text of an exception."""
     reader = _Reader(packet)
     reader.count()
     return reader.text(errors="replace")
 
 
-def returned(packet: bytes) -> Result:
+def unpack_returned_value(packet: bytes) -> Result:
     """Return what a function returned.
 
     Raises AnswerError for a text that is not UTF-8.
@@ -39,16 +39,16 @@ def returned(packet: bytes) -> Result:
     reader.count()  # the type of the first value: an integer
     kind = reader.integer()
     value = reader.value()
-    if isinstance(value, RemoteTensor) and kind == Type.TENSOR:
+    if isinstance(value, RemoteTensor) and kind == ValueType.TENSOR:
         owner = reader.value()
         address = owner.address if isinstance(owner, Pointer) else 0
         return replace(value, handle=address)
-    if isinstance(value, Pointer) and kind >= Type.FIRST_OBJECT:
+    if isinstance(value, Pointer) and kind >= ValueType.FIRST_OBJECT:
         return RemoteObject(kind, value.address)
     return value
 
 
-def system_returned(packet: bytes) -> Result:
+def unpack_system_result(packet: bytes) -> Result:
     """Return what a request of TVM's own returned."""
     reader = _Reader(packet)
     reader.count()
@@ -126,16 +126,16 @@ class _Reader:
 
 
 _READERS: dict[int, Callable[[_Reader], Result]] = {
-    Type.NONE: _Reader._nothing,
-    Type.INT: _Reader.integer,
-    Type.BOOL: _Reader._bool,
-    Type.FLOAT: _Reader._float,
-    Type.OPAQUE_POINTER: _Reader._pointer,
-    Type.DATA_TYPE: _Reader._data_type,
-    Type.DEVICE: _Reader._device,
-    Type.DL_TENSOR_POINTER: _Reader._tensor,
-    Type.RAW_STRING: _Reader._text,
-    Type.BYTE_ARRAY_POINTER: _Reader._bytes,
-    Type.STRING: _Reader._owned_text,
-    Type.SMALL_STRING: _Reader._owned_text,
+    ValueType.NONE: _Reader._nothing,
+    ValueType.INT: _Reader.integer,
+    ValueType.BOOL: _Reader._bool,
+    ValueType.FLOAT: _Reader._float,
+    ValueType.OPAQUE_POINTER: _Reader._pointer,
+    ValueType.DATA_TYPE: _Reader._data_type,
+    ValueType.DEVICE: _Reader._device,
+    ValueType.DL_TENSOR_POINTER: _Reader._tensor,
+    ValueType.RAW_STRING: _Reader._text,
+    ValueType.BYTE_ARRAY_POINTER: _Reader._bytes,
+    ValueType.STRING: _Reader._owned_text,
+    ValueType.SMALL_STRING: _Reader._owned_text,
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from farm.rpc.blocking import Module, Tensor, Timer
+from farm.rpc.blocking_session import Module, Tensor, Timer
 from farm.rpc.values import CPU, RemoteDevice
 
 if TYPE_CHECKING:

@@ -1,18 +1,18 @@
 """Run tasks that read an untrusted model in a process that can use only the model's own files.
 
 Modules:
-    policy             which files, memory and disk space a sandboxed process may use
-    fork_server        fork a sandboxed process for each task
-    environment        drop the variables of the environment that may hold secrets
-    capabilities       give up what root may do
-    landlock           restrict files, TCP and signals
-    seccomp            refuse system calls
-    system_calls       the table of system calls that seccomp refuses
-    kernel             call the kernel by system call number
-    program            start a program of this machine with few rights
-    restricted_pickle  read the messages of a sandboxed process safely
-    field_types        check the fields of dataclasses in them
-    array_files        read the .npz files that it has left
+    policy              which files, memory and disk space a sandboxed process may use
+    fork_server         fork a sandboxed process for each task
+    environment         drop the variables of the environment that may hold secrets
+    capabilities        give up what root may do
+    landlock            restrict files, TCP and signals
+    seccomp             refuse system calls
+    system_calls        the table of system calls that seccomp refuses
+    raw_system_calls    call the kernel by system call number
+    restricted_program  start a program of this machine with few rights
+    restricted_pickle   read the messages of a sandboxed process safely
+    field_types         check the fields of dataclasses in them
+    array_files         read the .npz files that it has left
 
 Usage:
     support()       report whether this kernel has Landlock and seccomp, and what is missing
@@ -36,11 +36,11 @@ from farm.sandbox import landlock, seccomp
 from farm.sandbox.fork_server import ForkServer, Request
 from farm.sandbox.policy import Policy
 
-__all__ = ["Policy", "Support", "run", "support"]
+__all__ = ["Policy", "SandboxSupport", "run_sandboxed", "sandbox_support"]
 
 
 @dataclass(frozen=True, slots=True)
-class Support:
+class SandboxSupport:
     """The kernel's features that a sandbox needs.
 
     `landlock_abi` is the kernel's Landlock version, 0 for none. `seccomp` is True if it has seccomp
@@ -58,12 +58,12 @@ class Support:
 
 
 @functools.cache
-def support() -> Support:
+def sandbox_support() -> SandboxSupport:
     """Return what this machine's kernel offers to this process."""
-    abi, filters = landlock.abi(), seccomp.available()
+    abi, filters = landlock.abi_version(), seccomp.is_available()
     missing = [] if abi else ["Landlock, of Linux 5.13 and later"]
     missing += [] if filters else ["seccomp filters for x86-64 or aarch64"]
-    return Support(
+    return SandboxSupport(
         abi, filters, f"the kernel does not offer {' or '.join(missing)}" if missing else ""
     )
 
@@ -71,7 +71,7 @@ def support() -> Support:
 _servers: list[ForkServer] = []
 
 
-def run(
+def run_sandboxed(
     policy: Policy,
     scratch: Path,
     task: Callable[..., Any],

@@ -10,20 +10,20 @@ from __future__ import annotations
 import ctypes
 
 from farm.sandbox import seccomp
-from farm.sandbox.kernel import system_call
+from farm.sandbox.raw_system_calls import system_call
 
 VERSION = 0x20080522  # _LINUX_CAPABILITY_VERSION_3: two words of 32 bits each
 _DAC_OVERRIDE, _DAC_READ_SEARCH = 1 << 1, 1 << 2
 KEPT = _DAC_OVERRIDE | _DAC_READ_SEARCH
 
 
-class Header(ctypes.Structure):
+class CapabilityHeader(ctypes.Structure):
     """Whose capabilities are meant (struct __user_cap_header_struct): those of this thread."""
 
     _fields_ = (("version", ctypes.c_uint32), ("pid", ctypes.c_int))
 
 
-class Words(ctypes.Structure):
+class CapabilityWords(ctypes.Structure):
     """The three sets of capabilities, 32 of them (struct __user_cap_data_struct)."""
 
     _fields_ = (
@@ -33,15 +33,15 @@ class Words(ctypes.Structure):
     )
 
 
-def drop() -> None:
+def drop_capabilities() -> None:
     """Give up all capabilities of this thread but those of `KEPT`. Raises OSError."""
     machine = seccomp.architecture()
     assert machine is not None, "asked for on an architecture without a table"
-    header, words = Header(VERSION, 0), (Words * 2)()
+    header, words = CapabilityHeader(VERSION, 0), (CapabilityWords * 2)()
     system_call(_number(machine, "capget"), ctypes.byref(header), ctypes.byref(words))
     kept = words[0].permitted & KEPT
-    words[0] = Words(kept, kept, 0)
-    words[1] = Words(0, 0, 0)
+    words[0] = CapabilityWords(kept, kept, 0)
+    words[1] = CapabilityWords(0, 0, 0)
     system_call(_number(machine, "capset"), ctypes.byref(header), ctypes.byref(words))
 
 

@@ -56,17 +56,17 @@ _SECRET = (
 _ENV_START, _ENV_END = 47, 48  # of the fields of /proc/self/stat behind the program's name
 
 
-def may_pass(name: str) -> bool:
+def is_variable_kept(name: str) -> bool:
     """Return whether the process of a model gets the variable of this name."""
     if name in NAMES:
         return True
     return name.startswith(BEGINNINGS) and not any(word in name.upper() for word in _SECRET)
 
 
-def reduce() -> None:
+def reduce_environment() -> None:
     """Drop all variables that may not pass, and overwrite them in this process's memory."""
     held = dict(os.environb)
-    passing = {name: value for name, value in held.items() if may_pass(os.fsdecode(name))}
+    passing = {name: value for name, value in held.items() if is_variable_kept(os.fsdecode(name))}
     os.environb.clear()  # os.environ would decode the values, and leave copies of them
     _overwrite_initial()
     os.environb.update(passing)
@@ -81,7 +81,7 @@ def _overwrite_initial() -> None:
     place, behind = int(fields[_ENV_START]), int(fields[_ENV_END])
     while place < behind:
         variable = ctypes.string_at(place)
-        if not may_pass(os.fsdecode(variable[: variable.find(b"=")])):
+        if not is_variable_kept(os.fsdecode(variable[: variable.find(b"=")])):
             ctypes.memset(place, 0, len(variable))
             _overwrite(variable)
         place += len(variable) + 1

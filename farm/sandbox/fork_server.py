@@ -36,9 +36,9 @@ from farm.errors import FarmError, InternalError, ModelError
 from farm.processes import subprocesses as process
 from farm.processes.worker_main import TaskContext, disk_full_error
 from farm.sandbox import capabilities, environment, landlock, restricted_pickle, seccomp
-from farm.sandbox.kernel import process_control
 from farm.sandbox.policy import WRITABLE_DEVICES, Policy, files_of_python, files_of_system
-from farm.tvm_import import leave_torch_out
+from farm.sandbox.raw_system_calls import prctl
+from farm.tvm_import import hide_torch
 
 _PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 _MOST_BYTES = 1 << 30  # limit for a progress message or a result
@@ -68,7 +68,7 @@ _RULE = (
 Task = Callable[..., Any]
 
 
-class Word(StrEnum):
+class MessageKind(StrEnum):
     """The kinds of messages that a task sends: notes (progress), then its result or its error."""
 
     NOTE = "note"
@@ -94,14 +94,14 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
+class TaskStarted:
     """The server's message that the process of a task, with this id, has started."""
 
     process: int
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class TaskEnded:
     """The server's message that the process of a task has ended; `status` is that of waitpid."""
 
     status: int
@@ -143,7 +143,7 @@ class ForkServer:
             with theirs:
                 self._control.send(request)
                 _send_descriptor(self._control, theirs.fileno())
-            started: Started = self._control.recv()
+            started: TaskStarted = self._control.recv()
             doing = ""
 
             def noting(value: Any) -> None:
@@ -154,7 +154,7 @@ class ForkServer:
             result = _listen(ours, noting, types)
             if not self._control.poll(process.GRACE_S):
                 os.kill(started.process, signal.SIGKILL)
-            ended: Ended = self._control.recv()
+            ended: TaskEnded = self._control.recv()
         output = _read(request.scratch / _LOG)
         if result is None:
             if _is_full(request.scratch):  # LLVM ends the process that cannot write
@@ -163,11 +163,11 @@ class ForkServer:
                 )
                 assert full
                 raise full
-            cause = process.crash_cause(doing, output)
+            cause = process.describe_crash(doing, output)
             raise _died(request.what, ended.status, cause, request.policy)
         said = process.last_lines(output)
         word, value = result
-        if word is Word.DONE:
+        if word is MessageKind.DONE:
             return value
         assert isinstance(value, FarmError)
         raise _explained(value, said, request.policy)
@@ -175,7 +175,7 @@ class ForkServer:
 
 def _listen(
     connection: Connection, note: Callable[[Any], None], types: Sequence[type]
-) -> tuple[Word, Any] | None:
+) -> tuple[MessageKind, Any] | None:
     """Return the result or the error that a task sends, and call `note` with its progress messages.
 
     Returns None if the task ends without either, or sends a message of an invalid form.
@@ -183,25 +183,27 @@ def _listen(
     while True:
         try:
             word, value = restricted_pickle.loads(
-                connection.recv_bytes(_MOST_BYTES), (Word, *types)
+                connection.recv_bytes(_MOST_BYTES), (MessageKind, *types)
             )
         except (EOFError, OSError):
             return None
         except Exception as error:  # reading hostile bytes may raise any exception
             what = "a model's process sent what is no answer"
-            return Word.FAILED, ModelError(
+            return MessageKind.FAILED, ModelError(
                 what, f"{type(error).__name__}: {error}"[:600], _DISTRUST
             )
-        if word is Word.NOTE:
+        if word is MessageKind.NOTE:
             note(value)
-        elif word is Word.DONE or (word is Word.FAILED and isinstance(value, FarmError)):
+        elif word is MessageKind.DONE or (
+            word is MessageKind.FAILED and isinstance(value, FarmError)
+        ):
             return word, value
         else:
             return None
 
 
 def _died(what: str, status: int, cause: str, policy: Policy) -> FarmError:
-    how = process.exit_in_words(os.waitstatus_to_exitcode(status))
+    how = process.describe_exit_status(os.waitstatus_to_exitcode(status))
     error = ModelError(f"{what}: its process ended with {how}", cause, _AGAIN)
     return _explained(error, cause, policy)
 
@@ -247,7 +249,7 @@ def _import(modules: Sequence[str]) -> None:
 def _start_python(control: Connection, scratch: Path) -> None:
     path = [entry for entry in sys.path if entry]
     command = [sys.executable, "-c", _START.format(path=path), str(control.fileno())]
-    process.start(command, log=scratch / "fork-server.log", pass_fds=[control.fileno()])
+    process.start_program(command, log=scratch / "fork-server.log", pass_fds=[control.fileno()])
 
 
 def _start_fork(control: Connection) -> None:
@@ -262,13 +264,13 @@ def _start_fork(control: Connection) -> None:
 
 def main() -> None:
     """Run a server in a new Python; its argument is the descriptor of its connection."""
-    leave_torch_out()
+    hide_torch()
     _serve(Connection(int(sys.argv[1])))
 
 
 def _serve(control: Connection) -> None:
     """Fork a process for each request, one after the other, until the worker has ended."""
-    environment.reduce()
+    environment.reduce_environment()
     while True:
         try:
             request: Request = control.recv()
@@ -288,29 +290,29 @@ def _serve(control: Connection) -> None:
             finally:  # never on into the code of the worker
                 os._exit(status)
         os.close(descriptor)
-        control.send(Started(child))
-        control.send(Ended(os.waitpid(child, 0)[1]))
+        control.send(TaskStarted(child))
+        control.send(TaskEnded(os.waitpid(child, 0)[1]))
 
 
 def _do(request: Request, connection: Connection) -> None:
     """Restrict this process, run the task, and send its result or its error."""
 
-    def send(word: Word, value: object) -> None:
+    def send(word: MessageKind, value: object) -> None:
         connection.send_bytes(restricted_pickle.dumps((word, value)))
 
     try:
         _redirect(request.scratch)
         _restrict(request.policy)
-        send(Word.DONE, request.task(_Desk(request.scratch, send), *request.arguments))
+        send(MessageKind.DONE, request.task(_Desk(request.scratch, send), *request.arguments))
     except FarmError as error:
-        send(Word.FAILED, error)
+        send(MessageKind.FAILED, error)
     except BaseException as error:
         with contextlib.suppress(OSError):  # the log is on the disk that may be full
             traceback.print_exc()
         refused = isinstance(error, (PermissionError, MemoryError))
         what = f"{request.what}: {type(error).__name__}: {error}"[:600]
         unexpected = ModelError(what) if refused else InternalError(what, traceback.format_exc())
-        send(Word.FAILED, disk_full_error(error) or unexpected)
+        send(MessageKind.FAILED, disk_full_error(error) or unexpected)
 
 
 class _Desk(TaskContext):
@@ -319,13 +321,13 @@ class _Desk(TaskContext):
     It can neither prompt the user nor pause the other workers.
     """
 
-    def __init__(self, scratch: Path, send: Callable[[Word, object], None]) -> None:
+    def __init__(self, scratch: Path, send: Callable[[MessageKind, object], None]) -> None:
         super().__init__(scratch)
         self._send = send
 
     def note(self, value: object) -> None:
         """Send a progress message to the worker."""
-        self._send(Word.NOTE, value)
+        self._send(MessageKind.NOTE, value)
 
 
 def _is_full(folder: Path) -> bool:
@@ -371,10 +373,10 @@ def _restrict(policy: Policy) -> None:
         hard = resource.getrlimit(kind)[1]
         most = most if hard == resource.RLIM_INFINITY else min(most, hard)
         resource.setrlimit(kind, (most, most))
-    capabilities.drop()
+    capabilities.drop_capabilities()
     read = (*files_of_system(), *files_of_python(), *policy.read)
-    landlock.restrict(read, (*policy.write, *WRITABLE_DEVICES), landlock.abi())
-    seccomp.restrict()
+    landlock.restrict_thread(read, (*policy.write, *WRITABLE_DEVICES), landlock.abi_version())
+    seccomp.install_filter()
 
 
 def _fork() -> int:
@@ -387,7 +389,7 @@ def _fork() -> int:
 
 def _end_with(parent: int) -> None:
     """Arrange to be killed when the parent ends."""
-    process_control(_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+    prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
 

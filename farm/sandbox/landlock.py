@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from enum import IntFlag
 from pathlib import Path
 
-from farm.sandbox.kernel import process_control, system_call
+from farm.sandbox.raw_system_calls import prctl, system_call
 
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _VERSION = 1  # LANDLOCK_CREATE_RULESET_VERSION
@@ -78,7 +78,7 @@ class _PathBeneath(ctypes.Structure):
     _fields_ = (("allowed_access", ctypes.c_uint64), ("parent_fd", ctypes.c_int32))
 
 
-def abi() -> int:
+def abi_version() -> int:
     """Return the kernel's Landlock version; 0 if it has none or has it disabled."""
     try:
         return system_call(_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(_VERSION))
@@ -86,7 +86,7 @@ def abi() -> int:
         return 0
 
 
-def handled(version: int) -> Access:
+def restrictable_rights(version: int) -> Access:
     """Return all rights to files that a Landlock version can restrict."""
     rights = Access(_ALL_OF_ABI_1)
     for since, right in _ADDED.items():
@@ -95,23 +95,23 @@ def handled(version: int) -> Access:
     return rights
 
 
-def restrict(read: Iterable[Path], write: Iterable[Path], version: int) -> None:
+def restrict_thread(read: Iterable[Path], write: Iterable[Path], version: int) -> None:
     """Restrict this thread, and what it starts, to the files below `read` and `write`, without TCP.
 
     A path that does not exist is skipped. Raises OSError if the kernel refuses.
     """
-    made = ruleset(read, write, version)
+    made = create_ruleset(read, write, version)
     try:
-        process_control(_NO_NEW_PRIVILEGES, 1)
+        prctl(_NO_NEW_PRIVILEGES, 1)
         system_call(_RESTRICT_SELF, ctypes.c_int(made), ctypes.c_uint32(0))
     finally:
         os.close(made)
 
 
-def ruleset(
+def create_ruleset(
     read: Iterable[Path], write: Iterable[Path], version: int, execute: Iterable[Path] = ()
 ) -> int:
-    """Return the descriptor of the rules of `restrict`.
+    """Return the descriptor of the rules of `restrict_thread`.
 
     Programs of `execute` may be started, too.
     """
@@ -120,7 +120,7 @@ def ruleset(
     made = _create(version)
     try:
         for path, rights in rules:
-            _add(made, path, rights & handled(version))
+            _add(made, path, rights & restrictable_rights(version))
     except BaseException:
         os.close(made)
         raise
@@ -128,7 +128,7 @@ def ruleset(
 
 
 def _create(version: int) -> int:
-    attributes = _Ruleset(handled(version), _TCP, _SCOPES)
+    attributes = _Ruleset(restrictable_rights(version), _TCP, _SCOPES)
     # Size of the structure in this ABI, in bytes
     known = 24 if version >= 6 else 16 if version >= 4 else 8
     return system_call(

@@ -19,7 +19,7 @@ from enum import Enum
 from typing import Any
 
 from farm.errors import FarmError
-from farm.sandbox.field_types import checked
+from farm.sandbox.field_types import type_checked_constructor
 
 _PLAIN = {
     ("builtins", "bool"),
@@ -56,7 +56,7 @@ def loads(content: bytes, types: Collection[type] = ()) -> Any:
     return _Unpickler(io.BytesIO(content), types).load()
 
 
-def array_of(dtype: str, shape: tuple[int, ...], content: bytes) -> Any:
+def rebuild_array(dtype: str, shape: tuple[int, ...], content: bytes) -> Any:
     """Return a numpy array of numbers with this dtype and shape.
 
     Raises pickle.UnpicklingError for any other dtype.
@@ -92,7 +92,7 @@ class _Pickler(pickle.Pickler):
         if type(value) is not np.ndarray:
             return NotImplemented
         name = value.dtype.name if value.dtype.name in _EXTENDED else value.dtype.str
-        return (array_of, (name, value.shape, value.tobytes()))
+        return (rebuild_array, (name, value.shape, value.tobytes()))
 
 
 class _Unpickler(pickle.Unpickler):
@@ -102,9 +102,13 @@ class _Unpickler(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         if known := self._types.get((module, name)):
-            return checked(known, tuple(self._types.values())) if is_dataclass(known) else known
-        if (module, name) == (__name__, array_of.__name__):
-            return array_of
+            return (
+                type_checked_constructor(known, tuple(self._types.values()))
+                if is_dataclass(known)
+                else known
+            )
+        if (module, name) == (__name__, rebuild_array.__name__):
+            return rebuild_array
         if (module, name) in _PLAIN:
             return super().find_class(module, name)
         if (
@@ -113,7 +117,7 @@ class _Unpickler(pickle.Unpickler):
         ):
             found = super().find_class(module, name)
             if isinstance(found, type) and is_dataclass(found):
-                return checked(found)
+                return type_checked_constructor(found)
             if isinstance(found, type) and issubclass(found, FarmError):
                 return functools.partial(_error, found)
             if isinstance(found, type) and issubclass(found, Enum):

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from farm.sandbox import system_calls
-from farm.sandbox.kernel import process_control, system_call
+from farm.sandbox.raw_system_calls import prctl, system_call
 
 _NO_NEW_PRIVILEGES = 38  # PR_SET_NO_NEW_PRIVS
 _SET_MODE_FILTER, _GET_ACTION_AVAIL = 1, 2
@@ -100,7 +100,7 @@ def architecture() -> Architecture | None:
     return ARCHITECTURES.get(platform.machine())
 
 
-def available() -> bool:
+def is_available() -> bool:
     """Return whether the kernel accepts filters that make a call fail with an error."""
     machine = architecture()
     if machine is None:
@@ -118,7 +118,7 @@ def available() -> bool:
     return True
 
 
-def program(machine: Architecture, process: int | None) -> Code:
+def filter_program(machine: Architecture, process: int | None) -> Code:
     """Return the filter for the process with this id, the only process that it may signal.
 
     With None, it is for a process that is to become another program, and may signal none.
@@ -214,19 +214,19 @@ def _case(machine: Architecture, name: str, argument: int, body: Code) -> Code:
     return [(_EQUAL, 0, len(body) + 1, number), (_LOAD, 0, 0, place), *body]
 
 
-def packed(code: Code) -> bytes:
+def pack_filter(code: Code) -> bytes:
     """Return a filter as the kernel takes it."""
     return b"".join(struct.pack("=HBBI", *one) for one in code)
 
 
-def restrict() -> None:
+def install_filter() -> None:
     """Install the filter for all threads of this process. Raises OSError if the kernel refuses."""
     machine = architecture()
     assert machine is not None, "asked for on an architecture without a table"
-    code = program(machine, os.getpid())
+    code = filter_program(machine, os.getpid())
     instructions = (_Instruction * len(code))(*(_Instruction(*one) for one in code))
     made = _Program(len(code), instructions)
-    process_control(_NO_NEW_PRIVILEGES, 1)
+    prctl(_NO_NEW_PRIVILEGES, 1)
     system_call(
         machine.seccomp,
         ctypes.c_uint(_SET_MODE_FILTER),

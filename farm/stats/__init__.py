@@ -15,18 +15,24 @@ The functions are pure: values in, values out. A caller imports them from this p
 """
 
 from farm.stats.agreement import agreement, wilson_interval
-from farm.stats.changepoints import Step, steps
-from farm.stats.compare_runs import CONFIDENCE, Change, Comparison, compare, uncertainty
-from farm.stats.efficiency import energy_j, energy_per_inference_j, per_second, power_w
+from farm.stats.changepoints import LevelShift, find_level_shifts
+from farm.stats.compare_runs import (
+    CONFIDENCE,
+    ChangeVerdict,
+    Comparison,
+    compare_separate_runs,
+    median_standard_error,
+)
+from farm.stats.efficiency import energy_j, energy_per_inference_j, inferences_per_second, power_w
 from farm.stats.paired_test import LEAST_ROUNDS, compare_interleaved, ratio_interleaved
 from farm.stats.quantiles import (
     P90_COUNT,
     P95_COUNT,
     P99_COUNT,
-    latency,
     median_interval,
-    rounds,
-    spread,
+    relative_iqr,
+    split_into_rounds,
+    summarize_latency,
 )
 from farm.stats.tensor_fingerprint import distance, fingerprint
 from farm.stats.topk import top_indices
@@ -35,8 +41,8 @@ from farm.stats.verdict import (
     drift_in_words,
     is_warmed_up,
     judge,
+    overall_verdict,
     unmet_requirements,
-    verdict,
 )
 
 __all__ = [
@@ -46,30 +52,30 @@ __all__ = [
     "P90_COUNT",
     "P95_COUNT",
     "P99_COUNT",
-    "Change",
+    "ChangeVerdict",
     "Comparison",
-    "Step",
+    "LevelShift",
     "agreement",
-    "compare",
     "compare_interleaved",
+    "compare_separate_runs",
     "distance",
     "drift_in_words",
     "energy_j",
     "energy_per_inference_j",
+    "find_level_shifts",
     "fingerprint",
+    "inferences_per_second",
     "is_warmed_up",
     "judge",
-    "latency",
     "median_interval",
-    "per_second",
+    "median_standard_error",
+    "overall_verdict",
     "power_w",
     "ratio_interleaved",
-    "rounds",
-    "spread",
-    "steps",
+    "relative_iqr",
+    "split_into_rounds",
+    "summarize_latency",
     "top_indices",
-    "uncertainty",
     "unmet_requirements",
-    "verdict",
     "wilson_interval",
 ]

@@ -15,7 +15,7 @@ _PENALTY = 3.0  # times log n, for each step
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class LevelShift:
     """A step at `index`: the typical value is `before` up to there and `after` from there on."""
 
     index: int
@@ -28,7 +28,7 @@ class Step:
         return self.after / self.before
 
 
-def steps(values: Sequence[float]) -> list[Step]:
+def find_level_shifts(values: Sequence[float]) -> list[LevelShift]:
     """Return the steps in a series of positive values, oldest first.
 
     The series is cut into the segments with the smallest cost, found by dynamic programming. The
@@ -54,7 +54,8 @@ def steps(values: Sequence[float]) -> list[Step]:
     bounds = ends[::-1]
     typical = [statistics.median(values[begin:end]) for begin, end in itertools.pairwise(bounds)]
     return [
-        Step(index, a, b) for index, a, b in zip(bounds[1:-1], typical, typical[1:], strict=False)
+        LevelShift(index, a, b)
+        for index, a, b in zip(bounds[1:-1], typical, typical[1:], strict=False)
     ]
 
 

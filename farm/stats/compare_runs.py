@@ -2,9 +2,9 @@
 
 Successive latencies are correlated (a burst of other work, a changing clock), so single samples are
 not independent: treated as such, they show a "significant" difference between almost any two runs
-of one program. The unit here is the round, a part of a run (`quantiles.rounds`). Even rounds do not
-show what differs from one run to the next without any change of the program, such as the placement
-in memory; differences below FLOOR are therefore never reported as one.
+of one program. The unit here is the round, a part of a run (`quantiles.split_into_rounds`). Even
+rounds do not show what differs from one run to the next without any change of the program, such as
+the placement in memory; differences below FLOOR are therefore never reported as one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from farm.stats.distributions import normal_cdf, student_quantile
-from farm.stats.quantiles import Interval, rounds
+from farm.stats.quantiles import Interval, split_into_rounds
 
 if TYPE_CHECKING:
     import numpy as np
@@ -37,7 +37,7 @@ _LEAST = 1e-12  # seconds, in place of times that the clock could not resolve
 _EXACT_BELOW = 9  # samples of the smaller side; scipy's limit
 
 
-class Change(StrEnum):
+class ChangeVerdict(StrEnum):
     """The result of a comparison, for the second run.
 
     UNSURE: neither a difference nor its absence is shown.
@@ -53,17 +53,17 @@ class Change(StrEnum):
 class Comparison:
     """The ratio of two times, second over first, its interval, the test's p, and the conclusion.
 
-    For separate runs (`compare`), `ratio` is the ratio of their medians, and `p` is that of the
-    Mann-Whitney test over rounds. For interleaved builds (`compare_in_turns`), it is the median of
-    the rounds' ratios, and `p` is that of Wilcoxon's test. With several comparisons `p` is
-    corrected for their number, and the interval is wider. `reason` explains the conclusion in
-    words.
+    For separate runs (`compare_separate_runs`), `ratio` is the ratio of their medians, and `p` is
+    that of the Mann-Whitney test over rounds. For interleaved builds (`compare_in_turns`), it is
+    the median of the rounds' ratios, and `p` is that of Wilcoxon's test. With several comparisons
+    `p` is corrected for their number, and the interval is wider. `reason` explains the conclusion
+    in words.
     """
 
     ratio: float
     interval: Interval | None
     p: float | None
-    change: Change
+    change: ChangeVerdict
     reason: str
 
     def reaches(self, slowdown: float) -> bool:
@@ -72,13 +72,13 @@ class Comparison:
         The upper end of the interval must reach 1 + `slowdown`.
         """
         return (
-            self.change is Change.SLOWER
+            self.change is ChangeVerdict.SLOWER
             and self.interval is not None
             and self.interval[1] >= 1 + slowdown
         )
 
 
-def compare(
+def compare_separate_runs(
     pairs: Sequence[tuple[Sequence[float], Sequence[float]]], confidence: float = CONFIDENCE
 ) -> list[Comparison]:
     """Test, for each pair of runs, whether the second is slower than the first.
@@ -86,7 +86,7 @@ def compare(
     A run is its seconds per inference, in order of time. All tests together raise a false alarm
     with a probability of at most 1 - `confidence`.
     """
-    parts = [(rounds(first), rounds(second)) for first, second in pairs]
+    parts = [(split_into_rounds(first), split_into_rounds(second)) for first, second in pairs]
     tested = [
         index
         for index, (a, b) in enumerate(parts)
@@ -96,7 +96,7 @@ def compare(
         mann_whitney(*([statistics.median(part) for part in side] for side in parts[index]))
         for index in tested
     ]
-    corrected = dict(zip(tested, holm(raw), strict=True))
+    corrected = dict(zip(tested, holm_correction(raw), strict=True))
     found = []
     for index, (first, second) in enumerate(pairs):
         if index in corrected:
@@ -115,7 +115,7 @@ def compare(
                     _ratio(first, second),
                     None,
                     None,
-                    Change.UNSURE,
+                    ChangeVerdict.UNSURE,
                     "too few samples to compare, 5 are needed",
                 )
             )
@@ -141,11 +141,11 @@ def conclude(
     between = f"{_percent(low)} to {_percent(high)}"
     if certain and low > 1 + MIN_CHANGE:
         return Comparison(
-            ratio, interval, p, Change.SLOWER, f"slower by {_percent(ratio)} ({between})"
+            ratio, interval, p, ChangeVerdict.SLOWER, f"slower by {_percent(ratio)} ({between})"
         )
     if certain and high < 1 - MIN_CHANGE:
         return Comparison(
-            ratio, interval, p, Change.FASTER, f"faster by {_percent(ratio)} ({between})"
+            ratio, interval, p, ChangeVerdict.FASTER, f"faster by {_percent(ratio)} ({between})"
         )
     widest = max(high - 1, 1 - low)
     if widest <= 0.05:
@@ -153,10 +153,10 @@ def conclude(
             ratio,
             interval,
             p,
-            Change.SAME,
+            ChangeVerdict.SAME,
             f"no difference beyond {100 * max(MIN_CHANGE, widest):.1f} % ({between})",
         )
-    return Comparison(ratio, interval, p, Change.UNSURE, f"cannot tell: {between}; {advice}")
+    return Comparison(ratio, interval, p, ChangeVerdict.UNSURE, f"cannot tell: {between}; {advice}")
 
 
 def _percent(ratio: float) -> str:
@@ -179,7 +179,7 @@ def ratio_interval(
     """
     import numpy as np
 
-    sides = [rounds(_thinned(first)), rounds(_thinned(second))]
+    sides = [split_into_rounds(_thinned(first)), split_into_rounds(_thinned(second))]
     drawn = _drawn((len(sides[1]), len(sides[0])), resamples)
     ratios = np.log(_medians(sides[1], drawn[0])) - np.log(_medians(sides[0], drawn[1]))
     units = min(len(side) for side in sides)
@@ -192,7 +192,7 @@ def ratio_interval(
     return math.exp(min(float(low), centre - drift)), math.exp(max(float(high), centre + drift))
 
 
-def uncertainty(seconds: Sequence[float]) -> float:
+def median_standard_error(seconds: Sequence[float]) -> float:
     """Return the relative standard error of a run's median; inf for too few samples.
 
     It is the larger of two estimates: resampling of rounds, and autocorrelation of rounds
@@ -200,7 +200,7 @@ def uncertainty(seconds: Sequence[float]) -> float:
     """
     import numpy as np
 
-    if not (parts := rounds(_thinned(seconds))):
+    if not (parts := split_into_rounds(_thinned(seconds))):
         return math.inf
     resampled = np.log(_medians(parts, *_drawn((len(parts),), _RESAMPLES_TO_STOP)))
     return max(_drift(parts), float(resampled.std()))
@@ -315,7 +315,7 @@ def _ways(n: int, m: int) -> list[int]:
     return counts
 
 
-def holm(ps: Sequence[float]) -> list[float]:
+def holm_correction(ps: Sequence[float]) -> list[float]:
     """Return each p corrected for multiple comparisons.
 
     Holm, "A simple sequentially rejective multiple test procedure", 1979.

@@ -41,7 +41,7 @@ def power_w(run: Run) -> float | None:
     )
 
 
-def per_second(run: Run) -> float | None:
+def inferences_per_second(run: Run) -> float | None:
     """Return inferences per second with one batch after the other, from the median latency.
 
     It is None for a run without a requested batch.

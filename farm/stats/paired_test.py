@@ -19,7 +19,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from farm.stats.compare_runs import CONFIDENCE, Change, Comparison, conclude, holm
+from farm.stats.compare_runs import CONFIDENCE, ChangeVerdict, Comparison, conclude, holm_correction
 from farm.stats.distributions import normal_cdf, normal_quantile
 from farm.stats.quantiles import Interval, median_interval
 
@@ -49,7 +49,9 @@ def compare_interleaved(
     """
     logs = [_log_ratios(first, second) for first, second in pairs]
     tested = [index for index, values in enumerate(logs) if len(values) >= LEAST_ROUNDS]
-    corrected = dict(zip(tested, holm([_p(logs[index]) for index in tested]), strict=True))
+    corrected = dict(
+        zip(tested, holm_correction([_p(logs[index]) for index in tested]), strict=True)
+    )
     found = []
     for index, values in enumerate(logs):
         if index in corrected:
@@ -59,7 +61,7 @@ def compare_interleaved(
             found.append(conclude(ratio, interval, corrected[index], confidence, "measure longer"))
         else:
             few = f"cannot tell: {len(values)} rounds are too few, {LEAST_ROUNDS} are needed"
-            found.append(Comparison(math.nan, None, None, Change.UNSURE, few))
+            found.append(Comparison(math.nan, None, None, ChangeVerdict.UNSURE, few))
     return found
 
 

@@ -1,7 +1,7 @@
 """Percentiles of latencies, their intervals, and the sample counts that they require.
 
 Successive latencies are correlated, so n of them carry less information than n independent ones:
-intervals use `effective_count` instead of n.
+intervals use `effective_sample_size` instead of n.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _LEAST_ROUNDS = 5
 Interval = tuple[float, float]
 
 
-def latency(seconds: Sequence[float], block: int = 1) -> Latency:
+def summarize_latency(seconds: Sequence[float], block: int = 1) -> Latency:
     """Summarise seconds per inference.
 
     Quantiles interpolate linearly between samples (numpy's default method). If samples are means of
@@ -45,7 +45,7 @@ def latency(seconds: Sequence[float], block: int = 1) -> Latency:
         )
         raise DeviceError("the device reported no usable times", why, "")
     ordered = sorted(1e3 * s for s in seconds)
-    effective = effective_count(seconds)
+    effective = effective_sample_size(seconds)
 
     def stated(q: float, least: int) -> tuple[float | None, Interval | None]:
         if len(ordered) < least or block > 1:
@@ -70,7 +70,7 @@ def latency(seconds: Sequence[float], block: int = 1) -> Latency:
         p90_interval_ms=p90_interval,
         p95_interval_ms=p95_interval,
         p99_interval_ms=p99_interval,
-        p90_early_ms=early_stopping(ordered, 0.90) if block == 1 else None,
+        p90_early_ms=early_stopping_estimate(ordered, 0.90) if block == 1 else None,
         block=block,
     )
 
@@ -83,7 +83,7 @@ def quantile(ordered: Sequence[float], q: float) -> float:
     return ordered[low] + (position - low) * (ordered[high] - ordered[low])
 
 
-def spread(latency: Latency) -> float:
+def relative_iqr(latency: Latency) -> float:
     """Return the interquartile range over the median; inf if the median is 0.
 
     The median is 0 if the clock is too coarse for the inference.
@@ -109,7 +109,7 @@ def quantile_interval(
     return (ordered[low], ordered[high]) if below >= 0 and above < tries and high < count else None
 
 
-def rounds(seconds: Sequence[float]) -> list[Sequence[float]]:
+def split_into_rounds(seconds: Sequence[float]) -> list[Sequence[float]]:
     """Return the samples, in order of time, cut into rounds of (nearly) equal length.
 
     There are ten rounds; with fewer than 100 samples, fewer rounds of at least ten samples, but at
@@ -124,13 +124,13 @@ def rounds(seconds: Sequence[float]) -> list[Sequence[float]]:
     return [seconds[begin:end] for begin, end in itertools.pairwise(ends)]
 
 
-def effective_count(seconds: Sequence[float]) -> int:
+def effective_sample_size(seconds: Sequence[float]) -> int:
     """Return the number of independent samples that would locate the median equally well.
 
     The shares of samples below the median vary more from round to round than those of independent
     samples do; the sample count is divided by the ratio of the two variances.
     """
-    parts = rounds(seconds)
+    parts = split_into_rounds(seconds)
     if not parts:
         return len(seconds)
     middle = statistics.median(seconds)
@@ -143,18 +143,18 @@ def effective_count(seconds: Sequence[float]) -> int:
     return max(1, round(len(seconds) / excess))
 
 
-def early_stopping(
+def early_stopping_estimate(
     ordered: Sequence[float], q: float, confidence: float = EARLY_CONFIDENCE
 ) -> float | None:
     """Return MLPerf's early-stopping estimate of the q-quantile; None for too few samples.
 
     It is the smallest sample that is at or above the quantile with this confidence: the t-th
     largest sample, with t the largest number of samples that may exceed the quantile, see
-    `least_queries`. This is the rule of MLPerf's SingleStream scenario,
+    `minimum_query_count`. This is the rule of MLPerf's SingleStream scenario,
     https://github.com/mlcommons/inference_policies/blob/master/inference_rules.adoc
     """
     count = len(ordered)
-    if count < least_queries(1, q, confidence):
+    if count < minimum_query_count(1, q, confidence):
         return None
     low, high = 1, count  # the largest t known to hold, the smallest known not to
     while high - low > 1:
@@ -165,7 +165,7 @@ def early_stopping(
     return ordered[count - low]
 
 
-def least_queries(over: int, q: float, confidence: float = EARLY_CONFIDENCE) -> int:
+def minimum_query_count(over: int, q: float, confidence: float = EARLY_CONFIDENCE) -> int:
     """Return the fewest queries that show the q-quantile if `over` of them exceed it.
 
     `confidence` is that of the statement that the quantile is at most the slowest of the other

@@ -10,7 +10,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 
-from farm.stats.quantiles import spread
+from farm.stats.quantiles import relative_iqr
 from farm.types import Agreement, Latency, Plan, Samples, Verdict
 
 JUDGED_COUNT = 10  # hyperfine's minimum number of runs
@@ -69,14 +69,14 @@ def judge(
     ):
         return Verdict.WRONG, reason
     readings = (samples.facts_before, *samples.facts_during, samples.facts_after)
-    early = verdict(device_emulated, samples.agreement, latency, samples.held_up)
+    early = overall_verdict(device_emulated, samples.agreement, latency, samples.held_up)
     if (
         latency is None
         or early[0] not in (Verdict.STABLE, Verdict.NOISY)
         or latency.count < JUDGED_COUNT
     ):
         return early
-    if reason := throttled(readings, samples.seconds):
+    if reason := throttling_reason(readings, samples.seconds):
         return Verdict.THROTTLED, reason
     if early[0] is Verdict.NOISY:
         return early
@@ -112,7 +112,7 @@ def unmet_requirements(plan: Plan, found: Agreement, correct: int | None, total:
     )
 
 
-def verdict(
+def overall_verdict(
     device_emulated: bool,
     agreement: Agreement,
     latency: Latency | None,
@@ -151,16 +151,16 @@ def verdict(
         )
     if latency.p50_ms == 0:
         return Verdict.NOISY, "the median is 0 ms: the device's clock is too coarse for this model"
-    figure = f"IQR {100 * spread(latency):.1f} % of the median"
+    figure = f"IQR {100 * relative_iqr(latency):.1f} % of the median"
     if held_up is not None and held_up > MAX_CPU_WAIT:
         return Verdict.NOISY, f"other work had the CPU for {100 * held_up:.0f} % of the time"
-    if spread(latency) > NOISY_ABOVE:
+    if relative_iqr(latency) > NOISY_ABOVE:
         return Verdict.NOISY, f"{figure}, above {100 * NOISY_ABOVE:.0f} %, {latency.count} samples"
     blocks = f" of {latency.block} inferences" if latency.block > 1 else ""
     return Verdict.STABLE, f"{figure}, {latency.count} samples{blocks}"
 
 
-def throttled(readings: Sequence[Facts], seconds: Sequence[float]) -> str:
+def throttling_reason(readings: Sequence[Facts], seconds: Sequence[float]) -> str:
     """Return why the device is known to have been throttled; empty if it is not known.
 
     `readings` are the device's facts in order of time.
@@ -258,7 +258,7 @@ def _heat(readings: Sequence[Facts], seconds: Sequence[float]) -> str:
         (value for facts in readings for value in _numbers(facts, "temperatures_c")),
         default=-math.inf,
     )
-    slower = drift(seconds)
+    slower = relative_drift(seconds)
     if hottest < HOT_C or slower < MIN_THROTTLED_SLOWDOWN:
         return ""
     return f"it is at {hottest:.0f} °C, and became slower by {100 * slower:.0f} % on the way"
@@ -309,7 +309,7 @@ def clock_error(samples: Samples) -> str:
     return ""
 
 
-def drift(seconds: Sequence[float]) -> float:
+def relative_drift(seconds: Sequence[float]) -> float:
     """Return by which fraction the last third of the samples is slower than the first third."""
     third = len(seconds) // 3
     if third == 0 or (first := statistics.median(seconds[:third])) <= 0:
@@ -319,7 +319,7 @@ def drift(seconds: Sequence[float]) -> float:
 
 def drift_in_words(seconds: Sequence[float]) -> str:
     """Return in words that the latency drifted by more than `DRIFT_ABOVE`; empty if it did not."""
-    change = drift(seconds)
+    change = relative_drift(seconds)
     if abs(change) <= DRIFT_ABOVE:
         return ""
     return (

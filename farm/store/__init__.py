@@ -4,13 +4,13 @@
     backends         the two kinds of database: a SQLite file, a PostgreSQL server
     folder_archive   a stored folder as one file that can be checked
     database         Database: transactions, creation and migration of tables, retries, errors
-    predictions      AnswerStore: the predicted classes of each sample, to resume an accuracy run
-    records          RecordStore: the fastest kernel configurations measured, by CPU and workload
+    predictions      PredictionStore: the predicted classes of each sample, to resume a run
+    tuning_records   TuningRecordStore: the fastest measured kernels, by CPU and workload
     run_json         runs as strict JSON and back
     runs             RunStore: the table of runs and the baselines, which are named sets of runs
-    samples          compact lossless encoding of latency samples
+    sample_encoding  compact lossless encoding of latency samples
     shared_cache     SharedCache: a bucket from which machines fetch what others have built
-    sources          source_digest: a digest of farm's own source files
+    source_digests   source_digest: a digest of farm's own source files
     upsert           INSERT ... ON CONFLICT in the database's dialect
 
 Every write is atomic: a folder, a run or a record is stored as a whole or not at all. A caller
@@ -20,8 +20,8 @@ imports the stores from this package and opens them with `open_store()`, `RunSto
 
 from farm.store.artifact_store import (
     KINDS,
-    Entry,
     Store,
+    StoredFolder,
     Upstream,
     cache_root,
     data_root,
@@ -29,27 +29,33 @@ from farm.store.artifact_store import (
     file_digest,
 )
 from farm.store.folder_archive import ArchiveError, read_archive, write_archive
-from farm.store.predictions import AnswerStore
-from farm.store.records import SCHEMA as RECORD_SCHEMA
-from farm.store.records import MergeCounts, RecordStore, read_records, record_to_json, write_records
+from farm.store.predictions import PredictionStore
 from farm.store.run_json import SCHEMA as RUN_SCHEMA
 from farm.store.run_json import as_strict_json, parse_untrusted_run, run_from_json, run_to_json
 from farm.store.runs import RunStore
 from farm.store.shared_cache import SharedCache, open_store
-from farm.store.sources import source_digest
+from farm.store.source_digests import source_digest
+from farm.store.tuning_records import SCHEMA as RECORD_SCHEMA
+from farm.store.tuning_records import (
+    MergeCounts,
+    TuningRecordStore,
+    read_records,
+    record_to_json,
+    write_records,
+)
 
 __all__ = [
     "KINDS",
     "RECORD_SCHEMA",
     "RUN_SCHEMA",
-    "AnswerStore",
     "ArchiveError",
-    "Entry",
     "MergeCounts",
-    "RecordStore",
+    "PredictionStore",
     "RunStore",
     "SharedCache",
     "Store",
+    "StoredFolder",
+    "TuningRecordStore",
     "Upstream",
     "as_strict_json",
     "cache_root",

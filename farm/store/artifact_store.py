@@ -74,7 +74,7 @@ def _root(own: str, xdg: str, home: str) -> Path:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class StoredFolder:
     """A stored folder. `nbytes` is its size, `used` when it was written or last used."""
 
     kind: str
@@ -156,7 +156,7 @@ class Store:
                     raise
             _sync_one(place.parent)
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[StoredFolder]:
         """Return what imports and builds have left here, the kinds in order."""
         found = []
         for kind in KINDS:
@@ -164,7 +164,7 @@ class Store:
                 for place in sorted((self.root / kind).iterdir()):
                     nbytes = sum(path.stat().st_size for path in place.rglob("*") if path.is_file())
                     found.append(
-                        Entry(
+                        StoredFolder(
                             kind,
                             place.name,
                             nbytes,
@@ -173,7 +173,7 @@ class Store:
                     )
         return found
 
-    def remove(self, entries: Iterable[Entry]) -> None:
+    def remove(self, entries: Iterable[StoredFolder]) -> None:
         """Remove stored folders; those that are gone already are no error."""
         with self.scratch() as scratch, self._errors():
             for one in entries:

@@ -33,7 +33,7 @@ _CHANGE = "BEGIN IMMEDIATE"
 ROW_NUMBER = BigInteger().with_variant(Integer(), "sqlite")
 
 
-class Name(TypeDecorator[str]):
+class CodePointText(TypeDecorator[str]):
     """Arbitrary text, sorted by code point.
 
     Databases reject lone surrogates, which a file's name may contain, and PostgreSQL rejects NUL:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from farm.store.artifact_store import data_root
-from farm.store.upsert import add, put
+from farm.store.upsert import insert_new, insert_or_replace
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Table
@@ -21,26 +21,26 @@ if TYPE_CHECKING:
 def _tables() -> tuple[Table, Table]:
     from sqlalchemy import Column, ForeignKey, MetaData, Table
 
-    from farm.store.database import ROW_NUMBER, Name
+    from farm.store.database import ROW_NUMBER, CodePointText
 
     subjects = Table(
         "subjects",
         MetaData(),
         Column("number", ROW_NUMBER, primary_key=True),
-        Column("digest", Name, nullable=False, unique=True),
+        Column("digest", CodePointText, nullable=False, unique=True),
     )
     answers = Table(
         "answers",
         subjects.metadata,
         Column("subject", ForeignKey(subjects.c.number), primary_key=True),
-        Column("sample", Name, primary_key=True),
-        Column("best", Name, nullable=False),
+        Column("sample", CodePointText, primary_key=True),
+        Column("best", CodePointText, nullable=False),
         sqlite_with_rowid=False,
     )
     return subjects, answers
 
 
-class AnswerStore:
+class PredictionStore:
     """Predictions by subject and sample.
 
     A subject is the digest of everything except the sample that a prediction depends on (build,
@@ -52,7 +52,7 @@ class AnswerStore:
         self.path = path
 
     @classmethod
-    def of_user(cls) -> AnswerStore:
+    def of_user(cls) -> PredictionStore:
         """Return the store of this user, in the data folder."""
         return cls(data_root() / "answers.sqlite")
 
@@ -61,9 +61,9 @@ class AnswerStore:
         subjects, answers = _tables()
 
         def change(db: Connection) -> None:
-            add(db, subjects, [{"digest": subject}])
+            insert_new(db, subjects, [{"digest": subject}])
             number = db.scalar(subjects.select().where(subjects.c.digest == subject))
-            put(
+            insert_or_replace(
                 db,
                 answers,
                 [

@@ -34,7 +34,7 @@ def run_to_json(run: Run) -> dict[str, Any]:
     device reports its power.
     """
     derived = {
-        "inferences_per_s": stats.per_second(run),
+        "inferences_per_s": stats.inferences_per_second(run),
         "power_w": stats.power_w(run),
         "inference_j": stats.energy_per_inference_j(run),
     }

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 from farm.errors import InternalError, UsageError
 from farm.store.artifact_store import data_root
 from farm.store.run_json import run_from_json, run_to_json
-from farm.store.samples import pack_samples, unpack_samples
-from farm.store.upsert import add, put
+from farm.store.sample_encoding import pack_samples, unpack_samples
+from farm.store.upsert import insert_new, insert_or_replace
 from farm.types import Run
 from farm.types.postgres_url import SCHEMES, is_postgres_url, parse_postgres_url
 
@@ -38,23 +38,26 @@ def _tables() -> tuple[Table, Table]:
     """
     from sqlalchemy import Column, ForeignKey, Index, LargeBinary, MetaData, Table
 
-    from farm.store.database import ROW_NUMBER, Name
+    from farm.store.database import ROW_NUMBER, CodePointText
 
     runs = Table(
         "runs",
         MetaData(),
         Column("number", ROW_NUMBER, primary_key=True),
-        Column("id", Name, nullable=False, unique=True),
-        *(Column(name, Name, nullable=False) for name in ("started_at", "device", "model")),
+        Column("id", CodePointText, nullable=False, unique=True),
+        *(
+            Column(name, CodePointText, nullable=False)
+            for name in ("started_at", "device", "model")
+        ),
         Column("seconds", LargeBinary, nullable=False),
-        Column("body", Name, nullable=False),
+        Column("body", CodePointText, nullable=False),
     )
     Index("runs_by_time", runs.c.started_at, runs.c.number)
     Index("runs_by_model", runs.c.model, runs.c.device, runs.c.started_at)
     baselines = Table(
         "baselines",
         runs.metadata,
-        *(Column(name, Name, primary_key=True) for name in ("name", "device", "title")),
+        *(Column(name, CodePointText, primary_key=True) for name in ("name", "device", "title")),
         Column("run", ForeignKey(runs.c.id), nullable=False),
     )
     return runs, baselines
@@ -85,7 +88,7 @@ class RunStore:
     """
 
     def __init__(self, place: Path | str) -> None:
-        self.path = None if isinstance(place, str) and is_url(place) else Path(place)
+        self.path = None if isinstance(place, str) and has_postgres_scheme(place) else Path(place)
         self._url = str(place)
 
     @classmethod
@@ -94,7 +97,7 @@ class RunStore:
 
         Raises UsageError for another kind of URL and for a malformed one.
         """
-        if place is not None and "://" in place and not is_url(place):
+        if place is not None and "://" in place and not has_postgres_scheme(place):
             what, why = (
                 f"runs cannot be kept at {place.partition(':')[0]}://",
                 "farm keeps them in a file, or on a PostgreSQL server",
@@ -111,7 +114,7 @@ class RunStore:
             data_root() / "runs.sqlite"
             if place is None
             else place
-            if is_url(place)
+            if has_postgres_scheme(place)
             else Path(place).expanduser()
         )
 
@@ -129,7 +132,7 @@ class RunStore:
         def insert(db: Connection) -> int:
             nonlocal tries
             tries += 1
-            return add(db, _tables()[0], rows)
+            return insert_new(db, _tables()[0], rows)
 
         # otherwise an earlier attempt was committed although the connection broke
         if not self._database.change(insert) and tries == 1:
@@ -138,7 +141,7 @@ class RunStore:
     def add(self, runs: Iterable[Run]) -> int:
         """Store the runs that are not stored yet, all or none; return their number."""
         rows = [_row(run) for run in runs]
-        return self._database.change(lambda db: add(db, _tables()[0], rows))
+        return self._database.change(lambda db: insert_new(db, _tables()[0], rows))
 
     def runs(
         self, model: str | None = None, device: str | None = None, limit: int | None = None
@@ -220,7 +223,7 @@ class RunStore:
         rows = [
             {"name": name, "device": run.device, "title": run.title, "run": run.id} for run in runs
         ]
-        self._database.change(lambda db: put(db, _tables()[1], rows))
+        self._database.change(lambda db: insert_or_replace(db, _tables()[1], rows))
 
     def baseline(self, name: str) -> list[Run]:
         """Return the runs of a baseline; none if there is no baseline of this name."""
@@ -295,7 +298,7 @@ class RunStore:
         )
 
 
-def is_url(text: str) -> bool:
+def has_postgres_scheme(text: str) -> bool:
     """Return whether the text has the scheme of a PostgreSQL URL."""
     return text.partition("://")[0] in SCHEMES
 

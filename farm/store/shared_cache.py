@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from farm.errors import UsageError
-from farm.store.artifact_store import KINDS, Entry, Store, cache_root
+from farm.store.artifact_store import KINDS, Store, StoredFolder, cache_root
 from farm.store.folder_archive import ArchiveError, read_archive, write_archive
 from farm.types import CacheLocation, check_cache_url
 
@@ -36,7 +36,7 @@ _CLIENT: Any = {"connect_timeout": "5s", "timeout": "10m", "allow_http": True}
 _RETRY: Any = {"max_retries": 2, "retry_timeout": timedelta(seconds=20)}
 
 
-def location_of(configured: str | None) -> CacheLocation | None:
+def resolve_location(configured: str | None) -> CacheLocation | None:
     """Return the shared cache that the environment, else the configuration, names; None for none.
 
     FARM_SHARED_CACHE is its URL, or "none". FARM_SHARED_CACHE_READ_ONLY=1 sends nothing to it.
@@ -114,11 +114,11 @@ class SharedCache:
         """Ask the bucket for one object. Raises UsageError if it does not answer."""
         self._asked(lambda: self._has(KINDS[0], "0" * 64))
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[StoredFolder]:
         """Return what is stored. Raises UsageError if the bucket cannot be listed."""
         return self._asked(lambda: list(self._entries()))
 
-    def remove(self, entries: list[Entry]) -> None:
+    def remove(self, entries: list[StoredFolder]) -> None:
         """Remove what is stored under some digests. Raises UsageError if that is not possible."""
 
         def delete() -> None:
@@ -129,7 +129,7 @@ class SharedCache:
 
         self._asked(delete)
 
-    def _entries(self) -> Iterator[Entry]:
+    def _entries(self) -> Iterator[StoredFolder]:
         import obstore
 
         for kind in KINDS:
@@ -141,7 +141,7 @@ class SharedCache:
                         and name.parent == Path(kind)
                         and _DIGEST.fullmatch(name.stem)
                     ):
-                        yield Entry(kind, name.stem, one["size"], one["last_modified"])
+                        yield StoredFolder(kind, name.stem, one["size"], one["last_modified"])
 
     def _has(self, kind: str, digest: str) -> bool:
         import obstore
@@ -215,7 +215,7 @@ def open_store(configured: str | None) -> Store:
     `configured` is the URL that devices.toml names. Raises BuildError if others could have filled
     the store, UsageError if the environment names no shared cache.
     """
-    location = location_of(configured)
+    location = resolve_location(configured)
     return Store(cache_root(), SharedCache(location) if location else None)
 
 

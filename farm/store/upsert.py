@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection, Table
 
 
-def add(db: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> int:
+def insert_new(db: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> int:
     """Insert the rows whose key does not exist yet; return their number."""
     statement = _insert(db, table).on_conflict_do_nothing()
     return (
@@ -20,7 +20,7 @@ def add(db: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> int:
     )
 
 
-def put(db: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
+def insert_or_replace(db: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
     """Insert the rows; replace existing rows with the same key."""
     statement = _insert(db, table)
     others = {

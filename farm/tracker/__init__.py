@@ -6,7 +6,7 @@
     framing        a stream of bytes to messages
     scheduler      who gets which board: pure and synchronous
     admission      how many connections there may be, and which gives way
-    notices        what is said of peers, cleaned and limited
+    limited_log    what is said of peers, cleaned and limited
     peer           one connection
     server         all connections: what they ask, and what they are answered
     listening      the sockets that listen
@@ -19,8 +19,8 @@ It serves TVM's rpc_server, its clients, query_rpc_tracker and MetaSchedule's ru
 from __future__ import annotations
 
 from farm.tracker.listening import listen
-from farm.tracker.metrics_page import of_summary
-from farm.tracker.run import Where, serve
-from farm.tracker.server import Settings
+from farm.tracker.metrics_page import metrics_of_summary
+from farm.tracker.run import ListenAddresses, serve
+from farm.tracker.server import TrackerSettings
 
-__all__ = ["Settings", "Where", "listen", "of_summary", "serve"]
+__all__ = ["ListenAddresses", "TrackerSettings", "listen", "metrics_of_summary", "serve"]

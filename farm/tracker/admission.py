@@ -15,7 +15,7 @@ _OTHER_FILES = 64  # of the process, beside connections
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ConnectionLimits:
     """The most connections, of all and of one address. A tunnel makes all clients one address."""
 
     connections: int = 8192
@@ -23,24 +23,24 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class AdmissionDecision:
     """Whether a new connection is let in, and which one gives way to it."""
 
     admitted: bool
     gives_way: int | None = None
 
 
-class Admission:
+class ConnectionAdmission:
     """The connections that there are, by number."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: ConnectionLimits) -> None:
         self._limits = limits
         self._addresses: dict[int, str] = {}
         self._of_address: Counter[str] = Counter()
         self._strangers: OrderedDict[int, None] = OrderedDict()
         self._strangers_of: dict[str, OrderedDict[int, None]] = {}
 
-    def enter(self, number: int, address: str) -> Decision:
+    def enter(self, number: int, address: str) -> AdmissionDecision:
         """Decide on a new connection. Who gives way is no longer counted."""
         gives_way = None
         crowded = self._of_address[address] >= self._limits.of_address
@@ -49,13 +49,13 @@ class Admission:
             if gives_way is None and not crowded:
                 gives_way = next(iter(self._strangers), None)
             if gives_way is None:
-                return Decision(False)
+                return AdmissionDecision(False)
             self.leave(gives_way)
         self._addresses[number] = address
         self._of_address[address] += 1
         self._strangers[number] = None
         self._strangers_of.setdefault(address, OrderedDict())[number] = None
-        return Decision(True, gives_way)
+        return AdmissionDecision(True, gives_way)
 
     def trust(self, number: int) -> None:
         """Note that a connection has sent a whole message."""
@@ -81,7 +81,7 @@ class Admission:
             del self._strangers_of[address]
 
 
-def within_open_files(limits: Limits, beside: int = 0) -> Limits:
+def limits_within_open_files(limits: ConnectionLimits, beside: int = 0) -> ConnectionLimits:
     """Return limits that the process can hold, after raising its own limit of open files.
 
     `beside` is the number of other files that may be open, apart from a few.
@@ -98,4 +98,4 @@ def within_open_files(limits: Limits, beside: int = 0) -> Limits:
         if soft == resource.RLIM_INFINITY
         else min(limits.connections, max(1, soft - others))
     )
-    return Limits(held, min(limits.of_address, max(1, held // 2)))
+    return ConnectionLimits(held, min(limits.of_address, max(1, held // 2)))

@@ -74,7 +74,7 @@ class SessionEnded:
 
 
 @dataclass(frozen=True, slots=True)
-class EndSession:
+class EndSessionRequest:
     """A session that a lab wants its agent to end, and why."""
 
     match_key: str
@@ -82,10 +82,10 @@ class EndSession:
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class AgentRequests:
     """The requests of a lab to an agent: end a session; hold, that is, do not offer the board."""
 
-    end: EndSession | None = None
+    end: EndSessionRequest | None = None
     hold: bool = False
 
 
@@ -116,7 +116,7 @@ def parse_heartbeat(value: object) -> Heartbeat:
     )
 
 
-def parse_ended(value: object) -> SessionEnded:
+def parse_session_ended(value: object) -> SessionEnded:
     """Return the end of a session. Raises ProtocolError."""
     body = _object(value, "end of a session")
     how = _text(body, "how")

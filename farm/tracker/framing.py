@@ -14,7 +14,7 @@ MOST_MESSAGE_BYTES = 1 << 16  # TVM's allows 1 MiB; its own messages have a few 
 _LENGTH = struct.Struct("<i")
 
 
-class Frames:
+class FrameBuffer:
     """The bytes of one peer that are not handled yet."""
 
     def __init__(self) -> None:

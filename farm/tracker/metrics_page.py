@@ -9,15 +9,15 @@ from collections import Counter
 from collections.abc import Callable
 
 from farm import metrics
-from farm.tracker.scheduler import Queue, Summary
+from farm.tracker.scheduler import KeyQueue, Summary
 
 _MOST_HEAD_BYTES = 1 << 13
 _HEAD_S = 5.0
 _MOST_READERS = 16
-_NOBODY = Queue(0, 0)
+_NOBODY = KeyQueue(0, 0)
 
 
-def of_summary(summary: Summary) -> str:
+def metrics_of_summary(summary: Summary) -> str:
     """Return the tracker's summary as metrics for Prometheus."""
     boards = metrics.Metric("farm_tracker_boards", "Boards that are registered, free or lent.")
     free = metrics.Metric("farm_tracker_boards_free", "Boards that nobody has.")
@@ -30,7 +30,7 @@ def of_summary(summary: Summary) -> str:
         boards.values.append(({"key": key}, registered[key]))
         free.values.append(({"key": key}, queue.free))
         waiting.values.append(({"key": key}, queue.waiting))
-    return metrics.text([boards, free, waiting])
+    return metrics.format_metrics([boards, free, waiting])
 
 
 class MetricsPage:
@@ -65,7 +65,7 @@ class MetricsPage:
         if method not in (b"GET", b"HEAD"):
             return _response("405 Method Not Allowed", "text/plain", "only GET\n")
         return _response(
-            "200 OK", metrics.CONTENT_TYPE, of_summary(self._summary()), method == b"GET"
+            "200 OK", metrics.CONTENT_TYPE, metrics_of_summary(self._summary()), method == b"GET"
         )
 
 

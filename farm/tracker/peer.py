@@ -13,8 +13,8 @@ import socket
 from typing import Protocol
 
 from farm.tracker.errors import ProtocolError
-from farm.tracker.framing import Frames
-from farm.tracker.protocol import MAGIC, Message, parse
+from farm.tracker.framing import FrameBuffer
+from farm.tracker.protocol import MAGIC, Message, parse_message
 from farm.tracker.scheduler import TooManyError
 
 _TURN_S = 0.002  # for the messages of one peer, before the others have theirs
@@ -29,34 +29,34 @@ _KEEPALIVE = (
 )
 
 
-class Tracker(Protocol):
+class PeerOwner(Protocol):
     """Who owns the connections and carries out what they ask."""
 
-    def admit(self, peer: Peer) -> bool:
+    def admit(self, peer: PeerConnection) -> bool:
         """Return whether a new connection may stay."""
 
-    def handle(self, peer: Peer, message: Message) -> None:
+    def handle(self, peer: PeerConnection, message: Message) -> None:
         """Carry out a message."""
 
-    def hold(self, peer: Peer, held: int) -> None:
+    def hold(self, peer: PeerConnection, held: int) -> None:
         """Note how many bytes of an incomplete message a connection holds."""
 
-    def complain(self, peer: Peer, why: str) -> None:
+    def complain(self, peer: PeerConnection, why: str) -> None:
         """Tell the operator why a connection is closed."""
 
-    def lose(self, peer: Peer) -> None:
+    def lose(self, peer: PeerConnection) -> None:
         """Note that a connection is gone."""
 
 
-class Peer(asyncio.Protocol):
+class PeerConnection(asyncio.Protocol):
     """A connection of a board or a client."""
 
-    def __init__(self, tracker: Tracker, number: int, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, tracker: PeerOwner, number: int, loop: asyncio.AbstractEventLoop) -> None:
         self.number = number
         self.address = ""
         self._tracker = tracker
         self._loop = loop
-        self._frames = Frames()
+        self._frames = FrameBuffer()
         self._open = False
         self._writable = True
         self._scheduled = False
@@ -145,7 +145,7 @@ class Peer(asyncio.Protocol):
                 return True
             self.send(MAGIC)
         while self._open and (content := self._frames.next()) is not None:
-            self._tracker.handle(self, parse(content))
+            self._tracker.handle(self, parse_message(content))
             if not self._writable or self._loop.time() > until:
                 return False
         return True

@@ -16,12 +16,12 @@ from typing import Any, NoReturn
 from farm.sanitize import is_unicode
 from farm.tracker.agent_messages import (
     AgentHello,
+    AgentRequests,
     Heartbeat,
     SessionEnded,
-    Wishes,
-    parse_ended,
     parse_heartbeat,
     parse_hello,
+    parse_session_ended,
 )
 from farm.tracker.errors import ProtocolError
 from farm.tracker.scheduler import Summary
@@ -53,7 +53,7 @@ class AgentCode(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Address:
     """Where clients find a server. A host of None is the one that the server connects from.
 
     The port of an agent in C++ may be a string, and is handed out as it came.
@@ -78,7 +78,7 @@ class Put:
     """Offer a board for one session, under a match key."""
 
     key: str
-    place: Place
+    place: Address
     match_key: str
 
 
@@ -95,7 +95,7 @@ class UpdateInfo:
     """Tell who one is: "server:KEY" for a server, and where clients find it."""
 
     name: str
-    place: Place
+    place: Address
     agent: AgentHello | None = None
 
 
@@ -114,7 +114,7 @@ Message = (
 )
 
 
-def parse(content: bytes) -> Message:
+def parse_message(content: bytes) -> Message:
     """Return the message in a frame. Raises ProtocolError."""
     try:
         value = json.loads(content.decode(), parse_constant=_refuse_constant)
@@ -128,15 +128,15 @@ def parse(content: bytes) -> Message:
         case [Code.STOP, *_]:
             return Stop()
         case [Code.PUT, key, [port, match_key]] | [Code.PUT, key, [port, match_key], None]:
-            return Put(_key(key), Place(None, _port(port)), _match_key(match_key))
+            return Put(_key(key), Address(None, _port(port)), _match_key(match_key))
         case [Code.PUT, key, [port, match_key], host]:
-            return Put(_key(key), Place(_host(host), _port(port)), _match_key(match_key))
+            return Put(_key(key), Address(_host(host), _port(port)), _match_key(match_key))
         case [Code.REQUEST, key, _, int(priority) | float(priority)] if not isinstance(
             priority, bool
         ):
             return Request(_key(key), _priority(priority))
         case [Code.UPDATE_INFO, {"key": key, "addr": [host, port]}]:
-            place = Place(None if host is None else _host(host), _port(port))
+            place = Address(None if host is None else _host(host), _port(port))
             name = _text(key, "key", MOST_KEY_CHARACTERS + len("server:"))
             return UpdateInfo(name, place, parse_hello(value[1].get("farm")))
         case [Code.SUMMARY]:
@@ -146,7 +146,7 @@ def parse(content: bytes) -> Message:
         case [AgentCode.HEARTBEAT, body]:
             return parse_heartbeat(body)
         case [AgentCode.ENDED, body]:
-            return parse_ended(body)
+            return parse_session_ended(body)
         case [int(code), *_] if code in set(Code):
             raise ProtocolError(f"a {Code(code).name} in another form than TVM's")
         case [int(code), *_] if abs(code) < 1 << 31:
@@ -154,23 +154,23 @@ def parse(content: bytes) -> Message:
     raise ProtocolError("a message without a code")
 
 
-def frame(value: Any) -> bytes:
+def frame_message(value: Any) -> bytes:
     """Return a value as a message: the length of its JSON, then the JSON."""
     content = json.dumps(value).encode()
     return struct.pack("<i", len(content)) + content
 
 
-def granted(host: str, port: int | str, match_key: str) -> bytes:
+def granted_answer(host: str, port: int | str, match_key: str) -> bytes:
     """Return the answer to a request that gets a board."""
-    return frame([SUCCESS, [host, port, match_key]])
+    return frame_message([SUCCESS, [host, port, match_key]])
 
 
-def refused(why: str) -> bytes:
+def refused_answer(why: str) -> bytes:
     """Return the answer to a request that gets none; TVM's client shows it."""
-    return frame([FAIL, why])
+    return frame_message([FAIL, why])
 
 
-def summarized(summary: Summary) -> bytes:
+def summary_answer(summary: Summary) -> bytes:
     """Return the answer to AskSummary."""
     queues = {
         key: {"free": queue.free, "pending": queue.waiting} for key, queue in summary.queues.items()
@@ -178,27 +178,27 @@ def summarized(summary: Summary) -> bytes:
     servers = [
         {"key": server.name, "addr": [server.host, server.port]} for server in summary.servers
     ]
-    return frame([SUCCESS, {"queue_info": queues, "server_info": servers}])
+    return frame_message([SUCCESS, {"queue_info": queues, "server_info": servers}])
 
 
-def welcome(heartbeat_s: float) -> bytes:
+def welcome_answer(heartbeat_s: float) -> bytes:
     """Return a lab's answer to the ping of an agent, which sends heartbeats from then on."""
-    return frame([SUCCESS, {"farm": 1, "heartbeat_s": heartbeat_s}])
+    return frame_message([SUCCESS, {"farm": 1, "heartbeat_s": heartbeat_s}])
 
 
-def wishes(asked: Wishes) -> bytes:
+def agent_requests_answer(asked: AgentRequests) -> bytes:
     """Return a lab's answer to a heartbeat or the end of a session."""
     body: dict[str, Any] = {}
     if asked.hold:
         body["hold"] = True
     if asked.end:
         body["end"] = {"match_key": asked.end.match_key, "why": asked.end.why}
-    return frame([SUCCESS, body])
+    return frame_message([SUCCESS, body])
 
 
-def pending(match_keys: Sequence[str]) -> bytes:
+def pending_answer(match_keys: Sequence[str]) -> bytes:
     """Return the answer to AskPending."""
-    return frame(list(match_keys))
+    return frame_message(list(match_keys))
 
 
 def _refuse_constant(name: str) -> NoReturn:

@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from farm.processes import signals
-from farm.tracker.admission import within_open_files
+from farm.tracker.admission import limits_within_open_files
 from farm.tracker.listening import BACKLOG, listen
 from farm.tracker.metrics_page import MetricsPage, serve_metrics
-from farm.tracker.server import Settings, TrackerServer
+from farm.tracker.server import TrackerServer, TrackerSettings
 
 
 @dataclass(frozen=True, slots=True)
-class Where:
+class ListenAddresses:
     """Where to listen. With `metrics_port`, metrics are served on http://HOST:PORT/metrics, too."""
 
     host: str
@@ -24,7 +24,10 @@ class Where:
 
 
 def serve(
-    where: Where, settings: Settings, announce: Callable[[int], None], say: Callable[[str], None]
+    where: ListenAddresses,
+    settings: TrackerSettings,
+    announce: Callable[[int], None],
+    say: Callable[[str], None],
 ) -> None:
     """Serve on the first free port until interrupted.
 
@@ -39,9 +42,13 @@ def serve(
             else held.enter_context(listen(where.host, [where.metrics_port]))
         )
         loop = held.enter_context(contextlib.closing(asyncio.new_event_loop()))
-        signals.stop(loop)
+        signals.stop_loop_on_signal(loop)
         tracker = TrackerServer(
-            loop, Settings(settings.unknown_key_s, limits=within_open_files(settings.limits)), say
+            loop,
+            TrackerSettings(
+                settings.unknown_key_s, limits=limits_within_open_files(settings.limits)
+            ),
+            say,
         )
         servers = [
             loop.run_until_complete(
@@ -54,9 +61,9 @@ def serve(
             )
         announce(listener.getsockname()[1])
         try:
-            signals.check()
+            signals.raise_if_stopped()
             loop.run_forever()
-            signals.check()
+            signals.raise_if_stopped()
         finally:
             for server in servers:
                 server.close()

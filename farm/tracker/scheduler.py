@@ -39,7 +39,7 @@ class Offer:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class WaitingRequest:
     """A request that has no board yet. `number` tells it from all others, and grows."""
 
     number: int
@@ -66,7 +66,7 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class ServerInfo:
     """What a server says of itself: "server:KEY", and where clients find it."""
 
     name: str
@@ -80,7 +80,7 @@ class Server:
 
 
 @dataclass(frozen=True, slots=True)
-class Queue:
+class KeyQueue:
     """The boards of a key that can be had at once, and the requests that wait."""
 
     free: int
@@ -91,18 +91,18 @@ class Queue:
 class Summary:
     """The queues by key, and the servers that are connected."""
 
-    queues: Mapping[str, Queue]
-    servers: Sequence[Server]
+    queues: Mapping[str, KeyQueue]
+    servers: Sequence[ServerInfo]
 
 
 @dataclass(slots=True)
 class _Peer:
     heard_at: float
     origin: str
-    server: Server | None = None
+    server: ServerInfo | None = None
     pings: bool = False
     offers: OrderedDict[str, Offer] = field(default_factory=OrderedDict)  # by match key
-    requests: dict[int, Waiting] = field(default_factory=dict)
+    requests: dict[int, WaitingRequest] = field(default_factory=dict)
 
     def silent(self, now: float) -> bool:
         """Return whether it is frozen.
@@ -117,21 +117,21 @@ class _Kind:
     """The offers and requests of one key. Requests are in order within their priority."""
 
     offers: OrderedDict[Offer, None] = field(default_factory=OrderedDict)
-    requests: dict[float, OrderedDict[int, Waiting]] = field(default_factory=dict)
+    requests: dict[float, OrderedDict[int, WaitingRequest]] = field(default_factory=dict)
     servers: int = 0
     had_board: bool = False
 
-    def first(self) -> Waiting | None:
+    def first(self) -> WaitingRequest | None:
         """Return the request that is next."""
         if not self.requests:
             return None
         return next(iter(self.requests[max(self.requests)].values()))
 
-    def add(self, request: Waiting) -> None:
+    def add(self, request: WaitingRequest) -> None:
         """Let a request wait."""
         self.requests.setdefault(request.priority, OrderedDict())[request.number] = request
 
-    def remove(self, request: Waiting) -> None:
+    def remove(self, request: WaitingRequest) -> None:
         """Let a request wait no longer."""
         same = self.requests[request.priority]
         del same[request.number]
@@ -149,7 +149,7 @@ class _Kind:
         return bool(self.offers or self.requests or self.servers)
 
 
-class Scheduler:
+class TrackerScheduler:
     """The offers and requests of all peers.
 
     `now` is in seconds of any clock that never goes back.
@@ -157,7 +157,7 @@ class Scheduler:
 
     def __init__(self) -> None:
         self._numbers = itertools.count(1)
-        self._registered: dict[tuple[str, Server], int] = {}
+        self._registered: dict[tuple[str, ServerInfo], int] = {}
         self._peers: dict[int, _Peer] = {}
         self._kinds: dict[str, _Kind] = {}
         self._remembered: OrderedDict[str, None] = OrderedDict()  # keys that nothing holds
@@ -166,7 +166,7 @@ class Scheduler:
         """Take in a peer that connects from an address."""
         self._peers[peer] = _Peer(now, origin)
 
-    def register(self, peer: int, server: Server) -> int | None:
+    def register(self, peer: int, server: ServerInfo) -> int | None:
         """Note what a server says of itself.
 
         Return the older connection of the same server, which is dead: a board that has lost its
@@ -199,12 +199,12 @@ class Scheduler:
 
     def request(
         self, peer: int, key: str, priority: float, now: float
-    ) -> tuple[Waiting, list[Grant]]:
+    ) -> tuple[WaitingRequest, list[Grant]]:
         """Take in a request; it has its board if it is among the grants. Raises TooManyError."""
         ours = self._peers[peer]
         if len(ours.requests) >= MOST_REQUESTS:
             raise TooManyError(f"more than {MOST_REQUESTS} requests at once")
-        waiting = Waiting(next(self._numbers), peer, key, priority)
+        waiting = WaitingRequest(next(self._numbers), peer, key, priority)
         ours.requests[waiting.number] = waiting
         self._hold(key).add(waiting)
         return waiting, self._match(key, now)
@@ -238,7 +238,7 @@ class Scheduler:
         kind = self._kinds.get(key)
         return kind is not None and kind.had_board
 
-    def refuse_unknown(self, request: Waiting) -> Refusal | None:
+    def refuse_unknown(self, request: WaitingRequest) -> Refusal | None:
         """Give up a request that still waits for a key that no board has had."""
         ours = self._peers.get(request.peer)
         if ours is None or request.number not in ours.requests or self.has_had_board(request.key):
@@ -285,7 +285,7 @@ class Scheduler:
             key: sum(offer.peer not in silent for offer in kind.offers)
             for key, kind in self._kinds.items()
         }
-        queues = {key: Queue(free[key], kind.waiting) for key, kind in self._kinds.items()}
+        queues = {key: KeyQueue(free[key], kind.waiting) for key, kind in self._kinds.items()}
         return Summary(queues, [peer.server for peer in self._peers.values() if peer.server])
 
     def _match(self, key: str, now: float) -> list[Grant]:

@@ -14,17 +14,25 @@ from typing import Protocol
 
 from farm import ownership
 from farm.tracker import protocol
-from farm.tracker.admission import Admission, Limits
+from farm.tracker.admission import ConnectionAdmission, ConnectionLimits
 from farm.tracker.agent_messages import (
     HEARTBEAT_S,
     AgentHello,
+    AgentRequests,
     Heartbeat,
     SessionEnded,
-    Wishes,
 )
-from farm.tracker.notices import Notices
-from farm.tracker.peer import Peer
-from farm.tracker.scheduler import Grant, Offer, Refusal, Scheduler, Server, Summary, Waiting
+from farm.tracker.limited_log import LimitedLog
+from farm.tracker.peer import PeerConnection
+from farm.tracker.scheduler import (
+    Grant,
+    Offer,
+    Refusal,
+    ServerInfo,
+    Summary,
+    TrackerScheduler,
+    WaitingRequest,
+)
 
 UNKNOWN_KEY_S = 10.0  # TVM's client asks five times, so a board that boots has 50 s to register
 _UNFINISHED_S = 10.0  # for a greeting or a message that has begun
@@ -34,15 +42,15 @@ _TICK_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class TrackerSettings:
     """What an operator may choose."""
 
     unknown_key_s: float = UNKNOWN_KEY_S
     heartbeat_s: float = HEARTBEAT_S  # of farm's agents, which a lab asks for
-    limits: Limits = field(default_factory=Limits)
+    limits: ConnectionLimits = field(default_factory=ConnectionLimits)
 
 
-class Lender(Protocol):
+class BoardLender(Protocol):
     """Who decides which peer gets which board: a Scheduler, or a lab."""
 
     def connect(self, peer: int, origin: str, now: float) -> None:
@@ -51,7 +59,7 @@ class Lender(Protocol):
     def disconnect(self, peer: int) -> None:
         """Withdraw all that a peer has offered and asked for."""
 
-    def register(self, peer: int, server: Server) -> int | None:
+    def register(self, peer: int, server: ServerInfo) -> int | None:
         """Note what a server says of itself; return the older connection of the same server."""
 
     def offer(self, peer: int, offer: Offer, now: float) -> list[Grant]:
@@ -59,7 +67,7 @@ class Lender(Protocol):
 
     def request(
         self, peer: int, key: str, priority: float, now: float
-    ) -> tuple[Waiting, list[Grant]]:
+    ) -> tuple[WaitingRequest, list[Grant]]:
         """Take in a request."""
 
     def heard(self, peer: int, now: float, ping: bool) -> list[Grant]:
@@ -68,7 +76,7 @@ class Lender(Protocol):
     def has_had_board(self, key: str) -> bool:
         """Return whether a board of this key is connected, or has been."""
 
-    def refuse_unknown(self, request: Waiting) -> Refusal | None:
+    def refuse_unknown(self, request: WaitingRequest) -> Refusal | None:
         """Give up a request that still waits for a key that no board has had."""
 
     def open_match_keys(self, peer: int) -> list[str]:
@@ -78,19 +86,19 @@ class Lender(Protocol):
         """Return the queues and the servers."""
 
 
-class Agents(Protocol):
+class AgentHandler(Protocol):
     """Who looks after farm's agents: a lab. A tracker without one is TVM's to them."""
 
-    def hello(self, peer: int, server: Server, hello: AgentHello, now: float) -> None:
+    def hello(self, peer: int, server: ServerInfo, hello: AgentHello, now: float) -> None:
         """Take in an agent that has registered."""
 
     def knows(self, peer: int) -> bool:
         """Return whether a peer is an agent."""
 
-    def heartbeat(self, peer: int, heartbeat: Heartbeat) -> Wishes:
+    def heartbeat(self, peer: int, heartbeat: Heartbeat) -> AgentRequests:
         """Take in the state of an agent's board; return what it is to do."""
 
-    def session_ended(self, peer: int, ended: SessionEnded) -> Wishes:
+    def session_ended(self, peer: int, ended: SessionEnded) -> AgentRequests:
         """Take in how a session has ended; return what the agent is to do."""
 
 
@@ -100,27 +108,27 @@ class TrackerServer:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        settings: Settings,
+        settings: TrackerSettings,
         say: Callable[[str], None],
-        lender: Lender | None = None,
-        agents: Agents | None = None,
+        lender: BoardLender | None = None,
+        agents: AgentHandler | None = None,
     ) -> None:
         self._agents = agents
         self._loop = loop
         self._settings = settings
-        self._scheduler = lender or Scheduler()
-        self._admission = Admission(settings.limits)
-        self._notices = Notices(say)
+        self._scheduler = lender or TrackerScheduler()
+        self._admission = ConnectionAdmission(settings.limits)
+        self._notices = LimitedLog(say)
         self._numbers = itertools.count(1)
-        self._peers: dict[int, Peer] = {}
+        self._peers: dict[int, PeerConnection] = {}
         self._unfinished: OrderedDict[int, float] = OrderedDict()  # since when; the oldest first
         self._held: dict[int, int] = {}
         self._held_bytes = 0
         self._tick()
 
-    def connection(self) -> Peer:
+    def connection(self) -> PeerConnection:
         """Return the protocol of a new connection."""
-        return Peer(self, next(self._numbers), self._loop)
+        return PeerConnection(self, next(self._numbers), self._loop)
 
     def summary(self) -> Summary:
         """Return the queues and the servers."""
@@ -136,11 +144,13 @@ class TrackerServer:
         for grant in grants:
             if peer := self._peers.get(grant.client):
                 peer.send(
-                    protocol.granted(grant.offer.host, grant.offer.port, grant.offer.match_key)
+                    protocol.granted_answer(
+                        grant.offer.host, grant.offer.port, grant.offer.match_key
+                    )
                 )
         for refusal in refusals:
             if peer := self._peers.get(refusal.client):
-                peer.send(protocol.refused(refusal.why))
+                peer.send(protocol.refused_answer(refusal.why))
 
     def connection_of(self, peer: int) -> ownership.Connection | None:
         """Return the socket of a connection; None if there is none of this number."""
@@ -152,7 +162,7 @@ class TrackerServer:
         if found := self._peers.get(peer):
             found.fail(why)
 
-    def admit(self, peer: Peer) -> bool:
+    def admit(self, peer: PeerConnection) -> bool:
         """Return whether a new connection may stay; another may have to give way to it."""
         decision = self._admission.enter(peer.number, peer.address)
         if decision.gives_way is not None:
@@ -168,7 +178,7 @@ class TrackerServer:
         self._scheduler.connect(peer.number, peer.address, now)
         return True
 
-    def lose(self, peer: Peer) -> None:
+    def lose(self, peer: PeerConnection) -> None:
         """Withdraw what a connection has offered and asked for."""
         del self._peers[peer.number]
         self._unfinished.pop(peer.number, None)
@@ -176,7 +186,7 @@ class TrackerServer:
         self._admission.leave(peer.number)
         self._scheduler.disconnect(peer.number)
 
-    def hold(self, peer: Peer, held: int) -> None:
+    def hold(self, peer: PeerConnection, held: int) -> None:
         """Note how much of an incomplete message a connection holds.
 
         End it where all hold too much.
@@ -192,11 +202,11 @@ class TrackerServer:
         if held > _LITTLE_HELD_BYTES and self._held_bytes > _MOST_HELD_BYTES:
             peer.fail("its message is incomplete, as are too many")
 
-    def complain(self, peer: Peer, why: str) -> None:
+    def complain(self, peer: PeerConnection, why: str) -> None:
         """Tell the operator why a connection is closed."""
         self._notices.note(f"the connection of {peer.address} is closed: {why}", self._loop.time())
 
-    def handle(self, peer: Peer, message: protocol.Message) -> None:
+    def handle(self, peer: PeerConnection, message: protocol.Message) -> None:
         """Carry out a message."""
         now = self._loop.time()
         self._admission.trust(peer.number)
@@ -206,7 +216,7 @@ class TrackerServer:
         )
         match message:
             case protocol.AskPending():
-                peer.send(protocol.pending(self._scheduler.open_match_keys(peer.number)))
+                peer.send(protocol.pending_answer(self._scheduler.open_match_keys(peer.number)))
             case protocol.Put():
                 self._offer(peer, message, now)
             case protocol.Request():
@@ -214,33 +224,37 @@ class TrackerServer:
             case protocol.UpdateInfo():
                 self._register(peer, message)
             case protocol.AskSummary():
-                peer.send(protocol.summarized(self._scheduler.summary(now)))
+                peer.send(protocol.summary_answer(self._scheduler.summary(now)))
             case protocol.Ping():
                 lab = self._agents is not None and self._agents.knows(peer.number)
                 heartbeat_s = self._settings.heartbeat_s
                 peer.send(
-                    protocol.welcome(heartbeat_s) if lab else protocol.frame(protocol.SUCCESS)
+                    protocol.welcome_answer(heartbeat_s)
+                    if lab
+                    else protocol.frame_message(protocol.SUCCESS)
                 )
             case protocol.Stop():
-                peer.send(protocol.frame(protocol.FAIL))
+                peer.send(protocol.frame_message(protocol.FAIL))
             case Heartbeat() | SessionEnded():
                 self._hear_agent(peer, message)
 
-    def _hear_agent(self, peer: Peer, message: Heartbeat | SessionEnded) -> None:
+    def _hear_agent(self, peer: PeerConnection, message: Heartbeat | SessionEnded) -> None:
         if self._agents is None or not self._agents.knows(peer.number):
             peer.fail("it sent what only farm's agents send, and only to a lab")
         elif isinstance(message, Heartbeat):
-            peer.send(protocol.wishes(self._agents.heartbeat(peer.number, message)))
+            peer.send(protocol.agent_requests_answer(self._agents.heartbeat(peer.number, message)))
         else:
-            peer.send(protocol.wishes(self._agents.session_ended(peer.number, message)))
+            peer.send(
+                protocol.agent_requests_answer(self._agents.session_ended(peer.number, message))
+            )
 
-    def _offer(self, peer: Peer, message: protocol.Put, now: float) -> None:
+    def _offer(self, peer: PeerConnection, message: protocol.Put, now: float) -> None:
         host = peer.address if message.place.host is None else message.place.host
         offer = Offer(peer.number, message.key, host, message.place.port, message.match_key)
         self.deliver(self._scheduler.offer(peer.number, offer, now))
-        peer.send(protocol.frame(protocol.SUCCESS))
+        peer.send(protocol.frame_message(protocol.SUCCESS))
 
-    def _request(self, peer: Peer, message: protocol.Request, now: float) -> None:
+    def _request(self, peer: PeerConnection, message: protocol.Request, now: float) -> None:
         waiting, grants = self._scheduler.request(peer.number, message.key, message.priority, now)
         self.deliver(grants)
         if not self._scheduler.has_had_board(message.key):
@@ -249,9 +263,9 @@ class TrackerServer:
             )
             self._loop.call_later(self._settings.unknown_key_s, self._refuse_unknown, waiting)
 
-    def _register(self, peer: Peer, message: protocol.UpdateInfo) -> None:
+    def _register(self, peer: PeerConnection, message: protocol.UpdateInfo) -> None:
         host = peer.address if message.place.host is None else message.place.host
-        server = Server(message.name, host, message.place.port)
+        server = ServerInfo(message.name, host, message.place.port)
         older = self._scheduler.register(peer.number, server)
         if older is not None:
             self._peers[older].fail(
@@ -259,9 +273,9 @@ class TrackerServer:
             )
         if self._agents is not None and message.agent:
             self._agents.hello(peer.number, server, message.agent, self._loop.time())
-        peer.send(protocol.frame(protocol.SUCCESS))
+        peer.send(protocol.frame_message(protocol.SUCCESS))
 
-    def _refuse_unknown(self, waiting: Waiting) -> None:
+    def _refuse_unknown(self, waiting: WaitingRequest) -> None:
         if refusal := self._scheduler.refuse_unknown(waiting):
             self.deliver([], [refusal])
 

@@ -1,14 +1,14 @@
 """Connections to devices: the scheme of a device's url names the transport.
 
 Modules:
-    state                 state of a device (ready, offline, ...) with reason and remedy
+    device_state          state of a device (ready, offline, ...) with reason and remedy
     local                 `local:` and `qemu:`: the agent as a process on this machine
     rpc                   `rpc://`: an agent, or TVM's RPC server, at an address
     tracker               `tracker://`: a board that a TVM tracker lends
     lab                   `lab:`: a board that a lab leases, here or by SSH
     ssh                   `ssh://`: install and start the agent on a board by SSH
     shell_board           install and start the agent on a board with a shell
-    shells                which transports reach a shell, and how
+    shell_transports      which transports reach a shell, and how
     board_scripts         shell scripts for that
     adb                   `adb:`: install and start the agent on an Android board by adb
     command               `exec:`: install and start the agent where a command runs a shell
@@ -16,7 +16,7 @@ Modules:
     agent                 what farm knows of an agent's side: keys, versions, answers, errors
     upload                store a file on a device, resuming interrupted transfers
     board_architecture    detect a board's architecture and check it against the profile
-    layer                 a layer of a connection, and checks that transports share
+    connection_layer      a layer of a connection, and checks that transports share
     connectivity_checks   check a connection layer by layer, for `farm doctor`
     rpc_client            open a session by farm's RPC client
     rpc_errors            translate errors of TVM's RPC and of sockets into FarmError
@@ -26,8 +26,8 @@ Modules:
 To add a transport, write a module and add one line to `_TRANSPORTS`. The module has:
     open(device, agent, scratch, timeout_s, ask, greeting_s)
              a context manager that yields (session, carry): the session that
-             `rpc_client.session` opens, and the transport's own function for large files (see
-             upload.py) or None
+             `rpc_client.session_with_server` opens, and the transport's own function for large
+             files (see upload.py) or None
     state(device)
              return a State within a few seconds, without a session
     boards(device)
@@ -51,11 +51,11 @@ from pathlib import Path
 from typing import Any
 
 from farm.errors import DeviceError, UsageError, did_you_mean
-from farm.prompts import Ask, nobody
-from farm.rpc.blocking import BlockingSession
+from farm.prompts import Ask, answer_nothing
+from farm.rpc.blocking_session import BlockingSession
 from farm.transports import gpu_preflight, upload
-from farm.transports.agent import answers as agent_answers
-from farm.transports.state import State
+from farm.transports.agent import answer_validation as agent_answers
+from farm.transports.device_state import DeviceState
 from farm.types import Device
 
 _TRANSPORTS = {
@@ -98,15 +98,15 @@ class Link:
 
     def document(self, name: str, *arguments: Any) -> Any:
         """Call a function of the agent that returns JSON, and return the parsed content."""
-        return agent_answers.document(name, self.call(name, *arguments))
+        return agent_answers.parse_document(name, self.call(name, *arguments))
 
     def number(self, name: str, *arguments: Any, least: int = 0, most: int = (1 << 63) - 1) -> int:
         """Call a function of the agent that returns an integer within bounds, and return it."""
-        return agent_answers.number(name, self.call(name, *arguments), least, most)
+        return agent_answers.check_number(name, self.call(name, *arguments), least, most)
 
     def facts(self) -> dict[str, str]:
         """Return the facts that a native agent reports about itself and its board."""
-        return {**agent_answers.facts(self.call("farm.agent.facts")), **self.leased}
+        return {**agent_answers.check_facts(self.call("farm.agent.facts")), **self.leased}
 
     def system_facts(self) -> dict[str, str]:
         """Return what the board's system says beside the agent; reading it may take a second."""
@@ -119,7 +119,7 @@ class Link:
         are sent than the file has. `note` is called several times a second with the number of bytes
         that have arrived.
         """
-        return upload.put(self.call, self.carry, path, digest, note)
+        return upload.store_file(self.call, self.carry, path, digest, note)
 
 
 @contextlib.contextmanager
@@ -128,7 +128,7 @@ def open(  # noqa: A001
     agent: Path | None,
     scratch: Path,
     timeout_s: float,
-    ask: Ask = nobody,
+    ask: Ask = answer_nothing,
     greeting_s: float | None = None,
 ) -> Iterator[Link]:
     """Open a session with a device. The device ends the session after `timeout_s` seconds.
@@ -144,8 +144,8 @@ def open(  # noqa: A001
 
     with connect(device, agent, scratch, timeout_s, ask, greeting_s) as link:
         if link.native:
-            agent_version.check(device, link.document("farm.agent.facts"))
-        elif why := agent_version.older_server(link.session.has_function):
+            agent_version.check_versions(device, link.document("farm.agent.facts"))
+        elif why := agent_version.describe_older_server(link.session.has_function):
             logging.getLogger("farm").warning(
                 "%s runs TVM's own RPC server: %s; farm agent there has the version of this farm",
                 device.name,
@@ -160,16 +160,16 @@ def connect(
     agent: Path | None,
     scratch: Path,
     timeout_s: float,
-    ask: Ask = nobody,
+    ask: Ask = answer_nothing,
     greeting_s: float | None = None,
 ) -> Iterator[Link]:
     """Open a session like `open`, but accept an agent of any version, to find out which it is."""
-    from farm.transports.rpc_errors import translated
+    from farm.transports.rpc_errors import translate_errors
 
-    if lacking := gpu_preflight.lacking(device):
+    if lacking := gpu_preflight.unusable_gpu_state(device):
         raise DeviceError(f"{device.name} is {lacking.word}", lacking.why, lacking.fix)
     with (
-        translated(device),
+        translate_errors(device),
         _transport(device).open(device, agent, scratch, timeout_s, ask, greeting_s) as (
             session,
             carry,
@@ -182,12 +182,14 @@ def connect(
         yield Link(session, native, carry, partial(system, device) if system else None, leased)
 
 
-def state(device: Device) -> State:
+def state(device: Device) -> DeviceState:
     """Return the state of a device within a few seconds, without a session.
 
     The state says whether the device can be used, as far as this can be found out so quickly.
     """
-    result: State = gpu_preflight.lacking(device) or _transport(device).state(device)
+    result: DeviceState = gpu_preflight.unusable_gpu_state(device) or _transport(device).state(
+        device
+    )
     return result
 
 
@@ -231,9 +233,9 @@ def boards(device: Device) -> int:
     This is the number of boards with its key at a tracker, and 1 for other transports. Raises
     DeviceError if the server at the address is not a tracker.
     """
-    from farm.transports.rpc_errors import translated
+    from farm.transports.rpc_errors import translate_errors
 
-    with translated(device):
+    with translate_errors(device):
         count = getattr(_transport(device), "boards", None)
         return max(1, count(device)) if count else 1
 

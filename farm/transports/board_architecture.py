@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from farm import this_machine
 from farm.config import profiles
 from farm.errors import DeviceError
-from farm.transports.board_scripts import whole_number
+from farm.transports.board_scripts import parse_whole_number
 from farm.types import Device
 
 _KERNELS = {
@@ -49,7 +49,7 @@ _MOST_NAMED = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class BoardArchitecture:
     """The architecture of a board.
 
     `machine` is the kernel's own name (uname -m). `programs` is the architecture of the board's
@@ -74,14 +74,16 @@ class Kind:
         return f"{self.machine} kernel, {programs}, {self.libc or 'an unknown C library'}"
 
 
-def kind_of(seen: Mapping[str, str]) -> Kind:
+def detect_architecture(seen: Mapping[str, str]) -> BoardArchitecture:
     """Return the kind of a board from what it reported.
 
     `seen` has the keys machine, bits, shell (the first bytes of /bin/sh in hexadecimal) and libc.
     """
-    told = whole_number(seen.get("bits", "")) or 0
+    told = parse_whole_number(seen.get("bits", "")) or 0
     programs, bits, float_abi = _of_header(seen.get("shell", ""))
-    return Kind(seen["machine"], programs, bits or told, float_abi, seen.get("libc", ""))
+    return BoardArchitecture(
+        seen["machine"], programs, bits or told, float_abi, seen.get("libc", "")
+    )
 
 
 def _of_header(digits: str) -> tuple[str, int, str]:
@@ -105,7 +107,7 @@ def _of_header(digits: str) -> tuple[str, int, str]:
     return programs, 64 if elf_class == 2 else 32, "".join(abis[:1])
 
 
-def architecture_of(kind: Kind) -> str:
+def agent_architecture(kind: BoardArchitecture) -> str:
     """Return the architecture of the agent for a board, that of its programs.
 
     Empty if there is none.
@@ -120,7 +122,7 @@ def architecture_of(kind: Kind) -> str:
     )
 
 
-def check(device: Device, kind: Kind) -> None:
+def check_agent_runs(device: Device, kind: BoardArchitecture) -> None:
     """Raise DeviceError if the agent of the device's profile cannot run on a board of this kind.
 
     The error names the profiles that fit.
@@ -139,7 +141,7 @@ def check(device: Device, kind: Kind) -> None:
         # An agent with GPU support, if the profile has one
         of_its_kind = right + (profile.agent or "").removeprefix(profile.machine or "")
         # For some CPUs there is no GPU agent
-        named = fitting(of_its_kind, profile.name) or fitting(right, profile.name)
+        named = fitting_profiles(of_its_kind, profile.name) or fitting_profiles(right, profile.name)
         fix = f"correct `profile` of {name}; for {right} there are: {', '.join(named)}"
         raise DeviceError(f"{name} is another kind of board than its profile says", why, fix)
     narrow = next((one for one in _RUNS[kernel] if one != kernel), "")
@@ -152,13 +154,13 @@ def check(device: Device, kind: Kind) -> None:
         raise DeviceError(
             f"{name} has 32-bit programs on a 64-bit kernel, and a 64-bit profile",
             why,
-            f"correct `profile` of {name}: {', '.join(fitting(narrow, profile.name))}; or, if "
-            "64-bit code is what you want there, "
+            f"correct `profile` of {name}: {', '.join(fitting_profiles(narrow, profile.name))}; "
+            "or, if 64-bit code is what you want there, "
             'say so: options = { userland = "any" }',
         )
 
 
-def fitting(agent: str, like: str) -> list[str]:
+def fitting_profiles(agent: str, like: str) -> list[str]:
     """Return the built-in profiles for an agent, those with names most similar to `like` first.
 
     A profile for the CPU of a controller of another architecture is none.
@@ -166,7 +168,7 @@ def fitting(agent: str, like: str) -> list[str]:
     elsewhere = set(this_machine.NATIVE_PROFILES.values()) - {this_machine.native_profile()}
     names = [
         name
-        for name, table in profiles.shipped().items()
+        for name, table in profiles.built_in_profiles().items()
         if table.get("agent") == agent and name not in elsewhere
     ]
     return sorted(names, key=lambda name: -difflib.SequenceMatcher(None, name, like).ratio())[

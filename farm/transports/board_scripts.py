@@ -11,13 +11,13 @@ from __future__ import annotations
 _MOST_DIGITS = 18
 
 
-def reported(text: str) -> dict[str, str]:
+def parse_report(text: str) -> dict[str, str]:
     """Return the values that a script printed, by name, and all of its output under ""."""
     told = (line[5:].partition("=") for line in text.splitlines() if line.startswith("farm:"))
     return {"": text, **{name: value for name, _, value in told}}
 
 
-def whole_number(text: str) -> int | None:
+def parse_whole_number(text: str) -> int | None:
     """Return the number in a text that a board reported; None for anything else, however odd."""
     text = text.strip()
     return int(text) if text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS else None

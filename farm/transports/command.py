@@ -21,10 +21,10 @@ from farm.processes.deadline import Deadline
 from farm.prompts import Ask
 from farm.rpc.blocking_connection import BlockingConnection
 from farm.transports import board_scripts
-from farm.transports.rpc_client import session_over
-from farm.transports.rpc_errors import ended, translate
+from farm.transports.device_state import DeviceState
+from farm.transports.rpc_client import session_over_streams
+from farm.transports.rpc_errors import session_ended_error, translate_error
 from farm.transports.shell_board import ShellBoard, output_of
-from farm.transports.state import State
 from farm.types import Device
 
 if TYPE_CHECKING:
@@ -63,20 +63,20 @@ def open(  # noqa: A001
     arguments, _ = (board := CommandBoard(device, deadline)).start_arguments(agent)
     with board.channel(board_scripts.START, arguments, log) as (sock, child):
         try:
-            with session_over(device, BlockingConnection(sock), timeout_s) as session:
+            with session_over_streams(device, BlockingConnection(sock), timeout_s) as session:
                 yield session, None
         except FarmError:
             raise
         except Exception as exc:
-            if isinstance(translate(device, exc), (LinkError, DeadlineError)):
+            if isinstance(translate_error(device, exc), (LinkError, DeadlineError)):
                 raise _cause(device, child, log, deadline) from exc
             raise
 
 
-def state(device: Device) -> State:
+def state(device: Device) -> DeviceState:
     """Return `ready` if the command runs a shell now."""
     if device.profile.agent is None:
-        return State(
+        return DeviceState(
             "unavailable",
             False,
             f"profile {device.profile.name} has no native agent",
@@ -85,8 +85,10 @@ def state(device: Device) -> State:
     try:
         CommandBoard(device, Deadline(_STATE_S)).ask("", [])
     except DeviceError as error:
-        return State(error.what.removeprefix(f"{device.name} is "), False, error.why, error.fix)
-    return State("emulated" if device.emulated else "ready", True)
+        return DeviceState(
+            error.what.removeprefix(f"{device.name} is "), False, error.why, error.fix
+        )
+    return DeviceState("emulated" if device.emulated else "ready", True)
 
 
 @contextlib.contextmanager
@@ -119,7 +121,7 @@ class CommandBoard(ShellBoard):
         text = printed.decode(errors="replace")
         line = next((one for one in text.splitlines(True) if one.startswith(_HEARD)), None)
         self._check_heard(line, text, status)
-        return board_scripts.reported(text.replace(line or "", "", 1))
+        return board_scripts.parse_report(text.replace(line or "", "", 1))
 
     def channel(
         self, script: str, arguments: Sequence[str], log: Path | None
@@ -147,7 +149,7 @@ class CommandBoard(ShellBoard):
                 f"its url {self.device.url} needs a command in its options",
                 'for example: options = { command = ["docker", "exec", "-i", "NAME"] }',
             )
-        if not subprocesses.find(words[0]):
+        if not subprocesses.find_program(words[0]):
             raise DeviceError(
                 f"{name} is unavailable",
                 f"there is no program {words[0]!r}, with which its command begins",
@@ -224,7 +226,7 @@ def _cause(device: Device, child: Popen[bytes], log: Path, deadline: Deadline) -
         else f" with exit code {status}"
     )
     what = f"the agent on {name} ended{how}" if status else f"the session on {name} ended"
-    return ended(
+    return session_ended_error(
         device,
         what,
         said,

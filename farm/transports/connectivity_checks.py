@@ -10,41 +10,43 @@ from pathlib import Path
 
 from farm.processes import subprocesses
 from farm.processes.deadline import Deadline
-from farm.prompts import Ask, nobody
-from farm.transports import layer, rpc, shells
+from farm.prompts import Ask, answer_nothing
+from farm.transports import connection_layer, rpc, shell_transports
 from farm.transports.agent import version as agent_version
-from farm.transports.layer import Layer
+from farm.transports.connection_layer import ConnectionLayer
 from farm.transports.local import launcher_of
 from farm.types import Device
 
 
-def layers(
-    device: Device, stack: contextlib.ExitStack, deadline: Deadline, ask: Ask = nobody
-) -> Iterator[Layer]:
+def connection_layers(
+    device: Device, stack: contextlib.ExitStack, deadline: Deadline, ask: Ask = answer_nothing
+) -> Iterator[ConnectionLayer]:
     """Yield the layers below the agent, the lowest first.
 
     Connections that a check opens are closed by `stack`.
     """
     if device.on_this_machine:
-        yield Layer("this machine", partial(layer.use, device))
-    elif shells.has_shell(device):
-        yield from shells.layers(device, stack, deadline, ask)
+        yield ConnectionLayer("this machine", partial(connection_layer.check_device_usable, device))
+    elif shell_transports.has_shell(device):
+        yield from shell_transports.connection_layers(device, stack, deadline, ask)
     elif device.scheme == "lab":
         from farm.transports.lab.checks import LabChecks
 
         yield from LabChecks(device, stack, deadline, ask).layers()
     else:
-        host, port = rpc.address(device)
-        yield Layer("name", partial(layer.resolve, host, port))
-        yield Layer("TCP", partial(layer.connect, device, host, port))
+        host, port = rpc.device_address(device)
+        yield ConnectionLayer("name", partial(connection_layer.resolve_host, host, port))
+        yield ConnectionLayer(
+            "TCP", partial(connection_layer.check_address_answers, device, host, port)
+        )
 
 
 def agent_layers(
     device: Device,
     agent: Path | None,
     deadline: Deadline,
-    ask: Ask = nobody,
-) -> Iterator[Layer]:
+    ask: Ask = answer_nothing,
+) -> Iterator[ConnectionLayer]:
     """Yield the layers of the agent: its executable on the board, and its version.
 
     `agent` is its executable, which is installed on a board that does not have it. Yields nothing
@@ -52,8 +54,8 @@ def agent_layers(
     """
     if agent is not None and device.gets_agent:
         checks = _AgentChecks(device, agent, deadline, ask)
-        yield Layer("agent binary", checks.binary)
-        yield Layer("agent version", checks.version)
+        yield ConnectionLayer("agent binary", checks.binary)
+        yield ConnectionLayer("agent version", checks.version)
 
 
 class _AgentChecks:
@@ -69,11 +71,11 @@ class _AgentChecks:
         size = f"{self.agent.stat().st_size / 1e6:.1f} MB"
         if self.device.on_this_machine:
             command: list[str | Path] = [*launcher_of(self.device), self.agent, "--version"]
-            self._version_line = subprocesses.run(
+            self._version_line = subprocesses.run_program(
                 command, deadline=self._deadline, what="starting the agent", fix="farm doctor"
             ).strip()
             return f"{self.agent}, {size}"
-        with shells.reached(self.device, self._deadline, self._ask) as board:
+        with shell_transports.reach_board(self.device, self._deadline, self._ask) as board:
             description, sent = board.place(self.agent, proven=True)
         self._version_line = description["version"]
         return f"{description['agent']}, {f'{size} sent' if sent else 'it was there already'}"
@@ -86,10 +88,10 @@ class _AgentChecks:
 def _same_version(device: Device, line: str) -> str:
     """Check the version line that the agent prints, and return it."""
     found = re.search(r"farm-agent (\S+) \(TVM ([^,]+),", line)
-    agent_version.check(
+    agent_version.check_versions(
         device,
         {
-            **agent_version.ours(),
+            **agent_version.expected_facts(),
             "agent": found[1] if found else line[:100],
             "tvm": found[2] if found else "",
         },

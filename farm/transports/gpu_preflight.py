@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from farm.transports.state import State
+from farm.transports.device_state import DeviceState
 from farm.types import Device
 
 LIBRARY = "libcuda.so.1"
@@ -16,7 +16,7 @@ _CACHE = Path("/etc/ld.so.cache")
 _FOLDERS = ("/lib", "/usr/lib", "/lib64", "/usr/lib64")
 
 
-def lacking(device: Device) -> State | None:
+def unusable_gpu_state(device: Device) -> DeviceState | None:
     """Return the state of a GPU device that cannot be used, with the reason.
 
     Returns None if no reason is known, and for devices that compute on a CPU.
@@ -33,16 +33,16 @@ def lacking(device: Device) -> State | None:
                 f"neither farm's agent nor TVM's packages have a runtime for {kind}: that would "
                 "be a TVM built for it on the board"
             )
-        return State(
+        return DeviceState(
             "not supported",
             False,
             why,
             f"{cpu}; farm compile MODEL --profile {profile.name} says what can be built",
         )
     if device.emulated:
-        return State("without a GPU", False, "qemu emulates CPUs only", cpu)
-    if device.on_this_machine and not installed():
-        return State(
+        return DeviceState("without a GPU", False, "qemu emulates CPUs only", cpu)
+    if device.on_this_machine and not is_driver_installed():
+        return DeviceState(
             "without a GPU",
             False,
             (
@@ -57,7 +57,7 @@ def lacking(device: Device) -> State | None:
     return None
 
 
-def installed() -> bool:
+def is_driver_installed() -> bool:
     """Return whether this machine's loader finds the driver's library.
 
     The library is not loaded: the compiler may have loaded another one of that name (see

@@ -21,9 +21,9 @@ from farm.processes import subprocesses
 from farm.processes.deadline import Deadline
 from farm.prompts import Ask
 from farm.transports.agent.errors import session_end
-from farm.transports.rpc_client import session
-from farm.transports.rpc_errors import ended, translate
-from farm.transports.state import State
+from farm.transports.device_state import DeviceState
+from farm.transports.rpc_client import session_with_server
+from farm.transports.rpc_errors import session_ended_error, translate_error
 from farm.types import Device
 
 _START_S = 20.0
@@ -71,17 +71,17 @@ def open(  # noqa: A001
         _folder(device, "store", scratch / "store"),
     ]
     command += ["--exit-with-parent", *agent_options(device)]
-    with subprocesses.running(command, log=log, env={"FARM_AGENT_KEY": key}) as child:
+    with subprocesses.running_program(command, log=log, env={"FARM_AGENT_KEY": key}) as child:
         port = _port(device, child, port_file, log)
         try:
-            with session(device, "127.0.0.1", port, key, timeout_s, _START_S) as opened:
+            with session_with_server(device, "127.0.0.1", port, key, timeout_s, _START_S) as opened:
                 yield opened, None
         except FarmError:
             raise
         except Exception as exc:
-            error, words = translate(device, exc), _last_words(child, log)
+            error, words = translate_error(device, exc), _last_words(child, log)
             if words and not isinstance(error, DeadlineError):
-                error = ended(
+                error = session_ended_error(
                     device,
                     f"the agent of {device.name}, or its session, ended",
                     f"{error.why}\n{words}",
@@ -90,40 +90,46 @@ def open(  # noqa: A001
             raise error from exc
 
 
-def state(device: Device) -> State:
+def state(device: Device) -> DeviceState:
     """Return `ready` or `emulated` if the agent can run here, else `unavailable` with the reason.
 
     It can run natively, with qemu installed, or by the device's own launcher.
     """
     architecture = device.profile.machine
     if architecture is None:
-        return State(
+        return DeviceState(
             "unavailable",
             False,
             f"profile {device.profile.name} has no native agent",
             "reach the board by rpc:// or tracker://",
         )
-    ready = State("emulated" if device.emulated else "ready", True)
+    ready = DeviceState("emulated" if device.emulated else "ready", True)
     if "launcher" in device.options:
         program = launcher_of(device)[0]
         why, fix = (
             f"its launcher {program!r} is not installed",
             f"install it, or correct `launcher` of {device.name}",
         )
-        return ready if subprocesses.find(program) else State("unavailable", False, why, fix)
+        return (
+            ready
+            if subprocesses.find_program(program)
+            else DeviceState("unavailable", False, why, fix)
+        )
     if device.emulated:
         why, fix = f"{_QEMU[architecture]} is not installed", "sudo apt-get install qemu-user"
         return (
             ready
-            if subprocesses.find(_QEMU[architecture])
-            else State("unavailable", False, why, fix)
+            if subprocesses.find_program(_QEMU[architecture])
+            else DeviceState("unavailable", False, why, fix)
         )
     why = (
         f"this machine is {platform.machine()}, the profile {device.profile.name} is for "
         f"{architecture}"
     )
     here = this_machine.architecture() == architecture
-    return ready if here else State("unavailable", False, why, 'use url = "qemu:" to emulate it')
+    return (
+        ready if here else DeviceState("unavailable", False, why, 'use url = "qemu:" to emulate it')
+    )
 
 
 def agent_options(device: Device) -> list[str]:

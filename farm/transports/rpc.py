@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 from farm.prompts import Ask
 from farm.transports.agent.keys import local_agent, read_key
 from farm.transports.agent.version import start_command
-from farm.transports.rpc_client import session
-from farm.transports.state import State
+from farm.transports.device_state import DeviceState
+from farm.transports.rpc_client import session_with_server
 from farm.types import Device
 
 # A lossy network may drop the first two packets, which are sent again after 1 and 3 s (RFC 6298).
@@ -36,14 +36,14 @@ def open(  # noqa: A001
     option `key_file`. An agent that this user has started on this machine with `farm agent` needs
     neither.
     """
-    host, port = address(device)
-    probe(host, port)
-    host, key = with_key(device, host, port)
-    with session(device, host, port, key, timeout_s, greeting_s) as opened:
+    host, port = device_address(device)
+    check_port_listens(host, port)
+    host, key = resolve_host_and_key(device, host, port)
+    with session_with_server(device, host, port, key, timeout_s, greeting_s) as opened:
         yield opened, None
 
 
-def with_key(device: Device, host: str, port: int) -> tuple[str, str]:
+def resolve_host_and_key(device: Device, host: str, port: int) -> tuple[str, str]:
     """Return the host to connect to and the key to present there."""
     if "key_file" in device.options:
         return host, read_key(Path(str(device.options["key_file"])))
@@ -53,21 +53,21 @@ def with_key(device: Device, host: str, port: int) -> tuple[str, str]:
     return (agent.address, agent.key) if agent else (host, "")
 
 
-def state(device: Device) -> State:
-    """Return `ready` if a server listens at the address, else `offline`."""
-    host, port = address(device)
+def state(device: Device) -> DeviceState:
+    """Return `ready` if a server listens at the address, else `offline_state`."""
+    host, port = device_address(device)
     try:
-        probe(host, port)
+        check_port_listens(host, port)
     except OSError as exc:
-        return offline(device, exc)
-    return State("ready", True)
+        return offline_state(device, exc)
+    return DeviceState("ready", True)
 
 
-def offline(device: Device, exc: OSError) -> State:
+def offline_state(device: Device, exc: OSError) -> DeviceState:
     """Return the state of a device to which no connection can be made."""
-    host, port = address(device)
+    host, port = device_address(device)
     why = os.strerror(exc.errno) if exc.errno and exc.errno > 0 else exc.strerror or str(exc)
-    return State(
+    return DeviceState(
         "offline",
         False,
         f"{host}:{port}: {why or 'timed out'}",
@@ -75,13 +75,13 @@ def offline(device: Device, exc: OSError) -> State:
     )
 
 
-def address(device: Device) -> tuple[str, int]:
+def device_address(device: Device) -> tuple[str, int]:
     """Return the host and port of the device's url."""
     parts = urlsplit(device.url)
     return parts.hostname or "", parts.port or 9090
 
 
-def probe(host: str, port: int) -> None:
+def check_port_listens(host: str, port: int) -> None:
     """Raise OSError within a few seconds if nothing listens; TVM's client would retry for 60 s."""
     with socket.create_connection((host, port), timeout=PROBE_S):
         pass

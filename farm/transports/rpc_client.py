@@ -10,16 +10,16 @@ import socket
 from collections.abc import Iterator
 
 from farm.errors import DeadlineError, DeviceError, LinkError
-from farm.processes.cancellation import breakable
+from farm.processes.cancellation import interruptible
 from farm.processes.deadline import Deadline
-from farm.rpc.answers import MOST_RETURN_BYTES
-from farm.rpc.blocking import BlockingSession
-from farm.rpc.blocking_connection import BlockingConnection, completed
+from farm.rpc.answer_filter import MOST_RETURN_BYTES
+from farm.rpc.blocking_connection import BlockingConnection, run_to_completion
+from farm.rpc.blocking_session import BlockingSession
 from farm.rpc.errors import ProtocolError, RemoteError
 from farm.rpc.handshake import HandshakeError
-from farm.rpc.opening import open_session
 from farm.rpc.session import Session
-from farm.rpc.streams import GreetingStream, Stream
+from farm.rpc.session_opening import open_session
+from farm.rpc.stream_protocols import GreetingStream, Stream
 from farm.types import Device
 
 OPENING_S = 15.0  # for a server's first answer after its greeting: that the session is open
@@ -34,7 +34,7 @@ class RPCError(Exception):
 
 
 @contextlib.contextmanager
-def session(
+def session_with_server(
     device: Device,
     host: str,
     port: int,
@@ -52,27 +52,27 @@ def session(
     for a connection that ends.
     """
     with socket.create_connection((host, port), timeout=_CONNECT_S) as board:
-        notice_silence(board)
+        set_silence_timeout(board)
         connection = BlockingConnection(board)
-        with session_with(device, connection, key, timeout_s, greeting_s) as opened:
+        with session_over_connection(device, connection, key, timeout_s, greeting_s) as opened:
             yield opened
 
 
 @contextlib.contextmanager
-def session_with(
+def session_over_connection(
     device: Device,
     connection: GreetingStream,
     key: str,
     timeout_s: float,
     greeting_s: float | None,
 ) -> Iterator[BlockingSession]:
-    """Yield a session by an open connection to a server, as `session` does.
+    """Yield a session by an open connection to a server, as `session_with_server` does.
 
     No method of `connection` suspends.
     """
     deadline = Deadline(timeout_s + _OVERDUE_S)
     greeting = Deadline(deadline.seconds if greeting_s is None else greeting_s)
-    with breakable(connection.cut), _translated(device):
+    with interruptible(connection.cut), _translated(device):
         with greeting_errors(device, greeting_s):
             opening = open_session(
                 connection,
@@ -82,9 +82,9 @@ def session_with(
                 opening_s=OPENING_S,
             )
             try:
-                opened = completed(opening)
+                opened = run_to_completion(opening)
             except DeadlineError as exc:
-                raise broke_off(
+                raise session_aborted_error(
                     device, f"nothing for {OPENING_S:.0f} s after its greeting"
                 ) from exc
         with _blocking(device, opened, deadline) as blocking:
@@ -92,17 +92,17 @@ def session_with(
 
 
 @contextlib.contextmanager
-def session_over(
+def session_over_streams(
     device: Device,
     connection: Stream,
     timeout_s: float,
 ) -> Iterator[BlockingSession]:
     """Yield a session with an agent by its standard streams, without a handshake.
 
-    No method of `connection` suspends. Raises as `session` does.
+    No method of `connection` suspends. Raises as `session_with_server` does.
     """
-    with breakable(connection.cut), _translated(device):
-        opened = completed(_over(connection, device.name))
+    with interruptible(connection.cut), _translated(device):
+        opened = run_to_completion(_over(connection, device.name))
         with _blocking(device, opened, Deadline(timeout_s + _OVERDUE_S)) as blocking:
             yield blocking
 
@@ -131,11 +131,11 @@ def _blocking(device: Device, opened: Session, deadline: Deadline) -> Iterator[B
 
 @contextlib.contextmanager
 def _translated(device: Device) -> Iterator[None]:
-    """Give the errors of a session the form that `rpc_errors.translate` and transports expect."""
+    """Give the errors of a session the form that `rpc_errors` and the transports expect."""
     try:
         yield
     except ProtocolError as exc:
-        raise broke_off(device, exc.reason) from exc
+        raise session_aborted_error(device, exc.reason) from exc
     except RemoteError as exc:
         raise RPCError(exc.message) from exc
     except LinkError as exc:
@@ -146,7 +146,7 @@ def _translated(device: Device) -> Iterator[None]:
         ) from exc
 
 
-def notice_silence(sock: socket.socket) -> None:
+def set_silence_timeout(sock: socket.socket) -> None:
     """Make a connection fail after 20 s without acknowledgement; by default that takes hours."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in (
@@ -159,7 +159,7 @@ def notice_silence(sock: socket.socket) -> None:
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 
 
-def broke_off(device: Device, reason: str) -> DeviceError:
+def session_aborted_error(device: Device, reason: str) -> DeviceError:
     """Return the error for a session that was ended because the board sent `reason`."""
     return DeviceError(
         f"{device.name} sent what no agent sends: {reason}",

@@ -18,7 +18,7 @@ from farm.types import Device
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ErrorRow:
     """A row of the table of errors.
 
     `kind` and `message` are regular expressions for an exception's class name and message; `error`,
@@ -47,38 +47,38 @@ _START = "start the agent there (farm agent), or correct `url` of {name}"
 
 # Of TVM, of the kernel and of the C++ library: an agent may report these without a code
 SYSTEM_ROWS = (
-    Row(
+    ErrorRow(
         "RPCSessionTimeoutError",
         "",
         DeadlineError,
         "the session on {name} ran out of time",
         _LONGER,
     ),
-    Row(
+    ErrorRow(
         "AgentAnswerError",
         "",
         DeviceError,
         "{name} answers what no agent answers",
         "what runs at {url} is faulty or hostile: look at what runs there before you use it again",
     ),
-    Row(
+    ErrorRow(
         _ANY, "session has expired", DeadlineError, "the session on {name} ran out of time", _LONGER
     ),
-    Row(
+    ErrorRow(
         _ANY,
         "No space left",
         DISK_FULL.error,
         DISK_FULL.what,
         DISK_FULL.fix,
     ),
-    Row(
+    ErrorRow(
         _ANY,
         "Cannot find ffi::Function|Invalid VM file format",
         DeviceError,
         "the TVM of {name} cannot load what the TVM of this farm has built",
         "run the same version of TVM there as here, or farm's agent: farm agent",
     ),
-    Row(
+    ErrorRow(
         _ANY,
         "bad_alloc|Cannot allocate memory",
         NO_MEMORY.error,
@@ -87,24 +87,26 @@ SYSTEM_ROWS = (
     ),
 )
 ROWS = (
-    Row("ConnectionRefusedError", "", DeviceError, "nobody listens at {url}", _START),
-    Row("gaierror", "", DeviceError, "the host of {url} has no address", "correct `url` of {name}"),
-    Row("TimeoutError|timeout", "", DeadlineError, "{name} does not answer", _LOOK),
-    Row(
+    ErrorRow("ConnectionRefusedError", "", DeviceError, "nobody listens at {url}", _START),
+    ErrorRow(
+        "gaierror", "", DeviceError, "the host of {url} has no address", "correct `url` of {name}"
+    ),
+    ErrorRow("TimeoutError|timeout", "", DeadlineError, "{name} does not answer", _LOOK),
+    ErrorRow(
         "Connection(Reset|Aborted)Error|BrokenPipeError|EOFError",
         "",
         LinkError,
         "the connection to {name} broke",
         _LOOK,
     ),
-    Row(
+    ErrorRow(
         _ANY,
         "is not TVM RPC server|matches key|RecvAll|in use|Cannot request",
         DeviceError,
         "what listens at {url} is no server for {name}",
         _URL,
     ),
-    Row(
+    ErrorRow(
         _ANY,
         # If the connection closes in the middle of a call, TVM's client complains about an invalid
         # reply: RPCCode.
@@ -114,19 +116,19 @@ ROWS = (
         SESSION_ENDED.what,
         SESSION_ENDED.fix,
     ),
-    Row(
+    ErrorRow(
         _ANY,
         "[Cc]annot connect|[Cc]onnection refused|[Uu]nable to connect",
         DeviceError,
         "{url} cannot be reached",
         _START,
     ),
-    Row("OSError", "", DeviceError, "{name} cannot be reached", _LOOK),
+    ErrorRow("OSError", "", DeviceError, "{name} cannot be reached", _LOOK),
 )
-_UNKNOWN = Row(_ANY, "", DeviceError, "{name} reported an error", _LOOK)
+_UNKNOWN = ErrorRow(_ANY, "", DeviceError, "{name} reported an error", _LOOK)
 
 
-def ended(device: Device, what: str, log: str, otherwise: str) -> LinkError:
+def session_ended_error(device: Device, what: str, log: str, otherwise: str) -> LinkError:
     """Return the error for a session that has ended, as its agent's log tells.
 
     `otherwise` is the fix if the log names no known signal.
@@ -135,7 +137,7 @@ def ended(device: Device, what: str, log: str, otherwise: str) -> LinkError:
     return LinkError(what, log, end.fix(device.name, otherwise) if end else otherwise)
 
 
-def translate(device: Device, cause: Exception) -> FarmError:
+def translate_error(device: Device, cause: Exception) -> FarmError:
     """Return the FarmError for an exception of another library, or for what an agent reports."""
     kind, message = type(cause).__name__, str(cause)
     meaning = (
@@ -147,26 +149,28 @@ def translate(device: Device, cause: Exception) -> FarmError:
     )
     names = {"name": device.name, "url": device.url}
     return meaning.error(
-        meaning.what.format(**names), f"{kind}: {essence(message)}", meaning.fix.format(**names)
+        meaning.what.format(**names),
+        f"{kind}: {shorten_tvm_message(message)}",
+        meaning.fix.format(**names),
     )
 
 
-def _first(rows: Sequence[Row], kind: str, message: str) -> Row | None:
+def _first(rows: Sequence[ErrorRow], kind: str, message: str) -> ErrorRow | None:
     return next((row for row in rows if row.fits(kind, message)), None)
 
 
 @contextlib.contextmanager
-def translated(device: Device) -> Iterator[None]:
+def translate_errors(device: Device) -> Iterator[None]:
     """Translate any exception that a block raises while it talks to a device into a FarmError."""
     try:
         yield
     except FarmError:
         raise
     except Exception as exc:
-        raise translate(device, exc) from exc
+        raise translate_error(device, exc) from exc
 
 
-def essence(message: str, width: int = 500) -> str:
+def shorten_tvm_message(message: str, width: int = 500) -> str:
     """Return the text of a TVM error message without its stack, cut to the last `width` letters."""
     lines = [line.strip() for line in message.strip().splitlines()]
     telling = [line for line in lines if line and not _STACK.match(line)]

@@ -138,7 +138,9 @@ class ShellBoard(abc.ABC):
         if "machine" not in seen:
             raise self._without_shell(seen[""])
         if not self.launcher:
-            board_architecture.check(self.device, board_architecture.kind_of(seen))
+            board_architecture.check_agent_runs(
+                self.device, board_architecture.detect_architecture(seen)
+            )
         return seen
 
     def identify(self) -> dict[str, str]:
@@ -155,7 +157,7 @@ class ShellBoard(abc.ABC):
         """
         self._usable(seen)
         self._roomy(seen, _ROOM_BYTES)
-        free = board_scripts.whole_number(seen.get("free_kib", ""))
+        free = board_scripts.parse_whole_number(seen.get("free_kib", ""))
         return "" if free is None else f"{free / 2**20:.1f} GiB"
 
     def _without_shell(self, printed: str) -> DeviceError:
@@ -191,7 +193,7 @@ class ShellBoard(abc.ABC):
         return DeviceError(f"{self.device.name} runs no programs from its folder", why, fix)
 
     def _roomy(self, seen: dict[str, str], nbytes: int) -> None:
-        free = board_scripts.whole_number(seen.get("free_kib", ""))
+        free = board_scripts.parse_whole_number(seen.get("free_kib", ""))
         if free is not None and free * 1024 < nbytes:
             raise self._full(
                 f"{free / 1024:.1f} MiB are free, the agent and its work want {nbytes / 2**20:.1f}"

@@ -18,12 +18,12 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from farm.errors import DeadlineError, DeviceError
-from farm.processes.cancellation import breakable
+from farm.processes.cancellation import interruptible
 from farm.prompts import Ask
-from farm.rpc.handshake import Patience
+from farm.rpc.handshake import StopAwareTimeout
 from farm.transports import rpc
-from farm.transports.rpc_client import notice_silence, session
-from farm.transports.state import State
+from farm.transports.device_state import DeviceState
+from farm.transports.rpc_client import session_with_server, set_silence_timeout
 from farm.types import Device, is_lease_key
 
 _MAGIC = 0x2F271  # RPC_TRACKER_MAGIC, TrackerCode.SUCCESS, REQUEST and SUMMARY of tvm/rpc/base.py
@@ -54,7 +54,7 @@ def open(  # noqa: A001
     Raises DeviceError if no board with the key has registered, and DeadlineError if none becomes
     free in time.
     """
-    host, port = rpc.address(device)
+    host, port = rpc.device_address(device)
     key = _key(device)
     with _connected(device, host, port) as tracker:
         known = sorted(set(tracker.keys()))
@@ -66,31 +66,31 @@ def open(  # noqa: A001
             )
         board = tracker.request(key, greeting_s or timeout_s + _OVERDUE_S)
         place = board.host, board.port, board.match_key
-        with session(device, *place, timeout_s, greeting_s) as opened:
+        with session_with_server(device, *place, timeout_s, greeting_s) as opened:
             yield opened, None
 
 
 def boards(device: Device) -> int:
     """Return how many boards with the device's key have registered."""
-    return keys(device).count(_key(device))
+    return registered_keys(device).count(_key(device))
 
 
-def keys(device: Device) -> list[str]:
+def registered_keys(device: Device) -> list[str]:
     """Return the key of each board that has registered with the device's tracker."""
-    host, port = rpc.address(device)
+    host, port = rpc.device_address(device)
     with _connected(device, host, port) as tracker:
         return tracker.keys()
 
 
-def state(device: Device) -> State:
+def state(device: Device) -> DeviceState:
     """Return `ready` if the tracker answers; a request alone shows whether it has a board."""
-    host, port = rpc.address(device)
+    host, port = rpc.device_address(device)
     try:
-        rpc.probe(host, port)
+        rpc.check_port_listens(host, port)
     except OSError as exc:
         why = f"tracker {host}:{port}: {exc.strerror or exc}"
-        return State("offline", False, why, f"start it there: farm tracker --port {port}")
-    return State("ready", True)
+        return DeviceState("offline", False, why, f"start it there: farm tracker --port {port}")
+    return DeviceState("ready", True)
 
 
 def _key(device: Device) -> str:
@@ -109,10 +109,10 @@ class _Board:
 @contextlib.contextmanager
 def _connected(device: Device, host: str, port: int) -> Iterator[_Tracker]:
     """Yield the tracker at an address, after the greeting."""
-    rpc.probe(host, port)
+    rpc.check_port_listens(host, port)
     with socket.create_connection((host, port), timeout=_ANSWER_S) as sock:
-        notice_silence(sock)
-        with breakable(lambda: sock.shutdown(socket.SHUT_RDWR)):
+        set_silence_timeout(sock)
+        with interruptible(lambda: sock.shutdown(socket.SHUT_RDWR)):
             yield _Tracker(device, host, port, sock)
 
 
@@ -140,7 +140,7 @@ class _Tracker:
         self._device, self._host, self._port, self._sock = device, host, port, sock
         self._send(_INT32.pack(_MAGIC))
         try:
-            magic = self._exactly(_INT32.size, Patience(_ANSWER_S))
+            magic = self._exactly(_INT32.size, StopAwareTimeout(_ANSWER_S))
         except TimeoutError as exc:
             raise self._no_tracker(_SILENT) from exc
         if _INT32.unpack(magic) != (_MAGIC,):
@@ -178,7 +178,7 @@ class _Tracker:
     def _ask(self, question: list[Any], seconds: float) -> Any:
         content = json.dumps(question).encode()
         self._send(_INT32.pack(len(content)) + content)
-        patience = Patience(seconds)
+        patience = StopAwareTimeout(seconds)
         (length,) = _INT32.unpack(self._exactly(_INT32.size, patience))
         if not 0 < length <= _MOST_ANSWER_BYTES:
             raise self._no_tracker(f"it sends an answer of {length} bytes")
@@ -197,7 +197,7 @@ class _Tracker:
         except OSError as exc:
             raise self._no_tracker(f"it takes no question: {exc}") from exc
 
-    def _exactly(self, count: int, patience: Patience) -> bytes:
+    def _exactly(self, count: int, patience: StopAwareTimeout) -> bytes:
         data = bytearray()
         while len(data) < count:
             if not (wait := patience.next()):

@@ -1,8 +1,8 @@
 """Store a file on a device: first by the transport's own channel for large files, then by RPC.
 
 The RPC transfer sends what is missing, in pieces. The agent keeps what has arrived (see
-farm/agent/src/store/store.h), so that an interrupted transfer resumes where it stopped. The file
-gets its name only after its SHA-256 has been checked: it is stored whole or not at all.
+farm/agent/src/store/file_store.h), so that an interrupted transfer resumes where it stopped. The
+file gets its name only after its SHA-256 has been checked: it is stored whole or not at all.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from farm.transports.agent import answers as agent_answers
+from farm.transports.agent import answer_validation as agent_answers
 
 Note = Callable[[int], None]  # called with the number of bytes that have arrived or are in transit
 # carry(path, digest, offset, note) sends a file from the offset on to its partial file on the
@@ -24,7 +24,9 @@ _SMALLEST_PIECE, _FIRST_PIECE, _LARGEST_PIECE = 1 << 14, 1 << 16, 1 << 20
 _PIECE_S = 0.25  # target duration of a piece, so that progress is visible
 
 
-def put(call: Callable[..., Any], carry: Carry | None, path: Path, digest: str, note: Note) -> int:
+def store_file(
+    call: Callable[..., Any], carry: Carry | None, path: Path, digest: str, note: Note
+) -> int:
     """Store a file on a device; see `Link.put`.
 
     `call` calls a function of the device by its name.
@@ -55,4 +57,4 @@ def put(call: Callable[..., Any], carry: Carry | None, path: Path, digest: str, 
 def _begin(call: Callable[..., Any], digest: str, size: int) -> int:
     """Return how many bytes of a file have arrived already."""
     name = "farm.store.begin"
-    return agent_answers.number(name, call(name, digest, size), 0, size)
+    return agent_answers.check_number(name, call(name, digest, size), 0, size)

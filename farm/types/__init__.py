@@ -1,22 +1,22 @@
 """Frozen, picklable data types without behaviour, shared by all packages of farm.
 
-    accuracy            Accuracy, PredictionBatch: classification accuracy over labelled samples
-    artifacts           Prepared, Artifact, Release and so on: a model imported, built, installed
-    bisect              KernelBisection, Layer, TensorFingerprint: outputs of single kernels
-    cache_location      CacheLocation: where the shared cache lies, and the check of its URL
-    cluster_address     the check of the address of a cluster
-    engine_comparison   EngineComparison, EngineResult: farm and other inference engines
-    fleet               Profile, Device, Model, TensorSpec and so on: the content of devices.toml
-    layers              names of source operators, encoded in variables' names
-    lease_key           new_lease_key, is_lease_key: keys of a lab's leases
-    paired_measurement  BuildOfPair, PairedStopping, PairedSamples: two builds measured interleaved
-    postgres_url        checks of PostgreSQL URLs, and their form without secrets
-    profiling           Profiled, Step, Roofline, Span: seconds of each kernel, and the roofline
-    progress            Stage, Progress, Event: progress of a job
-    python_source       parser of `python:package.module:function`
-    records             Record: the fastest kernel configuration measured for a workload
-    runs                Plan, Job, Run, Samples, Latency, Verdict: a job and its result
-    tuning              Task, Candidate, Variant, Batch and so on: the search for configurations
+    accuracy              Accuracy, PredictionBatch: classification accuracy over labelled samples
+    artifacts             Prepared, Artifact, Release and so on: a model imported, built, installed
+    bisect                KernelBisection, BisectedLayer, TensorFingerprint: kernel outputs
+    cache_location        CacheLocation: where the shared cache lies, and the check of its URL
+    cluster_address       the check of the address of a cluster
+    engine_comparison     EngineComparison, EngineResult: farm and other inference engines
+    fleet                 Profile, Device, Model, TensorSpec and so on: the content of devices.toml
+    layer_variable_names  names of source operators, encoded in variables' names
+    lease_key             new_lease_key, is_lease_key: keys of a lab's leases
+    paired_measurement    BuildOfPair, PairedStopping, PairedSamples: interleaved builds
+    postgres_url          checks of PostgreSQL URLs, and their form without secrets
+    profiling             ModelProfile, KernelCall, Roofline, Span: kernel times, the roofline
+    progress              Stage, Progress, Event: progress of a job
+    python_source         parser of `python:package.module:function`
+    tuning_record         TuningRecord: the fastest kernel configuration measured for a workload
+    runs                  Plan, Job, Run, Samples, Latency, Verdict: a job and its result
+    tuning                Task, Candidate, Variant, VariantBatch and so on: tuning
 
 Values passed between packages have these types. Callers import them from this package.
 """
@@ -29,10 +29,10 @@ from farm.types.artifacts import (
     Kernel,
     LayerError,
     Prepared,
-    Quantized,
+    QuantizationResult,
     Release,
 )
-from farm.types.bisect import KernelBisection, Layer, TensorFingerprint
+from farm.types.bisect import BisectedLayer, KernelBisection, TensorFingerprint
 from farm.types.cache_location import CacheLocation, check_cache_url
 from farm.types.cluster_address import SLURM, check_cluster
 from farm.types.engine_comparison import ENGINES, EngineComparison, EngineResult
@@ -49,25 +49,25 @@ from farm.types.fleet import (
     Quantize,
     TensorSpec,
     Value,
-    batch_in_words,
-    shape_in_words,
+    describe_batch,
+    describe_shape,
 )
 from farm.types.lease_key import is_lease_key, new_lease_key
 from farm.types.paired_measurement import BuildOfPair, PairedSamples, PairedStopping
-from farm.types.profiling import Profiled, Roofline, Span, Step
+from farm.types.profiling import KernelCall, ModelProfile, Roofline, Span
 from farm.types.progress import Event, Progress, Stage
-from farm.types.records import Record
 from farm.types.runs import PRESETS, Failure, Job, Latency, Plan, Run, Samples, Verdict
 from farm.types.tuning import (
-    Batch,
     Candidate,
-    Proposals,
+    ProposalRequest,
     Task,
     TuningRound,
     Variant,
+    VariantBatch,
     VariantStarted,
     WrongVariant,
 )
+from farm.types.tuning_record import TuningRecord
 
 __all__ = [
     "DTYPES",
@@ -80,7 +80,7 @@ __all__ = [
     "Accuracy",
     "Agreement",
     "Artifact",
-    "Batch",
+    "BisectedLayer",
     "BuildOfPair",
     "CacheLocation",
     "Candidate",
@@ -93,11 +93,12 @@ __all__ = [
     "Job",
     "Kernel",
     "KernelBisection",
+    "KernelCall",
     "Latency",
-    "Layer",
     "LayerError",
     "Limits",
     "Model",
+    "ModelProfile",
     "PairedSamples",
     "PairedStopping",
     "Plan",
@@ -105,32 +106,31 @@ __all__ = [
     "Prepared",
     "Preprocess",
     "Profile",
-    "Profiled",
     "Progress",
-    "Proposals",
+    "ProposalRequest",
+    "QuantizationResult",
     "Quantize",
-    "Quantized",
-    "Record",
     "Release",
     "Roofline",
     "Run",
     "Samples",
     "Span",
     "Stage",
-    "Step",
     "Task",
     "TensorFingerprint",
     "TensorSpec",
+    "TuningRecord",
     "TuningRound",
     "Value",
     "Variant",
+    "VariantBatch",
     "VariantStarted",
     "Verdict",
     "WrongVariant",
-    "batch_in_words",
     "check_cache_url",
     "check_cluster",
+    "describe_batch",
+    "describe_shape",
     "is_lease_key",
     "new_lease_key",
-    "shape_in_words",
 ]

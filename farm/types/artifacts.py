@@ -75,7 +75,7 @@ class LayerError:
 
 
 @dataclass(frozen=True, slots=True)
-class Quantized:
+class QuantizationResult:
     """A quantized model compared with its float model on this machine.
 
     `layers` are its tensors, the worst first. `float_ms` and `ms` are median milliseconds. `dtype`

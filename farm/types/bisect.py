@@ -22,7 +22,7 @@ class TensorFingerprint:
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class BisectedLayer:
     """A kernel's output on a device, computed from inputs that the device itself produced.
 
     `snr_db` and `max_abs` compare it with the reference, which is plain loops on this machine.
@@ -53,7 +53,7 @@ class KernelBisection:
     `whole` compares the answer on the device with the reference engine's.
     """
 
-    layers: tuple[Layer, ...]
+    layers: tuple[BisectedLayer, ...]
     whole: Agreement
 
     @property

@@ -42,7 +42,7 @@ class Profile:
         return self.agent and self.agent.partition("-")[0]
 
 
-def computing_in_words(threads: object, cores: object, pinned: object) -> str:
+def describe_threads(threads: object, cores: object, pinned: object) -> str:
     """Return threads and cores in words; omit unset values.
 
     For example: "2 threads, cores big, pinned".
@@ -88,7 +88,7 @@ class Device:
     @property
     def computing(self) -> str:
         """The requested threads and cores in words; empty if the device chooses them."""
-        return computing_in_words(
+        return describe_threads(
             self.options.get("threads"), self.options.get("cores"), self.options.get("pinned")
         )
 
@@ -137,12 +137,12 @@ class TensorSpec:
     zero: int = 0
 
 
-def shape_in_words(spec: TensorSpec) -> str:
+def describe_shape(spec: TensorSpec) -> str:
     """Return the shape as [1, 3, 224, 224], or [any, 3, 224, 224] if the batch is open."""
     return f"[{', '.join(map(str, ('any', *spec.shape[1:]) if spec.open else spec.shape))}]"
 
 
-def batch_in_words(inputs: Sequence[TensorSpec], fixed: str) -> str:
+def describe_batch(inputs: Sequence[TensorSpec], fixed: str) -> str:
     """Return how an open batch of a model is handled, in words; empty if the model has none.
 
     `fixed` is the reason if the open batch was fixed.

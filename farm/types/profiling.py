@@ -10,7 +10,7 @@ from farm.types.artifacts import Agreement
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class KernelCall:
     """One call of a kernel in an inference.
 
     `seconds` is the mean over typical inferences: the middle fifth, by length, of the recorded
@@ -46,11 +46,11 @@ class Roofline:
     gbytes_s: float
     source: str
 
-    def seconds(self, step: Step) -> float:
+    def seconds(self, step: KernelCall) -> float:
         """Return the minimum time that a step's arithmetic or its bytes take."""
         return max(1e-9 * step.operations / self.gflops, 1e-9 * (step.nbytes or 0) / self.gbytes_s)
 
-    def share(self, step: Step) -> float | None:
+    def share(self, step: KernelCall) -> float | None:
         """Return the step's minimum time at the roofline over its measured time.
 
         1 is the maximum without caches; a value above 1 means that caches have helped. The result
@@ -62,7 +62,7 @@ class Roofline:
             else None
         )
 
-    def is_bound_by_memory(self, step: Step) -> bool:
+    def is_bound_by_memory(self, step: KernelCall) -> bool:
         """Return whether the step's bytes take longer than its arithmetic at the roofline."""
         return (step.nbytes or 0) * self.gflops > step.operations * self.gbytes_s
 
@@ -82,7 +82,7 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class Profiled:
+class ModelProfile:
     """A model's profile on a device. Seconds are by the device's clock.
 
     Plain and recorded inferences alternate: `plain_s` and `recorded_s` are their seconds, one of
@@ -99,7 +99,7 @@ class Profiled:
     artifact_digest: str
     started_at: str  # ISO 8601, UTC
     agreement: Agreement
-    steps: tuple[Step, ...]
+    steps: tuple[KernelCall, ...]
     runtime_s: float
     runtime_calls: int
     plain_s: tuple[float, ...]

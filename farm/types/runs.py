@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from farm.types.artifacts import Agreement
-from farm.types.fleet import Device, Model, computing_in_words
+from farm.types.fleet import Device, Model, describe_threads
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +16,7 @@ class Plan:
 
     After a warm-up, take at least `count` samples and `minimum_s` seconds of samples, at most
     `maximum_s` seconds or `most` samples. With `precision`, also continue until the relative
-    standard error of the median is that small, see `stats.uncertainty`.
+    standard error of the median is that small, see `stats.median_standard_error`.
 
     The warm-up is at least `warmup` runs, and continues until the latency has settled, for at most
     `warmup_s`. After measuring, the device has up to `cooldown_s` to cool down to its temperature
@@ -239,7 +239,7 @@ class Run:
     @property
     def title(self) -> str:
         """The title of its job: the model with its threads and cores in words."""
-        computing = computing_in_words(self.threads, self.cores, self.pinned)
+        computing = describe_threads(self.threads, self.cores, self.pinned)
         return f"{self.model} ({computing})" if computing else self.model
 
     @property

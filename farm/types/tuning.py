@@ -39,7 +39,7 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
-class Proposals:
+class ProposalRequest:
     """A request for `count` untried candidates of an open task.
 
     They are derived from the best so far, or sampled. `tried` are the measured candidates, each
@@ -63,7 +63,7 @@ class Variant:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class VariantBatch:
     """Variants in one library, with their arrays by name in an .npz.
 
     Variants of one workload compute the same answer, and are compared. `failed` are candidates that

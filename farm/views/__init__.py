@@ -1,20 +1,20 @@
 """Tables for people and documents for programs.
 
-    tables         build a table from columns, omitting those that are empty or do not fit
-    runs           runs: the final table of bench, and the history
-    comparison     compared runs, and the history of a model on a device
-    accuracy       accuracies of devices and of the reference
-    bisection      the layers of a bisected model, and advice
-    layers         the layers of a quantized model, with their error
-    profiling      a profile: table, JSON, trace
-    lab            the boards and the leases of a lab
-    other_engines  farm compared with other engines
-    report         the content of a report; html and markdown show it
-    html           a report as one HTML page
-    markdown       a report as Markdown
-    charts         charts of the HTML report, as SVG
-    roofline       read the JSON of `farm profile` for the report
-    schema         JSON Schemas of all documents
+    tables               build a table from columns, omitting those that are empty or do not fit
+    runs                 runs: the final table of bench, and the history
+    comparison           compared runs, and the history of a model on a device
+    accuracy             accuracies of devices and of the reference
+    bisection            the layers of a bisected model, and advice
+    quantization_errors  the layers of a quantized model, with their error
+    profiling            a profile: table, JSON, trace
+    lab                  the boards and the leases of a lab
+    other_engines        farm compared with other engines
+    report               the content of a report; html and markdown show it
+    html                 a report as one HTML page
+    markdown             a report as Markdown
+    charts               charts of the HTML report, as SVG
+    profile_rooflines    read the JSON of `farm profile` for the report
+    schema               JSON Schemas of all documents
 
 Devices, deployments, kernels, tuning records and time ledgers are in this module. All are pure
 functions, and the caller prints. Text from devices, models and errors is plain text, never markup.
@@ -33,8 +33,8 @@ from rich.text import Text
 
 from farm import formatting as words
 from farm import stats
-from farm.types import Kernel, Record, Release
-from farm.views.tables import Column, table_of, with_note
+from farm.types import Kernel, Release, TuningRecord
+from farm.views.tables import Column, build_table, with_note
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -94,7 +94,7 @@ def devices_table(rows: Sequence[DeviceRow], width: int) -> Table:
         Column("tags", lambda row: ", ".join(row.tags), 90, style="bright_black"),
         Column("note", _note),
     ]
-    return table_of(columns, rows, width)
+    return build_table(columns, rows, width)
 
 
 def deployments_table(rows: Sequence[tuple[str, Release]], width: int) -> Table:
@@ -111,7 +111,7 @@ def deployments_table(rows: Sequence[tuple[str, Release]], width: int) -> Table:
         Column("farm", lambda row: row[1].versions.get("farm", ""), 90, style="bright_black"),
         Column("TVM", lambda row: row[1].versions.get("apache-tvm", ""), 110, style="bright_black"),
     ]
-    return table_of(columns, rows, width)
+    return build_table(columns, rows, width)
 
 
 def kernel_table(kernels: Sequence[Kernel], width: int) -> Group:
@@ -145,7 +145,7 @@ def kernel_table(kernels: Sequence[Kernel], width: int) -> Group:
             3,
             Column("float16 weights", lambda kernel: kernel.halves and f"widened {kernel.halves}"),
         )
-    table = table_of(columns, sorted(kernels, key=lambda kernel: -kernel.operations), width)
+    table = build_table(columns, sorted(kernels, key=lambda kernel: -kernel.operations), width)
     return with_note(table, Text(_summary(kernels, total)))
 
 
@@ -188,9 +188,9 @@ def _summary(kernels: Sequence[Kernel], total: int) -> str:
     )
 
 
-def records_table(records: Sequence[Record], width: int) -> Table:
+def records_table(records: Sequence[TuningRecord], width: int) -> Table:
     """Return a table of tuning records, one line per CPU model and workload."""
-    columns: list[Column[Record]] = [
+    columns: list[Column[TuningRecord]] = [
         Column("core", lambda record: record.core),
         Column("workload", lambda record: record.workload, style="bold"),
         Column(
@@ -199,7 +199,7 @@ def records_table(records: Sequence[Record], width: int) -> Table:
                 str(value) for name, value in record.choice.items() if name != "trace"
             ),
         ),
-        Column("us", lambda record: words.digits(1e6 * record.seconds), right=True),
+        Column("us", lambda record: words.format_number(1e6 * record.seconds), right=True),
         Column("speed-up", lambda record: f"{record.default_s / record.seconds:.2f}x", right=True),
         Column("runs", lambda record: str(record.runs), 120, right=True),
         Column("device", lambda record: record.device, 120),
@@ -210,7 +210,7 @@ def records_table(records: Sequence[Record], width: int) -> Table:
             style="bright_black",
         ),
     ]
-    return table_of(columns, records, width)
+    return build_table(columns, records, width)
 
 
 def cache_table(rows: Sequence[CacheRow], width: int) -> Table:
@@ -221,7 +221,7 @@ def cache_table(rows: Sequence[CacheRow], width: int) -> Table:
         Column("builds", lambda row: str(row.builds), right=True),
         Column("MB", lambda row: f"{row.nbytes / 1e6:.1f}", right=True),
     ]
-    return table_of(columns, rows, width)
+    return build_table(columns, rows, width)
 
 
 def ledger_table(ledger: Mapping[str, Mapping[str, float]], width: int) -> Table:
@@ -257,10 +257,10 @@ def ledger_table(ledger: Mapping[str, Mapping[str, float]], width: int) -> Table
     columns.append(
         Column("total", lambda row: _seconds(sum(row[1].values())), right=True, style="bold")
     )
-    return table_of(columns, list(ledger.items()), width)
+    return build_table(columns, list(ledger.items()), width)
 
 
-def document(kind: str, body: Mapping[str, Any]) -> dict[str, Any]:
+def json_document(kind: str, body: Mapping[str, Any]) -> dict[str, Any]:
     """Return the document that `--json` prints: the body with the name of its schema.
 
     A change that would break a reader increments the number in the name.

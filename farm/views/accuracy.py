@@ -9,7 +9,7 @@ from rich.text import Text
 
 from farm import formatting, stats
 from farm.types import Accuracy
-from farm.views.tables import Column, table_of
+from farm.views.tables import Column, build_table
 
 
 def accuracy_table(found: Sequence[Accuracy], classes: int, width: int) -> Table:
@@ -48,7 +48,7 @@ def accuracy_table(found: Sequence[Accuracy], classes: int, width: int) -> Table
             lambda one: Text(formatting.one_line(one.failure.what), "red") if one.failure else "",
         ),
     ]
-    return table_of(columns, found, width)
+    return build_table(columns, found, width)
 
 
 def _share(right: int, total: int) -> str:

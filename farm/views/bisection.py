@@ -8,8 +8,8 @@ from rich.table import Table
 from rich.text import Text
 
 from farm import formatting
-from farm.types import KernelBisection, Layer
-from farm.views.tables import Column, table_of
+from farm.types import BisectedLayer, KernelBisection
+from farm.views.tables import Column, build_table
 
 _MUCH_DB = 20.0
 
@@ -17,7 +17,7 @@ _MUCH_DB = 20.0
 def layers_table(found: KernelBisection, width: int) -> Table:
     """Return a table with a line per layer and an arrow at the first bad one."""
     first = found.first_bad
-    columns: list[Column[tuple[int, Layer]]] = [
+    columns: list[Column[tuple[int, BisectedLayer]]] = [
         Column("", lambda row: "→" if row[0] == first else "", style="bold red"),
         Column("#", lambda row: str(row[0]), right=True),
         Column("layer", lambda row: row[1].name, style="bold"),
@@ -27,19 +27,19 @@ def layers_table(found: KernelBisection, width: int) -> Table:
             "output", lambda row: f"{row[1].dtype} {list(row[1].shape)}", 140, style="bright_black"
         ),
         Column("SNR dB", lambda row: _ratio(row[1]), right=True),
-        Column("max abs", lambda row: formatting.digits(row[1].max_abs, 2), right=True),
+        Column("max abs", lambda row: formatting.format_number(row[1].max_abs, 2), right=True),
         Column("", _mark),
     ]
-    return table_of(columns, list(enumerate(found.layers)), width)
+    return build_table(columns, list(enumerate(found.layers)), width)
 
 
-def _ratio(layer: Layer) -> str:
+def _ratio(layer: BisectedLayer) -> str:
     if math.isinf(layer.snr_db):
         return "equal" if layer.snr_db > 0 else ""
     return f"{layer.snr_db:.1f}"
 
 
-def _mark(row: tuple[int, Layer]) -> Text:
+def _mark(row: tuple[int, BisectedLayer]) -> Text:
     layer = row[1]
     return (
         Text(f"BAD{f', {layer.not_finite}' if layer.not_finite else ''}", "bold red")
@@ -48,7 +48,7 @@ def _mark(row: tuple[int, Layer]) -> Text:
     )
 
 
-def findings(found: KernelBisection, model: str, device: str, artifact: str) -> list[str]:
+def describe_findings(found: KernelBisection, model: str, device: str, artifact: str) -> list[str]:
     """Return the findings and what to do about them, as lines of text."""
     if found.first_bad is None:
         return _nothing_bad(found, model, device)
@@ -74,7 +74,7 @@ def findings(found: KernelBisection, model: str, device: str, artifact: str) -> 
     return lines
 
 
-def _advice(layer: Layer, model: str, artifact: str) -> str:
+def _advice(layer: BisectedLayer, model: str, artifact: str) -> str:
     if layer.damaged:
         return (
             "its parameters in the build are not those of the model: remove the build, and it is "

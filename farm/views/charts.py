@@ -26,14 +26,14 @@ _LEAST_ROOM = (
 
 
 @dataclass(frozen=True, slots=True)
-class Scale:
+class LogScale:
     """A logarithmic axis from `low` to `high`."""
 
     low: float
     high: float
 
     @classmethod
-    def over(cls, values: Iterable[float], room: float = 0.03) -> Scale:
+    def over(cls, values: Iterable[float], room: float = 0.03) -> LogScale:
         """Return a scale that covers all values, with a margin at both ends.
 
         Raises ValueError if there are no values.
@@ -81,7 +81,7 @@ class Scale:
         ]
 
 
-def distribution(seconds: Sequence[float], scale: Scale) -> str:
+def density_chart(seconds: Sequence[float], scale: LogScale) -> str:
     """Draw a run's samples as a density over a scale of milliseconds.
 
     The middle half is darker, and the median is a line.
@@ -116,12 +116,12 @@ def distribution(seconds: Sequence[float], scale: Scale) -> str:
     )
 
 
-def spark(medians: Sequence[float], steps: Sequence[int] = ()) -> str:
+def sparkline_chart(medians: Sequence[float], steps: Sequence[int] = ()) -> str:
     """Draw a history as a line, with a mark at each index in `steps` (a change of level)."""
     return _series(medians, (), steps, SPARK_HEIGHT)
 
 
-def history(
+def history_chart(
     medians: Sequence[float],
     intervals: Sequence[tuple[float, float] | None],
     steps: Sequence[int] = (),
@@ -130,7 +130,7 @@ def history(
     return _series(medians, intervals, steps, HISTORY_HEIGHT)
 
 
-def stacked(parts: Sequence[tuple[str, float]], whole: float) -> str:
+def stacked_bar(parts: Sequence[tuple[str, float]], whole: float) -> str:
     """Draw a bar of parts, each a CSS class and a value; `whole` is the value of the full width."""
     begin, drawn = 0.0, []
     for kind, value in parts:
@@ -144,7 +144,7 @@ def stacked(parts: Sequence[tuple[str, float]], whole: float) -> str:
     return _svg(BAR_HEIGHT, "", "".join(drawn))
 
 
-def ratio(value: float, interval: tuple[float, float] | None, scale: Scale) -> str:
+def ratio_chart(value: float, interval: tuple[float, float] | None, scale: LogScale) -> str:
     """Draw a ratio and its interval on a scale, with a line at 1."""
     one, place = WIDTH * scale.at(1.0), WIDTH * scale.at(value)
     drawn = f'<path class="c-axis" d="M{_n(one)} 0V{BAR_HEIGHT}"/>'
@@ -159,11 +159,11 @@ def ratio(value: float, interval: tuple[float, float] | None, scale: Scale) -> s
     )
 
 
-def roofline(
+def roofline_chart(
     points: Sequence[tuple[float, float, float]],
     roof: tuple[float, float],
-    across: Scale,
-    up: Scale,
+    across: LogScale,
+    up: LogScale,
 ) -> str:
     """Draw kernels below a roof.
 
@@ -195,9 +195,11 @@ def roofline(
 
 def history_scale(
     medians: Sequence[float], intervals: Sequence[tuple[float, float] | None] = ()
-) -> Scale:
+) -> LogScale:
     """Return the scale of a history's chart."""
-    return Scale.over([*medians, *(end for ends in intervals if ends for end in ends if end > 0)])
+    return LogScale.over(
+        [*medians, *(end for ends in intervals if ends for end in ends if end > 0)]
+    )
 
 
 def _series(

@@ -9,26 +9,26 @@ from rich.console import Group
 from rich.text import Text
 
 from farm import comparison, formatting, stats
-from farm.comparison import Pair
+from farm.comparison import RunComparison
 from farm.types import Run
 from farm.views.runs import p50_text
-from farm.views.tables import Column, table_of, with_note
+from farm.views.tables import Column, build_table, with_note
 
 _CHANGE_STYLE = {
-    stats.Change.SLOWER: "bold red",
-    stats.Change.FASTER: "bold green",
-    stats.Change.SAME: "green",
-    stats.Change.UNSURE: "yellow",
+    stats.ChangeVerdict.SLOWER: "bold red",
+    stats.ChangeVerdict.FASTER: "bold green",
+    stats.ChangeVerdict.SAME: "green",
+    stats.ChangeVerdict.UNSURE: "yellow",
 }
 _SPARKS = 60
 
 
-def comparison_table(pairs: Sequence[Pair], width: int) -> Group:
+def comparison_table(pairs: Sequence[RunComparison], width: int) -> Group:
     """Return a table of pairs of runs: how much slower the second is, with what confidence.
 
     Other differences between the two runs are listed below the table.
     """
-    columns: list[Column[Pair]] = [
+    columns: list[Column[RunComparison]] = [
         Column("device", lambda pair: pair.second.device, style="bold"),
         Column("model", lambda pair: pair.second.title),
         Column(
@@ -44,7 +44,7 @@ def comparison_table(pairs: Sequence[Pair], width: int) -> Group:
         Column("", lambda pair: Text(pair.found.change.value, _CHANGE_STYLE[pair.found.change])),
         Column(
             "p",
-            lambda pair: "" if pair.found.p is None else formatting.digits(pair.found.p, 2),
+            lambda pair: "" if pair.found.p is None else formatting.format_number(pair.found.p, 2),
             100,
             right=True,
         ),
@@ -53,7 +53,7 @@ def comparison_table(pairs: Sequence[Pair], width: int) -> Group:
         ),
         Column("in words", lambda pair: pair.found.reason),
     ]
-    table = table_of(columns, pairs, width)
+    table = build_table(columns, pairs, width)
     notes = [
         f"{pair.second.title} on {pair.second.device}: {'; '.join(pair.differences)}"
         for pair in pairs
@@ -69,21 +69,21 @@ def comparison_table(pairs: Sequence[Pair], width: int) -> Group:
 
 
 def _median(seconds: Sequence[float]) -> str:
-    return formatting.digits(1e3 * statistics.median(seconds))
+    return formatting.format_number(1e3 * statistics.median(seconds))
 
 
-def timeline(runs: Sequence[Run]) -> list[str]:
+def history_lines(runs: Sequence[Run]) -> list[str]:
     """Return the history of one model on one device as lines of text.
 
     The first line is a sparkline of the medians in order of time. Each step in them gets a line,
     with the other changes at that point. Emulated runs and those without a latency are omitted.
     """
-    timed = comparison.with_latency(runs)
+    timed = comparison.runs_with_latency(runs)
     medians = [run.latency.p50_ms for run in timed if run.latency]
     if len(medians) < 2:
         return []
-    ends = f"{formatting.digits(medians[0])} → {formatting.digits(medians[-1])} ms"
-    bounds = f"{formatting.digits(min(medians))} to {formatting.digits(max(medians))}"
+    ends = f"{formatting.format_number(medians[0])} → {formatting.format_number(medians[-1])} ms"
+    bounds = f"{formatting.format_number(min(medians))} to {formatting.format_number(max(medians))}"
     lines = [f"{formatting.sparkline(medians[-_SPARKS:])}  {ends}, {len(medians)} runs, {bounds}"]
     return [
         formatting.one_line(line)

@@ -78,7 +78,7 @@ class Ledger:
         return max((total for _, _, total in self.rows), default=0.0)
 
 
-def page(report: Report) -> str:
+def render_page(report: Report) -> str:
     """Return the whole page."""
     return (
         _environment()
@@ -103,37 +103,37 @@ def _environment() -> Environment:
     )
     made.filters |= {
         "plain": formatting.one_line,
-        "digits": formatting.digits,
+        "digits": formatting.format_number,
         "moment": formatting.timestamp,
         "seconds": _seconds,
         "count": formatting.counted,
     }
     drawn = (
-        charts.spark,
-        charts.history,
-        charts.distribution,
-        charts.stacked,
-        charts.ratio,
-        charts.roofline,
+        charts.sparkline_chart,
+        charts.history_chart,
+        charts.density_chart,
+        charts.stacked_bar,
+        charts.ratio_chart,
+        charts.roofline_chart,
     )
     made.globals |= {draw.__name__: _marked(Markup, draw) for draw in drawn}
     made.globals |= {
         "kind": lambda run: _KIND[run.verdict],
         "sign": lambda run: _SIGN[_KIND[run.verdict]],
         "verdict_kind": _KIND.__getitem__,
-        "why": formatting.reason_of,
-        "p50": lambda run: formatting.digits(run.latency.p50_ms) if _shows(run) else "",
-        "iqr": lambda run: f"{100 * stats.spread(run.latency):.1f}" if _judged(run) else "",
-        "interval": lambda ends: "–".join(map(formatting.digits, ends)) if ends else "",
-        "answer": lambda run: formatting.answers(run)[0],
+        "why": formatting.verdict_reason,
+        "p50": lambda run: formatting.format_number(run.latency.p50_ms) if _shows(run) else "",
+        "iqr": lambda run: f"{100 * stats.relative_iqr(run.latency):.1f}" if _judged(run) else "",
+        "interval": lambda ends: "–".join(map(formatting.format_number, ends)) if ends else "",
+        "answer": lambda run: formatting.result_descriptions(run)[0],
         "intervals": lambda one: [run.latency.p50_interval_ms for run in one.timed],
         "history_scale": charts.history_scale,
         "model_scale": model_scale,
         "ratio_scale": ratio_scale,
         "ticks": ticks,
-        "ledger": ledger,
-        "facts": facts,
-        "identifier": identifier,
+        "ledger": newest_ledger,
+        "facts": run_properties,
+        "identifier": fragment_identifier,
         "shows": _shows,
         "points_of": lambda roof: [
             (point.intensity, point.gflops, point.share) for point in roof.drawn
@@ -142,7 +142,7 @@ def _environment() -> Environment:
     return made
 
 
-def model_scale(report: Report, model: str) -> charts.Scale | None:
+def model_scale(report: Report, model: str) -> charts.LogScale | None:
     """Return one scale for the newest runs of a model on all devices; None if none was timed."""
     runs = [
         report.series[device, model].newest
@@ -156,10 +156,10 @@ def model_scale(report: Report, model: str) -> charts.Scale | None:
         for end in _ends(run.samples.seconds)
         if end > 0
     ]
-    return charts.Scale.over(ends) if ends else None
+    return charts.LogScale.over(ends) if ends else None
 
 
-def ratio_scale(report: Report) -> charts.Scale:
+def ratio_scale(report: Report) -> charts.LogScale:
     """Return one scale for all comparisons, symmetric around 1."""
     values = [
         value
@@ -168,15 +168,15 @@ def ratio_scale(report: Report) -> charts.Scale:
         if value > 0
     ]
     furthest = max([1.05, *(max(value, 1 / value) for value in values)])
-    return charts.Scale(1 / min(furthest, 4.0), min(furthest, 4.0))
+    return charts.LogScale(1 / min(furthest, 4.0), min(furthest, 4.0))
 
 
-def ticks(scale: charts.Scale, most: int = 6) -> list[Tick]:
+def ticks(scale: charts.LogScale, most: int = 6) -> list[Tick]:
     """Return the ticks of a scale."""
     return [Tick(round(100 * scale.at(value), 2), f"{value:.4g}") for value in scale.ticks(most)]
 
 
-def ledger(report: Report) -> Ledger:
+def newest_ledger(report: Report) -> Ledger:
     """Return the seconds per part and device, with the smallest parts added up as "other".
 
     The `_PARTS` parts that took the most time are shown, in the order in which they happen.
@@ -203,7 +203,7 @@ def ledger(report: Report) -> Ledger:
     return Ledger((*shown, "other"), tuple(rows))
 
 
-def facts(run: Run) -> Iterator[tuple[str, str]]:
+def run_properties(run: Run) -> Iterator[tuple[str, str]]:
     """Yield the properties of a run besides its measurements, as (name, value)."""
     yield "run", run.id
     yield "at", f"{formatting.timestamp(run.started_at)} UTC"
@@ -213,7 +213,7 @@ def facts(run: Run) -> Iterator[tuple[str, str]]:
     if run.samples:
         yield (
             "first inference",
-            f"{formatting.digits(1e3 * run.samples.first_s)} ms"
+            f"{formatting.format_number(1e3 * run.samples.first_s)} ms"
             if not run.emulated
             else "emulated",
         )
@@ -225,7 +225,7 @@ def facts(run: Run) -> Iterator[tuple[str, str]]:
         yield "versions", ", ".join(f"{name} {version}" for name, version in run.versions.items())
 
 
-def identifier(report: Report, run: Run) -> str:
+def fragment_identifier(report: Report, run: Run) -> str:
     """Return the fragment identifier of a model on a device within the page."""
     return f"m{report.models.index(run.title)}d{report.devices.index(run.device)}"
 

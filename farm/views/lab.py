@@ -12,8 +12,8 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from farm.lab.durations import duration
-from farm.views.tables import Column, table_of
+from farm.lab.durations import format_duration
+from farm.views.tables import Column, build_table
 
 USE_STYLE = {"free": "green", "leased": "yellow", "in session": "yellow", "away": "red"}
 Row = Mapping[str, Any]
@@ -32,7 +32,7 @@ def lab_boards_table(boards: Sequence[Row], now: float, width: int) -> Table:
         Column("tags", lambda row: " ".join(row["tags"]), 90, style="bright_black"),
         Column("address", lambda row: str(row["address"]), 100, style="bright_black"),
     ]
-    return table_of(columns, boards, width)
+    return build_table(columns, boards, width)
 
 
 def lab_leases_table(leases: Sequence[Row], now: float, width: int) -> Table:
@@ -52,7 +52,7 @@ def lab_leases_table(leases: Sequence[Row], now: float, width: int) -> Table:
         Column("boards", lambda row: " ".join(row["boards"])),
         Column("why", lambda row: _why(row, now)),
     ]
-    return table_of(columns, leases, width)
+    return build_table(columns, leases, width)
 
 
 def lab_checks_table(checks: Sequence[Row], width: int) -> Table:
@@ -63,7 +63,7 @@ def lab_checks_table(checks: Sequence[Row], width: int) -> Table:
         Column("latency", lambda row: _milliseconds(row["median_s"]), right=True),
         Column("why", lambda row: str(row["why"])),
     ]
-    return table_of(columns, list(reversed(checks)), width)
+    return build_table(columns, list(reversed(checks)), width)
 
 
 def lab_users_table(users: Sequence[Row], width: int) -> Table:
@@ -75,7 +75,7 @@ def lab_users_table(users: Sequence[Row], width: int) -> Table:
         Column("fingerprint", lambda row: str(row["fingerprint"])),
         Column("comment", lambda row: str(row["comment"]), 100, style="bright_black"),
     ]
-    return table_of(columns, users, width)
+    return build_table(columns, users, width)
 
 
 def _state(row: Row) -> str:
@@ -100,4 +100,4 @@ def _milliseconds(seconds: float | None) -> str:
 
 
 def _left(at: float | None, now: float) -> str:
-    return "" if at is None else duration(at - now)
+    return "" if at is None else format_duration(at - now)

@@ -6,15 +6,20 @@ import re
 from collections.abc import Iterator, Sequence
 
 from farm import formatting
-from farm.stats import Change
+from farm.stats import ChangeVerdict
 from farm.types import Run
 from farm.views.report import Report
 
 _LINKED = re.compile(r"@(?=\w)|://|(?i:www)(?=\.)")  # GitHub turns these into links or mentions
-_SIGN = {Change.SLOWER: "🔺", Change.FASTER: "🟢", Change.SAME: "＝", Change.UNSURE: "❔"}
+_SIGN = {
+    ChangeVerdict.SLOWER: "🔺",
+    ChangeVerdict.FASTER: "🟢",
+    ChangeVerdict.SAME: "＝",
+    ChangeVerdict.UNSURE: "❔",
+}
 
 
-def document(report: Report) -> str:
+def markdown_report(report: Report) -> str:
     """Return the text, which ends with a line break."""
     return "\n".join(_lines(report)) + "\n"
 
@@ -80,7 +85,7 @@ def _cell(run: Run) -> str:
 
 
 def _median(run: Run) -> str:
-    return "" if run.emulated else formatting.latency(run)
+    return "" if run.emulated else formatting.format_latency(run)
 
 
 def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:

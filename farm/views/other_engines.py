@@ -12,7 +12,7 @@ from rich.table import Table
 from farm import formatting, stats
 from farm.store import as_strict_json
 from farm.types import Agreement, EngineComparison, EngineResult
-from farm.views.tables import Column, table_of
+from farm.views.tables import Column, build_table
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ def engine_table(contests: Sequence[EngineComparison], width: int) -> Table:
         ),
         Column(
             "p50 ms",
-            lambda row: formatting.digits(
+            lambda row: formatting.format_number(
                 1e3 * statistics.median(row.rival.seconds if row.rival else row.contest.seconds)
             ),
             right=True,
@@ -50,7 +50,7 @@ def engine_table(contests: Sequence[EngineComparison], width: int) -> Table:
             "max err", lambda row: _error(row.rival.agreement) if row.rival else "", 90, right=True
         ),
     ]
-    return table_of(columns, rows, width)
+    return build_table(columns, rows, width)
 
 
 def time_ratio(contest: EngineComparison, rival: EngineResult) -> tuple[float, tuple[float, float]]:

@@ -11,8 +11,8 @@ from rich.text import Text
 
 from farm import formatting
 from farm.store import as_strict_json
-from farm.types import Profiled, Roofline, Step
-from farm.views.tables import Column, table_of, with_note
+from farm.types import KernelCall, ModelProfile, Roofline
+from farm.views.tables import Column, build_table, with_note
 
 _AGREED_WITHIN = 0.05
 _WIDE = 120
@@ -20,12 +20,12 @@ _WIDE = 120
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    step: Step
+    step: KernelCall
     share: float
     roof: Roofline | None
 
 
-def profile_table(profiled: Profiled, width: int, most: int | None = None) -> Group:
+def profile_table(profiled: ModelProfile, width: int, most: int | None = None) -> Group:
     """Return a table of a model's steps by layer, the longest first, at most `most` of them.
 
     Below it are the sum of the steps and the roof.
@@ -38,16 +38,16 @@ def profile_table(profiled: Profiled, width: int, most: int | None = None) -> Gr
     columns: list[Column[_Row]] = [
         Column("layer", lambda row: _shortened(row.step.layer) or row.step.kernel, style="bold"),
         Column("kernel", lambda row: row.step.kernel if row.step.layer else "", _WIDE),
-        Column("us", lambda row: formatting.digits(1e6 * row.step.seconds), right=True),
+        Column("us", lambda row: formatting.format_number(1e6 * row.step.seconds), right=True),
         Column("share %", lambda row: f"{100 * row.share:.1f}", right=True),
         Column(
             "GFLOP/s",
-            lambda row: formatting.digits(row.step.gflops) if row.step.operations else "",
+            lambda row: formatting.format_number(row.step.gflops) if row.step.operations else "",
             right=True,
         ),
         Column(
             "KiB",
-            lambda row: formatting.digits(row.step.nbytes / 1024) if row.step.nbytes else "",
+            lambda row: formatting.format_number(row.step.nbytes / 1024) if row.step.nbytes else "",
             90,
             right=True,
         ),
@@ -55,20 +55,22 @@ def profile_table(profiled: Profiled, width: int, most: int | None = None) -> Gr
         Column("bound by", _bound, 110, style="bright_black"),
         Column("rule", lambda row: row.step.rule, 130, style="bright_black"),
     ]
-    table = table_of(columns, rows[:most], width)
+    table = build_table(columns, rows[:most], width)
     left = rows[most:] if most is not None else []
     lines = (
         [f"and {len(left)} more, {100 * sum(row.share for row in left):.1f} %: -v shows all"]
         if left
         else []
     )
-    return with_note(table, Text("\n".join([*lines, *map(formatting.one_line, summary(profiled))])))
+    return with_note(
+        table, Text("\n".join([*lines, *map(formatting.one_line, profile_summary(profiled))]))
+    )
 
 
-def summary(profiled: Profiled) -> list[str]:
+def profile_summary(profiled: ModelProfile) -> list[str]:
     """Return lines of text: how the steps add up to the latency, and the roof of the device."""
     kernels, latency, runtime, recording = (
-        formatting.digits(1e3 * seconds)
+        formatting.format_number(1e3 * seconds)
         for seconds in (
             profiled.kernels_s,
             profiled.latency_s,
@@ -95,7 +97,10 @@ def summary(profiled: Profiled) -> list[str]:
             if profiled.threads
             else ""
         )
-        peak = f"{formatting.digits(roof.gflops)} GFLOP/s, {formatting.digits(roof.gbytes_s)} GB/s"
+        peak = (
+            f"{formatting.format_number(roof.gflops)} GFLOP/s, "
+            f"{formatting.format_number(roof.gbytes_s)} GB/s"
+        )
         lines.append(
             f"roof: {peak}{threads}, {roof.source}; above 100 %, caches or Winograd's "
             "arithmetic have helped"
@@ -122,7 +127,7 @@ def _bound(row: _Row) -> str:
     return "memory" if row.roof.is_bound_by_memory(row.step) else "arithmetic"
 
 
-def profile_to_json(profiled: Profiled) -> dict[str, Any]:
+def profile_to_json(profiled: ModelProfile) -> dict[str, Any]:
     """Return a profile in the shape of its dataclass, with the derived figures."""
     roof = profiled.roof
     steps = [
@@ -142,7 +147,7 @@ def profile_to_json(profiled: Profiled) -> dict[str, Any]:
     return {**as_strict_json(profiled), "steps": steps, **derived}
 
 
-def trace_of(profiled: Profiled) -> dict[str, Any]:
+def trace_events(profiled: ModelProfile) -> dict[str, Any]:
     """Return one recorded inference in the Trace Event Format, as complete events in microseconds.
 
     https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
@@ -207,7 +212,7 @@ def _event(
     }
 
 
-def _arguments(step: Step | None, roof: Roofline | None) -> dict[str, Any]:
+def _arguments(step: KernelCall | None, roof: Roofline | None) -> dict[str, Any]:
     if step is None:
         return {}
     share = roof.share(step) if roof else None

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from farm import comparison, formatting, stats
-from farm.comparison import Changepoint, Pair
+from farm.comparison import Changepoint, RunComparison
 from farm.types import Run, Verdict
-from farm.views.roofline import Roofline
+from farm.views.profile_rooflines import ProfileRoofline
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Series:
     runs: tuple[Run, ...]
     timed: tuple[Run, ...]
     moves: tuple[Changepoint, ...]
-    pair: Pair | None = None
+    pair: RunComparison | None = None
 
     @property
     def newest(self) -> Run:
@@ -38,8 +38,8 @@ class Series:
     def changed(self) -> bool:
         """Return whether the newest run is significantly slower or faster than the baseline."""
         return self.pair is not None and self.pair.found.change in (
-            stats.Change.SLOWER,
-            stats.Change.FASTER,
+            stats.ChangeVerdict.SLOWER,
+            stats.ChangeVerdict.FASTER,
         )
 
     @property
@@ -66,7 +66,7 @@ class Report:
     devices: tuple[str, ...]
     models: tuple[str, ...]
     series: Mapping[tuple[str, str], Series]
-    rooflines: tuple[Roofline, ...] = ()
+    rooflines: tuple[ProfileRoofline, ...] = ()
 
     @property
     def run_count(self) -> int:
@@ -85,7 +85,7 @@ class Report:
         return {verdict: counted[verdict] for verdict in Verdict if counted[verdict]}
 
     @property
-    def pairs(self) -> list[Pair]:
+    def pairs(self) -> list[RunComparison]:
         """Return the comparisons with the baseline."""
         return [one.pair for one in self.series.values() if one.pair]
 
@@ -99,7 +99,7 @@ class Report:
         return [
             (formatting.one_line(whose), formatting.one_line(what))
             for whose, what in formatting.group_errors(
-                (r.device, r.title, formatting.reason_of(r)) for r in bad
+                (r.device, r.title, formatting.verdict_reason(r)) for r in bad
             )
         ]
 
@@ -115,7 +115,7 @@ class Report:
                     "model": run.title,
                     "run": run.id,
                     "verdict": run.verdict.value,
-                    "reason": formatting.reason_of(run),
+                    "reason": formatting.verdict_reason(run),
                     "p50_ms": run.latency.p50_ms if run.latency and not run.emulated else None,
                 }
                 for run in self.newest
@@ -134,14 +134,14 @@ class Report:
         }
 
 
-def gather(
+def build_report(
     runs: Iterable[Run],
     *,
     title: str,
     made_at: str,
     baseline: str = "",
     before: Sequence[Run] = (),
-    rooflines: Sequence[Roofline] = (),
+    rooflines: Sequence[ProfileRoofline] = (),
 ) -> Report:
     """Return the report on these runs; `before` are the runs of the baseline.
 
@@ -153,7 +153,7 @@ def gather(
     pairs = {(pair.second.device, pair.second.title): pair for pair in _pairs(found, before)}
     series = {}
     for key in sorted(found):
-        timed = comparison.with_latency(found[key])
+        timed = comparison.runs_with_latency(found[key])
         series[key] = Series(
             tuple(found[key]), tuple(timed), tuple(comparison.changepoints(timed)), pairs.get(key)
         )
@@ -161,7 +161,9 @@ def gather(
     return Report(title, made_at, baseline, devices, models, series, tuple(rooflines))
 
 
-def _pairs(found: Mapping[tuple[str, str], Sequence[Run]], before: Sequence[Run]) -> list[Pair]:
+def _pairs(
+    found: Mapping[tuple[str, str], Sequence[Run]], before: Sequence[Run]
+) -> list[RunComparison]:
     """Compare the baseline's runs with the newest of the same model and device, all at once."""
     return comparison.compare(
         [(run, found[key][-1]) for run in before if (key := (run.device, run.title)) in found]

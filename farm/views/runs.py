@@ -10,7 +10,7 @@ from rich.text import Text
 
 from farm import formatting, stats
 from farm.types import Run
-from farm.views.tables import Column, draw_table, shown_of, table_of, with_note
+from farm.views.tables import Column, build_table, draw_table, select_columns, with_note
 
 
 def final_table(runs: Sequence[Run], width: int) -> Group:
@@ -31,22 +31,22 @@ def final_table(runs: Sequence[Run], width: int) -> Group:
         Column("p90 ms", _percentile("p90_ms"), 90, right=True),
         Column("p95 ms", _percentile("p95_ms"), 130, right=True),
         Column("p99 ms", _percentile("p99_ms"), 120, right=True),
-        Column("inf/s", formatting.per_second, right=True, rare=True),
+        Column("inf/s", formatting.format_throughput, right=True, rare=True),
         Column("W", _figure(stats.power_w), 100, right=True, rare=True),
         Column("mJ/inf", _figure(stats.energy_per_inference_j, 1e3), right=True, rare=True),
         Column("launches", _launches, 100, rare=True),
         Column("samples", _samples, 130, right=True),
-        Column("peak MB", formatting.peak_memory, 120, right=True),
+        Column("peak MB", formatting.format_peak_memory, 120, right=True),
         Column("top-1 %", _top1, right=True),
         Column("ref %", _reference_top1, 120, right=True),
         Column("max err", _max_error, right=True),
-        Column("why", formatting.reason_of, 140, style="bright_black", prose=True),
+        Column("why", formatting.verdict_reason, 140, style="bright_black", prose=True),
     ]
-    shown = shown_of(columns, runs, width)
-    told = any(one.column.cell is formatting.reason_of for one in shown)
-    bad = [] if told else [run for run in runs if not run.good and formatting.reason_of(run)]
+    shown = select_columns(columns, runs, width)
+    told = any(one.column.cell is formatting.verdict_reason for one in shown)
+    bad = [] if told else [run for run in runs if not run.good and formatting.verdict_reason(run)]
     lines = formatting.group_errors(
-        (run.device, run.model, formatting.reason_of(run)) for run in bad
+        (run.device, run.model, formatting.verdict_reason(run)) for run in bad
     )
     return with_note(
         draw_table(shown),
@@ -73,9 +73,9 @@ def history_table(runs: Sequence[Run], width: int) -> Table:
         Column("max err", _max_error, 90, right=True),
         Column("digest", lambda run: (run.artifact_digest or "")[:8], 120, style="bright_black"),
         Column("run", lambda run: run.id[:6], style="bright_black"),
-        Column("why", formatting.reason_of, 140, style="bright_black"),
+        Column("why", formatting.verdict_reason, 140, style="bright_black"),
     ]
-    return table_of(columns, runs, width)
+    return build_table(columns, runs, width)
 
 
 def _verdict(run: Run) -> Text:
@@ -98,7 +98,7 @@ def p50_text(run: Run) -> str:
     """Return a run's median latency in milliseconds as text; "emulated" for an emulated device."""
     if run.latency is None:
         return ""
-    return "emulated" if run.emulated else formatting.digits(run.latency.p50_ms)
+    return "emulated" if run.emulated else formatting.format_number(run.latency.p50_ms)
 
 
 def _iqr(run: Run) -> str:
@@ -109,7 +109,7 @@ def _iqr(run: Run) -> str:
         or run.latency.p50_ms == 0
     ):
         return ""
-    return f"{100 * stats.spread(run.latency):.1f}"
+    return f"{100 * stats.relative_iqr(run.latency):.1f}"
 
 
 def _p50_interval(run: Run) -> str:
@@ -120,7 +120,7 @@ def _p50_interval(run: Run) -> str:
         or run.latency.count < stats.JUDGED_COUNT
     ):
         return ""
-    return "–".join(formatting.digits(end) for end in run.latency.p50_interval_ms)
+    return "–".join(formatting.format_number(end) for end in run.latency.p50_interval_ms)
 
 
 def _samples(run: Run) -> str:
@@ -137,7 +137,7 @@ def _samples(run: Run) -> str:
 def _percentile(name: str) -> Callable[[Run], str]:
     def cell(run: Run) -> str:
         value = getattr(run.latency, name) if run.latency else None
-        return "" if run.emulated or value is None else formatting.digits(value)
+        return "" if run.emulated or value is None else formatting.format_number(value)
 
     return cell
 
@@ -147,7 +147,7 @@ def _figure(value: Callable[[Run], float | None], unit: float = 1.0) -> Callable
 
     def cell(run: Run) -> str:
         found = value(run)
-        return "" if found is None else formatting.digits(unit * found)
+        return "" if found is None else formatting.format_number(unit * found)
 
     return cell
 
@@ -171,4 +171,4 @@ def _reference_top1(run: Run) -> str:
 
 
 def _max_error(run: Run) -> str:
-    return formatting.error_figure(run.samples) if run.samples else ""
+    return formatting.format_max_error(run.samples) if run.samples else ""

@@ -20,15 +20,15 @@ from typing import Any
 from farm.store import RECORD_SCHEMA, RUN_SCHEMA
 from farm.types import (
     Agreement,
+    BisectedLayer,
     Failure,
     Kernel,
-    Layer,
-    Profiled,
-    Quantized,
-    Record,
+    KernelCall,
+    ModelProfile,
+    QuantizationResult,
     Run,
-    Step,
     TensorSpec,
+    TuningRecord,
     Verdict,
 )
 
@@ -82,7 +82,7 @@ RUN = Document(
         **dict.fromkeys(("inferences_per_s", "power_w", "inference_j"), Maybe(float)),
     },
 )
-RECORD = Document(RECORD_SCHEMA, Record)
+RECORD = Document(RECORD_SCHEMA, TuningRecord)
 _TENSOR = {"name": str, "shape": [Maybe(int)], "dtype": str}
 _PAIR = {
     "device": str,
@@ -280,10 +280,10 @@ DOCUMENTS: Mapping[str, Mapping[str, Any]] = {
         ),
     },
     "profile": {
-        **_fields(Profiled),
+        **_fields(ModelProfile),
         "steps": [
             {
-                **_fields(Step),
+                **_fields(KernelCall),
                 "share": float,
                 "gflops": float,
                 "roof_share": Maybe(float),
@@ -298,7 +298,7 @@ DOCUMENTS: Mapping[str, Mapping[str, Any]] = {
         "artifact": str,
         "reference": str,
         "first_bad": Maybe(int),
-        "layers": [Layer],
+        "layers": [BisectedLayer],
         "whole": Agreement,
         "findings": [str],
     },
@@ -307,7 +307,7 @@ DOCUMENTS: Mapping[str, Mapping[str, Any]] = {
         "profile": str,
         "float_bytes": int,
         "bytes": int,
-        **_fields(Quantized),
+        **_fields(QuantizationResult),
     },
     "accuracy": {
         "model": str,

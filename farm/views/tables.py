@@ -64,7 +64,7 @@ def with_note(table: Table, note: Text) -> Group:
     return Group(table, note) if note else Group(table)
 
 
-def shown_of(
+def select_columns(
     columns: Sequence[Column[Row]], rows: Sequence[Row], width: int
 ) -> list[ShownColumn[Row]]:
     """Return the columns that are shown at this width, with the text of their cells."""
@@ -88,9 +88,9 @@ def shown_of(
     return shown
 
 
-def table_of(columns: Sequence[Column[Row]], rows: Sequence[Row], width: int) -> Table:
+def build_table(columns: Sequence[Column[Row]], rows: Sequence[Row], width: int) -> Table:
     """Return a table of the rows with the columns that are shown at this width."""
-    return draw_table(shown_of(columns, rows, width))
+    return draw_table(select_columns(columns, rows, width))
 
 
 def draw_table(shown: Sequence[ShownColumn[Row]]) -> Table:

@@ -32,9 +32,9 @@ def mobilenet_v2() -> Network:
 
     See farm.zoo.mobilenet.
     """
-    from farm.zoo.mobilenet import build
+    from farm.zoo.mobilenet import build_mobilenet_v2
 
-    return build()
+    return build_mobilenet_v2()
 
 
 def resnet18() -> Network:

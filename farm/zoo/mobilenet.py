@@ -78,6 +78,6 @@ def _convolution(
     return [convolution, nn.BatchNorm2d(outputs), nn.ReLU6()]
 
 
-def build() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
+def build_mobilenet_v2() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
     """Return the network with its seeded weights, and an example image."""
     return build_with_weights(MobileNetV2, seed=2), (example_image(),)

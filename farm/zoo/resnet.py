@@ -38,7 +38,7 @@ class Residual(nn.Module):  # type: ignore[misc]
         return torch.relu(self.branch(x) + self.shortcut(x))
 
 
-def basic(inputs: int, width: int, stride: int) -> Residual:
+def basic_block(inputs: int, width: int, stride: int) -> Residual:
     """Return a block of two 3x3 convolutions with `width` output channels."""
     branch = nn.Sequential(
         *_convolution(inputs, width, 3, stride),
@@ -48,7 +48,7 @@ def basic(inputs: int, width: int, stride: int) -> Residual:
     return Residual(branch, inputs, width, stride)
 
 
-def bottleneck(inputs: int, width: int, stride: int) -> Residual:
+def bottleneck_block(inputs: int, width: int, stride: int) -> Residual:
     """Return a block of 1x1, 3x3 and 1x1 convolutions with 4 x `width` output channels."""
     outputs = 4 * width
     branch = nn.Sequential(
@@ -99,11 +99,13 @@ def _convolution(inputs: int, outputs: int, size: int, stride: int = 1) -> list[
 
 def build_resnet18() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
     """Return the network with its seeded weights, and an example image."""
-    return build_with_weights(partial(ResNet, basic, 1, (2, 2, 2, 2)), seed=18), (example_image(),)
+    return build_with_weights(partial(ResNet, basic_block, 1, (2, 2, 2, 2)), seed=18), (
+        example_image(),
+    )
 
 
 def build_resnet50() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
     """Return the network with its seeded weights, and an example image."""
-    return build_with_weights(partial(ResNet, bottleneck, 4, (3, 4, 6, 3)), seed=50), (
+    return build_with_weights(partial(ResNet, bottleneck_block, 4, (3, 4, 6, 3)), seed=50), (
         example_image(),
     )

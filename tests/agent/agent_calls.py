@@ -7,7 +7,7 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from agent_running import Agent, client
+from agent_processes import Agent, client
 
 Call = list[Any]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from waiting import LIMIT_S
+from timeouts import LIMIT_S
 
 from farm.processes import subprocesses
 from farm.processes.deadline import Deadline
@@ -112,7 +112,7 @@ def halved(kind: str, folder: Path) -> Deployable:
     from tvm import relax
 
     from farm.compiler import tensor_cache as parameters
-    from farm.compiler.codegen.executable import compiled
+    from farm.compiler.codegen.executable import compile_executable
     from farm.compiler.lower import lower
 
     rng = np.random.default_rng(9)
@@ -131,8 +131,10 @@ def halved(kind: str, folder: Path) -> Deployable:
     target = tvm.target.Target(TARGETS[kind])
     lowered = lower(builder.get(), [], target, {})
     assert [value.dtype.name for value in lowered.parameters] == ["float16"]
-    parameters.write(folder / "parameters", lowered.parameters)
-    compiled(lowered.module, target).export_library(str(folder / "library.so"), fcompile=_link)
+    parameters.write_parameters(folder / "parameters", lowered.parameters)
+    compile_executable(lowered.module, target).export_library(
+        str(folder / "library.so"), fcompile=_link
+    )
     files = [
         folder / "library.so",
         *(folder / "parameters" / name for name in ("tensor-cache.json", "params_shard_0.bin")),
@@ -152,10 +154,10 @@ def transformed(kind: str, folder: Path) -> Deployable:
     import tvm
     from tvm import relax
 
-    from farm.compiler import load_time, tensor_cache
-    from farm.compiler.codegen.executable import compiled
+    from farm.compiler import load_time_transforms, tensor_cache
+    from farm.compiler.codegen.executable import compile_executable
     from farm.compiler.cpu.kernel_config import LargeWeight
-    from farm.compiler.ir.constants import address
+    from farm.compiler.ir.constants import array_address
     from farm.compiler.lower import lower
     from farm.compiler.winograd_weights import WeightTransform
 
@@ -175,10 +177,14 @@ def transformed(kind: str, folder: Path) -> Deployable:
     lowered = lower(builder.get(), [], target, {})
     [parameter] = lowered.parameters
     source = LargeWeight(None, parameter.shape, weight, transform)
-    stored = load_time.stored(lowered.module, [parameter], {address(parameter): source})
+    stored = load_time_transforms.defer_transforms_to_load(
+        lowered.module, [parameter], {array_address(parameter): source}
+    )
     assert [value.shape for value in stored.parameters] == [weight.shape]
-    tensor_cache.write(folder / "parameters", stored.parameters, stored.transforms)
-    compiled(stored.module, target).export_library(str(folder / "library.so"), fcompile=_link)
+    tensor_cache.write_parameters(folder / "parameters", stored.parameters, stored.transforms)
+    compile_executable(stored.module, target).export_library(
+        str(folder / "library.so"), fcompile=_link
+    )
     files = [
         folder / "library.so",
         *(folder / "parameters" / name for name in (tensor_cache.INDEX, tensor_cache.SHARD)),
@@ -284,4 +290,4 @@ def _link(output: str, objects: str | list[str], **_: object) -> None:
         output,
         *files,
     ]
-    subprocesses.run(command, deadline=Deadline(LIMIT_S), what="linking a test's model")
+    subprocesses.run_program(command, deadline=Deadline(LIMIT_S), what="linking a test's model")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import agent_models
 import pytest
-from agent_running import QEMU, Agent
+from agent_processes import QEMU, Agent
 
 from farm.processes import subprocesses
 
@@ -21,7 +21,7 @@ def start(agents: Callable[[str], Path], tmp_path: Path) -> Iterator[Callable[..
         folder = tmp_path / f"agent{len(running)}"
         folder.mkdir()
         emulator = QEMU[arch]
-        if emulator and not subprocesses.find(emulator):
+        if emulator and not subprocesses.find_program(emulator):
             pytest.skip(f"{emulator} is not installed")
         command = [
             *([emulator] if emulator else []),
@@ -35,7 +35,9 @@ def start(agents: Callable[[str], Path], tmp_path: Path) -> Iterator[Callable[..
             *([] if key is None else ["--key", key]),
             *options,
         ]
-        running.append(Agent(command, subprocesses.start(command, log=folder / "log"), folder))
+        running.append(
+            Agent(command, subprocesses.start_program(command, log=folder / "log"), folder)
+        )
         return running[-1]
 
     yield start_one

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from waiting import LIMIT_S, patient, wait_until
+from timeouts import LIMIT_S, patient, wait_until
 
 from farm.agent import build, recipe
 from farm.errors import BuildError, DeadlineError
@@ -48,25 +48,25 @@ def test_an_agent_is_one_static_file_of_about_three_megabytes(
 def test_a_digest_belongs_to_an_architecture_and_its_sources(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    digests = {build.digest(arch) for arch in build.AGENTS}
+    digests = {build.executable_digest(arch) for arch in build.AGENTS}
     assert len(digests) == len(build.AGENTS) and all(len(digest) == 64 for digest in digests)
-    assert build.digest("armv7") in digests
+    assert build.executable_digest("armv7") in digests
     (tmp_path / "main.cc").write_text("int main() {}")
     monkeypatch.setattr(recipe, "HERE", tmp_path)
-    assert build.digest("armv7") not in digests
+    assert build.executable_digest("armv7") not in digests
 
 
 def test_a_digest_is_had_without_tvm_and_torch() -> None:
     code = (
-        "import sys; from farm.agent.build import digest; digest('armv7'); assert not {'tvm', "
-        "'torch', 'numpy'} & set(sys.modules)"
+        "import sys; from farm.agent.build import executable_digest; executable_digest('armv7'); "
+        "assert not {'tvm', 'torch', 'numpy'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=LIMIT_S, cwd=ROOT)
 
 
 def test_an_architecture_that_is_not_known_is_an_error_with_the_known_ones(tmp_path: Path) -> None:
     with pytest.raises(BuildError) as caught:
-        build.ensure("sparc", tmp_path, no_note, Deadline(LIMIT_S))
+        build.ensure_executable("sparc", tmp_path, no_note, Deadline(LIMIT_S))
     assert "'sparc'" in caught.value.what and "riscv64" in caught.value.fix
 
 
@@ -83,8 +83,10 @@ def test_a_prebuilt_agent_of_the_same_digest_is_taken_as_it_is(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(build, "PREBUILT", tmp_path)
-    prebuilt = place(tmp_path, "armv7", build.digest("armv7"), 0o755)
-    assert build.ensure("armv7", tmp_path / "cache", no_note, Deadline(LIMIT_S)) == prebuilt
+    prebuilt = place(tmp_path, "armv7", build.executable_digest("armv7"), 0o755)
+    assert (
+        build.ensure_executable("armv7", tmp_path / "cache", no_note, Deadline(LIMIT_S)) == prebuilt
+    )
     assert not (tmp_path / "cache").exists()
 
 
@@ -93,8 +95,8 @@ def test_a_prebuilt_agent_that_lost_its_mode_is_copied(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(build, "PREBUILT", tmp_path)
-    place(tmp_path, "armv7", build.digest("armv7"), 0o644)
-    found = build.ensure("armv7", tmp_path / "cache", no_note, Deadline(LIMIT_S))
+    place(tmp_path, "armv7", build.executable_digest("armv7"), 0o644)
+    found = build.ensure_executable("armv7", tmp_path / "cache", no_note, Deadline(LIMIT_S))
     assert found.is_relative_to(tmp_path / "cache") and os.access(found, os.X_OK)
 
 
@@ -107,7 +109,8 @@ def test_a_prebuilt_agent_of_another_digest_is_not_taken(
     made.write_text("made")
     monkeypatch.setattr(build, "build", lambda *_: made)
     assert (
-        build.ensure("armv7", tmp_path / "cache", no_note, Deadline(LIMIT_S)).read_text() == "made"
+        build.ensure_executable("armv7", tmp_path / "cache", no_note, Deadline(LIMIT_S)).read_text()
+        == "made"
     )
 
 
@@ -128,7 +131,9 @@ def test_an_agent_is_compiled_once_by_several_who_want_it(
 
     def want() -> None:
         found.append(
-            build.ensure("armv7", tmp_path, lambda text, _: notes.append(text), Deadline(LIMIT_S))
+            build.ensure_executable(
+                "armv7", tmp_path, lambda text, _: notes.append(text), Deadline(LIMIT_S)
+            )
         )
 
     threads = [threading.Thread(target=want) for _ in range(3)]
@@ -143,18 +148,20 @@ def test_an_agent_is_compiled_once_by_several_who_want_it(
 def test_the_runtime_is_compiled_again_only_where_its_digest_is_another(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def steps(digest: str, scratch: Path) -> tuple[list[recipe.Step], recipe.Step, Path]:
+    def steps(
+        digest: str, scratch: Path
+    ) -> tuple[list[recipe.CompilerCall], recipe.CompilerCall, Path]:
         runtime, executable = scratch / "tvm.o", scratch / "farm-agent"
         slow = ("sh", "-c", f"echo compiled >>{tmp_path}/calls && echo runtime {digest} >{runtime}")
         link = ("sh", "-c", f"cat {runtime} {scratch}/agent.o >{executable}")
-        own = recipe.Step("agent", ("sh", "-c", f"echo agent >{scratch}/agent.o"), 0.06)
+        own = recipe.CompilerCall("agent", ("sh", "-c", f"echo agent >{scratch}/agent.o"), 0.06)
         return (
-            [recipe.Step("TVM's runtime", slow, 0.3, runtime, digest), own],
-            recipe.Step("linking", link, 0.02),
+            [recipe.CompilerCall("TVM's runtime", slow, 0.3, runtime, digest), own],
+            recipe.CompilerCall("linking", link, 0.02),
             executable,
         )
 
-    monkeypatch.setattr(build, "steps", steps)
+    monkeypatch.setattr(build, "compile_steps", steps)
     made = []
     for number, digest in enumerate(["one", "one", "other", "one"]):
         scratch = tmp_path / str(number)
@@ -169,16 +176,19 @@ def test_the_runtime_is_compiled_again_only_where_its_digest_is_another(
 def test_the_runtime_of_each_architecture_outlives_our_own_sources(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    before = {arch: (recipe.digest(arch), recipe.runtime_digest(arch)) for arch in recipe.AGENTS}
+    before = {
+        arch: (recipe.executable_digest(arch), recipe.runtime_digest(arch))
+        for arch in recipe.AGENTS
+    }
     assert len({runtime for _, runtime in before.values()}) == len(recipe.AGENTS)
     shutil.copytree(recipe.HERE, tmp_path / "agent", ignore=shutil.ignore_patterns("prebuilt"))
     monkeypatch.setattr(recipe, "HERE", tmp_path / "agent")
     (tmp_path / "agent" / "main.cc").write_text("int main() {}")
     assert all(
-        recipe.digest(arch) != own and recipe.runtime_digest(arch) == runtime
+        recipe.executable_digest(arch) != own and recipe.runtime_digest(arch) == runtime
         for arch, (own, runtime) in before.items()
     )
-    shim = next((tmp_path / "agent" / "shim" / "include").rglob("*.h"))
+    shim = next((tmp_path / "agent" / "tvm_stand_ins" / "include").rglob("*.h"))
     shim.write_text("// another\n")
     assert all(recipe.runtime_digest(arch) != runtime for arch, (_, runtime) in before.items())
 
@@ -190,7 +200,7 @@ def test_a_compiler_error_is_told_and_leaves_no_agent(
     monkeypatch.setattr(recipe, "_definitions", lambda: ["-DFARM_VERSION=nonsense"])
     monkeypatch.setattr(os, "cpu_count", lambda: 3)
     with pytest.raises(BuildError) as caught:
-        build.ensure("x86_64", tmp_path, no_note, Deadline(LIMIT_S))
+        build.ensure_executable("x86_64", tmp_path, no_note, Deadline(LIMIT_S))
     assert "failed (agent)" in caught.value.what and "error" in caught.value.why
     assert not list(tmp_path.glob("agents/*/farm-agent"))
 
@@ -203,7 +213,7 @@ def test_a_build_past_its_deadline_ends_with_its_compilers(
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     notes: list[tuple[str, float | None]] = []
     with pytest.raises(DeadlineError) as caught:
-        build.ensure(
+        build.ensure_executable(
             "x86_64", tmp_path / "cache", lambda *note: notes.append(note), Deadline(patient(3))
         )
     assert "tools/build-agents x86_64" in caught.value.fix

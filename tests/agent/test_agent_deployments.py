@@ -26,8 +26,8 @@ from agent_calls import (
     in_sessions,
     put,
 )
-from agent_running import Agent, begin_client
-from waiting import LIMIT_S
+from agent_processes import Agent, begin_client
+from timeouts import LIMIT_S
 
 Start = Callable[..., Agent]
 

@@ -25,8 +25,8 @@ from agent_calls import (
     in_sessions,
     put,
 )
-from agent_running import Agent, begin_client, children_of, client
-from waiting import LIMIT_S, wait_until
+from agent_processes import Agent, begin_client, children_of, client
+from timeouts import LIMIT_S, wait_until
 
 Start = Callable[..., Agent]
 MIB = 1 << 20

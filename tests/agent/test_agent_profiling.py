@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from agent_models import SmallModel
-from agent_running import Agent, client
+from agent_processes import Agent, client
 
 Start = Callable[..., Agent]
 Models = Callable[[str], SmallModel]

@@ -25,8 +25,8 @@ from agent_calls import (
     in_sessions,
     put,
 )
-from agent_running import Agent, client
-from waiting import wait_until
+from agent_processes import Agent, client
+from timeouts import wait_until
 
 from farm.errors import BuildError
 from farm.processes import subprocesses
@@ -283,7 +283,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     folder = tmp_path / "disk"
     folder.mkdir()
     try:
-        subprocesses.run(
+        subprocesses.run_program(
             ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", folder],
             deadline=Deadline(10),
             what="mounting a small disk",
@@ -291,7 +291,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     except BuildError as error:
         pytest.skip(f"a small disk cannot be mounted here: {error.why}")
     yield folder
-    subprocesses.run(["umount", "-l", folder], deadline=Deadline(10), what="unmounting")
+    subprocesses.run_program(["umount", "-l", folder], deadline=Deadline(10), what="unmounting")
 
 
 def test_a_full_disk_is_named_and_leaves_no_half_file(small_disk: Path, start: Start) -> None:

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from agent_calls import in_session, in_sessions
 from agent_models import SmallModel
-from agent_running import Agent, client
-from waiting import wait_until
+from agent_processes import Agent, client
+from timeouts import wait_until
 
 Start = Callable[..., Agent]
 Models = Callable[[str], SmallModel]

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 from agent_models import SmallModel
-from agent_running import Agent, client
-from test_agent_hostile import inputs
-from waiting import LIMIT_S, wait_until
+from agent_processes import Agent, client
+from test_agent_hostile_clients import inputs
+from timeouts import LIMIT_S, wait_until
 
 from farm.processes import subprocesses
 
@@ -46,14 +46,14 @@ class OwnTracker:
     def start(self, port: int) -> None:
         file = self.folder / "tracker-port"
         file.unlink(missing_ok=True)
-        self.child = subprocesses.start(
+        self.child = subprocesses.start_program(
             [sys.executable, "-c", SERVE, str(port), file], log=self.folder / "tracker-log"
         )
         wait_until(lambda: file.exists() and file.read_text().endswith("\n"), "the tracker")
         self.port = int(file.read_text())
 
     def end(self) -> None:
-        subprocesses.end(self.child, grace_s=10)
+        subprocesses.end_program(self.child, grace_s=10)
 
     @property
     def address(self) -> str:

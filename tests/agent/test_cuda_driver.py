@@ -69,7 +69,7 @@ def checked(source: str, folder: Path) -> str:
     env = {
         "ZIG_GLOBAL_CACHE_DIR": str(cache_root() / "zig")
     }  # which has the C++ library, since the agent was built
-    return subprocesses.run(
+    return subprocesses.run_program(
         [*command, folder / "check.cc"],
         deadline=Deadline(600),
         what="checking the driver's functions",

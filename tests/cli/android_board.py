@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from waiting import wait_until
+from timeouts import wait_until
 
-ADBD = Path(__file__).with_name("adbd.py")
+ADBD = Path(__file__).with_name("adbd_stand_in.py")
 PROPERTIES = {
     "ro.product.manufacturer": "Stand-in",
     "ro.product.model": "Board One",

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from farm_running import DEVICES, DIGITS, QUICK, Farm
+from farm_processes import DEVICES, DIGITS, QUICK, Farm
 from onnx import TensorProto, helper, numpy_helper
 from ssh_server import SshServer, ssh_server
 
@@ -29,7 +29,7 @@ AGENTS = {
 def agents_folder(agents: Callable[[str], Path]) -> Path:
     """The folder of the agents by digest, those that are needed here built."""
     for arch, emulator in AGENTS.items():
-        if subprocesses.find(emulator):
+        if subprocesses.find_program(emulator):
             agents(arch)
     folder = Path(os.environ.get("FARM_CACHE") or Path.home() / ".cache" / "farm") / "agents"
     folder.mkdir(parents=True, exist_ok=True)  # prebuilt ones lie elsewhere
@@ -118,7 +118,7 @@ def write_slow_model(path: Path) -> None:
 
 @pytest.fixture
 def emulators() -> None:
-    if not (subprocesses.find("qemu-arm") and subprocesses.find("qemu-aarch64")):
+    if not (subprocesses.find_program("qemu-arm") and subprocesses.find_program("qemu-aarch64")):
         pytest.skip("qemu-user is not installed")
 
 

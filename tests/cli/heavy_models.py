@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
-from waiting import wait_until
+from timeouts import wait_until
 
 
 def write_heavy_model(path: Path, *then: str) -> int:

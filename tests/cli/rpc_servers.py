@@ -8,7 +8,7 @@ import contextlib
 import sys
 from collections.abc import Iterator
 
-from farm_running import DIGITS, HOST, QUICK, Farm, server
+from farm_processes import DIGITS, HOST, QUICK, Farm, server
 
 
 def configure(farm: Farm, url: str, profile: str = "x86", options: str = "") -> None:

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
-from namespaces import Machine
-from waiting import wait_until
+from network_namespaces import Machine
+from timeouts import wait_until
 
 _START = "import sys; sys.argv[0] = 'dask'; from dask.__main__ import main; main()"
 _REGISTERED = "Registered to:"

@@ -7,14 +7,15 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 
-from waiting import LIMIT_S
+from timeouts import LIMIT_S
 
 from farm.config import profiles
 from farm.processes import subprocesses
 from farm.processes.deadline import Deadline
 
 SHIPPED = {
-    name: profiles.profile_from_table(name, table) for name, table in profiles.shipped().items()
+    name: profiles.profile_from_table(name, table)
+    for name, table in profiles.built_in_profiles().items()
 }
 EM_CUDA = 190  # e_machine, of the ELF registry
 HOSTS = {"cuda-sm90": 62, "cuda-sm80": 62, "jetson-orin-nano": 183}
@@ -42,4 +43,6 @@ def disassembled(binary: bytes, folder: Path) -> str:
     (found,) = importlib.util.find_spec("nvidia").submodule_search_locations
     (folder / "kernels.cubin").write_bytes(binary)
     command = [Path(found) / "cu13" / "bin" / "nvdisasm", folder / "kernels.cubin"]
-    return subprocesses.run(command, deadline=Deadline(LIMIT_S), what="disassembling", fix="")
+    return subprocesses.run_program(
+        command, deadline=Deadline(LIMIT_S), what="disassembling", fix=""
+    )

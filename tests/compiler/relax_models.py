@@ -13,8 +13,8 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from farm.compiler.codegen.executable import compiled
-from farm.compiler.host_run import flat
+from farm.compiler.codegen.executable import compile_executable
+from farm.compiler.host_run import flatten_outputs
 from farm.compiler.lower import Lowered, lower, resolve_target
 from farm.types import Kernel, Profile
 
@@ -119,13 +119,15 @@ def run(low: Lowered, inputs: Sequence[Array], cpu: str = "native") -> list[Arra
 
 def runner(low: Lowered, cpu: str = "native") -> Callable[[Sequence[Array]], list[Array]]:
     """What gives the outputs for inputs, compiled once."""
-    machine = relax.VirtualMachine(compiled(low.module, target(cpu)), tvm.cpu())
+    machine = relax.VirtualMachine(compile_executable(low.module, target(cpu)), tvm.cpu())
     parameters: list[Any] = (
         [[tvm.runtime.tensor(value) for value in low.parameters_as_called()]]
         if low.parameters
         else []
     )
-    return lambda inputs: flat(machine["main"](*map(tvm.runtime.tensor, inputs), *parameters))
+    return lambda inputs: flatten_outputs(
+        machine["main"](*map(tvm.runtime.tensor, inputs), *parameters)
+    )
 
 
 def const(value: Any, dtype: str = "float32") -> relax.Expr:

@@ -27,7 +27,7 @@ def load(folder: Path) -> Callable[[str], config.Fleet]:
 
     def load_text(text: str) -> config.Fleet:
         (folder / "devices.toml").write_text(text, encoding="utf-8")
-        return config.load()
+        return config.load_fleet()
 
     return load_text
 

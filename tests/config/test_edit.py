@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farm.config.edit import table_text, with_tables, without_tables
+from farm.config.edit import add_tables, format_table, remove_tables
 from farm.config.locate import SHIPPED
 from farm.errors import ConfigError
 
@@ -32,7 +32,7 @@ def without_lines(text: str, begin: str, count: int) -> str:
 
 
 def test_a_device_is_added_behind_the_others_and_above_the_next_section() -> None:
-    changed = with_tables(TEXT, {("devices", "pi4"): PI})
+    changed = add_tables(TEXT, {("devices", "pi4"): PI})
     assert tomllib.loads(changed) == {
         **tomllib.loads(TEXT),
         "devices": {**tomllib.loads(TEXT)["devices"], "pi4": PI},
@@ -46,7 +46,7 @@ def test_a_device_is_added_behind_the_others_and_above_the_next_section() -> Non
 
 
 def test_a_device_that_is_removed_leaves_the_comments_of_others() -> None:
-    changed = without_tables(TEXT, [("devices", "rk3399")])
+    changed = remove_tables(TEXT, [("devices", "rk3399")])
     assert changed == without_lines(TEXT, "[devices.rk3399]", 5)
     assert "# --- Profiles" in changed and "rk3399" not in tomllib.loads(changed)["devices"]
 
@@ -56,12 +56,12 @@ def test_what_was_added_and_removed_leaves_no_trace() -> None:
         ("devices", "a.b"): PI,
         ("profiles", "a.b"): {"inherits": "rasp4", "target": {"mcpu": "x"}},
     }
-    assert without_tables(with_tables(TEXT, tables), list(tables)) == TEXT
+    assert remove_tables(add_tables(TEXT, tables), list(tables)) == TEXT
 
 
 def test_line_breaks_stay_as_they_are() -> None:
-    changed = with_tables(TEXT.replace("\n", "\r\n"), {("devices", "pi4"): PI})
-    assert changed == with_tables(TEXT, {("devices", "pi4"): PI}).replace("\n", "\r\n")
+    changed = add_tables(TEXT.replace("\n", "\r\n"), {("devices", "pi4"): PI})
+    assert changed == add_tables(TEXT, {("devices", "pi4"): PI}).replace("\n", "\r\n")
 
 
 def test_sub_tables_are_removed_with_their_table() -> None:
@@ -69,7 +69,7 @@ def test_sub_tables_are_removed_with_their_table() -> None:
         "[devices.a]\nurl = 'x'\n[devices.b]\nurl = 'y'\n[devices.a.options]\nkey = "
         "'''\n[devices.b]\n'''\n"
     )
-    assert tomllib.loads(without_tables(text, [("devices", "a")])) == {
+    assert tomllib.loads(remove_tables(text, [("devices", "a")])) == {
         "devices": {"b": {"url": "y"}}
     }
 
@@ -84,15 +84,15 @@ def test_sub_tables_are_removed_with_their_table() -> None:
 )
 def test_what_a_program_cannot_change_is_left_to_an_editor(text: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        without_tables(text, [("devices", "a")])
+        remove_tables(text, [("devices", "a")])
     assert caught.value.fix == "remove it in an editor"
 
 
 def test_a_table_without_a_place_is_given_to_the_user() -> None:
     text = "devices = { a = { url = 'x' } }\n"
     with pytest.raises(ConfigError, match=r"devices\.pi4 cannot be added by a program") as caught:
-        with_tables(text, {("devices", "pi4"): PI})
-    assert table_text(("devices", "pi4"), PI) in caught.value.fix
+        add_tables(text, {("devices", "pi4"): PI})
+    assert format_table(("devices", "pi4"), PI) in caught.value.fix
 
 
 VALUES = st.recursive(
@@ -119,19 +119,17 @@ def test_any_table_is_added_and_removed(
     before: dict[str, Any], name: str, table: dict[str, Any], comment: str
 ) -> None:
     text = "".join(
-        comment + table_text(("devices", one), content)
+        comment + format_table(("devices", one), content)
         for one, content in before.items()
         if one != name
     )
-    changed = with_tables(text, {("devices", name): table})
+    changed = add_tables(text, {("devices", name): table})
     expected = {one: content for one, content in before.items() if one != name}
     assert tomllib.loads(changed)["devices"] == {**expected, name: table}
-    assert (
-        tomllib.loads(without_tables(changed, [("devices", name)])).get("devices", {}) == expected
-    )
+    assert tomllib.loads(remove_tables(changed, [("devices", name)])).get("devices", {}) == expected
 
 
 def test_a_written_file_is_found_as_it_was(tmp_path: Path) -> None:
     file = tmp_path / "devices.toml"
-    file.write_text(with_tables("", {("devices", "pi4"): PI}))
-    assert file.read_text() == table_text(("devices", "pi4"), PI)
+    file.write_text(add_tables("", {("devices", "pi4"): PI}))
+    assert file.read_text() == format_table(("devices", "pi4"), PI)

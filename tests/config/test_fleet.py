@@ -85,7 +85,7 @@ def test_unknown_names_bring_the_nearest(load: Load) -> None:
     for look_up, name, near in [
         (fleet.profile, "rasp3", "rasp3b"),
         (fleet.model, "lenett", "lenet"),
-        (config.load().device, "pi33", "a"),
+        (config.load_fleet().device, "pi33", "a"),
     ]:
         with pytest.raises(UsageError) as caught:
             look_up(name)
@@ -248,7 +248,7 @@ def test_the_fleet_can_be_sent_to_another_process(load: Load) -> None:
 
 
 def test_the_shipped_fleet_works_on_a_fresh_machine() -> None:
-    fleet = config.load()
+    fleet = config.load_fleet()
     assert {
         device.name: (device.profile.name, device.url) for device in fleet.devices.values()
     } == {
@@ -268,7 +268,8 @@ def test_built_in_models_are_found_by_name_in_a_fleet_of_ones_own(load: Load, fo
     fleet = load(BOARDS + "[limits.float32]\nmax_abs = 1e-3\n")
     digits = fleet.model("digits")
     assert (
-        digits.source == config.load(SHIPPED).model("digits").source and digits.labels is not None
+        digits.source == config.load_fleet(SHIPPED).model("digits").source
+        and digits.labels is not None
     )
     assert digits.limits["float32"] == Limits(max_abs=1e-3)  # those of the file
     assert fleet.bench.models == ("digits", "mobilenet_v2", "resnet18")

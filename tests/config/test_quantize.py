@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from farm.errors import UsageError
-from farm.pipeline import expand
+from farm.pipeline import expand_jobs
 from farm.types import Device, Model, Plan, Quantize
 
 MODEL = "[models.m]\nsource = 'python:a:b'\ncalibration_data = 'images'\n"
@@ -69,7 +69,7 @@ def test_a_profile_has_models_quantized_under_names_of_their_own(load):
         Device("small", fleet.profile("small"), "qemu:"),
         Device("pi3", fleet.profile("rasp3b"), "qemu:"),
     ]
-    jobs = expand(boards, [fleet.models["m"]], Plan())
+    jobs = expand_jobs(boards, [fleet.models["m"]], Plan())
     assert [(job.device.name, job.model.name, job.model.quantize) for job in jobs] == [
         ("small", "m.int8", Quantize()),
         ("pi3", "m", None),
@@ -80,15 +80,15 @@ def test_what_is_int8_already_stays_as_it_is_and_what_has_no_data_is_refused(loa
     fleet = load(MODEL + "[profiles.small]\ninherits = 'rasp3b'\nquantize = 'int8'\n")
     board = Device("small", fleet.profile("small"), "qemu:")
     own = replace(fleet.models["m"], quantize=Quantize("minmax"))
-    assert [job.model for job in expand([board], [own, Model("r", "/x/r.int8")], Plan())] == [
+    assert [job.model for job in expand_jobs([board], [own, Model("r", "/x/r.int8")], Plan())] == [
         own,
         Model("r", "/x/r.int8"),
     ]
     with pytest.raises(UsageError, match="two models go by the name r on small") as caught:
-        expand([board], [Model("r", "/x/r.int8"), Model("r", "/y/r.int8")], Plan())
+        expand_jobs([board], [Model("r", "/x/r.int8"), Model("r", "/y/r.int8")], Plan())
     assert caught.value.why == "/x/r.int8 and /y/r.int8"
     with pytest.raises(UsageError, match="no data to calibrate it by") as error:
-        expand([board], [Model("bare", "/x/bare.onnx")], Plan())
+        expand_jobs([board], [Model("bare", "/x/bare.onnx")], Plan())
     assert "[models.bare]" in error.value.fix
 
 
@@ -96,5 +96,7 @@ def test_float16_takes_no_data_in_a_model_or_for_a_profile(load):
     plain = "[models.m]\nsource = 'python:a:b'\n"
     assert load(plain + "quantize = 'float16'\n").models["m"].quantize == Quantize(dtype="float16")
     fleet = load(plain + "[profiles.small]\ninherits = 'rasp3b'\nquantize = 'float16'\n")
-    [job] = expand([Device("small", fleet.profile("small"), "qemu:")], [fleet.models["m"]], Plan())
+    [job] = expand_jobs(
+        [Device("small", fleet.profile("small"), "qemu:")], [fleet.models["m"]], Plan()
+    )
     assert (job.model.name, job.model.quantize) == ("m.float16", Quantize(dtype="float16"))

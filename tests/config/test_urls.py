@@ -4,36 +4,36 @@ import re
 
 import pytest
 
-from farm.config import Url, parse_url
+from farm.config import DeviceUrl, parse_url
 
 
 @pytest.mark.parametrize(
     ("text", "url"),
     [
-        ("local:", Url("local")),
-        ("qemu:", Url("qemu")),
-        ("rpc://pi3.local:9090", Url("rpc", "pi3.local", 9090)),
-        ("rpc://[::1]:9090", Url("rpc", "::1", 9090)),
-        ("rpc://10.0.0.7:65535/", Url("rpc", "10.0.0.7", 65535)),
-        ("tracker://lab:9190/rasp3b", Url("tracker", "lab", 9190, key="rasp3b")),
-        ("ssh://pi@board", Url("ssh", "board", None, "pi")),
-        ("ssh://pi@[fe80::1]:2222", Url("ssh", "fe80::1", 2222, "pi")),
-        ("ssh://board", Url("ssh", "board")),
-        ("ssh://first.last+lab@board", Url("ssh", "board", None, "first.last+lab")),
-        ("adb:", Url("adb")),
-        ("adb:HT7A1B200123", Url("adb", serial="HT7A1B200123")),
-        ("adb:192.168.7.5:5555", Url("adb", serial="192.168.7.5:5555")),
-        ("adb:[fe80::1%usb0]:5555", Url("adb", serial="[fe80::1%usb0]:5555")),
+        ("local:", DeviceUrl("local")),
+        ("qemu:", DeviceUrl("qemu")),
+        ("rpc://pi3.local:9090", DeviceUrl("rpc", "pi3.local", 9090)),
+        ("rpc://[::1]:9090", DeviceUrl("rpc", "::1", 9090)),
+        ("rpc://10.0.0.7:65535/", DeviceUrl("rpc", "10.0.0.7", 65535)),
+        ("tracker://lab:9190/rasp3b", DeviceUrl("tracker", "lab", 9190, key="rasp3b")),
+        ("ssh://pi@board", DeviceUrl("ssh", "board", None, "pi")),
+        ("ssh://pi@[fe80::1]:2222", DeviceUrl("ssh", "fe80::1", 2222, "pi")),
+        ("ssh://board", DeviceUrl("ssh", "board")),
+        ("ssh://first.last+lab@board", DeviceUrl("ssh", "board", None, "first.last+lab")),
+        ("adb:", DeviceUrl("adb")),
+        ("adb:HT7A1B200123", DeviceUrl("adb", serial="HT7A1B200123")),
+        ("adb:192.168.7.5:5555", DeviceUrl("adb", serial="192.168.7.5:5555")),
+        ("adb:[fe80::1%usb0]:5555", DeviceUrl("adb", serial="[fe80::1%usb0]:5555")),
         (
             "adb:adb-1A2B-x._adb-tls-connect._tcp",
-            Url("adb", serial="adb-1A2B-x._adb-tls-connect._tcp"),
+            DeviceUrl("adb", serial="adb-1A2B-x._adb-tls-connect._tcp"),
         ),
-        ("exec:", Url("exec")),
-        ("exec:my-box_1.2", Url("exec", name="my-box_1.2")),
-        ("exec:namespace/pod", Url("exec", name="namespace/pod")),
+        ("exec:", DeviceUrl("exec")),
+        ("exec:my-box_1.2", DeviceUrl("exec", name="my-box_1.2")),
+        ("exec:namespace/pod", DeviceUrl("exec", name="namespace/pod")),
     ],
 )
-def test_a_good_url_is_taken_apart(text: str, url: Url) -> None:
+def test_a_good_url_is_taken_apart(text: str, url: DeviceUrl) -> None:
     assert parse_url(text) == url
 
 
@@ -99,16 +99,16 @@ def test_a_bad_url_is_refused_in_words(text: str, words: str) -> None:
 @pytest.mark.parametrize(
     ("text", "url"),
     [
-        ("lab:pi5", Url("lab", key="pi5")),
-        ("lab:board=pi5-07", Url("lab", board="pi5-07")),
-        ("lab:board=pi5@10.0.0.7:9090#2", Url("lab", board="pi5@10.0.0.7:9090#2")),
-        ("lab://host/pi5", Url("lab", "host", key="pi5")),
-        ("lab://farm@host:2222/pi5", Url("lab", "host", 2222, "farm", "pi5")),
-        ("lab://[::1]:22/pi5/tag=quiet", Url("lab", "::1", 22, key="pi5", tags=("quiet",))),
-        ("lab://host/tag=a/tag=b", Url("lab", "host", tags=("a", "b"))),
+        ("lab:pi5", DeviceUrl("lab", key="pi5")),
+        ("lab:board=pi5-07", DeviceUrl("lab", board="pi5-07")),
+        ("lab:board=pi5@10.0.0.7:9090#2", DeviceUrl("lab", board="pi5@10.0.0.7:9090#2")),
+        ("lab://host/pi5", DeviceUrl("lab", "host", key="pi5")),
+        ("lab://farm@host:2222/pi5", DeviceUrl("lab", "host", 2222, "farm", "pi5")),
+        ("lab://[::1]:22/pi5/tag=quiet", DeviceUrl("lab", "::1", 22, key="pi5", tags=("quiet",))),
+        ("lab://host/tag=a/tag=b", DeviceUrl("lab", "host", tags=("a", "b"))),
     ],
 )
-def test_a_url_of_a_lab_is_taken_apart(text: str, url: Url) -> None:
+def test_a_url_of_a_lab_is_taken_apart(text: str, url: DeviceUrl) -> None:
     assert parse_url(text) == url
 
 

@@ -14,7 +14,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from farm import importers
-from farm.importers.imported_model import Imported
+from farm.importers.imported_model import ImportedModel
 from farm.types import Model
 
 
@@ -24,10 +24,10 @@ def cache(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def load(cache: Path) -> Callable[..., Imported]:
+def load(cache: Path) -> Callable[..., ImportedModel]:
     """Import a source, with shapes by name."""
 
-    def run(source: Path | str, **shapes: tuple[int, ...]) -> Imported:
+    def run(source: Path | str, **shapes: tuple[int, ...]) -> ImportedModel:
         return importers.load(Model("model", str(source), shapes=shapes), cache)
 
     return run
@@ -78,7 +78,7 @@ def onnx_file(tmp_path: Path, graph: Callable[..., onnx.ModelProto]) -> Callable
 
 
 @pytest.fixture
-def answers() -> Callable[[Imported], list[np.ndarray]]:
+def answers() -> Callable[[ImportedModel], list[np.ndarray]]:
     """What TVM's own host build of the module makes of the example."""
     import tvm
     from tvm import relax
@@ -90,7 +90,7 @@ def answers() -> Callable[[Imported], list[np.ndarray]]:
             else [array for part in result for array in flat(part)]
         )
 
-    def run(imported: Imported) -> list[np.ndarray]:
+    def run(imported: ImportedModel) -> list[np.ndarray]:
         target = tvm.target.Target("llvm")
         with target:
             library = tvm.compile(
@@ -105,12 +105,12 @@ def answers() -> Callable[[Imported], list[np.ndarray]]:
 
 
 @pytest.fixture
-def agree(answers: Callable[[Imported], list[np.ndarray]]) -> Callable[[Imported], None]:
+def agree(answers: Callable[[ImportedModel], list[np.ndarray]]) -> Callable[[ImportedModel], None]:
     """Fail unless TVM's build gives the reference's outputs, in the shapes and dtypes that the
     import promises.
     """
 
-    def check(imported: Imported) -> None:
+    def check(imported: ImportedModel) -> None:
         import tvm
 
         tvm.relax.analysis.well_formed(imported.module)  # raises if it is not

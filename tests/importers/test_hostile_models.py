@@ -22,14 +22,14 @@ from onnx import TensorProto, helper, numpy_helper
 from farm.errors import ModelError
 from farm.importers import fingerprint, fingerprints, load
 from farm.importers.archive_check import Archive
-from farm.importers.capabilities import (
+from farm.importers.format_risks import (
     EXPORTED,
     ONNX,
     PYTHON,
     SCRIPT,
     TFLITE,
     WEIGHTS,
-    capability_of,
+    format_risk_of,
 )
 from farm.importers.tflite.flatbuffer_check import check_tflite
 from farm.importers.torch.allowed_operators import is_allowed, is_allowed_target
@@ -720,4 +720,4 @@ def test_what_a_format_can_do_is_said_by_the_content(saved, tmp_path):
         "m.tflite": TFLITE,
         "python:package.module:function": PYTHON,
     }
-    assert {source: capability_of(Model("m", source)) for source in known} == known
+    assert {source: format_risk_of(Model("m", source)) for source in known} == known

@@ -13,10 +13,10 @@ import pytest
 pytest.importorskip("tflite")
 pytest.importorskip("ai_edge_litert")
 
-from loop_nests import types_of
+from host_profile import HOST
+from operator_types import types_of
 from PIL import Image
 from tflite_models import Graph
-from this_machine import HOST
 
 from farm import importers
 from farm.compiler import host_run
@@ -24,7 +24,7 @@ from farm.errors import ModelError
 from farm.importers import summary
 from farm.inputs.read import read_inputs
 from farm.types import Model, Preprocess, TensorSpec
-from farm.types.layers import layer_of
+from farm.types.layer_variable_names import layer_of
 
 FILES = Path(__file__).parent.parent / "data"  # tools/tflite-models
 SAME, VALID = 0, 1  # padding
@@ -47,7 +47,7 @@ def snr_db(ours: np.ndarray, theirs: np.ndarray) -> float:
 def both(imported, example=None):
     """Our answers and LiteRT's."""
     example = example or imported.example
-    ours = host_run.built(imported.module, imported.weights, HOST)(
+    ours = host_run.compile_for_host(imported.module, imported.weights, HOST)(
         [example[spec.name] for spec in imported.inputs]
     )
     theirs = imported.reference(example)
@@ -384,7 +384,7 @@ def test_operators_that_cannot_be_imported_are_named_up_front(tmp_path, load):
     ) as caught:
         load(path)
     assert "custom FlexErf x1 (y)" in caught.value.why and "tf2onnx" in caught.value.fix
-    said = summary.before_import(Model("m", str(path)))
+    said = summary.summarize_file(Model("m", str(path)))
     assert said.operators == {"custom FlexErf": 1, "RELU": 1} and [
         one.nodes for one in said.problems
     ] == [("y",)]
@@ -414,7 +414,7 @@ def test_scales_that_tvm_does_not_read_are_refused(tmp_path, load):
     path = graph.save(tmp_path / "zeros.tflite", [x], [y])
     with pytest.raises(ModelError, match=r"FULLY_CONNECTED .*zero points") as caught:
         load(path)
-    assert summary.before_import(Model("m", str(path))).problems and "tf2onnx" in caught.value.fix
+    assert summary.summarize_file(Model("m", str(path))).problems and "tf2onnx" in caught.value.fix
 
 
 def test_two_tensors_of_one_name_are_refused(tmp_path, load):

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from lab_process import Lab
-from tracker_wire import HOST, REQUEST, Wire
-from waiting import LIMIT_S, wait_until
+from timeouts import LIMIT_S, wait_until
+from tracker_processes import HOST, REQUEST, Wire
 
 from farm.processes.deadline import Deadline
-from farm.rpc.blocking import BlockingSession
-from farm.rpc.blocking_connection import BlockingConnection, completed
-from farm.rpc.opening import open_session
+from farm.rpc.blocking_connection import BlockingConnection, run_to_completion
+from farm.rpc.blocking_session import BlockingSession
+from farm.rpc.session_opening import open_session
 
 QEMU = {"x86_64": None, "aarch64": "qemu-aarch64", "armv7": "qemu-arm"}
 
@@ -105,7 +105,9 @@ def session_with(place: tuple[str, int, str]) -> BlockingSession:
     """A session with the board that was handed out."""
     host, port, match_key = place
     connection = BlockingConnection(socket.create_connection((host, port), timeout=LIMIT_S))
-    opened = completed(open_session(connection, "the board", match_key, Deadline(LIMIT_S), LIMIT_S))
+    opened = run_to_completion(
+        open_session(connection, "the board", match_key, Deadline(LIMIT_S), LIMIT_S)
+    )
     return BlockingSession(opened, "the board", Deadline(LIMIT_S))
 
 

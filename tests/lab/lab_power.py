@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from waiting import wait_until
+from timeouts import wait_until
 
 from farm.lab_client.client import LabClient
 

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
-from tracker_wire import Wire
-from waiting import wait_until
+from timeouts import wait_until
+from tracker_processes import Wire
 
 from farm.lab_client.client import LabClient
 

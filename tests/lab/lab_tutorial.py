@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from namespaces import Machine
+from network_namespaces import Machine
 from ssh_server import SSHD, keygen
-from waiting import LIMIT_S, wait_until
+from timeouts import LIMIT_S, wait_until
 
 # An account of root's, so that it may read the Python under test, wherever that is
 ACCOUNT = "{user}:x:0:0::/home/{user}:/bin/sh\n"

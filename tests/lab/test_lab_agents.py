@@ -14,18 +14,18 @@ import pytest
 from lab_agents import AgentBoard, Start, agent_boards, handed_out, session_with
 from lab_process import Board, Lab, lab
 from lossy_network import BOARD, DESK, inside, lossy_network
-from tracker_wire import REQUEST, Wire
-from waiting import LIMIT_S, wait_until
+from timeouts import LIMIT_S, wait_until
+from tracker_processes import REQUEST, Wire
 
-from farm.lab.effects import Past
 from farm.lab.entities import Rules
+from farm.lab.journal_writer import JournalWriter
 from farm.lab.lender import LabLender
 from farm.lab.scheduler import LeaseScheduler
-from farm.lab.writer import Writer
+from farm.lab.scheduler_effects import RestoredState
 from farm.lab_client.client import LabClient
 from farm.rpc.errors import RemoteError
 from farm.tracker.agent_messages import AgentHello
-from farm.tracker.scheduler import Server
+from farm.tracker.scheduler import ServerInfo
 
 QUICK = '[lab]\nheartbeat = "1s"\n'
 NOTICED_S = 30.0  # by when a frozen board is to be noticed, with the usual heartbeat
@@ -305,7 +305,7 @@ def test_a_board_behind_a_tunnel_does_not_take_the_name_of_another(served: Lab) 
 def test_a_board_that_was_started_again_takes_the_place_of_its_dead_connection() -> None:
     now: float = 0.0
     ended: list[int] = []
-    scheduler, kept = LeaseScheduler(Rules(), (), Past(), now), cast(Writer, Kept())
+    scheduler, kept = LeaseScheduler(Rules(), (), RestoredState(), now), cast(JournalWriter, Kept())
     lender = LabLender(scheduler, kept, Rules(), (), lambda: now, lambda *_: None)
 
     def hang_up(peer: int, _: str) -> None:
@@ -316,7 +316,7 @@ def test_a_board_that_was_started_again_takes_the_place_of_its_dead_connection()
     for peer, boot, port in ((1, "a", 9001), (2, "a", 9002), (3, "b", 9003)):
         lender.connect(peer, "192.168.7.7", now)
         hello = AgentHello("pi5-07", "1", boot, None)
-        lender.hello(peer, Server("server:pi5", "192.168.7.7", port), hello, now)
+        lender.hello(peer, ServerInfo("server:pi5", "192.168.7.7", port), hello, now)
     assert ended == [1]
     assert lender.address("pi5-07") == "192.168.7.7:9003"
     assert lender.address("pi5-07#2") == "192.168.7.7:9002"

@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from lab_hammering import hammer
+from lab_crash_load import hammer
 from lab_process import lab
 from postgres_server import binaries, postgres_server
 

@@ -21,10 +21,10 @@ from lab_agents import registered, uses
 from lab_door import Door, door
 from lab_process import Lab
 from onnx import TensorProto, helper, numpy_helper
-from waiting import LIMIT_S, wait_until
+from timeouts import LIMIT_S, wait_until
 
 from farm import transports
-from farm.config import load
+from farm.config import load_fleet
 from farm.errors import DeviceError, FarmError, UnavailableError, UsageError
 from farm.transports.lab import transport
 from farm.types import Device
@@ -65,7 +65,7 @@ def device(tmp_path: Path, url: str, **options: Any) -> Device:
     (tmp_path / "devices.toml").write_text(
         f'[devices.one]\nprofile = "x86"\nurl = "{url}"\noptions = {{ {words} }}\n'
     )
-    return load(tmp_path / "devices.toml").devices["one"]
+    return load_fleet(tmp_path / "devices.toml").devices["one"]
 
 
 def leases(served: Door) -> list[dict[str, Any]]:
@@ -232,11 +232,11 @@ def test_a_wait_for_a_board_ends_with_the_work_of_its_thread(served: Door, tmp_p
 
 def test_the_doctor_checks_door_server_and_board(served: Door, place: str, tmp_path: Path) -> None:
     from farm.processes.deadline import Deadline
-    from farm.transports.connectivity_checks import layers
+    from farm.transports.connectivity_checks import connection_layers
 
     def found(path: str) -> dict[str, str]:
         with contextlib.ExitStack() as stack:
-            checks = layers(device(tmp_path, f"{place}{path}"), stack, Deadline(60.0))
+            checks = connection_layers(device(tmp_path, f"{place}{path}"), stack, Deadline(60.0))
             return {layer.name: layer.check() for layer in checks}
 
     result = found("x86")

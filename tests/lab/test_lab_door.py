@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from lab_door import SETTINGS, Door, Echo, door
 from lab_process import Board
-from waiting import LIMIT_S, wait_until
+from timeouts import LIMIT_S, wait_until
 
 from farm.errors import LinkError
 from farm.lab_client.client import LabClient

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from lab_agents import AgentBoard, Start, agent_boards
 from lab_process import Lab, lab
-from waiting import LIMIT_S, wait_until
+from timeouts import LIMIT_S, wait_until
 
 from farm.lab_client.client import LabClient
 

@@ -13,7 +13,7 @@ FACTS: dict[str, Any] = {"kernel": "6.1", "memory_total_bytes": "4"}
 
 
 def check(found: Health, median_s: float = 0.010, now: float = 0.0, **facts: Any) -> CheckResult:
-    return health.judge(True, "", median_s, {**FACTS, **facts}, found, now)
+    return health.judge_check(True, "", median_s, {**FACTS, **facts}, found, now)
 
 
 def after(found: Health, *medians_s: float, now: float = 0.0) -> Health:
@@ -56,9 +56,11 @@ def test_numbers_from_before_a_change_do_not_count() -> None:
 
 def test_a_wrong_board_is_taken_out_cycled_checked_three_times_and_given_back_to_batch() -> None:
     good = after(Health(), 0.010)
-    bad = health.after_check(good, health.judge(False, "digits", 0.01, FACTS, good, 100.0), RULES)
+    bad = health.after_check(
+        good, health.judge_check(False, "digits", 0.01, FACTS, good, 100.0), RULES
+    )
     assert (bad.state, bad.why, bad.cycle_wanted) == (health.BAD, "wrong: digits", True)
-    found = health.after_cycle(bad, RULES, 200.0)
+    found = health.after_power_cycle(bad, RULES, 200.0)
     assert not found.cycle_wanted and found.due_at == 260.0
     for now, due_at in ((260.0, 560.0), (560.0, 1460.0)):
         found = after(found, 0.010, now=now)
@@ -75,11 +77,11 @@ def test_after_three_failed_recoveries_a_person_is_asked_and_nothing_is_tried_an
     for _ in range(3):
         assert found.state != health.HANDS
         found = health.after_check(found, CheckResult(1.0, health.UNREACHABLE, "no answer"), RULES)
-        found = health.after_cycle(found, RULES, 2.0) if found.cycle_wanted else found
+        found = health.after_power_cycle(found, RULES, 2.0) if found.cycle_wanted else found
     found = health.after_check(found, CheckResult(3.0, health.UNREACHABLE, "no answer"), RULES)
     assert found.state == health.HANDS and not found.cycle_wanted
     assert after(found, 0.010).state == health.HANDS
-    assert health.returned(found, 9.0).state == health.UNCHECKED
+    assert health.returned_to_service(found, 9.0).state == health.UNCHECKED
 
 
 def test_three_faults_with_two_owners_take_a_board_out_and_one_owners_do_not() -> None:
@@ -105,9 +107,11 @@ def test_a_session_that_ended_badly_asks_for_a_check_and_blames_nobody() -> None
 
 
 def test_the_power_is_cycled_so_often_at_most() -> None:
-    assert health.may_cycle((), RULES, 0.0)
-    assert not health.may_cycle((0.0,), RULES, 599.0) and health.may_cycle((0.0,), RULES, 600.0)
-    assert not health.may_cycle((0.0, 1000.0, 2000.0), RULES, 9000.0)
+    assert health.may_power_cycle((), RULES, 0.0)
+    assert not health.may_power_cycle((0.0,), RULES, 599.0) and health.may_power_cycle(
+        (0.0,), RULES, 600.0
+    )
+    assert not health.may_power_cycle((0.0, 1000.0, 2000.0), RULES, 9000.0)
 
 
 def test_health_is_read_back_as_it_was() -> None:
@@ -120,7 +124,7 @@ def test_health_is_read_back_as_it_was() -> None:
 def test_probation_ends_by_a_right_check_once_its_time_is_over_without_any_user() -> None:
     rules = dataclasses.replace(RULES, probation_s=3600.0)
     bad = health.after_check(Health(), CheckResult(0.0, health.WRONG, "digits"), rules)
-    found = health.after_cycle(bad, rules, 10.0)
+    found = health.after_power_cycle(bad, rules, 10.0)
     for _ in rules.recheck_s:
         found = health.after_check(found, check(found, now=found.due_at), rules)
     assert (found.state, found.due_at) == (health.PROBATION, found.since + 3600.0)
@@ -134,7 +138,7 @@ def test_probation_ends_by_a_right_check_once_its_time_is_over_without_any_user(
 def test_one_slow_check_of_three_does_not_fail_a_recovery() -> None:
     good = after(Health(), 0.010, 0.010, 0.010)
     bad = health.after_check(good, CheckResult(0.0, health.WRONG, "digits"), RULES)
-    cycled = health.after_cycle(bad, RULES, 10.0)
+    cycled = health.after_power_cycle(bad, RULES, 10.0)
     slow = health.after_check(cycled, check(cycled, 0.020, cycled.due_at), RULES)
     assert (slow.state, slow.failed, slow.due_at) == (health.BAD, 0, cycled.due_at)
     again = health.after_check(slow, check(slow, 0.010, slow.due_at), RULES)

@@ -12,7 +12,7 @@ from lab_agents import agent_boards
 from lab_http import Paged
 from lab_power import Powered, becomes
 from lab_process import lab
-from waiting import wait_until
+from timeouts import wait_until
 
 from farm.views.schema import schema
 

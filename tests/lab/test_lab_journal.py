@@ -15,8 +15,8 @@ from postgres_server import PostgresServer, binaries, postgres_server
 
 from farm.errors import FarmError
 from farm.lab.codec import lease_from_json, lease_to_json
-from farm.lab.entities import Caller, Lease, LeaseRequest, Rules, State
-from farm.lab.journal import Batch, Journal, Session
+from farm.lab.entities import Caller, Lease, LeaseRequest, LeaseState, Rules
+from farm.lab.journal import EndedSession, Journal, JournalBatch
 from farm.lab.scheduler import LeaseScheduler
 from farm.store import RunStore
 
@@ -49,8 +49,8 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return str(server.url)
 
 
-def kept(lab: LeaseScheduler) -> Batch:
-    batch = Batch()
+def kept(lab: LeaseScheduler) -> JournalBatch:
+    batch = JournalBatch()
     batch.add(lab.take())
     return batch
 
@@ -80,8 +80,8 @@ def test_leases_the_queue_events_and_use_are_read_back_as_they_were(place: str) 
     journal.write(kept(lab))
     past = Journal(place).open()
     assert [(one.number, one.state, one.key) for one in past.leases] == [
-        (short.number, State.ACTIVE, "key-2"),
-        (later.number, State.QUEUED, "key-3"),
+        (short.number, LeaseState.ACTIVE, "key-2"),
+        (later.number, LeaseState.QUEUED, "key-3"),
     ]
     assert past.leases == [lab.lease(short.number), lab.lease(later.number)]
     assert past.ended == [lab.lease(both.number)]
@@ -103,7 +103,7 @@ def test_the_tables_refuse_to_lend_a_board_twice_whatever_the_program_says(place
     lab.board_idle("a", "pi5", 1.0)
     first = lab.request(request_of("ann"), "key-1", 2.0)
     journal.write(kept(lab))
-    forged = Batch(leases={9: dataclasses.replace(first, number=9)})
+    forged = JournalBatch(leases={9: dataclasses.replace(first, number=9)})
     with pytest.raises(FarmError, match=r"(?i)unique"):
         journal.write(forged)
     assert [one.number for one in Journal(place).open().leases] == [first.number], (
@@ -123,7 +123,7 @@ def test_a_batch_that_is_written_again_changes_nothing(place: str) -> None:
     lab.board_idle("a", "pi5", 1.0)
     lab.request(request_of("ann"), "key-1", 2.0)
     batch = kept(lab)
-    batch.sessions.append(Session("a", "pi5", "ann", 1.0, 2.0, 1))
+    batch.sessions.append(EndedSession("a", "pi5", "ann", 1.0, 2.0, 1))
     journal.write(batch)
     journal.write(batch)
     assert len(journal.events(0, 100)) == 3
@@ -132,9 +132,9 @@ def test_a_batch_that_is_written_again_changes_nothing(place: str) -> None:
 def test_a_server_whose_record_was_taken_over_can_write_no_more(place: str) -> None:
     older, newer = Journal(place), Journal(place)
     older.open(), newer.open()
-    newer.write(Batch(kinds=["pi4"]))
+    newer.write(JournalBatch(kinds=["pi4"]))
     with pytest.raises(FarmError, match="another lab server has taken over"):
-        older.write(Batch(kinds=["pi5"]))
+        older.write(JournalBatch(kinds=["pi5"]))
     assert Journal(place).open().kinds == ["pi4"]
 
 

@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 from lab_process import Board, lab
-from waiting import wait_until
+from timeouts import wait_until
 
 from farm.errors import ConfigError
 from farm.lab.care.notices import FLAPPING_S, Notifier
-from farm.lab.effects import Effects, Past
-from farm.lab.entities import Event, KnownBoard, Lease, LeaseRequest, NoticeWays, Rules, State
-from farm.lab.inventory import read_settings
-from farm.lab.journal import Batch, Journal, Session
+from farm.lab.entities import Event, KnownBoard, Lease, LeaseRequest, LeaseState, NoticeWays, Rules
+from farm.lab.journal import EndedSession, Journal, JournalBatch
+from farm.lab.lab_toml import read_settings
 from farm.lab.scheduler import LeaseScheduler
+from farm.lab.scheduler_effects import RestoredState, SchedulerEffects
 
 DAY_S = 86400.0
 # A command that adds what it was told to a file.
@@ -172,24 +172,26 @@ def test_what_is_old_is_removed_and_numbers_are_not_used_again(tmp_path: Path) -
     request = LeaseRequest("ann", "pi5", 60.0)
 
     def lease(number: int, at: float, ended_at: float | None) -> Lease:
-        state = State.RELEASED if ended_at else State.ACTIVE
+        state = LeaseState.RELEASED if ended_at else LeaseState.ACTIVE
         return Lease(
             number, request, f"k{number}", at, state, at, at + 60, ended_at, boards=(f"b{number}",)
         )
 
-    effects = Effects(
+    effects = SchedulerEffects(
         {n: lease(n, n * DAY_S, n * DAY_S + 60.0 if n != 2 else None) for n in range(1, 8)},
         [Event(n, n * DAY_S, "board-came", board="b") for n in range(1, 8)],
     )
-    batch = Batch()
+    batch = JournalBatch()
     batch.add(effects)
-    batch.sessions += [Session("b", "pi5", "ann", n * DAY_S, n * DAY_S + 1) for n in range(1, 8)]
+    batch.sessions += [
+        EndedSession("b", "pi5", "ann", n * DAY_S, n * DAY_S + 1) for n in range(1, 8)
+    ]
     journal.write(batch)
     removed = 0
     while count := journal.prune(5.5 * DAY_S):
         removed += count
     assert removed == 4 + 5 + 5, "five of each, but for the lease that goes on"
-    past: Past = Journal(tmp_path / "lab.sqlite").open()
+    past: RestoredState = Journal(tmp_path / "lab.sqlite").open()
     assert [one.number for one in past.leases] == [2]
     assert [one.number for one in past.ended] == [6, 7]
     assert (past.next_lease, past.next_event) == (8, 8)

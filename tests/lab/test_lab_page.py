@@ -14,18 +14,18 @@ from typing import Any
 import pytest
 from lab_http import Paged, paged
 from lab_process import Board
-from tracker_wire import PENDING, REQUEST, Wire
-from waiting import wait_until
+from timeouts import wait_until
+from tracker_processes import PENDING, REQUEST, Wire
 
-from farm.lab.journal import Stretch
-from farm.lab_page.gantt import day
-from farm.lab_page.history import sparks, uses
+from farm.lab.journal import BoardUse
+from farm.lab_page.gantt import gantt_rows
+from farm.lab_page.history import hourly_use, use_by_owner
 from farm.processes import subprocesses
 
 DESK, PHONE = {"width": 1400, "height": 1000}, {"width": 360, "height": 740}
 BOARDS, KINDS, LEASES, WAITING = 1000, 10, 50, 5
 NASTY = '<img src=x onerror="document.title=1">\x1b[31m\u202e{{7*7}}'
-CHROMIUM = subprocesses.find("chromium", "chromium-browser", "google-chrome")
+CHROMIUM = subprocesses.find_program("chromium", "chromium-browser", "google-chrome")
 in_browser = pytest.mark.skipif(
     CHROMIUM is None, reason="there is no Chromium: apt-get install chromium"
 )
@@ -338,8 +338,8 @@ def test_the_numbers_count_boards_leases_and_the_queue(small: Paged) -> None:
         assert line in text.splitlines(), text
 
 
-def stretch(board: str, owner: str, since: float, until: float | None) -> Stretch:
-    return Stretch(board, "pi5", owner, since, until, 1)
+def stretch(board: str, owner: str, since: float, until: float | None) -> BoardUse:
+    return BoardUse(board, "pi5", owner, since, until, 1)
 
 
 def test_a_day_has_a_bar_for_each_stretch_within_it() -> None:
@@ -349,7 +349,7 @@ def test_a_day_has_a_bar_for_each_stretch_within_it() -> None:
         stretch("a", "bob", now - hour, None),
         stretch("b", "bob", 0, hour),
     ]
-    [row] = day(found, now - 24 * hour, now)
+    [row] = gantt_rows(found, now - 24 * hour, now)
     assert (row.board, row.used_s) == ("a", 2 * hour)
     assert [(one.at, one.width, one.stretch.owner) for one in row.bars] == [
         (0, 60, "eve"),
@@ -360,7 +360,7 @@ def test_a_day_has_a_bar_for_each_stretch_within_it() -> None:
 
 def test_a_bar_of_a_moment_can_be_seen_and_stays_within_the_day() -> None:
     now = 100 * 3600.0
-    [row] = day([stretch("a", "bob", now - 1, None)], now - 24 * 3600, now)
+    [row] = gantt_rows([stretch("a", "bob", now - 1, None)], now - 24 * 3600, now)
     assert row.bars[0].width >= 5 and row.bars[0].at + row.bars[0].width <= 1440
     assert row.used_s == 1
 
@@ -372,9 +372,10 @@ def test_the_hours_of_a_board_say_how_much_of_each_it_was_used() -> None:
         stretch("a", "bob", now - 40 * hour, now - 23.5 * hour),
         stretch("b", "bob", 0, 1),
     ]
-    assert sparks(found[:2], now) == {"a": "4" + 21 * "0" + "99"}
+    assert hourly_use(found[:2], now) == {"a": "4" + 21 * "0" + "99"}
     assert [
-        (one.owner, one.board_s, one.leases) for one in uses(found[:2], now - 24 * hour, now)
+        (one.owner, one.board_s, one.leases)
+        for one in use_by_owner(found[:2], now - 24 * hour, now)
     ] == [("bob", 2.5 * hour, 1)]
 
 

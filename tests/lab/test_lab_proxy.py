@@ -18,18 +18,18 @@ from typing import Any
 
 import hostile_board
 import pytest
-import tvm_clients
+import tvm_tracker_clients
 from lab_door import Door, Echo, door
 from lab_process import Board
-from tracker_wire import REQUEST, Wire, tvm_server
-from waiting import LIMIT_S, wait_until
+from timeouts import LIMIT_S, wait_until
+from tracker_processes import REQUEST, Wire, tvm_server
 
 from farm.errors import LinkError
 from farm.lab.relay.sessions import KindSessions, LeaseSessions, SessionBoards
-from farm.lab.relay.tracker import Relay
-from farm.lab_client.leasing import Wanted
+from farm.lab.relay.tracker import LeaseRelay
+from farm.lab_client.leasing import WantedBoards
 from farm.rpc.handshake import MAGIC, MISMATCH, client_greeting
-from farm.transports.lab.ways import at_door
+from farm.transports.lab.reach_lab import reach_lab_at_door
 
 WORD = struct.Struct("<i")
 
@@ -97,7 +97,7 @@ def through(request: pytest.FixtureRequest, served: Door) -> Iterator[Callable[[
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout.splitlines()[-1])
 
-    program = [sys.executable, tvm_clients.__file__]
+    program = [sys.executable, tvm_tracker_clients.__file__]
     if request.param == "run":
         shell = f'exec {" ".join(program)} "$TVM_TRACKER_PORT" "$0"'
         farm = [sys.executable, "-m", "farm", "lab", "run", "x86", "--", "sh", "-c", shell]
@@ -204,7 +204,7 @@ def test_a_lab_of_many_boards_needs_more_than_one_connection(served: Door) -> No
     """sshd lets each have ten channels."""
     boards = [Echo(served.lab, "many") for _ in range(12)]
     said: list[str] = []
-    with at_door(url(served)) as lab, contextlib.ExitStack() as stack:
+    with reach_lab_at_door(url(served)) as lab, contextlib.ExitStack() as stack:
         with lab.client() as client:
             lease = client.ask("request", kind="many", for_s=60.0, count=12)["lease"]["lease"]
         sessions = [stack.enter_context(lab.session(lease, 30.0)) for _ in boards]
@@ -232,7 +232,7 @@ print(remote.get_function("runtime.config_threadpool"))
 def test_a_board_runs_no_program_of_its_own_in_tvms_client(served: Door, tmp_path: Path) -> None:
     """TVM's client carries out what a board asks for: only answers may reach it."""
     marker, said = tmp_path / "ran", list[str]()
-    with socket.create_server(("127.0.0.1", 0)) as listener, at_door(url(served)) as lab:
+    with socket.create_server(("127.0.0.1", 0)) as listener, reach_lab_at_door(url(served)) as lab:
 
         def accept() -> None:
             with contextlib.suppress(OSError):
@@ -245,8 +245,8 @@ def test_a_board_runs_no_program_of_its_own_in_tvms_client(served: Door, tmp_pat
 
         threading.Thread(target=accept, daemon=True).start()
         board = Board(served.lab.port, "evil", listener.getsockname()[1])
-        source = KindSessions(lab, lambda kind: Wanted(kind, for_s=60.0), lambda _: None)
-        with SessionBoards(source, said.append) as boards, Relay(boards, 0) as relay:
+        source = KindSessions(lab, lambda kind: WantedBoards(kind, for_s=60.0), lambda _: None)
+        with SessionBoards(source, said.append) as boards, LeaseRelay(boards, 0) as relay:
             command = [sys.executable, "-c", CLIENT, str(relay.port)]
             with subprocess.Popen(command) as client:  # it would ask again and again
                 try:
@@ -263,7 +263,7 @@ def test_a_board_runs_no_program_of_its_own_in_tvms_client(served: Door, tmp_pat
 
 def test_a_connection_that_was_cut_is_made_again(served: Door) -> None:
     """A laptop changes its network."""
-    with at_door(url(served)) as lab:
+    with reach_lab_at_door(url(served)) as lab:
         with lab.client() as client:
             lease = client.ask("request", kind="x86", for_s=60.0)["lease"]["lease"]
         for pid in served.sshd.connections():

@@ -17,8 +17,8 @@ import jsonschema
 import pytest
 from lab_http import Events, Paged, paged
 from lab_process import Board
-from tracker_wire import PUT, Wire
-from waiting import wait_until
+from timeouts import wait_until
+from tracker_processes import PUT, Wire
 
 from farm.errors import UsageError
 from farm.lab_page.server import MOST_CONNECTIONS

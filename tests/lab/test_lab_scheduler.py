@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from farm.errors import DeviceError, FarmError, UsageError
-from farm.lab.durations import duration, parse_duration
-from farm.lab.effects import Past
+from farm.lab.durations import format_duration, parse_duration
 from farm.lab.entities import (
     RANKS,
     Caller,
@@ -21,11 +20,12 @@ from farm.lab.entities import (
     Lease,
     LeaseClass,
     LeaseRequest,
+    LeaseState,
     Rules,
-    State,
 )
-from farm.lab.order import surely_by
+from farm.lab.queue_order import guaranteed_start
 from farm.lab.scheduler import LeaseScheduler
+from farm.lab.scheduler_effects import RestoredState
 
 LONGEST_S = 3600.0
 RULES = Rules(
@@ -75,7 +75,7 @@ class AgainstLists(RuleBasedStateMachine):
         effects = self.lab.take()
         taken = {board for lease in self.live.values() for board in lease.boards}
         for lease in (*effects.ended, *effects.granted):
-            if lease.state is State.ACTIVE:
+            if lease.state is LeaseState.ACTIVE:
                 assert lease.number in self.asked and lease.number not in self.gone
                 assert not taken & set(lease.boards), "a board is lent twice"
                 assert set(lease.boards) <= self.idle, (
@@ -125,8 +125,8 @@ class AgainstLists(RuleBasedStateMachine):
         lease = data.draw(st.sampled_from(self.lab.leases()))
         if owner == lease.request.owner and not lease.request.implicit:
             assert self.lab.end(lease.number, Caller(owner), self.now).state in (
-                State.RELEASED,
-                State.CANCELLED,
+                LeaseState.RELEASED,
+                LeaseState.CANCELLED,
             )
         else:
             with pytest.raises(FarmError):
@@ -163,7 +163,7 @@ class AgainstLists(RuleBasedStateMachine):
     def nothing_is_lost_and_nothing_lasts_too_long(self) -> None:
         known = {lease.number for lease in self.lab.leases()}
         assert known == self.asked - self.gone
-        assert {one.number for one in self.lab.leases() if one.state is State.ACTIVE} == set(
+        assert {one.number for one in self.lab.leases() if one.state is LeaseState.ACTIVE} == set(
             self.live
         )
         for lease in self.live.values():
@@ -173,7 +173,7 @@ class AgainstLists(RuleBasedStateMachine):
 
     @invariant()
     def who_has_aged_is_served_in_the_order_of_asking(self) -> None:
-        waiting = [lease for lease in self.lab.leases() if lease.state is State.QUEUED]
+        waiting = [lease for lease in self.lab.leases() if lease.state is LeaseState.QUEUED]
         for lease in waiting:
             if self.now - lease.asked_at < BOUND_S:
                 continue
@@ -190,7 +190,7 @@ class AgainstLists(RuleBasedStateMachine):
             waiting = [
                 lease
                 for lease in self.lab.leases()
-                if lease.state is State.QUEUED and lease.request.kind == kind
+                if lease.state is LeaseState.QUEUED and lease.request.kind == kind
             ]
             if waiting and all(lease.request.count == 1 for lease in waiting):
                 assert self.lab.counts(kind)[0] == 0
@@ -205,14 +205,14 @@ def test_nobody_waits_beyond_the_aging_bound_beside_a_stream_of_others() -> None
     current = ask(lab, "eve", for_s=300.0)
     batch = ask(lab, "bob", 1.0, rank="batch", for_s=300.0)
     now = 1.0
-    while lab.lease(batch.number).state is State.QUEUED:
+    while lab.lease(batch.number).state is LeaseState.QUEUED:
         now += 300.0
         ask(
             lab, f"person-{now}", now, for_s=300.0
         )  # each new to the lab, interactive, and without any use
         lab.tick(now)
         assert now < BOUND_S + 2 * 300.0
-    assert lab.lease(current.number).state is State.EXPIRED
+    assert lab.lease(current.number).state is LeaseState.EXPIRED
 
 
 def test_the_order_is_by_class_then_by_use_over_share_then_by_age() -> None:
@@ -221,14 +221,14 @@ def test_the_order_is_by_class_then_by_use_over_share_then_by_age() -> None:
     for number, (owner, for_s) in enumerate([("ann", 300.0), ("bob", 600.0)]):
         lease = ask(lab, owner, number * 1000.0, for_s=for_s)
         lab.tick(number * 1000.0 + for_s)
-        assert lab.lease(lease.number).state is State.EXPIRED
+        assert lab.lease(lease.number).state is LeaseState.EXPIRED
     holder = ask(lab, "eve", 2000.0, for_s=300.0)
     batch = ask(lab, "new", 2001.0, rank="batch")
     ann, bob, again = (ask(lab, owner, 2002.0) for owner in ("ann", "bob", "bob"))
     places = [lab.prospect(lab.lease(one.number), 2003.0).place for one in (bob, again, ann, batch)]
     assert places == [1, 2, 3, 4], "bob has used twice as much as ann, and has four times her share"
     lab.end(holder.number, Caller("eve"), 2004.0)
-    assert lab.lease(bob.number).state is State.ACTIVE
+    assert lab.lease(bob.number).state is LeaseState.ACTIVE
 
 
 def test_a_waiting_lease_says_its_place_its_reason_and_when() -> None:
@@ -258,13 +258,13 @@ def test_a_lease_of_several_boards_gathers_them_and_lets_others_by_after_a_time(
     single = ask(lab, "eve", 2.0, for_s=30.0, rank="batch")
     lab.tick(100.0)
     assert (
-        lab.lease(single.number).state is State.QUEUED
+        lab.lease(single.number).state is LeaseState.QUEUED
         and lab.prospect(both, 100.0).reason == "1 of 2 gathered"
     )
     lab.tick(1.0 + RULES.gather_s)
-    assert lab.lease(single.number).state is State.ACTIVE
+    assert lab.lease(single.number).state is LeaseState.ACTIVE
     lab.tick(500.0)
-    assert lab.lease(both.number).state is State.ACTIVE
+    assert lab.lease(both.number).state is LeaseState.ACTIVE
 
 
 def test_a_lease_without_its_heartbeat_is_abandoned_and_its_board_is_lent_on() -> None:
@@ -273,10 +273,10 @@ def test_a_lease_without_its_heartbeat_is_abandoned_and_its_board_is_lent_on() -
     next_one = ask(lab, "bob", 1.0)
     lab.heartbeat(lease.number, Caller("ann"), 50.0)
     lab.tick(109.0)
-    assert lab.lease(lease.number).state is State.ACTIVE
+    assert lab.lease(lease.number).state is LeaseState.ACTIVE
     lab.tick(111.0)
     ended = lab.lease(lease.number)
-    assert (ended.state, ended.why) == (State.ABANDONED, "no heartbeat for 60 s")
+    assert (ended.state, ended.why) == (LeaseState.ABANDONED, "no heartbeat for 60 s")
     assert lab.lease(next_one.number).boards == ("a1",)
     with pytest.raises(DeviceError, match="abandoned"):
         lab.heartbeat(lease.number, Caller("ann"), 112.0)
@@ -289,9 +289,9 @@ def test_a_lease_that_is_kept_needs_no_heartbeat_any_more() -> None:
         lab.keep(lease.number, Caller("bob"), 1.0)
     lab.keep(lease.number, Caller("ann"), 50.0)
     lab.tick(2999.0)
-    assert lab.lease(lease.number).state is State.ACTIVE
+    assert lab.lease(lease.number).state is LeaseState.ACTIVE
     lab.tick(3000.0)
-    assert lab.lease(lease.number).state is State.EXPIRED
+    assert lab.lease(lease.number).state is LeaseState.EXPIRED
 
 
 def test_an_extension_goes_to_the_end_of_the_class_and_not_beyond() -> None:
@@ -314,7 +314,7 @@ def test_a_stranger_can_neither_end_nor_prolong_a_lease_and_an_administrator_rev
     with pytest.raises(UsageError, match="is not yours"):
         lab.extend(lease.number, Caller("root", admin=True), 1.0, 1.0)
     revoked = lab.end(lease.number, Caller("root", admin=True), 2.0, "a new fan")
-    assert (revoked.state, revoked.why) == (State.REVOKED, "a new fan")
+    assert (revoked.state, revoked.why) == (LeaseState.REVOKED, "a new fan")
 
 
 @pytest.mark.parametrize(
@@ -344,7 +344,7 @@ def test_a_lab_that_starts_again_goes_on_with_its_leases_and_its_queue() -> None
     lab = scheduler("a1")
     active, waiting = ask(lab, "ann", for_s=100.0), ask(lab, "bob", 1.0)
     later = ask(lab, "eve", 2.0)
-    past = Past(
+    past = RestoredState(
         [lab.lease(one.number) for one in (active, waiting, later)],
         (),
         ["a"],
@@ -360,7 +360,7 @@ def test_a_lab_that_starts_again_goes_on_with_its_leases_and_its_queue() -> None
         2,
     ]
     again.tick(100.0)
-    assert again.lease(waiting.number).state is State.ACTIVE
+    assert again.lease(waiting.number).state is LeaseState.ACTIVE
     assert ask(again, "ann", 101.0).number == 4
     assert again.take().events[0].number == 9
 
@@ -369,9 +369,9 @@ def test_an_implicit_lease_lasts_until_its_board_offers_itself_again() -> None:
     lab = scheduler("a1")
     lease = ask(lab, "10.0.0.1", implicit=True)
     waiting = ask(lab, "ann", 1.0)
-    assert lease.state is State.ACTIVE and lab.counts("a") == (0, 1)
+    assert lease.state is LeaseState.ACTIVE and lab.counts("a") == (0, 1)
     lab.tick(99999.0)
-    assert lab.lease(lease.number).state is State.ACTIVE, (
+    assert lab.lease(lease.number).state is LeaseState.ACTIVE, (
         "its session may last; only the board knows"
     )
     lab.board_idle("a1", "a", 100000.0)
@@ -402,7 +402,7 @@ def test_a_board_of_the_inventory_is_shown_before_it_has_connected() -> None:
 )
 def test_a_duration_is_read_and_shown(text: str, seconds: float) -> None:
     assert parse_duration(text) == seconds
-    assert parse_duration(duration(seconds)) == seconds
+    assert parse_duration(format_duration(seconds)) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "h", "5", "-5m", "1m1h", "0s", "1.5h", "9" * 5000 + "s"])
@@ -416,8 +416,10 @@ def test_boards_that_a_lease_ahead_gathers_are_free_when_the_last_of_them_is() -
         return Lease(number, LeaseRequest("ann", "a", 50.0, count=count), "key", 0.0)
 
     pair, one, many = waiting(1, 2), waiting(2, 1), waiting(3, 5)
-    assert surely_by([], pair, [100.0, 200.0]) == 200.0
-    assert surely_by([pair], one, [100.0, 200.0]) == 250.0
-    assert surely_by([pair], one, [100.0, 200.0, 220.0]) == 220.0
-    assert surely_by([many], one, [100.0, 200.0]) == 100.0, "one that can never be had takes none"
-    assert surely_by([], many, [100.0, 200.0]) is None
+    assert guaranteed_start([], pair, [100.0, 200.0]) == 200.0
+    assert guaranteed_start([pair], one, [100.0, 200.0]) == 250.0
+    assert guaranteed_start([pair], one, [100.0, 200.0, 220.0]) == 220.0
+    assert guaranteed_start([many], one, [100.0, 200.0]) == 100.0, (
+        "one that can never be had takes none"
+    )
+    assert guaranteed_start([], many, [100.0, 200.0]) is None

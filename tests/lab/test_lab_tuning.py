@@ -15,7 +15,7 @@ import pytest
 from lab_agents import registered, uses
 from lab_door import Door, door
 from onnx_models import graph, node, save
-from waiting import LIMIT_S, wait_until
+from timeouts import LIMIT_S, wait_until
 
 MINUTES = 0.15
 

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 from lab_tutorial import Host, host
-from namespaces import machines
+from network_namespaces import machines
 from ssh_server import keygen
 from systemd_board import SystemdBoard, systemd_board
-from waiting import wait_until
+from timeouts import wait_until
 
 PAGE = Path(__file__).parents[2] / "docs" / "tutorials" / "lab.md"
 CACHE = os.environ.get("FARM_CACHE") or str(Path.home() / ".cache" / "farm")  # has the agent

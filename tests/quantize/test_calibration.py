@@ -11,18 +11,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from host_profile import HOST
 from onnx_models import graph, node, save
 from qdq_models import residual_network
 from sklearn.datasets import load_digits
-from this_machine import HOST
 
 from farm import importers, quantize, zoo
+from farm.checked_import import import_model
 from farm.compiler import host_run
 from farm.errors import ModelError
-from farm.prepare import import_model
 from farm.quantize import calibration, recipe
-from farm.quantize.ranges import scale_of
-from farm.quantize.report import report
+from farm.quantize.ranges import scale_and_zero_point
+from farm.quantize.report import compare_with_float
 from farm.types import Model, Quantize
 
 MOBILE = Path(__file__).parent.parent / "data" / "mobile-digits.onnx"  # tools/train-digits --mobile
@@ -61,17 +61,17 @@ def test_int8_is_as_accurate_as_float_by_every_calibration_and_weight_scale(
 ):
     imported = importers.load(Model("net", source), tmp_path)
     floating = calibration.fold_float_model(imported, "net")
-    before = correct(host_run.built(floating.module, [], HOST), samples)
+    before = correct(host_run.compile_for_host(floating.module, [], HOST), samples)
     seen = calibration.observe_ranges(
         floating, lambda: training_images, len(training_images), HOST, silent, spread=True
     )
     for method in CALIBRATIONS:
-        scales = [scale_of(one, Quantize(method)) for one in seen]
+        scales = [scale_and_zero_point(one, Quantize(method)) for one in seen]
         for weight_scale in ("max", "power2"):
-            module, weights = calibration.quantized(
+            module, weights = calibration.quantize_module(
                 floating, scales, Quantize(method, weight_scale)
             )
-            after = correct(host_run.built(module, weights, HOST), samples)
+            after = correct(host_run.compile_for_host(module, weights, HOST), samples)
             assert 100 * (before - after) / len(samples[1]) <= POINTS, (
                 method,
                 weight_scale,
@@ -101,8 +101,8 @@ def made(tmp_path_factory):
 def test_a_recipe_on_disk_is_the_same_model(made, tmp_path):
     _, floating, found = made
     file = tmp_path / "digits.int8"
-    recipe.write(file, found)
-    read = recipe.read(file)
+    recipe.write_recipe(file, found)
+    read = recipe.read_recipe(file)
     assert (read.names, read.scales, read.settings, read.source) == (
         found.names,
         found.scales,
@@ -112,7 +112,7 @@ def test_a_recipe_on_disk_is_the_same_model(made, tmp_path):
     loaded = import_model(Model("digits", str(file)), tmp_path, HOST, silent)
     direct = quantize.apply_recipe(floating, found, "digits")
     [one], [other] = (
-        host_run.built(each.module, each.weights, HOST)([each.example["image"]])
+        host_run.compile_for_host(each.module, each.weights, HOST)([each.example["image"]])
         for each in (loaded, direct)
     )
     assert one.tobytes() == other.tobytes()
@@ -128,12 +128,12 @@ def test_a_recipe_is_found_through_links_and_where_both_were_moved(made, tmp_pat
     source = tmp_path / "a" / "digits.onnx"
     source.write_bytes(Path(found.source).read_bytes())
     (tmp_path / "link").symlink_to(deep)
-    recipe.write(tmp_path / "link" / "d.int8", replace(found, source=str(source)))
+    recipe.write_recipe(tmp_path / "link" / "d.int8", replace(found, source=str(source)))
     (tmp_path / "alias.int8").symlink_to(deep / "d.int8")
     for path in (deep / "d.int8", tmp_path / "link" / "d.int8", tmp_path / "alias.int8"):
-        assert recipe.read(path).source == str(source.resolve())
+        assert recipe.read_recipe(path).source == str(source.resolve())
     (tmp_path / "a").rename(tmp_path / "moved")
-    assert recipe.read(tmp_path / "moved" / "b" / "c" / "d.int8").source == str(
+    assert recipe.read_recipe(tmp_path / "moved" / "b" / "c" / "d.int8").source == str(
         (tmp_path / "moved" / "digits.onnx").resolve()
     )
 
@@ -153,10 +153,10 @@ def test_a_recipe_of_an_open_batch_takes_any(tmp_path):
         calibration_data=tmp_path / "data.npz",
     )
     floating = calibration.fold_float_model(importers.load(model, tmp_path), "open")
-    recipe.write(tmp_path / "open.int8", quantize.make_recipe(model, floating, HOST, silent))
+    recipe.write_recipe(tmp_path / "open.int8", quantize.make_recipe(model, floating, HOST, silent))
     loaded = import_model(Model("open", str(tmp_path / "open.int8")), tmp_path, HOST, silent)
     assert [(spec.shape, spec.open) for spec in loaded.inputs] == [((1, 8), True)]
-    run = host_run.built(loaded.module, loaded.weights, HOST)
+    run = host_run.compile_for_host(loaded.module, loaded.weights, HOST)
     rows = numbers.uniform(-0.9, 0.9, (5, 8)).astype(np.float32)
     [together] = run([rows])
     np.testing.assert_array_equal(together, np.concatenate([run([row[None]])[0] for row in rows]))
@@ -170,10 +170,10 @@ def test_a_recipe_of_an_open_batch_takes_any(tmp_path):
 
 def test_the_model_is_built_once_for_calibration_and_report(asked, tmp_path, monkeypatch):
     built = []
-    right = host_run.built
+    right = host_run.compile_for_host
     monkeypatch.setattr(
         host_run,
-        "built",
+        "compile_for_host",
         lambda module, *more: (
             built.append(
                 len(module["main"].ret_ty.fields) if hasattr(module["main"].ret_ty, "fields") else 1
@@ -183,7 +183,9 @@ def test_the_model_is_built_once_for_calibration_and_report(asked, tmp_path, mon
     )
     floating = calibration.fold_float_model(importers.load(asked, tmp_path), "digits")
     found = quantize.make_recipe(asked, floating, HOST, silent)
-    assert len(report(asked, floating, found, HOST, silent).layers) == len(floating.points)
+    assert len(compare_with_float(asked, floating, found, HOST, silent).layers) == len(
+        floating.points
+    )
     observing = len(floating.points) + 1
     assert sorted(built) == [
         1,
@@ -195,7 +197,7 @@ def test_the_model_is_built_once_for_calibration_and_report(asked, tmp_path, mon
 
 def test_the_report_names_the_worst_layers_first_and_counts_right_answers(made):
     model, floating, found = made
-    said = report(model, floating, found, HOST, silent)
+    said = compare_with_float(model, floating, found, HOST, silent)
     ratios = [layer.snr_db for layer in said.layers]
     assert len(ratios) == len(found.names) and ratios == sorted(ratios) and 10 < ratios[0] < 60
     assert {layer.index for layer in said.layers} == set(range(len(ratios)))
@@ -225,7 +227,7 @@ def test_a_recipe_no_longer_fits_another_float_model(made, tmp_path):
         {"w": np.eye(4, dtype=np.float32)},
     )
     source = str(save(tmp_path / "other.onnx", body))
-    recipe.write(tmp_path / "digits.int8", replace(found, source=source))
+    recipe.write_recipe(tmp_path / "digits.int8", replace(found, source=source))
     with pytest.raises(ModelError, match="no longer fits its float model"):
         import_model(Model("digits", str(tmp_path / "digits.int8")), tmp_path, HOST, silent)
 
@@ -241,12 +243,12 @@ def test_a_file_that_is_no_recipe_is_refused(content, tmp_path):
 
 
 def test_an_example_that_is_damaged_is_refused(made, tmp_path):
-    recipe.write(tmp_path / "x.int8", made[2])
+    recipe.write_recipe(tmp_path / "x.int8", made[2])
     content = json.loads((tmp_path / "x.int8").read_text())
     for damaged in ("!", "AAAA", content["example"][:100]):
         (tmp_path / "x.int8").write_text(json.dumps({**content, "example": damaged}))
         with pytest.raises(ModelError, match="no quantized model"):
-            recipe.read(tmp_path / "x.int8")
+            recipe.read_recipe(tmp_path / "x.int8")
 
 
 def test_a_quantized_model_is_not_quantized_again(asked, tmp_path):
@@ -293,7 +295,7 @@ def test_unlabelled_data_calibrate_and_the_report_says_why_there_is_no_accuracy(
     np.savez(
         tmp_path / "plain.npz", inputs=np.random.default_rng(1).random((8, 1, 8, 8), np.float32)
     )
-    said = report(
+    said = compare_with_float(
         replace(asked, dataset=None, calibration_data=tmp_path / "plain.npz"),
         floating,
         found,

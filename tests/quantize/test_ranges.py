@@ -11,7 +11,7 @@ from farm.quantize.ranges import (
     divergence_bound,
     percentile_bound,
     quantized_weight,
-    scale_of,
+    scale_and_zero_point,
     weight_scales,
 )
 from farm.types import Quantize
@@ -75,15 +75,17 @@ def test_zero_is_one_of_the_integers_whatever_the_range(calibration):
         np.linspace(-1, 3, 99),
         np.zeros(9),
     ):
-        scale, zero = scale_of(seen(values.astype(np.float32)), settings)
+        scale, zero = scale_and_zero_point(seen(values.astype(np.float32)), settings)
         assert 0 <= zero <= 255 and scale > 0 and isinstance(zero, int)
-    positive, _ = scale_of(seen(np.linspace(0, 5, 99, dtype=np.float32)), Quantize("minmax"))
+    positive, _ = scale_and_zero_point(
+        seen(np.linspace(0, 5, 99, dtype=np.float32)), Quantize("minmax")
+    )
     assert positive == pytest.approx(5 / 255)
 
 
 def test_the_global_scale_is_the_same_for_every_tensor():
     found = [
-        scale_of(seen(values.astype(np.float32)), Quantize("global_scale"))
+        scale_and_zero_point(seen(values.astype(np.float32)), Quantize("global_scale"))
         for values in (np.linspace(0, 1, 9), np.linspace(-9, 1, 9))
     ]
     assert found == [(8.0 / 128, 0), (8.0 / 128, 128)]

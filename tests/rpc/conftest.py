@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from rpc_sessions import ServingAgent
-from waiting import wait_until
+from timeouts import wait_until
 
 from farm.processes import subprocesses
 
@@ -27,19 +27,19 @@ def agent(agents: Callable[[str], Path], tmp_path: Path) -> Iterator[ServingAgen
         "--key",
         "board",
     ]
-    child = subprocesses.start(command, log=tmp_path / "log")
+    child = subprocesses.start_program(command, log=tmp_path / "log")
     try:
         wait_until(lambda: file.exists() or child.poll() is not None, "the agent opens its port")
         yield ServingAgent(child, int(file.read_text()))
     finally:
-        subprocesses.end(child, grace_s=5)
+        subprocesses.end_program(child, grace_s=5)
 
 
 @pytest.fixture(scope="session")
 def tvm_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     """The port of a server of TVM's, with the functions of tvm_echo_server."""
     log = tmp_path_factory.mktemp("tvm-server") / "log"
-    child = subprocesses.start(
+    child = subprocesses.start_program(
         [sys.executable, str(Path(__file__).with_name("tvm_echo_server.py"))], log=log
     )
     try:
@@ -50,4 +50,4 @@ def tvm_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
         assert found is not True, log.read_text()
         yield int(found[1])
     finally:
-        subprocesses.end(child, grace_s=1)
+        subprocesses.end_program(child, grace_s=1)

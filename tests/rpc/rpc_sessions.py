@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from subprocess import Popen
 from typing import Any
 
-from waiting import LIMIT_S
+from timeouts import LIMIT_S
 
 from farm.processes import subprocesses
 from farm.processes.deadline import Deadline
 from farm.rpc.connection import connect
 from farm.rpc.handshake import MAGIC
-from farm.rpc.opening import open_session
 from farm.rpc.session import Session
+from farm.rpc.session_opening import open_session
 
 HOST = "127.0.0.1"
 OPENED = struct.pack("<Qiii", 12, 4, 1, 0)
@@ -32,7 +32,7 @@ class ServingAgent:
     port: int
 
     def end(self) -> None:
-        subprocesses.end(self.child, grace_s=5)
+        subprocesses.end_program(self.child, grace_s=5)
 
 
 def soon() -> Deadline:

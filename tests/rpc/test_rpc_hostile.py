@@ -12,17 +12,17 @@ from collections.abc import Callable
 
 import hostile_board
 import pytest
-from rpc_fuzzing import answered
+from rpc_session_fuzzing import answered
 from rpc_sessions import HOST, OPENED, greet, request, run, served, session, soon
-from waiting import LIMIT_S
+from timeouts import LIMIT_S
 
 from farm.errors import DeadlineError, FarmError, LinkError
 from farm.processes.deadline import Deadline
 from farm.rpc.connection import connect
 from farm.rpc.errors import ProtocolError, VersionError
 from farm.rpc.handshake import MAGIC, MISMATCH, HandshakeError
-from farm.rpc.opening import open_session
 from farm.rpc.session import Session
+from farm.rpc.session_opening import open_session
 from farm.rpc.values import CPU, DataType, RemoteObject, RemoteTensor
 
 FUNCTION = RemoteObject(68, 4096)

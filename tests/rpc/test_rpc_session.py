@@ -9,17 +9,17 @@ import struct
 from importlib import metadata
 
 import pytest
-from recorded_servers import FOLDER, Seen, expected, kept, replay, visit
+from recorded_tvm_sessions import FOLDER, Seen, expected, kept, replay, visit
 from rpc_sessions import HOST, ServingAgent, run, served, session, soon
-from waiting import LIMIT_S
+from timeouts import LIMIT_S
 
 from farm.errors import DeadlineError, LinkError
 from farm.processes.deadline import Deadline
 from farm.rpc.connection import connect
 from farm.rpc.errors import ProtocolError, RemoteError
 from farm.rpc.handshake import HandshakeError
-from farm.rpc.opening import open_session
 from farm.rpc.session import Session
+from farm.rpc.session_opening import open_session
 from farm.rpc.values import CPU, DataType, Pointer, RemoteDevice, RemoteObject, RemoteTensor
 from farm.transports.agent import version as agent_version
 
@@ -262,8 +262,8 @@ def test_the_installed_tvms_server_is_not_called_older(tvm_port: int) -> None:
     assert metadata.version("apache-tvm").startswith(agent_version._NEW_SINCE + "."), (
         "choose a function that came with this version"
     )
-    assert agent_version.older_server(lambda _: True) == ""
-    assert "before 0.27" in agent_version.older_server(lambda _: False)
+    assert agent_version.describe_older_server(lambda _: True) == ""
+    assert "before 0.27" in agent_version.describe_older_server(lambda _: False)
 
 
 def test_a_call_that_is_late_cuts_its_session_and_no_other(

@@ -14,20 +14,20 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import hostile_tasks as tasks
 import numpy as np
 import pytest
-import sandboxed_tasks as tasks
-from waiting import LIMIT_S, wait_until
+from timeouts import LIMIT_S, wait_until
 
 from farm import sandbox
 from farm.errors import DeadlineError, FarmError, ModelError
 from farm.processes.deadline import Deadline
-from farm.processes.workers import Kind, WorkerPool
+from farm.processes.workers import MessageKind, WorkerPool
 from farm.sandbox import capabilities, landlock, restricted_pickle, seccomp, system_calls
 from farm.types import Progress, Stage, Verdict
 
 needs_sandbox = pytest.mark.skipif(
-    not sandbox.support().complete, reason=sandbox.support().missing or "never"
+    not sandbox.sandbox_support().complete, reason=sandbox.sandbox_support().missing or "never"
 )
 _MEMORY = 2 << 30
 _FILE = 1 << 20
@@ -48,7 +48,7 @@ def attempt(tmp_path: Path) -> Attempt:
         types: tuple[type, ...] = (),
     ) -> Any:
         policy = sandbox.Policy(read, (scratch,), _MEMORY, _FILE)
-        return sandbox.run(
+        return sandbox.run_sandboxed(
             policy, scratch, task, *arguments, types=types, note=run.notes.append, what="trying"
         )
 
@@ -185,7 +185,7 @@ def in_worker(folder: Path, task: Callable[..., Any], *arguments: Any) -> Any:
             task="trying",
         )
         (message,) = wait_until(lambda: pool.messages(0.1), "the answer")
-    if message.kind is not Kind.DONE:
+    if message.kind is not MessageKind.DONE:
         raise message.value
     return message.value
 
@@ -271,7 +271,7 @@ def test_only_the_end_of_what_a_task_prints_is_read(tmp_path: Path) -> None:
         memory_bound(1 << 30),
         pytest.raises(ModelError, match="exit code 3") as raised,
     ):
-        sandbox.run(policy, tmp_path, tasks.flood_log, note=print, what="trying")
+        sandbox.run_sandboxed(policy, tmp_path, tasks.flood_log, note=print, what="trying")
     assert raised.value.why.endswith("last words")
 
 
@@ -320,7 +320,7 @@ def test_a_task_that_hangs_ends_at_its_deadline_with_its_process(tmp_path: Path)
         messages: list[Any] = []
         wait_until(lambda: messages.extend(pool.messages(0.1)) or messages, "the deadline")
     assert [(message.kind, type(message.value)) for message in messages] == [
-        (Kind.FAILED, DeadlineError)
+        (MessageKind.FAILED, DeadlineError)
     ]
     wait_until(lambda: not Path(f"/proc/{process}").exists(), "the end of the sandboxed process")
 
@@ -345,16 +345,16 @@ class _Hostile:
         pickle.dumps(np.dtype("float32")),
         b"cfarm.types.fleet\nPath\n.",
         b"cfarm.process\nrun\n(S'id'\ntR.",
-        restricted_pickle.dumps(restricted_pickle.array_of),
+        restricted_pickle.dumps(restricted_pickle.rebuild_array),
     ],
 )  # fmt: skip
 def test_hostile_bytes_call_nothing(
     content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    if content == restricted_pickle.dumps(restricted_pickle.array_of):
+    if content == restricted_pickle.dumps(restricted_pickle.rebuild_array):
         with pytest.raises(pickle.UnpicklingError, match="an array of O"):
-            restricted_pickle.array_of("O", (1,), bytes(8))
+            restricted_pickle.rebuild_array("O", (1,), bytes(8))
         return
     with pytest.raises(pickle.UnpicklingError, match="pass out of a sandbox"):
         restricted_pickle.loads(content)
@@ -374,10 +374,10 @@ def test_hostile_bytes_call_nothing(
 def test_hostile_bytes_set_no_attributes(content: bytes) -> None:
     from farm.errors import FarmError
 
-    before = vars(FarmError).copy(), restricted_pickle.array_of.__defaults__
+    before = vars(FarmError).copy(), restricted_pickle.rebuild_array.__defaults__
     with pytest.raises(pickle.UnpicklingError, match="attributes that are set"):
         restricted_pickle.loads(content)
-    assert (vars(FarmError), restricted_pickle.array_of.__defaults__) == before
+    assert (vars(FarmError), restricted_pickle.rebuild_array.__defaults__) == before
 
 
 def test_members_of_enumerations_pass_on_every_python(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -428,10 +428,10 @@ def test_an_error_passes_where_others_have_changed_how_exceptions_are_pickled(
 
 def test_each_version_of_landlock_is_asked_for_what_it_knows() -> None:
     access = landlock.Access
-    assert landlock.handled(1) == access.MAKE_SYM * 2 - 1
-    assert landlock.handled(2) & ~landlock.handled(1) == access.REFER
-    assert landlock.handled(4) & ~landlock.handled(2) == access.TRUNCATE
-    assert landlock.handled(7) & ~landlock.handled(4) == access.IOCTL_DEV
+    assert landlock.restrictable_rights(1) == access.MAKE_SYM * 2 - 1
+    assert landlock.restrictable_rights(2) & ~landlock.restrictable_rights(1) == access.REFER
+    assert landlock.restrictable_rights(4) & ~landlock.restrictable_rights(2) == access.TRUNCATE
+    assert landlock.restrictable_rights(7) & ~landlock.restrictable_rights(4) == access.IOCTL_DEV
     assert not landlock.WRITE & (
         access.MAKE_SYM | access.MAKE_SOCK | access.MAKE_FIFO | access.EXECUTE | access.REFER
     )
@@ -467,7 +467,7 @@ def decided(
     words = {0: number, 4: architecture.audit if audit is None else audit}
     for place, argument in enumerate((*arguments, 0, 0, 0)):
         words[16 + 8 * place] = argument & 0xFFFFFFFF
-    code, place, value = seccomp.program(architecture, process), 0, 0
+    code, place, value = seccomp.filter_program(architecture, process), 0, 0
     while True:
         operation, if_true, if_false, constant = code[place]
         place += 1

@@ -24,7 +24,7 @@ from obstore.store import S3Store
 from farm.errors import UsageError
 from farm.store import SharedCache, Store, digest_of, open_store
 from farm.store.folder_archive import ArchiveError, read_archive, write_archive
-from farm.store.shared_cache import location_of
+from farm.store.shared_cache import resolve_location
 from farm.types import CacheLocation, check_cache_url
 
 DIGEST = "d" * 64
@@ -441,16 +441,16 @@ def test_the_environment_comes_before_the_configuration(
         monkeypatch.delenv(f"FARM_SHARED_CACHE{name}", raising=False)
     monkeypatch.setenv("FARM_CACHE", str(tmp_path))
     assert open_store(None).upstream is None
-    assert location_of("s3://lab/farm") == CacheLocation("s3://lab/farm")
+    assert resolve_location("s3://lab/farm") == CacheLocation("s3://lab/farm")
     monkeypatch.setenv("FARM_SHARED_CACHE", "none")
-    assert location_of("s3://lab/farm") is None
+    assert resolve_location("s3://lab/farm") is None
     monkeypatch.setenv("FARM_SHARED_CACHE", "s3://other/farm")
     monkeypatch.setenv("FARM_SHARED_CACHE_READ_ONLY", "1")
     monkeypatch.setenv("FARM_SHARED_CACHE_KEY", "secret")
-    location = location_of("s3://lab/farm")
+    location = resolve_location("s3://lab/farm")
     assert location == CacheLocation("s3://other/farm", True, b"secret") and "secret" not in repr(
         location
     )
     monkeypatch.setenv("FARM_SHARED_CACHE", "http://lab")
     with pytest.raises(UsageError, match="FARM_SHARED_CACHE names no shared cache"):
-        location_of(None)
+        resolve_location(None)

@@ -17,7 +17,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tracker_wire import (
+from timeouts import LIMIT_S, wait_until
+from tracker_processes import (
     HOST,
     INFO,
     MAGIC,
@@ -32,13 +33,12 @@ from tracker_wire import (
     timed_ms,
     tracker,
 )
-from waiting import LIMIT_S, wait_until
 
-from farm.tracker.admission import Admission, Limits
+from farm.tracker.admission import ConnectionAdmission, ConnectionLimits
 from farm.tracker.errors import ProtocolError
-from farm.tracker.framing import Frames
-from farm.tracker.notices import Notices
-from farm.tracker.protocol import parse
+from farm.tracker.framing import FrameBuffer
+from farm.tracker.limited_log import LimitedLog
+from farm.tracker.protocol import parse_message
 
 
 @pytest.fixture(scope="module", params=["tracker", "lab serve"])
@@ -105,7 +105,7 @@ def test_a_message_that_is_none_ends_its_connection_and_no_other(
     lab: Running, content: bytes
 ) -> None:
     with pytest.raises(ProtocolError):
-        parse(content)
+        parse_message(content)
     other, wire = Wire(lab.port), Wire(lab.port)
     wire.send_raw(content)
     assert wire.is_closed()
@@ -255,7 +255,7 @@ def test_the_end_is_clean_with_connections_open(tmp_path: Path) -> None:
 
 
 def test_the_oldest_stranger_gives_way_and_whoever_has_spoken_does_not() -> None:
-    admission = Admission(Limits(connections=4, of_address=3))
+    admission = ConnectionAdmission(ConnectionLimits(connections=4, of_address=3))
     assert [admission.enter(number, "a").gives_way for number in (1, 2, 3)] == [None, None, None]
     admission.trust(1)
     assert admission.enter(4, "a").gives_way == 2
@@ -270,7 +270,7 @@ def test_the_oldest_stranger_gives_way_and_whoever_has_spoken_does_not() -> None
 
 def test_a_flood_of_notices_is_counted() -> None:
     said: list[str] = []
-    notices = Notices(said.append)
+    notices = LimitedLog(said.append)
     for _ in range(1000):
         notices.note("\x1b[31mgarbage", 1.0)
     notices.tick(12.0)
@@ -295,7 +295,7 @@ def test_whatever_json_comes_is_a_message_or_a_protocol_error(
         [REQUEST, *rest],
     ):
         try:
-            parse(json.dumps(message).encode("utf-8", "surrogatepass"))
+            parse_message(json.dumps(message).encode("utf-8", "surrogatepass"))
         except ProtocolError as error:
             assert len(str(error)) < 200
 
@@ -305,7 +305,7 @@ def test_bytes_give_the_same_messages_in_whatever_pieces_they_come(
     data: bytes, sizes: list[int]
 ) -> None:
     def read(pieces: list[bytes]) -> tuple[list[bytes], bool]:
-        frames, found = Frames(), []
+        frames, found = FrameBuffer(), []
         try:
             for piece in pieces:
                 frames.feed(piece)

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tracker_wire import INFO, PENDING, PING, PUT, REQUEST, STOP, SUMMARY, Wire, tracker
-from waiting import wait_until
+from timeouts import wait_until
+from tracker_processes import INFO, PENDING, PING, PUT, REQUEST, STOP, SUMMARY, Wire, tracker
 
 PEERS = 4
 KEYS = ("pi4", "jetson", "odd key")

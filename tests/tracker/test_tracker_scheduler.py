@@ -10,13 +10,20 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from farm.tracker import scheduler as scheduling
-from farm.tracker.scheduler import Grant, Offer, Queue, Scheduler, Server, TooManyError
+from farm.tracker.scheduler import (
+    Grant,
+    KeyQueue,
+    Offer,
+    ServerInfo,
+    TooManyError,
+    TrackerScheduler,
+)
 
 KEYS = ("pi4", "pi5")
 
 
-def connected(*peers: int) -> Scheduler:
-    scheduler = Scheduler()
+def connected(*peers: int) -> TrackerScheduler:
+    scheduler = TrackerScheduler()
     for peer in peers:
         scheduler.connect(peer, "10.0.0.1", 0.0)
     return scheduler
@@ -31,7 +38,7 @@ class AgainstLists(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.scheduler = Scheduler()
+        self.scheduler = TrackerScheduler()
         self.now = 0.0
         self.peers: list[int] = []
         self.offers: list[Offer] = []
@@ -82,11 +89,11 @@ class AgainstLists(RuleBasedStateMachine):
     def agrees(self) -> None:
         queues = self.scheduler.summary(self.now).queues
         for key in KEYS:
-            count = Queue(
+            count = KeyQueue(
                 sum(one.key == key for one in self.offers),
                 sum(one[3] == key for one in self.requests),
             )
-            assert queues.get(key, Queue(0, 0)) == count
+            assert queues.get(key, KeyQueue(0, 0)) == count
         for peer in self.peers:
             assert self.scheduler.open_match_keys(peer) == [
                 one.match_key for one in self.offers if one.peer == peer
@@ -99,34 +106,34 @@ TestAgainstLists.settings = settings(max_examples=60, stateful_step_count=40, de
 
 def test_an_offer_that_is_withdrawn_or_given_is_held_nowhere() -> None:
     scheduler = connected(1, 2)
-    scheduler.register(1, Server("server:pi4", "10.0.0.1", 9090))
+    scheduler.register(1, ServerInfo("server:pi4", "10.0.0.1", 9090))
     for number in range(300):
         scheduler.offer(1, offer(1, f"pi4:{number}"), 0.0)
         _, grants = scheduler.request(2, "pi4", 1.0, 0.0)
         assert [grant.offer.match_key for grant in grants] == [f"pi4:{number}"]
     assert scheduler.open_match_keys(1) == []
-    assert scheduler.summary(0.0).queues["pi4"] == Queue(0, 0)
+    assert scheduler.summary(0.0).queues["pi4"] == KeyQueue(0, 0)
 
 
 def test_a_board_that_is_silent_is_passed_over_and_lent_once_it_speaks() -> None:
     scheduler = connected(1, 2, 3)
     for board in (1, 2):
-        scheduler.register(board, Server("server:pi4", "10.0.0.1", 9000 + board))
+        scheduler.register(board, ServerInfo("server:pi4", "10.0.0.1", 9000 + board))
         scheduler.offer(board, offer(board, f"pi4:{board}"), 0.0)
     assert scheduler.heard(2, 9.0, True) == []
     _, grants = scheduler.request(3, "pi4", 1.0, 12.0)
     assert [grant.offer.peer for grant in grants] == [2]
     _, grants = scheduler.request(3, "pi4", 1.0, 12.0)
-    assert grants == [] and scheduler.summary(12.0).queues["pi4"] == Queue(0, 1)
+    assert grants == [] and scheduler.summary(12.0).queues["pi4"] == KeyQueue(0, 1)
     assert scheduler.heard(1, 13.0, True) == [Grant(3, offer(1, "pi4:1"))]
 
 
 def test_a_server_that_connects_anew_replaces_its_own_older_connection_only() -> None:
     scheduler = connected(1, 2, 3)
     scheduler.connect(4, "10.0.0.66", 0.0)
-    server = Server("server:pi4", "10.0.0.1", 9090)
+    server = ServerInfo("server:pi4", "10.0.0.1", 9090)
     assert scheduler.register(1, server) is None
-    assert scheduler.register(2, Server("server:pi4", "10.0.0.1", 9091)) is None
+    assert scheduler.register(2, ServerInfo("server:pi4", "10.0.0.1", 9091)) is None
     assert scheduler.register(4, server) is None, "a stranger that tells the address of another"
     assert scheduler.register(3, server) == 1
 

@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tvm_clients
-from tracker_wire import HOST, Running, queue, tracker, tvm_server
-from waiting import LIMIT_S, wait_until
+import tvm_tracker_clients
+from timeouts import LIMIT_S, wait_until
+from tracker_processes import HOST, Running, queue, tracker, tvm_server
 
 
 def client(port: int, name: str) -> Any:
     done = subprocess.run(
-        [sys.executable, tvm_clients.__file__, str(port), name],
+        [sys.executable, tvm_tracker_clients.__file__, str(port), name],
         capture_output=True,
         text=True,
         timeout=LIMIT_S,

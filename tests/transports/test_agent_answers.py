@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from farm.transports.agent import answers as agent_answers
+from farm.transports.agent import answer_validation as agent_answers
 from farm.transports.agent import manifests
-from farm.transports.agent.answers import AgentAnswerError
+from farm.transports.agent.answer_validation import AgentAnswerError
 
 FACTS: dict[str, Any] = {
     "agent": "0.1.0",
@@ -40,7 +40,7 @@ DEEP = "[" * 100_000 + "]" * 100_000
 
 
 def test_facts_become_texts() -> None:
-    facts = agent_answers.facts(json.dumps(FACTS))
+    facts = agent_answers.check_facts(json.dumps(FACTS))
     assert (
         facts["threads"] == "4"
         and facts["temperatures_c"] == '{"cpu": 41.5}'
@@ -76,7 +76,7 @@ def test_facts_become_texts() -> None:
 )
 def test_what_are_no_facts_are_refused(answer: object) -> None:
     with pytest.raises(AgentAnswerError) as caught:
-        agent_answers.facts(answer)
+        agent_answers.check_facts(answer)
     assert len(str(caught.value)) < 300
 
 
@@ -104,7 +104,7 @@ WRONG = (
 def test_a_fact_that_passes_can_be_computed_with(name: str) -> None:
     for value in WRONG:
         try:
-            text = agent_answers.facts(json.dumps({name: value})).get(name)
+            text = agent_answers.check_facts(json.dumps({name: value})).get(name)
         except AgentAnswerError:
             continue
         if text is None:
@@ -115,9 +115,9 @@ def test_a_fact_that_passes_can_be_computed_with(name: str) -> None:
         elif form is agent_answers._is_text:
             assert isinstance(value, str)
         elif form is agent_answers._are_cores:
-            from farm.executor.threads import parse_ranges
+            from farm.executor.threads import parse_core_ranges
 
-            assert text == "" or len(parse_ranges(text)) < 1 << 16
+            assert text == "" or len(parse_core_ranges(text)) < 1 << 16
         else:
             content = json.loads(text)
             values = (
@@ -145,8 +145,8 @@ NAMES = st.sampled_from([*sorted(agent_answers._FORMS), "current", "releases", "
 def test_any_document_is_judged(content: Any) -> None:
     text = json.dumps(content)
     for read in (
-        agent_answers.facts,
-        lambda text: manifests.listed(agent_answers.document("it", text)),
+        agent_answers.check_facts,
+        lambda text: manifests.parse_releases(agent_answers.parse_document("it", text)),
     ):
         try:
             read(text)
@@ -187,7 +187,7 @@ MANIFEST: dict[str, Any] = {
 
 
 def test_a_manifest_becomes_a_release() -> None:
-    found = manifests.release(MANIFEST, current=True)
+    found = manifests.parse_release(MANIFEST, current=True)
     assert (found.name, found.number, found.current, found.on_gpu) == ("digits", 2, True, False)
     assert (
         found.inputs[0].shape == (1, 1, 28, 28)
@@ -195,7 +195,7 @@ def test_a_manifest_becomes_a_release() -> None:
         and found.labels == ("0", "1")
     )
     older = {key: value for key, value in MANIFEST.items() if key not in ("target", "labels")}
-    (listed,) = manifests.listed(
+    (listed,) = manifests.parse_releases(
         [
             {
                 "name": "digits",
@@ -236,9 +236,9 @@ def test_a_manifest_becomes_a_release() -> None:
 def test_what_is_no_manifest_is_refused(change: dict[str, Any]) -> None:
     body = {**MANIFEST, **change}
     with pytest.raises(AgentAnswerError):
-        manifests.release(body, current=True)
+        manifests.parse_release(body, current=True)
     with pytest.raises(AgentAnswerError):
-        manifests.listed([{"name": "digits", "current": 2, "releases": [body]}])
+        manifests.parse_releases([{"name": "digits", "current": 2, "releases": [body]}])
 
 
 @pytest.mark.parametrize(
@@ -256,29 +256,29 @@ def test_what_is_no_manifest_is_refused(change: dict[str, Any]) -> None:
 )
 def test_what_is_no_list_of_deployments_is_refused(content: object) -> None:
     with pytest.raises(AgentAnswerError):
-        manifests.listed(content)
+        manifests.parse_releases(content)
 
 
 @pytest.mark.parametrize("answer", [None, "5", 1.0, True, -2, 11, 1 << 70])
 def test_a_number_is_one_within_its_bounds(answer: object) -> None:
-    assert agent_answers.number("it", 10, -1, 10) == 10
+    assert agent_answers.check_number("it", 10, -1, 10) == 10
     with pytest.raises(AgentAnswerError, match="from -1 to 10"):
-        agent_answers.number("it", answer, -1, 10)
+        agent_answers.check_number("it", answer, -1, 10)
 
 
 @pytest.mark.parametrize(
     "answers", [[], [1.0], [1.0, math.nan], [1.0, math.inf], [1.0, -1e-9], [1.0, 1.0, 1.0]]
 )
 def test_times_are_as_many_as_were_asked_for_and_possible(answers: list[float]) -> None:
-    assert agent_answers.seconds("it", [0.0, 1.0], 2) == [0.0, 1.0]
+    assert agent_answers.check_seconds("it", [0.0, 1.0], 2) == [0.0, 1.0]
     with pytest.raises(AgentAnswerError):
-        agent_answers.seconds("it", answers, 2)
+        agent_answers.check_seconds("it", answers, 2)
 
 
 def test_bytes_are_bytes() -> None:
-    assert agent_answers.content("it", bytearray(b"x")) == b"x"
+    assert agent_answers.check_bytes("it", bytearray(b"x")) == b"x"
     with pytest.raises(AgentAnswerError):
-        agent_answers.content("it", 1 << 40)
+        agent_answers.check_bytes("it", 1 << 40)
 
 
 @pytest.mark.parametrize(
@@ -288,7 +288,7 @@ def test_a_list_of_cores_has_numbers_that_a_core_can_have(cores: str, fits: bool
     """Such lists are written out core by core."""
     answer = json.dumps({"big_cores": cores})
     if fits:
-        assert agent_answers.facts(answer) == {"big_cores": cores}
+        assert agent_answers.check_facts(answer) == {"big_cores": cores}
     else:
         with pytest.raises(AgentAnswerError, match="big_cores"):
-            agent_answers.facts(answer)
+            agent_answers.check_facts(answer)

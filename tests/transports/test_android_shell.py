@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from farm.transports import board_scripts
-from farm.transports.adb import phone
+from farm.transports.adb import android_facts
 
 PROGRAM = b"#!/bin/sh\necho farm-agent 1\n"
 DIGEST = sha256(PROGRAM).hexdigest()
@@ -79,7 +79,7 @@ def journey(shell: str, path: str, home: Path) -> list[list[str]]:
         run(board_scripts.PROVE, DIGEST),
         run(board_scripts.IDENTIFY),
         run(board_scripts.START, "#!/bin/sh\n", "30", str(agent)),
-        run(phone._SCRIPT),
+        run(android_facts._SCRIPT),
     ]
     assert agent.read_bytes() == PROGRAM
     assert [path.name for path in agent.parent.iterdir()] == ["farm-agent"]

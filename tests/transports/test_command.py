@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from this_machine import HOST
+from host_profile import HOST
 
 from farm import transports
 from farm.errors import DeadlineError, DeviceError

@@ -20,10 +20,10 @@ import paramiko
 import pytest
 
 from farm import transports
-from farm.config import load
+from farm.config import load_fleet
 from farm.errors import DeadlineError, DeviceError
 from farm.processes.deadline import Deadline
-from farm.rpc.blocking_connection import BlockingConnection, completed
+from farm.rpc.blocking_connection import BlockingConnection, run_to_completion
 from farm.transports import rpc_client, tracker
 from farm.transports.ssh.channel_connection import ChannelConnection
 from farm.types import Device
@@ -39,7 +39,7 @@ LOUD = sorted(set(hostile_board.ATTACKS) - {"silent"})
 def device(folder: Path, url: str, options: str = "") -> Device:
     file = folder / "devices.toml"
     file.write_text(f'[devices.board]\nprofile = "x86"\nurl = "{url}"\noptions = {{ {options} }}\n')
-    return load(file).devices["board"]
+    return load_fleet(file).devices["board"]
 
 
 @contextlib.contextmanager
@@ -127,7 +127,9 @@ def test_a_board_that_does_not_open_the_session_is_given_up(
             board.sendall(OPENED)
         else:
             error = stack.enter_context(pytest.raises(DeadlineError, match="does not answer"))
-        with rpc_client.session_over(device(tmp_path, "ssh://board"), BlockingConnection(ours), 30):
+        with rpc_client.session_over_streams(
+            device(tmp_path, "ssh://board"), BlockingConnection(ours), 30
+        ):
             assert board.recv(100) == OPEN_SESSION
     assert opens or error.value.fix
 
@@ -168,7 +170,7 @@ def test_an_agent_at_the_end_of_an_ssh_channel_is_cut_off(
         answered(
             board, OPENED, hostile_board.packet(struct.pack("<iQ", hostile_board.INIT_SERVER, 0))
         ),
-        rpc_client.session_over(device(tmp_path, "ssh://board"), connection, 30) as session,
+        rpc_client.session_over_streams(device(tmp_path, "ssh://board"), connection, 30) as session,
     ):
         session.call("farm.agent.facts")
     assert board.recv(100) == b"", "our end is cut"
@@ -205,7 +207,7 @@ def test_what_an_agent_writes_to_its_standard_error_never_holds_its_answers_up(
         board.sendall(b"answer")
 
     threading.Thread(target=chatter, daemon=True).start()
-    assert completed(connection.receive(Deadline(30))) == b"answer"
+    assert run_to_completion(connection.receive(Deadline(30))) == b"answer"
     assert connection.last_words().endswith("the last words")
     assert len(connection.last_words()) < 1000
 
@@ -235,7 +237,7 @@ def test_standard_error_without_an_end_does_not_outlast_the_deadline() -> None:
 
     def receive() -> None:
         with contextlib.suppress(TimeoutError):
-            completed(connection.receive(Deadline(0.5)))
+            run_to_completion(connection.receive(Deadline(0.5)))
         ended.set()
 
     threading.Thread(target=receive, daemon=True).start()
@@ -246,7 +248,7 @@ def test_a_board_that_takes_nothing_is_given_up_at_the_deadline(ssh_channel: Cha
     ours, _ = ssh_channel
     connection = ChannelConnection(ours, ours.close)
     with pytest.raises(TimeoutError):
-        completed(connection.send([bytes(8 << 20)], Deadline(0.5)))
+        run_to_completion(connection.send([bytes(8 << 20)], Deadline(0.5)))
 
 
 @pytest.mark.parametrize("drip", [False, True], ids=["silent", "byte by byte"])

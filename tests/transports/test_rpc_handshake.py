@@ -12,9 +12,9 @@ from collections.abc import Iterator
 import pytest
 
 from farm.processes.deadline import Deadline
-from farm.rpc.blocking_connection import BlockingConnection, completed
+from farm.rpc.blocking_connection import BlockingConnection, run_to_completion
 from farm.rpc.handshake import HandshakeError
-from farm.rpc.opening import greet
+from farm.rpc.session_opening import greet
 
 MAGIC, MISMATCH = 0xFF271, 0xFF273
 
@@ -42,15 +42,15 @@ def server(*said: bytes, pause_s: float = 0.0, hang_up: bool = False) -> Iterato
 
 
 def greet_server(sock: socket.socket, key: str, seconds: float) -> None:
-    completed(greet(BlockingConnection(sock), key, Deadline(seconds)))
+    run_to_completion(greet(BlockingConnection(sock), key, Deadline(seconds)))
 
 
 def test_a_server_greets_back() -> None:
     name = b"server:board"
     with server(struct.pack("<ii", MAGIC, len(name)), name, b"more") as sock:
         connection = BlockingConnection(sock)
-        completed(greet(connection, "board -timeout=60", Deadline(30)))
-        assert completed(connection.exactly(4, Deadline(30))) == b"more", (
+        run_to_completion(greet(connection, "board -timeout=60", Deadline(30)))
+        assert run_to_completion(connection.exactly(4, Deadline(30))) == b"more", (
             "what follows is for the session"
         )
 

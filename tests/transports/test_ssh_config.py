@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from farm.errors import DeviceError
-from farm.transports.ssh.config import Hop, route
+from farm.transports.ssh.config import Hop, resolve_hops
 
 CONFIG = """
 Host pi
@@ -43,7 +43,7 @@ def config(tmp_path: Path) -> Path:
 
 
 def test_an_alias_is_resolved(config: Path) -> None:
-    (hop,) = route("ssh://pi", config)
+    (hop,) = resolve_hops("ssh://pi", config)
     assert (hop.host, hop.port, hop.user, hop.key_name) == (
         "192.168.7.2",
         2222,
@@ -55,24 +55,24 @@ def test_an_alias_is_resolved(config: Path) -> None:
 
 
 def test_the_url_goes_before_the_configuration(config: Path) -> None:
-    (hop,) = route("ssh://root@pi:22", config)
+    (hop,) = resolve_hops("ssh://root@pi:22", config)
     assert (hop.place, hop.key_name) == ("root@192.168.7.2:22", "192.168.7.2")
 
 
 def test_without_a_configuration_the_user_is_ours(tmp_path: Path) -> None:
-    (hop,) = route("ssh://board.local", tmp_path / "none")
+    (hop,) = resolve_hops("ssh://board.local", tmp_path / "none")
     assert hop.place == f"{getpass.getuser()}@board.local:22"
     assert hop.known_hosts[0] == Path("~/.ssh/known_hosts").expanduser()
     assert not hop.identities
 
 
 def test_an_address_of_version_6_is_understood(tmp_path: Path) -> None:
-    (hop,) = route("ssh://pi@[fe80::1]:2222", tmp_path / "none")
+    (hop,) = resolve_hops("ssh://pi@[fe80::1]:2222", tmp_path / "none")
     assert (hop.host, hop.port, hop.key_name) == ("fe80::1", 2222, "[fe80::1]:2222")
 
 
 def test_jump_hosts_come_first_each_with_its_own_settings(config: Path) -> None:
-    hops = route("ssh://inner", config)
+    hops = resolve_hops("ssh://inner", config)
     assert [hop.place for hop in hops] == [
         "somebody@gate.example.org:22",
         "other@second:2200",
@@ -85,11 +85,11 @@ def test_jump_hosts_come_first_each_with_its_own_settings(config: Path) -> None:
 
 def test_a_jump_host_that_is_its_own_is_refused(config: Path) -> None:
     with pytest.raises(DeviceError, match="more than 8 jump hosts"):
-        route("ssh://loop", config)
+        resolve_hops("ssh://loop", config)
 
 
 def test_a_command_that_leads_there_is_known_with_its_tokens(config: Path) -> None:
-    (hop,) = route("ssh://commanded:2200", config)
+    (hop,) = resolve_hops("ssh://commanded:2200", config)
     assert hop.command == "nc commanded 2200"
 
 
@@ -97,7 +97,7 @@ def one(tmp_path: Path, text: str, url: str = "ssh://board") -> Hop:
     """The only hop that a configuration gives."""
     path = tmp_path / "config"
     path.write_text(text)
-    (hop,) = route(url, path)
+    (hop,) = resolve_hops(url, path)
     return hop
 
 
@@ -191,7 +191,7 @@ def test_a_broken_configuration_is_named(tmp_path: Path) -> None:
     path = tmp_path / "config"
     path.write_text("Host x\n    Port nine\n")
     with pytest.raises(DeviceError, match=str(path)):
-        route("ssh://x", path)
+        resolve_hops("ssh://x", path)
 
 
 def test_a_configuration_that_another_user_could_have_written_runs_no_command(
@@ -199,14 +199,14 @@ def test_a_configuration_that_another_user_could_have_written_runs_no_command(
 ) -> None:
     config.chmod(0o666)
     with pytest.raises(DeviceError, match="another user could have written") as caught:
-        route("ssh://commanded", config)
+        resolve_hops("ssh://commanded", config)
     assert f"every user may write to {config}" in caught.value.why
     config.chmod(0o644)
     (tmp_path / "more").write_text("Host pi\n    ProxyCommand touch PWNED\n")
     (tmp_path / "more").chmod(0o666)
     config.write_text("Include more\n")
     with pytest.raises(DeviceError, match="another user could have written"):
-        route("ssh://pi", config)
+        resolve_hops("ssh://pi", config)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 
 from farm.errors import DeadlineError, DeviceError, LinkError
 from farm.transports.ssh.config import Hop
-from farm.transports.ssh.errors import ROWS, broken, translate
+from farm.transports.ssh.errors import ROWS, broken_connection_error, translate_error
 
 HOP = Hop("10.0.0.5", 22, "pi", "10.0.0.5", (Path("known_hosts"),))
 SOCKETS = (
@@ -67,7 +67,7 @@ def made(kind: type[Exception], message: str = "") -> Exception:
 @pytest.mark.parametrize("kind", classes(), ids=lambda kind: kind.__name__)
 def test_every_class_has_a_row_other_than_the_last(kind: type[Exception]) -> None:
     assert len(classes()) > 25
-    error = translate("pi3", HOP, made(kind))
+    error = translate_error("pi3", HOP, made(kind))
     assert isinstance(error, DeviceError)
     assert error.what != ROWS[-1].what.format(place=HOP.place), (
         "only what nobody knows gets the last row"
@@ -96,17 +96,18 @@ def test_no_row_is_hidden_by_one_before_it(row: object) -> None:
         r"\w+": "Whatever",
         r"EOFError|SSHException|NeedRekeyException|Connection\w+Error|BrokenPipeError": "EOFError",
     }.get(row.kind, row.kind.split("|")[0])
-    error = translate("pi3", HOP, type(kind, (Exception,), {})(samples[row.message]))
+    error = translate_error("pi3", HOP, type(kind, (Exception,), {})(samples[row.message]))
     assert error.what.startswith(row.what.split("{")[0])
     assert error.fix.startswith(row.fix.split("{")[0])
 
 
 def test_a_timeout_is_a_deadline() -> None:
-    assert isinstance(translate("pi3", HOP, TimeoutError("timed out")), DeadlineError)
+    assert isinstance(translate_error("pi3", HOP, TimeoutError("timed out")), DeadlineError)
     assert isinstance(
-        translate("pi3", HOP, paramiko.SSHException("Timeout opening channel.")), DeadlineError
+        translate_error("pi3", HOP, paramiko.SSHException("Timeout opening channel.")),
+        DeadlineError,
     )
-    assert not isinstance(translate("pi3", HOP, ConnectionRefusedError()), DeadlineError)
+    assert not isinstance(translate_error("pi3", HOP, ConnectionRefusedError()), DeadlineError)
 
 
 @pytest.mark.parametrize(
@@ -121,17 +122,21 @@ def test_a_timeout_is_a_deadline() -> None:
     ids=lambda cause: str(cause)[:30],
 )
 def test_what_ends_a_connection_that_was_there_is_a_broken_link(cause: Exception) -> None:
-    error = broken("pi3", HOP, cause)
+    error = broken_connection_error("pi3", HOP, cause)
     assert type(error) is LinkError
     assert "broke" in error.what and str(cause) in error.why and "{" not in error.fix
 
 
 def test_a_protocol_that_is_broken_is_no_broken_link() -> None:
-    assert type(broken("pi3", HOP, paramiko.MessageOrderError("unexpected"))) is DeviceError
+    assert (
+        type(broken_connection_error("pi3", HOP, paramiko.MessageOrderError("unexpected")))
+        is DeviceError
+    )
 
 
 def test_a_connection_that_nobody_acknowledges_is_a_broken_link() -> None:
     assert (
-        type(translate("pi3", HOP, OSError(errno.ETIMEDOUT, "Connection timed out"))) is LinkError
+        type(translate_error("pi3", HOP, OSError(errno.ETIMEDOUT, "Connection timed out")))
+        is LinkError
     )
-    assert type(translate("pi3", HOP, TimeoutError("timed out"))) is DeadlineError
+    assert type(translate_error("pi3", HOP, TimeoutError("timed out"))) is DeadlineError

@@ -12,14 +12,14 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
-from waiting import LIMIT_S, patient, wait_until
+from timeouts import LIMIT_S, patient, wait_until
 
-from farm.config import load
+from farm.config import load_fleet
 from farm.config.locate import SHIPPED
 from farm.processes.deadline import Deadline
 from farm.transports import board_scripts
-from farm.transports.ssh import systemd_scripts
-from farm.transports.ssh.board import Board
+from farm.transports.ssh import install_and_removal_scripts
+from farm.transports.ssh.board import SshBoard
 from farm.types import Device
 
 ODD = [
@@ -45,11 +45,11 @@ def run_script(home: Path, script: str, *words: str, given: bytes = b"") -> str:
 def wrapper(store: str, base: Path) -> str:
     """The wrapper that farm writes for a board whose option `store` is this."""
     options = {"store": store}
-    device = Device("pi", load(SHIPPED).profiles["x86"], "ssh://pi@pi", options=options)
+    device = Device("pi", load_fleet(SHIPPED).profiles["x86"], "ssh://pi@pi", options=options)
     digest = sha256(PROGRAM).hexdigest()
     seen = {"base": str(base), "store": str(base), "work": str(base / "work")}
     seen["agent"] = f"{base}/agents/{digest}/farm-agent"
-    return Board(device, Deadline(1), None)._wrapper(seen)
+    return SshBoard(device, Deadline(1), None)._wrapper(seen)
 
 
 def processes_of(mark: str) -> list[str]:
@@ -127,7 +127,7 @@ def test_an_agent_is_put_and_started_in_a_folder_of_any_name(tmp_path: Path, nam
     assert sorted(path.name for path in tmp_path.iterdir()) == [name], "nothing was run"
 
 
-@pytest.mark.parametrize("script", [board_scripts.PUT, systemd_scripts.INSTALL])
+@pytest.mark.parametrize("script", [board_scripts.PUT, install_and_removal_scripts.INSTALL])
 def test_no_trap_runs_what_a_path_says(script: str) -> None:
     lines = [line.strip() for line in script.splitlines()]
     traps = [line for line in lines if line.startswith("trap") and "$part" in line]
@@ -149,7 +149,7 @@ def install(home: Path, how: str, key: str) -> str:
     agent = home / "b" / "agents" / "d" / "farm-agent"
     agent.parent.mkdir(parents=True, exist_ok=True)
     agent.write_bytes(PROGRAM)
-    script = systemd_scripts.INSTALL.replace("/etc/systemd/system", f"{home}/units")
+    script = install_and_removal_scripts.INSTALL.replace("/etc/systemd/system", f"{home}/units")
     command = ["sh", "-c", board_scripts.HEAD + script, "farm", "b", "", "d", "unit", how, ""]
     env = {"HOME": str(home), "PATH": f"{home}/bin:{os.environ['PATH']}"}
     given = f"FARM_AGENT_KEY={key}\n".encode()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from farm.transports.upload import Note, put
+from farm.transports.upload import Note, store_file
 
 SIZE = 5_000_000
 CONTENT = bytes(range(250)) * (SIZE // 250)
@@ -59,7 +59,7 @@ def file(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("arrived", [0, 1, SIZE - 1, SIZE])
 def test_a_file_goes_on_where_it_stopped(file: Path, arrived: int) -> None:
     store, noted = Store(arrived), list[int]()
-    assert put(store.call, None, file, DIGEST, noted.append) == SIZE - arrived
+    assert store_file(store.call, None, file, DIGEST, noted.append) == SIZE - arrived
     assert store.whole == CONTENT
     assert (noted[0], noted[-1]) == (arrived, SIZE)
     assert noted == sorted(noted)
@@ -68,12 +68,12 @@ def test_a_file_goes_on_where_it_stopped(file: Path, arrived: int) -> None:
 @pytest.mark.parametrize("end", [SIZE, SIZE // 3, 0])
 def test_what_the_faster_way_leaves_goes_in_pieces(file: Path, end: int) -> None:
     store = Store()
-    assert put(store.call, store.carry_up_to(end), file, DIGEST, lambda _: None) == SIZE  # type: ignore[arg-type]
+    assert store_file(store.call, store.carry_up_to(end), file, DIGEST, lambda _: None) == SIZE  # type: ignore[arg-type]
     assert store.whole == CONTENT
     assert (store.writes == 0) == (end == SIZE)
 
 
 def test_a_small_rest_goes_by_calls(file: Path) -> None:
     store = Store(SIZE - 1000)
-    assert put(store.call, store.carry_up_to(SIZE), file, DIGEST, lambda _: None) == 1000  # type: ignore[arg-type]
+    assert store_file(store.call, store.carry_up_to(SIZE), file, DIGEST, lambda _: None) == 1000  # type: ignore[arg-type]
     assert (store.whole, store.writes) == (CONTENT, 1)

@@ -1,5 +1,5 @@
 // Answers of a lab's tracker. Input: the answer.
-#include "rpc/lab.h"
+#include "rpc/lab_messages.h"
 
 #include <string>
 

@@ -14,7 +14,7 @@
 
 #include "base/io.h"
 #include "fuzzing.h"
-#include "rpc/packets.h"
+#include "rpc/packet_check.h"
 #include "rpc_endpoint.h"
 #include "rpc_session.h"
 

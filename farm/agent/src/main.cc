@@ -17,11 +17,11 @@
 
 #include "base/signals.h"
 #include "command_line.h"
-#include "execution/facts.h"
-#include "execution/run.h"
+#include "execution/device_facts.h"
+#include "execution/run_deployed.h"
 #include "loader/elf_loader.h"
 #include "rpc/server.h"
-#include "store/store.h"
+#include "store/file_store.h"
 
 namespace farm {
 namespace {

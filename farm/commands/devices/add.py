@@ -18,15 +18,15 @@ from farm.commands.common import (
     check_writable,
     host_profile,
     with_session,
-    write_whole,
+    write_atomically,
 )
 from farm.commands.devices import doctor_output
-from farm.commands.options import complete
+from farm.commands.options import name_completion
 from farm.commands.output import Styled, echo, echo_text
 from farm.errors import ConfigError, UsageError, did_you_mean
 
 if TYPE_CHECKING:
-    from farm.boards import Choice, Evidence
+    from farm.boards import Evidence, ProfileChoice
     from farm.commands.progress import Spinner
     from farm.config import Fleet
     from farm.pipeline.discover import DiscoveredBoard
@@ -53,7 +53,7 @@ class _Place:
 @click.option(
     "--profile",
     metavar="NAME",
-    shell_complete=complete("profiles"),
+    shell_complete=name_completion("profiles"),
     help="The kind of board. [default: found out]",
 )
 @click.option(
@@ -119,12 +119,12 @@ def add(
         evidence, choice, tables = _identified(session, provisional, table, place, spinner)
         if not session.as_json:
             _show_choice(spinner, evidence, choice)
-        from farm.config import edit, fleet_of
+        from farm.config import edit, parse_fleet
 
-        changed = edit.with_tables(place.text, tables)
-        device = fleet_of(changed, place.path).device(name)
+        changed = edit.add_tables(place.text, tables)
+        device = parse_fleet(changed, place.path).device(name)
         found = [] if dry_run else _proven(session, place.fleet, device, spinner)
-        failed = doctor_output.exit_code({name: found})
+        failed = doctor_output.findings_exit_code({name: found})
     if not (dry_run or failed):
         _write(place, tables)
     _report(session, place, name, tables, evidence, choice, found, written=not (dry_run or failed))
@@ -133,7 +133,7 @@ def add(
 
 @click.command()
 @click.argument(
-    "names", metavar="NAME...", nargs=-1, required=True, shell_complete=complete("devices")
+    "names", metavar="NAME...", nargs=-1, required=True, shell_complete=name_completion("devices")
 )
 @with_session
 def remove(session: Session, names: tuple[str, ...]) -> None:
@@ -147,7 +147,7 @@ def remove(session: Session, names: tuple[str, ...]) -> None:
     farm provision --device pi4 --remove     before it, to clean the board
     """
     from farm import boards
-    from farm.config import edit, fleet_of
+    from farm.config import edit, parse_fleet
 
     place = _place(session)
     for name in names:
@@ -161,9 +161,9 @@ def remove(session: Session, names: tuple[str, ...]) -> None:
         used = place.fleet.device(name).profile.name
         if used in own and used not in left and own[used].get("source") == boards.SOURCE:
             gone.append(("profiles", used))
-    changed = edit.without_tables(place.text, gone)
-    fleet_of(changed, place.path)
-    write_whole(place.path.resolve(), changed)
+    changed = edit.remove_tables(place.text, gone)
+    parse_fleet(changed, place.path)
+    write_atomically(place.path.resolve(), changed)
     if session.as_json:
         session.document(
             "removal", {"file": str(place.path), "tables": [".".join(one) for one in gone]}
@@ -179,10 +179,10 @@ def _place(session: Session) -> _Place:
     The one in use, or a new one in the working directory.
     """
     from farm import ownership
-    from farm.config import fleet_of
-    from farm.config.locate import FILE_NAME, find, read
+    from farm.config import parse_fleet
+    from farm.config.locate import FILE_NAME, find_config, read_config
 
-    path = find(session.config)
+    path = find_config(session.config)
     if path is None:
         path = Path.cwd() / FILE_NAME
         if why := ownership.foreign_writer(path):
@@ -193,8 +193,8 @@ def _place(session: Session) -> _Place:
                 fix,
             )
     if path.is_symlink() or path.exists():
-        return _Place(path, read(path), session.fleet())
-    fleet = fleet_of("", path)
+        return _Place(path, read_config(path), session.fleet())
+    fleet = parse_fleet("", path)
     session.use(fleet)
     return _Place(path, "", fleet)
 
@@ -267,11 +267,11 @@ def _option(text: str) -> tuple[str, Any]:
 
 def _checked(place: _Place, name: str, table: Mapping[str, Any]) -> Device:
     """Return the device of a table; raise UsageError for a wrong one, such as an unknown option."""
-    from farm.config import edit, fleet_of
+    from farm.config import edit, parse_fleet
 
-    text = edit.table_text(("devices", name), table)
+    text = edit.format_table(("devices", name), table)
     try:
-        return fleet_of(text, place.path).device(name)
+        return parse_fleet(text, place.path).device(name)
     except ConfigError as error:
         mistakes = re.sub(rf"(?m)^.*?:\d+: devices\.\"?{re.escape(name)}\"?\.", "", error.why)
         raise UsageError(
@@ -283,28 +283,32 @@ def _checked(place: _Place, name: str, table: Mapping[str, Any]) -> Device:
 
 def _identified(
     session: Session, provisional: Device, table: dict[str, Any], place: _Place, spinner: Spinner
-) -> tuple[Evidence | None, Choice, Tables]:
+) -> tuple[Evidence | None, ProfileChoice, Tables]:
     """Return what the board says about itself, the choice of its profile, and the tables to write.
 
     `provisional` is the device with a profile that is not known to be right.
     """
     from farm import boards
     from farm.config import profiles
-    from farm.pipeline.identify import identify
+    from farm.pipeline.identify import identify_board
 
     name, known = provisional.name, place.fleet.profiles
     if table["profile"] is not None:
-        return None, boards.Choice(table["profile"], "as you said"), {("devices", name): table}
-    evidence = identify(provisional, store=session.artifacts(), show=spinner.show)
+        return (
+            None,
+            boards.ProfileChoice(table["profile"], "as you said"),
+            {("devices", name): table},
+        )
+    evidence = identify_board(provisional, store=session.artifacts(), show=spinner.show)
     own = next(
         word
         for word in (name, f"{name}-board", *(f"{name}-board-{number}" for number in range(2, 100)))
         if word not in known
     )
-    choice = boards.choose(
+    choice = boards.choose_profile(
         own,
         evidence,
-        profiles.shipped(),
+        profiles.built_in_profiles(),
         here=provisional.scheme == "local",
         builds_cuda=_builds_cuda(),
     )
@@ -324,7 +328,7 @@ def _builds_cuda() -> bool:
     return True
 
 
-def _show_choice(spinner: Spinner, evidence: Evidence | None, choice: Choice) -> None:
+def _show_choice(spinner: Spinner, evidence: Evidence | None, choice: ProfileChoice) -> None:
     good = Styled("✓", "green")
     if evidence is not None:
         spinner.say("  ", good, f" board: {_in_words(evidence)}")
@@ -353,7 +357,7 @@ def _proven(session: Session, fleet: Fleet, device: Device, spinner: Spinner) ->
 
     def tell(_: str, finding: Finding) -> None:
         if not session.as_json:
-            for line in doctor_output.lines(finding):
+            for line in doctor_output.finding_lines(finding):
                 spinner.say(*line)
 
     found = work.provision(
@@ -372,12 +376,14 @@ def _proven(session: Session, fleet: Fleet, device: Device, spinner: Spinner) ->
 
 def _write(place: _Place, tables: Tables) -> None:
     """Write the tables into the file as it is now: it may have changed during the proof."""
-    from farm.config import edit, fleet_of
-    from farm.config.locate import read
+    from farm.config import edit, parse_fleet
+    from farm.config.locate import read_config
 
-    changed = edit.with_tables(read(place.path) if place.path.exists() else edit.HEADING, tables)
-    fleet_of(changed, place.path)
-    write_whole(place.path.resolve(), changed)
+    changed = edit.add_tables(
+        read_config(place.path) if place.path.exists() else edit.HEADING, tables
+    )
+    parse_fleet(changed, place.path)
+    write_atomically(place.path.resolve(), changed)
 
 
 def _report(
@@ -386,16 +392,16 @@ def _report(
     name: str,
     tables: Tables,
     evidence: Evidence | None,
-    choice: Choice,
+    choice: ProfileChoice,
     found: list[Finding],
     *,
     written: bool,
 ) -> None:
     from farm.config import edit
 
-    text = "\n".join(edit.table_text(path, table) for path, table in tables.items())
+    text = "\n".join(edit.format_table(path, table) for path, table in tables.items())
     if session.as_json:
-        layers = doctor_output.body({name: found})[0]["layers"]
+        layers = doctor_output.findings_to_json({name: found})[0]["layers"]
         board = None if evidence is None else _in_words(evidence)
         body = {
             "name": name,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from farm.commands.common import Session, build_slots, with_session
-from farm.commands.options import with_devices
+from farm.commands.options import add_device_selection_options
 from farm.commands.output import echo, show_error
 from farm.errors import FarmError
 
@@ -19,7 +19,7 @@ _SESSION_S = 60.0
 
 
 @click.command()
-@with_devices
+@add_device_selection_options
 @with_session
 def deployments(
     session: Session, devices: tuple[str, ...], tags: tuple[str, ...], everywhere: bool
@@ -53,7 +53,7 @@ def deployments(
 
 @click.command()
 @click.argument("name")
-@with_devices
+@add_device_selection_options
 @click.option(
     "--to",
     "number",
@@ -93,7 +93,7 @@ def rollback(
 
 @click.command()
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
-@with_devices
+@add_device_selection_options
 @with_session
 def undeploy(
     session: Session,

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from farm.commands.common import Session, build_slots, with_session
-from farm.commands.options import with_devices
+from farm.commands.options import add_device_selection_options
 
 if TYPE_CHECKING:
-    from farm.transports.state import State
+    from farm.transports.device_state import DeviceState
     from farm.types import Device
 
 
 @click.command()
-@with_devices
+@add_device_selection_options
 @with_session
 def devices(
     session: Session, devices: tuple[str, ...], tags: tuple[str, ...], everywhere: bool
@@ -65,7 +65,7 @@ def devices(
     console.print(views.devices_table(rows, console.width))
 
 
-def _note(state: State) -> str:
+def _note(state: DeviceState) -> str:
     return ": ".join(filter(None, (state.why, state.fix)))
 
 
@@ -83,7 +83,7 @@ def _facts(session: Session, chosen: list[Device]) -> dict[str, Any]:
         return facts_of(chosen, store=session.artifacts(), slots=build_slots(), show=spinner.show)
 
 
-def _body(device: Device, state: State, facts: Any) -> dict[str, Any]:
+def _body(device: Device, state: DeviceState, facts: Any) -> dict[str, Any]:
     return {
         "name": device.name,
         "profile": device.profile.name,

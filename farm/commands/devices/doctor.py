@@ -10,7 +10,7 @@ import click
 import farm
 from farm.commands.common import Session, build_slots, host_profile, with_session
 from farm.commands.devices import doctor_output
-from farm.commands.options import with_devices
+from farm.commands.options import add_device_selection_options
 from farm.commands.output import Styled, echo
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ _MODEL = "digits"
 
 
 @click.command()
-@with_devices
+@add_device_selection_options
 @with_session
 def doctor(
     session: Session, devices: tuple[str, ...], tags: tuple[str, ...], everywhere: bool
@@ -36,15 +36,15 @@ def doctor(
     farm doctor --device pi3
     """
     from farm.commands.progress import Spinner
-    from farm.config import load
-    from farm.pipeline.doctor.board import examine
+    from farm.config import load_fleet
+    from farm.pipeline.doctor.board import examine_devices
     from farm.pipeline.doctor.host import examine_host
 
     fleet = session.fleet()
     chosen = (
         fleet.select_devices(devices, tags, everywhere) if devices or tags or everywhere else ()
     )
-    model = load(Path(farm.__file__).parent / "devices.toml").model(_MODEL)
+    model = load_fleet(Path(farm.__file__).parent / "devices.toml").model(_MODEL)
     store = session.artifacts()
     found: dict[str, list[Finding]] = {_HERE: examine_host(store)}
     if not session.as_json:
@@ -52,7 +52,7 @@ def doctor(
     if chosen:
         with Spinner(session, "asking the devices") as spinner:
             keep, host = session.record(), host_profile(fleet)
-            found |= examine(
+            found |= examine_devices(
                 chosen,
                 model=model,
                 host=host,
@@ -62,15 +62,15 @@ def doctor(
                 show=spinner.show,
             )
     if session.as_json:
-        session.document("doctor", {"examined": doctor_output.body(found)})
+        session.document("doctor", {"examined": doctor_output.findings_to_json(found)})
     else:
         for device in chosen:
             _print(device.name, found[device.name])
-    raise SystemExit(doctor_output.exit_code(found))
+    raise SystemExit(doctor_output.findings_exit_code(found))
 
 
 def _print(name: str, found: list[Finding]) -> None:
     echo(Styled(name, bold=True))
     for finding in found:
-        for line in doctor_output.lines(finding):
+        for line in doctor_output.finding_lines(finding):
             echo(*line)

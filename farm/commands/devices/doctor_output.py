@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from farm.pipeline.doctor.board import Finding
 
 
-def lines(finding: Finding, name: str = "") -> list[list[str | Styled]]:
+def finding_lines(finding: Finding, name: str = "") -> list[list[str | Styled]]:
     """Return the lines of a finding, each as parts for `output.echo`.
 
     `name` is the device's, given if there are several.
@@ -25,17 +25,17 @@ def lines(finding: Finding, name: str = "") -> list[list[str | Styled]]:
     )
     head = f"{sanitize.one_line(name)}  " if name else "  "
     below = " " * (len(head) + 4)
-    first, *more = sanitize.lines(what) or [""]
+    first, *more = sanitize.sanitized_lines(what) or [""]
     shown: list[list[str | Styled]] = [[head, Styled(sign, shade), f" {finding.layer}: {first}"]]
     for label, text in (("why", why), ("fix", fix)):
-        first, *rest = sanitize.lines(text) or [""]
+        first, *rest = sanitize.sanitized_lines(text) or [""]
         more += (
             [f"{label}: {first}", *(f"{' ' * len(label)}  {line}" for line in rest)] if text else []
         )
     return shown + [[f"{below}{line}"] for line in more]
 
 
-def body(found: Mapping[str, Sequence[Finding]]) -> list[dict[str, Any]]:
+def findings_to_json(found: Mapping[str, Sequence[Finding]]) -> list[dict[str, Any]]:
     """Return the findings by device as JSON."""
     return [
         {"name": name, "layers": [_layer(finding) for finding in findings]}
@@ -56,9 +56,9 @@ def _layer(finding: Finding) -> dict[str, Any]:
     }
 
 
-def exit_code(found: Mapping[str, Sequence[Finding]]) -> int:
+def findings_exit_code(found: Mapping[str, Sequence[Finding]]) -> int:
     """Return 0 without failures, the code of a single failure, or 1 for several."""
-    from farm.pipeline.doctor.board import failed
+    from farm.pipeline.doctor.board import first_failure
 
-    errors = [error for findings in found.values() if (error := failed(findings))]
+    errors = [error for findings in found.values() if (error := first_failure(findings))]
     return 0 if not errors else errors[0].exit_code if len(errors) == 1 else 1

@@ -10,7 +10,7 @@ import click
 import farm
 from farm.commands.common import Session, build_slots, host_profile, with_session
 from farm.commands.devices import doctor_output
-from farm.commands.options import was_given, with_devices
+from farm.commands.options import add_device_selection_options, was_given
 from farm.commands.servers.serve import (
     KEY_FILE,
     KEY_FILE_HELP,
@@ -19,20 +19,20 @@ from farm.commands.servers.serve import (
     OPEN_HELP,
     VARIABLE,
     check_loopback,
-    chosen_key,
+    resolve_key,
 )
 from farm.errors import UsageError
 
 if TYPE_CHECKING:
     from farm.pipeline.doctor.board import Finding
     from farm.transports.ssh.systemd_service import Service
-    from farm.transports.ssh.systemd_tunnel import Tunnel
+    from farm.transports.ssh.systemd_tunnel import LabTunnel
 
 _MODEL = "digits"
 
 
 @click.command()
-@with_devices
+@add_device_selection_options
 @click.option("--service", is_flag=True, help="Let the board's systemd start the agent at boot.")
 @click.option(
     "--tracker",
@@ -93,7 +93,7 @@ def provision(
     farm provision --device pi5 --remove
     """
     from farm.commands.progress import Spinner
-    from farm.config import load
+    from farm.config import load_fleet
     from farm.pipeline import provision as work
 
     fleet = session.fleet()
@@ -106,7 +106,7 @@ def provision(
 
         def tell(name: str, finding: Finding) -> None:
             if not session.as_json:
-                for line in doctor_output.lines(finding, name if names else ""):
+                for line in doctor_output.finding_lines(finding, name if names else ""):
                     spinner.say(*line)
 
         common: dict[str, Any] = {
@@ -119,7 +119,7 @@ def provision(
             found = work.remove(chosen, tell=tell, **common)
         else:
             model, keep = (
-                load(Path(farm.__file__).parent / "devices.toml").model(_MODEL),
+                load_fleet(Path(farm.__file__).parent / "devices.toml").model(_MODEL),
                 session.record(),
             )
             found = work.provision(
@@ -132,17 +132,17 @@ def provision(
                 **common,
             )
     if session.as_json:
-        session.document("provision", {"provisioned": doctor_output.body(found)})
-    raise SystemExit(doctor_output.exit_code(found))
+        session.document("provision", {"provisioned": doctor_output.findings_to_json(found)})
+    raise SystemExit(doctor_output.findings_exit_code(found))
 
 
-def _tunnel(service: bool, options: dict[str, Any]) -> Tunnel | None:
+def _tunnel(service: bool, options: dict[str, Any]) -> LabTunnel | None:
     """Return the tunnel to a lab, if there is to be one, and let the agent register through it.
 
     Raises UsageError for options that contradict it, and DeviceError if its host key is not known.
     """
-    from farm.lab.door.commands import is_user
-    from farm.transports.ssh.systemd_tunnel import TRACKER, host_keys, tunnel_of
+    from farm.lab.door.commands import is_user_name
+    from farm.transports.ssh.systemd_tunnel import TRACKER, known_hosts_lines, parse_tunnel
 
     lab, board = options.pop("lab"), options["board"]
     if not lab:
@@ -154,14 +154,14 @@ def _tunnel(service: bool, options: dict[str, Any]) -> Tunnel | None:
             "--lab says how a service is to be", "no service is installed", "--service"
         )
     fix = "--lab lab://farm@HOST --board pi5-07 --key pi5 --port 20007"
-    if not options["key"] or not is_user(board):
+    if not options["key"] or not is_user_name(board):
         why = "a lab's board has a name, of small letters and digits, and a kind"
         raise UsageError("--lab wants --board NAME and --key KIND", why, fix)
     if not was_given("port"):
         why = "the tunnel of each board has a port of its own on the lab's server"
         raise UsageError("--lab wants --port PORT", why, fix)
-    tunnel = tunnel_of(lab, board, options["port"], options["tracker"])
-    host_keys(tunnel)  # before anything is done
+    tunnel = parse_tunnel(lab, board, options["port"], options["tracker"])
+    known_hosts_lines(tunnel)  # before anything is done
     options["tracker"] = TRACKER
     return tunnel
 
@@ -188,7 +188,7 @@ def _service(wanted: bool, away: bool, options: dict[str, Any]) -> Service | Non
     if not wanted:
         return None
     key_file, no_key = options.pop("key_file"), options.pop("no_key")
-    key = chosen_key(options["key"], key_file, no_key, options["tracker"])
+    key = resolve_key(options["key"], key_file, no_key, options["tracker"])
     check_loopback(options["host"], options["open_to_network"])
     random = not (key or no_key or options["tracker"])
     return Service(

@@ -12,11 +12,11 @@ import click
 from farm.api.resolve import comparable_runs
 from farm.commands.output import echo, show_error
 from farm.errors import FarmError, Regression, UsageError, did_you_mean
-from farm.stats import CONFIDENCE, Change
+from farm.stats import CONFIDENCE, ChangeVerdict
 
 if TYPE_CHECKING:
     from farm.commands.common import Session
-    from farm.comparison import Pair
+    from farm.comparison import RunComparison
     from farm.types import Job, Run
 
 
@@ -98,7 +98,7 @@ def save_baseline(session: Session, name: str | None, runs: Sequence[Run]) -> No
         session.record().save_baseline(name, good)
 
 
-def check_builds(session: Session, before: Sequence[Run], jobs: Sequence[Job]) -> None:
+def check_builds_remeasurable(session: Session, before: Sequence[Run], jobs: Sequence[Job]) -> None:
     """Raise UsageError if a build of the baseline could not be measured again.
 
     It is called before anything is measured. Only the runs of `before` that `jobs` will be compared
@@ -118,7 +118,7 @@ def compare_with_baseline(
     runs: Sequence[Run],
     in_turns: bool,
     deadline_s: float | None,
-) -> list[Pair]:
+) -> list[RunComparison]:
     """Compare runs with those of a baseline.
 
     With `in_turns`, both builds are measured again, interleaved, for each pair that the stored runs
@@ -145,12 +145,12 @@ def compare_with_baseline(
     return [found.get(pair.second.id, pair) for pair in pairs]
 
 
-def is_undecided(pair: Pair) -> bool:
+def is_undecided(pair: RunComparison) -> bool:
     """Return whether stored runs do not decide the comparison, but an interleaved one might."""
-    return pair.found.change is Change.UNSURE and _measurable(pair)
+    return pair.found.change is ChangeVerdict.UNSURE and _measurable(pair)
 
 
-def _measurable(pair: Pair) -> bool:
+def _measurable(pair: RunComparison) -> bool:
     """Return whether both builds can be measured interleaved.
 
     The cache is not checked: see `farm.pipeline.compare.pair_of_builds`.
@@ -166,7 +166,7 @@ def _measurable(pair: Pair) -> bool:
 
 def measure_interleaved(
     session: Session, pairs: Sequence[tuple[Run, Run]], **how: Any
-) -> list[Pair]:
+) -> list[RunComparison]:
     """Measure the builds of the pairs interleaved, showing a spinner."""
     from farm.commands.progress import Spinner
 
@@ -174,7 +174,7 @@ def measure_interleaved(
         return session.farm().in_turns(pairs, show=spinner.show, **how)
 
 
-def show_comparison(session: Session, pairs: Sequence[Pair], again: str) -> None:
+def show_comparison(session: Session, pairs: Sequence[RunComparison], again: str) -> None:
     """Print the comparison, and the command that might decide pairs for which it is inconclusive.
 
     The command is `again` if several pairs are inconclusive and all can be measured interleaved;
@@ -195,7 +195,7 @@ def show_comparison(session: Session, pairs: Sequence[Pair], again: str) -> None
             echo(f"to tell on a noisy machine, measure both builds again in turns: {command}")
 
 
-def regression(pairs: Sequence[Pair], slowdown: float | None) -> Regression | None:
+def regression_error(pairs: Sequence[RunComparison], slowdown: float | None) -> Regression | None:
     """Return the error for pairs that became slower by `slowdown`; None without a limit.
 
     A pair counts if it is significantly slower, and its interval does not exclude this slowdown.
@@ -219,19 +219,19 @@ def regression(pairs: Sequence[Pair], slowdown: float | None) -> Regression | No
     )
 
 
-def exit_on_regression(pairs: Sequence[Pair], slowdown: float | None) -> None:
+def exit_on_regression(pairs: Sequence[RunComparison], slowdown: float | None) -> None:
     """Exit with an error if something became too slow, or could not be measured interleaved.
 
     Call it last: everything else must be printed before.
     """
     failures = [pair.failure for pair in pairs if pair.failure]
-    if slower := regression(pairs, slowdown):
-        exit_with_errors(slower, *failures)
+    if slower := regression_error(pairs, slowdown):
+        exit_with_comparison_errors(slower, *failures)
     if failures:
-        exit_with_errors(*failures)
+        exit_with_comparison_errors(*failures)
 
 
-def exit_with_errors(error: FarmError, *others: FarmError) -> None:
+def exit_with_comparison_errors(error: FarmError, *others: FarmError) -> None:
     """Print the errors and exit with the code of the first."""
     for one in (*others, error):
         show_error(one)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import click
 
 from farm.commands.common import Session, report_no_runs, with_session
-from farm.commands.options import complete, with_device_filter
+from farm.commands.options import name_completion, with_device_filter
 from farm.commands.output import echo
 
 
 @click.command()
-@click.argument("model", required=False, shell_complete=complete("models"))
+@click.argument("model", required=False, shell_complete=name_completion("models"))
 @with_device_filter
 @click.option(
     "-n",
@@ -32,7 +32,7 @@ def history(session: Session, model: str | None, device: str | None, limit: int)
     farm history --json --limit 1000 > runs.json
     """
     from farm.store import run_to_json
-    from farm.views.comparison import timeline
+    from farm.views.comparison import history_lines
     from farm.views.runs import history_table
 
     runs = session.farm().history(model, device=device, limit=limit)
@@ -45,5 +45,5 @@ def history(session: Session, model: str | None, device: str | None, limit: int)
     console = session.out()
     console.print(history_table(runs, console.width))
     if model and len({run.device for run in runs}) == 1:
-        for line in timeline(runs[::-1]):
+        for line in history_lines(runs[::-1]):
             echo(line)

@@ -12,7 +12,7 @@ from farm.commands.common import Session, with_session
 from farm.commands.output import echo
 
 if TYPE_CHECKING:
-    from farm.types import Record
+    from farm.types import TuningRecord
 
 _core = click.option(
     "--core",
@@ -43,9 +43,9 @@ def records(session: Session, core: str | None, operator: str | None) -> None:
     if click.get_current_context().invoked_subcommand:
         return
     from farm import views
-    from farm.store import RecordStore, record_to_json
+    from farm.store import TuningRecordStore, record_to_json
 
-    found = RecordStore.of_user().records(core, operator)
+    found = TuningRecordStore.of_user().records(core, operator)
     if session.as_json:
         session.document("records", {"records": [record_to_json(record) for record in found]})
         return
@@ -63,9 +63,9 @@ def records(session: Session, core: str | None, operator: str | None) -> None:
 @with_session
 def export(session: Session, file: Path, core: str | None, operator: str | None) -> None:
     """Write records to FILE, one JSON object per line."""
-    from farm.store import RecordStore, write_records
+    from farm.store import TuningRecordStore, write_records
 
-    found = RecordStore.of_user().records(core, operator)
+    found = TuningRecordStore.of_user().records(core, operator)
     write_records(file, found)
     if session.as_json:
         session.document("exported", {"records": len(found), "file": str(file)})
@@ -82,11 +82,11 @@ def import_(session: Session, file: Path) -> None:
     If there are two records for one kernel and core, the faster one is kept. If FILE has a mistake,
     nothing changes.
     """
-    from farm.store import RecordStore, read_records
+    from farm.store import TuningRecordStore, read_records
 
     found = read_records(file)
     _check_traces(file, found)
-    merged = RecordStore.of_user().merge(found)
+    merged = TuningRecordStore.of_user().merge(found)
     if session.as_json:
         session.document(
             "imported", {"new": merged.new, "faster": merged.faster, "left": merged.left}
@@ -105,7 +105,7 @@ def import_(session: Session, file: Path) -> None:
 def remove(session: Session, core: str | None, operator: str | None) -> None:
     """Remove records; later builds no longer use them."""
     from farm.errors import UsageError
-    from farm.store import RecordStore
+    from farm.store import TuningRecordStore
 
     if core is None and operator is None:
         raise UsageError(
@@ -113,14 +113,14 @@ def remove(session: Session, core: str | None, operator: str | None) -> None:
             "--core, --operator or both",
             "farm records remove --core NAME",
         )
-    count = RecordStore.of_user().remove(core, operator)
+    count = TuningRecordStore.of_user().remove(core, operator)
     if session.as_json:
         session.document("removed", {"records": count})
     else:
         echo(f"{count} records removed")
 
 
-def _check_traces(file: Path, found: Sequence[Record]) -> None:
+def _check_traces(file: Path, found: Sequence[TuningRecord]) -> None:
     """Raise UsageError for a schedule that could bring code of its own into a kernel."""
     from farm.compiler.cpu.trace_grammar import check_trace
     from farm.errors import UsageError

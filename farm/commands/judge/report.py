@@ -7,16 +7,16 @@ from pathlib import Path
 
 import click
 
-from farm.commands.common import Session, report_no_runs, with_session, write_whole
+from farm.commands.common import Session, report_no_runs, with_session, write_atomically
 from farm.commands.judge import baseline_comparison
-from farm.commands.options import complete, with_several_devices
+from farm.commands.options import name_completion, with_several_devices
 from farm.commands.output import echo, echo_text
 
 _DEFAULT = Path("report.html")
 
 
 @click.command()
-@click.argument("models", nargs=-1, metavar="[MODEL]...", shell_complete=complete("models"))
+@click.argument("models", nargs=-1, metavar="[MODEL]...", shell_complete=name_completion("models"))
 @with_several_devices
 @click.option(
     "-o",
@@ -66,29 +66,29 @@ def report(
     farm report --markdown --baseline release-1 > comment.md
     """
     from farm.formatting import counted
-    from farm.views import roofline
-    from farm.views.report import gather
+    from farm.views import profile_rooflines
+    from farm.views.report import build_report
 
     before = baseline_comparison.find_baseline(session, baseline, None)
     runs = session.record().newest(limit, models, devices)
     if not runs:
         report_no_runs(session, models, devices)
     made_at = datetime.now(UTC).isoformat(timespec="seconds")
-    found = gather(
+    found = build_report(
         runs,
         title=title,
         made_at=made_at,
         baseline=baseline or "",
         before=before,
-        rooflines=[roofline.read(path) for path in profiles],
+        rooflines=[profile_rooflines.read_profile(path) for path in profiles],
     )
     if markdown:
-        from farm.views.markdown import document as text_of
+        from farm.views.markdown import markdown_report as text_of
     else:
-        from farm.views.html import page as text_of
+        from farm.views.html import render_page as text_of
     text, path = text_of(found), output or (None if markdown else _DEFAULT)
     if path:
-        write_whole(path, text)
+        write_atomically(path, text)
     if session.as_json:
         session.document("report", {"path": str(path or ""), **found.as_json()})
     elif path is None:

@@ -12,7 +12,7 @@ import click
 
 from farm.commands.common import Session, host_profile, with_session
 from farm.commands.model_options import ModelProperties, with_model_properties
-from farm.commands.options import Number, complete, with_devices
+from farm.commands.options import Number, add_device_selection_options, name_completion
 from farm.commands.output import echo, show_error
 
 if TYPE_CHECKING:
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("model", shell_complete=complete("models"))
-@with_devices
+@click.argument("model", shell_complete=name_completion("models"))
+@add_device_selection_options
 @click.option(
     "--data",
     "path",
@@ -84,7 +84,7 @@ def accuracy(
     farm accuracy --device pi5 --device rk3399 net.onnx --data imagenet/val --samples 5000
     farm accuracy --all net --data test.npz --min-top1 75
     """
-    from farm.pipeline.accuracy import as_json
+    from farm.pipeline.accuracy import accuracy_to_json
 
     fleet = session.fleet()
     chosen = described.of(fleet.model(model))
@@ -105,7 +105,7 @@ def accuracy(
         if min_top1 is not None and one.answered and 100 * one.top1 < min_top1 * one.answered
     ]
     if session.as_json:
-        *on_devices, reference = map(as_json, found)
+        *on_devices, reference = map(accuracy_to_json, found)
         session.document(
             "accuracy",
             {
@@ -145,15 +145,15 @@ def _count(
 ) -> AccuracyResults:
     from farm import dashboard
     from farm.pipeline.accuracy import AccuracyProgress
-    from farm.pipeline.accuracy import accuracy as measure
+    from farm.pipeline.accuracy import measure_accuracy as measure
     from farm.processes import signals
-    from farm.store import AnswerStore
+    from farm.store import PredictionStore
 
     fleet = session.fleet()
     last: list[AccuracyProgress] = []
     with (
-        signals.deferred(),
-        dashboard.show_counting(session.err(), quiet=session.verbosity < 0) as display,
+        signals.deferred_signals(),
+        dashboard.show_accuracy_progress(session.err(), quiet=session.verbosity < 0) as display,
     ):
 
         def show(counting: AccuracyProgress) -> None:
@@ -167,7 +167,7 @@ def _count(
                 path,
                 host=host_profile(fleet),
                 store=session.artifacts(),
-                keep=AnswerStore.of_user(),
+                keep=PredictionStore.of_user(),
                 deadlines_s={
                     device.name: fleet.deadline_s(device, deadline_s) for device in devices
                 },
@@ -201,11 +201,11 @@ def _show(session: Session, measured: AccuracyResults) -> None:
 
 def _end(failed: Sequence[Accuracy], low: Sequence[str], min_top1: float | None) -> None:
     """Print each distinct failure once, and exit with its code."""
-    from farm.errors import WrongAnswer, of_failure
+    from farm.errors import WrongAnswer, error_from_failure
 
     failures = {(one.failure.what, one.failure.why): one.failure for one in failed if one.failure}
     for failure in failures.values():
-        show_error(of_failure(failure))
+        show_error(error_from_failure(failure))
     if failures:
         raise SystemExit(next(iter(failures.values())).exit_code if len(failures) == 1 else 1)
     if low:

@@ -9,19 +9,23 @@ import click
 
 from farm.api.resolve import resolve_deadline, resolve_plan, with_batch
 from farm.commands import engine_option
-from farm.commands.common import Session, check_writable, with_session, write_whole
+from farm.commands.common import Session, check_writable, with_session, write_atomically
 from farm.commands.judge import baseline_comparison
 from farm.commands.model_options import ModelProperties, with_model_properties
 from farm.commands.options import (
     Number,
-    complete,
+    add_cluster_option,
+    add_device_selection_options,
+    add_gate_options,
+    name_completion,
     parse_whole_numbers,
-    with_cluster,
-    with_devices,
-    with_gates,
 )
 from farm.commands.output import echo, show_error
-from farm.commands.thread_options import ThreadSettings, settings, with_threads
+from farm.commands.thread_options import (
+    ThreadSettings,
+    add_thread_options,
+    devices_per_thread_setting,
+)
 from farm.formatting import counted
 
 if TYPE_CHECKING:
@@ -32,8 +36,8 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("models", nargs=-1, metavar="[MODEL]...", shell_complete=complete("models"))
-@with_devices
+@click.argument("models", nargs=-1, metavar="[MODEL]...", shell_complete=name_completion("models"))
+@add_device_selection_options
 @click.option("--quick", "preset", flag_value="quick", help="10 samples, 0.2 s: a first look.")
 @click.option(
     "--standard",
@@ -87,10 +91,10 @@ if TYPE_CHECKING:
     help="Samples per inference, or several: 1,8,32; shows inferences/s.",
 )
 @engine_option.against_option
-@with_gates
-@with_threads(several=True)
+@add_gate_options
+@add_thread_options(several=True)
 @with_model_properties
-@with_cluster
+@add_cluster_option
 @click.option("--dry-run", is_flag=True, help="Print the jobs and do nothing.")
 @with_session
 def bench(
@@ -130,8 +134,8 @@ def bench(
     farm bench --device host --batch 1,8,32 resnet18
     """
     from farm import metrics
-    from farm.pipeline import expand
-    from farm.pipeline.other_engines import check_rivals
+    from farm.pipeline import expand_jobs
+    from farm.pipeline.other_engines import check_engines_usable
 
     session.cluster = cluster
     before = baseline_comparison.find_baseline(session, baseline, fail_on, in_turns)
@@ -142,20 +146,20 @@ def bench(
         for model in named
         for batch in parse_whole_numbers("--batch", batches) or [None]
     ]
-    on = settings(session, fleet.select_devices(devices, tags, everywhere), asked)
+    on = devices_per_thread_setting(session, fleet.select_devices(devices, tags, everywhere), asked)
     deadline_s = resolve_deadline(preset, plan)
-    jobs = expand(on, chosen, resolve_plan(fleet.bench.plan, preset, plan), deadline_s)
+    jobs = expand_jobs(on, chosen, resolve_plan(fleet.bench.plan, preset, plan), deadline_s)
     if dry_run:
         show_jobs(session, jobs)
         return
     if in_turns:
-        baseline_comparison.check_builds(session, before, jobs)
-    check_rivals(against, jobs)
+        baseline_comparison.check_builds_remeasurable(session, before, jobs)
+    check_engines_usable(against, jobs)
     check_writable(prometheus)
     outcome = run_jobs(session, jobs)
     baseline_comparison.save_baseline(session, save_baseline, outcome.runs)
     if prometheus:
-        write_whole(prometheus, metrics.metrics_of_runs(outcome.runs))
+        write_atomically(prometheus, metrics.metrics_of_runs(outcome.runs))
     if not session.as_json:
         _show(session, outcome)
     pairs = baseline_comparison.compare_with_baseline(
@@ -168,13 +172,13 @@ def bench(
     )  # after the table, so that a failure here does not lose it
     if session.as_json:
         extra = {"comparison": [pair.as_json() for pair in pairs]} if baseline else {}
-        extra |= {"against": engine_option.body(contests)} if against else {}
-        session.document("bench", {**outcome_body(outcome), **extra})
+        extra |= {"against": engine_option.engine_comparisons_to_json(contests)} if against else {}
+        session.document("bench", {**outcome_to_json(outcome), **extra})
     elif contests:
-        engine_option.show(session, contests)
+        engine_option.print_engine_comparisons(session, contests)
     if outcome.good:
         baseline_comparison.exit_on_regression(pairs, fail_on)
-    raise SystemExit(exit_code(outcome))
+    raise SystemExit(outcome_exit_code(outcome))
 
 
 def run_jobs(session: Session, jobs: Sequence[Job], canaries: int = 0) -> Outcome:
@@ -184,8 +188,8 @@ def run_jobs(session: Session, jobs: Sequence[Job], canaries: int = 0) -> Outcom
 
     farm = session.farm()
     with (
-        signals.deferred(),
-        dashboard.show(session.err(), jobs, quiet=session.verbosity < 0) as show,
+        signals.deferred_signals(),
+        dashboard.show_jobs(session.err(), jobs, quiet=session.verbosity < 0) as show,
     ):
         return farm.execute(jobs, show=show, tick=show.tick, canaries=canaries)
 
@@ -214,7 +218,7 @@ def show_jobs(session: Session, jobs: Sequence[Job]) -> None:
     echo(f"{counted(len(jobs), 'job')}, {counted(len(builds), 'build')}")
 
 
-def outcome_body(outcome: Outcome) -> dict[str, Any]:
+def outcome_to_json(outcome: Outcome) -> dict[str, Any]:
     """Return an outcome as JSON."""
     from farm.store import run_to_json
 
@@ -236,7 +240,7 @@ def outcome_body(outcome: Outcome) -> dict[str, Any]:
     return {"runs": [run_to_json(run) for run in outcome.runs], "builds": builds, "ledger": ledger}
 
 
-def exit_code(outcome: Outcome) -> int:
+def outcome_exit_code(outcome: Outcome) -> int:
     """Return 0 if every run is good, the code of a single bad run, or 1 for several runs.
 
     If nothing but boards of a lab was missing, the code is that of a device, and not 1.
@@ -259,7 +263,7 @@ def exit_code(outcome: Outcome) -> int:
 
 def _show(session: Session, outcome: Outcome) -> None:
     from farm import views
-    from farm.errors import of_failure
+    from farm.errors import error_from_failure
     from farm.views.runs import final_table
 
     console = session.out()
@@ -284,4 +288,4 @@ def _show(session: Session, outcome: Outcome) -> None:
     for run in outcome.runs:
         if run.failure and (run.failure.what, run.failure.why) not in shown:
             shown.add((run.failure.what, run.failure.why))
-            show_error(of_failure(run.failure))
+            show_error(error_from_failure(run.failure))

@@ -10,7 +10,7 @@ import click
 
 from farm.commands.common import Session, host_profile, with_session
 from farm.commands.model_options import ModelProperties, with_model_properties
-from farm.commands.options import AnyNumber, Number, complete, with_device
+from farm.commands.options import AnyNumber, Number, name_completion, with_device
 from farm.commands.output import echo
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("model", shell_complete=complete("models"))
+@click.argument("model", shell_complete=name_completion("models"))
 @with_device
 @click.option(
     "-i",
@@ -65,7 +65,7 @@ def bisect(
     """
     from farm.commands.progress import Spinner
     from farm.pipeline.bisect import bisect as dissect
-    from farm.views.bisection import findings, layers_table
+    from farm.views.bisection import describe_findings, layers_table
 
     fleet = session.fleet()
     chosen, device = described.of(fleet.model(model)), fleet.device(device_name)
@@ -81,7 +81,9 @@ def bisect(
             deadline_s=seconds,
             show=spinner.show,
         )
-    lines = findings(found.dissection, chosen.name, device.name, str(found.artifact.library.parent))
+    lines = describe_findings(
+        found.dissection, chosen.name, device.name, str(found.artifact.library.parent)
+    )
     if session.as_json:
         session.document(
             "bisect",

@@ -9,9 +9,15 @@ from typing import TYPE_CHECKING
 import click
 
 from farm.commands.common import Session, with_session
-from farm.commands.measure.bench import exit_code, outcome_body, run_jobs, show_jobs
+from farm.commands.measure.bench import outcome_exit_code, outcome_to_json, run_jobs, show_jobs
 from farm.commands.model_options import ModelProperties, with_model_properties
-from farm.commands.options import Number, complete, with_cluster, with_devices, with_gates
+from farm.commands.options import (
+    Number,
+    add_cluster_option,
+    add_device_selection_options,
+    add_gate_options,
+    name_completion,
+)
 from farm.commands.output import echo, show_error
 
 if TYPE_CHECKING:
@@ -20,8 +26,8 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("models", nargs=-1, metavar="[MODEL]...", shell_complete=complete("models"))
-@with_devices
+@click.argument("models", nargs=-1, metavar="[MODEL]...", shell_complete=name_completion("models"))
+@add_device_selection_options
 @click.option(
     "--deadline",
     "deadline_s",
@@ -29,9 +35,9 @@ if TYPE_CHECKING:
     metavar="SECONDS",
     help="The longest a job may take on a device.",
 )
-@with_gates
+@add_gate_options
 @with_model_properties
-@with_cluster
+@add_cluster_option
 @click.option(
     "--canary",
     "canaries",
@@ -69,8 +75,8 @@ def deploy(
     farm deploy --device pi3 --device rk3399 model.onnx
     farm deploy --tag lab --canary 1 digits
     """
-    from farm.errors import of_failure
-    from farm.pipeline import expand
+    from farm.errors import error_from_failure
+    from farm.pipeline import expand_jobs
     from farm.types import Plan
 
     session.cluster = cluster
@@ -83,20 +89,20 @@ def deploy(
         min_top1=min_top1,
     )
     chosen = [described.of(model) for model in fleet.models_together(models or fleet.bench.models)]
-    jobs = expand(fleet.select_devices(devices, tags, everywhere), chosen, plan, deadline_s)
+    jobs = expand_jobs(fleet.select_devices(devices, tags, everywhere), chosen, plan, deadline_s)
     if dry_run:
         show_jobs(session, jobs)
         return
     outcome = run_jobs(session, jobs, canaries or 0)
     if session.as_json:
-        session.document("deploy", outcome_body(outcome))
+        session.document("deploy", outcome_to_json(outcome))
     else:
         for run in outcome.runs:
             if run.failure:
-                show_error(of_failure(run.failure))
+                show_error(error_from_failure(run.failure))
             else:
                 echo(_line(run, _artifact(outcome, run)))
-    raise SystemExit(exit_code(outcome))
+    raise SystemExit(outcome_exit_code(outcome))
 
 
 def _artifact(outcome: Outcome, run: Run) -> Artifact | None:

@@ -8,11 +8,21 @@ from typing import TYPE_CHECKING
 
 import click
 
-from farm.commands.common import Session, check_writable, host_profile, with_session, write_whole
+from farm.commands.common import (
+    Session,
+    check_writable,
+    host_profile,
+    with_session,
+    write_atomically,
+)
 from farm.commands.model_options import ModelProperties, with_model_properties
-from farm.commands.options import Number, complete, with_device
+from farm.commands.options import Number, name_completion, with_device
 from farm.commands.output import echo
-from farm.commands.thread_options import ThreadSettings, settings, with_threads
+from farm.commands.thread_options import (
+    ThreadSettings,
+    add_thread_options,
+    devices_per_thread_setting,
+)
 
 if TYPE_CHECKING:
     pass
@@ -21,7 +31,7 @@ _MOST = 20  # kernels, without -v
 
 
 @click.command()
-@click.argument("model", shell_complete=complete("models"))
+@click.argument("model", shell_complete=name_completion("models"))
 @with_device
 @click.option(
     "--seconds", type=Number(0.1), default=3.0, show_default=True, help="About how long to record."
@@ -32,7 +42,7 @@ _MOST = 20  # kernels, without -v
     metavar="FILE",
     help="Write a trace of one inference for ui.perfetto.dev or speedscope.",
 )
-@with_threads(several=False)
+@add_thread_options(several=False)
 @with_model_properties
 @click.option(
     "--deadline",
@@ -65,11 +75,11 @@ def profile(
     from farm import views
     from farm.commands.progress import Spinner
     from farm.pipeline.profile import profile as profile_on
-    from farm.views.profiling import profile_table, profile_to_json, trace_of
+    from farm.views.profiling import profile_table, profile_to_json, trace_events
 
     check_writable(trace)
     fleet = session.fleet()
-    (device,) = settings(session, [fleet.device(device_name)], asked)
+    (device,) = devices_per_thread_setting(session, [fleet.device(device_name)], asked)
     chosen = described.of(fleet.model(model))
     deadline_s = fleet.deadline_s(device, deadline_s)
     with Spinner(session, f"{chosen.name} on {device.name}") as spinner:
@@ -83,7 +93,7 @@ def profile(
             show=spinner.show,
         )
     if trace:
-        write_whole(trace, json.dumps(trace_of(profiled), allow_nan=False) + "\n")
+        write_atomically(trace, json.dumps(trace_events(profiled), allow_nan=False) + "\n")
     if session.as_json:
         session.document("profile", profile_to_json(profiled))
         return

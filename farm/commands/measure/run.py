@@ -10,9 +10,13 @@ import click
 
 from farm.commands.common import Session, with_session
 from farm.commands.model_options import ModelProperties, with_model_properties
-from farm.commands.options import Number, complete, with_device
+from farm.commands.options import Number, name_completion, with_device
 from farm.commands.output import echo
-from farm.commands.thread_options import ThreadSettings, settings, with_threads
+from farm.commands.thread_options import (
+    ThreadSettings,
+    add_thread_options,
+    devices_per_thread_setting,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,7 +29,7 @@ _TOP = 5
 
 
 @click.command()
-@click.argument("model", shell_complete=complete("models"))
+@click.argument("model", shell_complete=name_completion("models"))
 @with_device
 @click.option(
     "-i",
@@ -35,7 +39,7 @@ _TOP = 5
     type=click.Path(path_type=Path),
     help="An image, .npy, or .npz with the inputs by name.",
 )
-@with_threads(several=False)
+@add_thread_options(several=False)
 @with_model_properties
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path), help="Write the outputs to this .npz file."
@@ -76,7 +80,7 @@ def run(
     farm run --device rk3399 model.onnx --input inputs.npz --output outputs.npz
     """
     fleet = session.fleet()
-    (device,) = settings(session, [fleet.device(device_name)], asked)
+    (device,) = devices_per_thread_setting(session, [fleet.device(device_name)], asked)
     seconds = fleet.deadline_s(device, deadline_s)
     answer = _ask(
         session,

@@ -9,16 +9,16 @@ import click
 
 from farm.commands.common import Session, host_profile, with_session
 from farm.commands.model_options import ModelProperties, with_model_properties
-from farm.commands.options import Number, complete, device_option, with_cluster
+from farm.commands.options import Number, add_cluster_option, device_option, name_completion
 from farm.commands.output import echo, show_error
 
 if TYPE_CHECKING:
-    from farm.pipeline.tuning.loop import Board, TuningState
+    from farm.pipeline.tuning.loop import BoardState, TuningState
     from farm.pipeline.tuning.tune import TuningResult
 
 
 @click.command()
-@click.argument("model", shell_complete=complete("models"))
+@click.argument("model", shell_complete=name_completion("models"))
 @device_option(
     "devices", "A device; may be repeated for devices of one profile.", multiple=True, required=True
 )
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     help="The longest to search.",
 )
 @with_model_properties
-@with_cluster
+@add_cluster_option
 @with_session
 def tune(
     session: Session,
@@ -58,7 +58,7 @@ def tune(
     from farm.errors import FarmError
     from farm.pipeline.tuning.tune import tune as search
     from farm.processes import signals
-    from farm.store import RecordStore
+    from farm.store import TuningRecordStore
 
     session.cluster = cluster
     fleet = session.fleet()
@@ -67,7 +67,7 @@ def tune(
     last: list[TuningState] = []
 
     with (
-        signals.deferred(),
+        signals.deferred_signals(),
         session.farm().cluster_engine() as engine,
         dashboard.show_tuning(session.err(), minutes, quiet=session.verbosity < 0) as display,
     ):
@@ -82,7 +82,7 @@ def tune(
                 boards,
                 host=host_profile(fleet),
                 store=session.artifacts(),
-                records=RecordStore.of_user(),
+                records=TuningRecordStore.of_user(),
                 minutes=minutes,
                 show=show,
                 cluster=engine,
@@ -100,20 +100,21 @@ def tune(
     for board in work.boards:
         echo(
             f"{board.slot.removeprefix('device-')}: {board.batches} "
-            f"batches{waited(board)}{', left alone: ' + board.said if board.gone else ''}"
+            f"batches{waiting_time_text(board)}"
+            f"{', left alone: ' + board.said if board.gone else ''}"
         )
     for name in work.skipped:
         show_error(FarmError(f"skipped: {name}", "the device died twice while it tried this", ""))
     echo(f"{work.kept} records kept for {work.core}")
-    echo(f"{chosen.name}: {verdict(tuned)}")
+    echo(f"{chosen.name}: {search_result_text(tuned)}")
 
 
-def waited(board: Board) -> str:
+def waiting_time_text(board: BoardState) -> str:
     """Return in words how long a board waited for candidates; "" for less than a second."""
     return f", waited {board.waited_s:.0f} s for candidates" if board.waited_s >= 1 else ""
 
 
-def verdict(tuned: TuningResult) -> str:
+def search_result_text(tuned: TuningResult) -> str:
     """Return the result of a search as text."""
     from farm.pipeline.tuning.tune import WORTH_SAYING
 
@@ -173,5 +174,5 @@ def _body(work: TuningState, tuned: TuningResult) -> dict[str, Any]:
         "before": tuned.before.digest,
         "after": tuned.after.digest,
         "paired": paired,
-        "verdict": verdict(tuned),
+        "verdict": search_result_text(tuned),
     }

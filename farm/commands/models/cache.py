@@ -14,7 +14,7 @@ from farm.commands.options import Number
 from farm.commands.output import echo
 
 if TYPE_CHECKING:
-    from farm.store import Entry, SharedCache, Store
+    from farm.store import SharedCache, Store, StoredFolder
 
 
 @click.group(invoke_without_command=True)
@@ -78,7 +78,7 @@ def fetch(session: Session) -> None:
         )
     here = {(one.kind, one.digest) for one in store.entries()}
     missing = [one for one in upstream.entries() if (one.kind, one.digest) not in here]
-    got: list[Entry] = []
+    got: list[StoredFolder] = []
     with Spinner(session, "the shared cache") as spinner:
         for number, one in enumerate(missing):
             spinner.show(
@@ -140,16 +140,16 @@ def _upstream(store: Store) -> SharedCache | None:
     return store.upstream if isinstance(store.upstream, SharedCache) else None
 
 
-def _totals(entries: Sequence[Entry]) -> tuple[int, int, int]:
+def _totals(entries: Sequence[StoredFolder]) -> tuple[int, int, int]:
     """Return the number of models and of builds, and the bytes of all."""
     counts = Counter(one.kind for one in entries)
     return counts["models"], counts["artifacts"], sum(one.nbytes for one in entries)
 
 
-def _body(entries: Sequence[Entry]) -> dict[str, int]:
+def _body(entries: Sequence[StoredFolder]) -> dict[str, int]:
     return dict(zip(("models", "builds", "nbytes"), _totals(entries), strict=True))
 
 
-def _in_words(entries: Sequence[Entry]) -> str:
+def _in_words(entries: Sequence[StoredFolder]) -> str:
     models, builds, nbytes = _totals(entries)
     return f"{models} models and {builds} builds ({nbytes / 1e6:.1f} MB)"

@@ -11,18 +11,18 @@ import click
 from farm import this_machine
 from farm.commands.common import Session, host_profile, with_session
 from farm.commands.model_options import ModelProperties, with_model_properties
-from farm.commands.options import complete
+from farm.commands.options import name_completion
 from farm.commands.output import echo, show_error
 from farm.errors import UsageError
 from farm.formatting import counted
 
 if TYPE_CHECKING:
     from farm.pipeline.check import CheckReport
-    from farm.pipeline.guard import GuardReport
+    from farm.pipeline.guard_page_check import GuardReport
 
 
 @click.command()
-@click.argument("model", shell_complete=complete("models"))
+@click.argument("model", shell_complete=name_completion("models"))
 @click.option(
     "-p",
     "--profile",
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     default=this_machine.native_profile() or "x86",
     show_default=True,
     help="The kind of board.",
-    shell_complete=complete("profiles"),
+    shell_complete=name_completion("profiles"),
 )
 @click.option(
     "--guard",
@@ -58,9 +58,9 @@ def check(
     farm check --guard model.onnx
     """
     from farm.commands.progress import Spinner
-    from farm.importers.capabilities import capability_of
+    from farm.importers.format_risks import format_risk_of
     from farm.pipeline.check import check as check_model
-    from farm.pipeline.guard import guard
+    from farm.pipeline.guard_page_check import check_with_guards
 
     fleet = session.fleet()
     profile, chosen = fleet.profile(profile_name), described.of(fleet.model(model))
@@ -72,11 +72,11 @@ def check(
             f"farm check --guard --profile {host.name} {model}",
         )
     with Spinner(session, f"{chosen.name} for {profile.name}") as spinner:
-        capability = capability_of(chosen)
+        capability = format_risk_of(chosen)
         report = check_model(chosen, profile, store=session.artifacts(), show=spinner.show)
         guarded = None
         if with_guard and report.builds:
-            guarded = guard(chosen, host, store=session.artifacts(), show=spinner.show)
+            guarded = check_with_guards(chosen, host, store=session.artifacts(), show=spinner.show)
     if session.as_json:
         format_of = None if capability is None else asdict(capability)
         session.document(
@@ -151,10 +151,10 @@ def _show(report: CheckReport) -> None:
 
 def _explain(report: CheckReport, model: str, profile: str) -> None:
     """Print why the model would not build, and exit with the code that building would return."""
-    from farm.errors import ModelError, of_failure
+    from farm.errors import ModelError, error_from_failure
 
     if report.failure is not None:
-        show_error(of_failure(report.failure))
+        show_error(error_from_failure(report.failure))
         sys.exit(report.failure.exit_code)
     assert report.outline is not None
     problems = report.outline.problems

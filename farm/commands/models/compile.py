@@ -11,7 +11,7 @@ import click
 from farm import this_machine
 from farm.commands.common import Session, host_profile, with_session
 from farm.commands.model_options import ModelProperties, with_model_properties
-from farm.commands.options import complete
+from farm.commands.options import name_completion
 from farm.commands.output import echo
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @click.command(name="compile")
-@click.argument("model", shell_complete=complete("models"))
+@click.argument("model", shell_complete=name_completion("models"))
 @click.option(
     "-p",
     "--profile",
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     default=this_machine.native_profile() or "x86",
     show_default=True,
     help="The kind of board.",
-    shell_complete=complete("profiles"),
+    shell_complete=name_completion("profiles"),
 )
 @with_model_properties
 @click.option(
@@ -52,7 +52,7 @@ def compile_(
     from farm.commands.progress import Spinner
     from farm.errors import UsageError
     from farm.pipeline import compile_model
-    from farm.types import batch_in_words
+    from farm.types import describe_batch
 
     fleet = session.fleet()
     profile, chosen = fleet.profile(profile_name), described.of(fleet.model(model))
@@ -82,7 +82,7 @@ def compile_(
     echo(
         f"import checked against {prepared.engine}: largest difference {prepared.check.max_abs:.2g}"
     )
-    if batch := batch_in_words(prepared.inputs, prepared.fixed):
+    if batch := describe_batch(prepared.inputs, prepared.fixed):
         echo(f"batch: {batch}")
     echo(str(where))
     if session.verbosity > 0:

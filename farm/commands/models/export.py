@@ -10,14 +10,14 @@ import click
 from farm import this_machine
 from farm.commands.common import Session, host_profile, with_session
 from farm.commands.model_options import ModelProperties, with_model_properties
-from farm.commands.options import complete
+from farm.commands.options import name_completion
 from farm.commands.output import echo
 
 FOLDER, PARTS = "folder", "parts"
 
 
 @click.command()
-@click.argument("model", shell_complete=complete("models"))
+@click.argument("model", shell_complete=name_completion("models"))
 @click.option(
     "-p",
     "--profile",
@@ -25,7 +25,7 @@ FOLDER, PARTS = "folder", "parts"
     default=this_machine.native_profile() or "x86",
     show_default=True,
     help="The kind of board.",
-    shell_complete=complete("profiles"),
+    shell_complete=name_completion("profiles"),
 )
 @click.option(
     "-o",
@@ -93,9 +93,9 @@ def export(
         )
     written = [output]
     if kind == FOLDER:
-        out.write(chosen, artifact, output)
+        out.write_model_folder(chosen, artifact, output)
     else:
-        written = out.write_parts(chosen, artifact, output)
+        written = out.write_model_parts(chosen, artifact, output)
     if session.as_json:
         session.document(
             "export",

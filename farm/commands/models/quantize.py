@@ -13,7 +13,7 @@ import click
 from farm import this_machine
 from farm.commands.common import Session, check_writable, host_profile, with_session
 from farm.commands.model_options import ModelProperties, with_model_properties
-from farm.commands.options import Number, complete, was_given
+from farm.commands.options import Number, name_completion, was_given
 from farm.commands.output import echo
 from farm.types import QUANTIZED, Quantize
 
@@ -33,7 +33,7 @@ _LAYERS_SHOWN = 10
 
 
 @click.command()
-@click.argument("model", shell_complete=complete("models"))
+@click.argument("model", shell_complete=name_completion("models"))
 @click.option(
     "--data",
     "path",
@@ -94,7 +94,7 @@ _LAYERS_SHOWN = 10
     default=this_machine.native_profile() or "x86",
     show_default=True,
     help="The kind of board whose sizes are reported.",
-    shell_complete=complete("profiles"),
+    shell_complete=name_completion("profiles"),
 )
 @click.option(
     "-o",
@@ -218,8 +218,8 @@ def _finite(value: float) -> float | str:
 
 
 def _show(session: Session, report: QuantizationReport, output: Path) -> None:
-    from farm.formatting import digits
-    from farm.views.layers import layers_table
+    from farm.formatting import format_number
+    from farm.views.quantization_errors import layers_table
 
     found, console = report.quantized, session.out()
     shown = len(found.layers) if session.verbosity > 0 else _LAYERS_SHOWN
@@ -245,7 +245,8 @@ def _show(session: Session, report: QuantizationReport, output: Path) -> None:
     )
     ratio = found.float_ms / found.ms
     echo(
-        f"latency   {digits(found.float_ms)} ms float, {digits(found.ms)} ms {found.dtype} "
+        f"latency   {format_number(found.float_ms)} ms float, "
+        f"{format_number(found.ms)} ms {found.dtype} "
         f"(x{ratio:.2f}) on this machine"
     )
     for remark in found.remarks:

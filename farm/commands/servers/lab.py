@@ -16,11 +16,11 @@ from farm.commands.servers.lab_health import health
 from farm.commands.servers.lab_lending import lease, proxy, run
 from farm.commands.servers.lab_options import (
     as_json,
-    client_of,
-    document,
     lab_folder,
     of_door,
     of_socket,
+    open_client,
+    print_document,
 )
 from farm.commands.servers.lab_users import door, user
 from farm.errors import UsageError
@@ -114,8 +114,8 @@ def serve(
     farm lab serve --config lab.toml
     """
     from farm.commands.servers.serve import check_loopback
-    from farm.lab.inventory import read_settings
-    from farm.lab.run import LabPlace
+    from farm.lab.lab_toml import read_settings
+    from farm.lab.run import LabListenAddresses
     from farm.lab.run import serve as serve_lab
     from farm.processes import signals
 
@@ -123,7 +123,7 @@ def serve(
     address, usual_port = settings.tracker
     address = host or address
     check_loopback(address, open_to_network)
-    place = LabPlace(
+    place = LabListenAddresses(
         lab_folder(), address, usual_port if port is None else port, unknown_key_s, metrics_port
     )
     beside = _page(settings.page if page_port is None else page_port, place.folder)
@@ -143,10 +143,10 @@ def serve(
 @as_json
 def boards(socket: Path | None, json_: bool) -> None:
     """List the boards: kind, use, by whom, and for how long."""
-    with client_of(socket) as client:
+    with open_client(socket) as client:
         found = client.ask("boards")["boards"]
     if json_:
-        document("lab_boards", {"boards": found})
+        print_document("lab_boards", {"boards": found})
         return
     if not found:
         echo("no board has registered yet: farm agent --tracker HOST:PORT --key KIND", err=True)
@@ -167,7 +167,7 @@ def leases(socket: Path | None, json_: bool, ended: bool) -> None:
 
     A lease in the queue has a place, a reason, and a time by which it surely has its boards.
     """
-    with client_of(socket) as client:
+    with open_client(socket) as client:
         found = client.ask("leases", ended=ended)["leases"]
     _show_leases(found, json_, "nothing is leased")
 
@@ -178,7 +178,7 @@ def leases(socket: Path | None, json_: bool, ended: bool) -> None:
 @as_json
 def queue(socket: Path | None, json_: bool) -> None:
     """List who waits for what, where in the queue, and why."""
-    with client_of(socket) as client:
+    with open_client(socket) as client:
         found = client.ask("leases")["leases"]
     _show_leases([one for one in found if one["state"] == "queued"], json_, "nobody waits")
 
@@ -189,7 +189,7 @@ def queue(socket: Path | None, json_: bool) -> None:
 @as_json
 def who(socket: Path | None, json_: bool) -> None:
     """List who has which boards, and for how long."""
-    with client_of(socket) as client:
+    with open_client(socket) as client:
         found = client.ask("leases")["leases"]
     _show_leases([one for one in found if one["state"] == "active"], json_, "nobody has a board")
 
@@ -197,7 +197,7 @@ def who(socket: Path | None, json_: bool) -> None:
 def _show_leases(found: list[dict[str, Any]], json_: bool, none: str) -> None:
     """Print leases as a table or as JSON; `none` says that there are none."""
     if json_:
-        document("lab_leases", {"leases": found})
+        print_document("lab_leases", {"leases": found})
         return
     if not found:
         echo(none, err=True)
@@ -226,10 +226,10 @@ def end(number: int, why: str, socket: Path | None, json_: bool) -> None:
     \b
     farm lab end 17
     """
-    with client_of(socket) as client:
+    with open_client(socket) as client:
         found = client.ask("end", lease=number, why=why)["lease"]
     if json_:
-        document("lab_lease", {"lease": found, "tracker": client.hello["tracker"]})
+        print_document("lab_lease", {"lease": found, "tracker": client.hello["tracker"]})
         return
     echo(f"lease {number}: {found['state']}")
 
@@ -246,16 +246,16 @@ def extend(number: int, by: str, socket: Path | None, json_: bool) -> None:
     \b
     farm lab extend 17 1h
     """
-    from farm.lab.durations import duration, parse_duration
+    from farm.lab.durations import format_duration, parse_duration
 
-    with client_of(socket) as client:
+    with open_client(socket) as client:
         found = client.ask("extend", lease=number, by_s=parse_duration(by.removeprefix("+")))[
             "lease"
         ]
     if json_:
-        document("lab_lease", {"lease": found, "tracker": client.hello["tracker"]})
+        print_document("lab_lease", {"lease": found, "tracker": client.hello["tracker"]})
         return
-    echo(f"lease {number}: ends in {duration(found['ends_at'] - time.time())}")
+    echo(f"lease {number}: ends in {format_duration(found['ends_at'] - time.time())}")
 
 
 @lab.command()
@@ -275,11 +275,11 @@ def events(since: int, socket: Path | None, json_: bool) -> None:
     Boards came and went; leases were queued, granted, extended, and ended in one way or another.
     """
     found: list[dict[str, Any]] = []
-    with client_of(socket) as client:
+    with open_client(socket) as client:
         while page := client.ask("events", since=found[-1]["number"] if found else since)["events"]:
             found += page
     if json_:
-        document("lab_events", {"events": found})
+        print_document("lab_events", {"events": found})
         return
     for event in found:
         moment = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event["at"]))
@@ -344,9 +344,9 @@ def return_board(board: str, why: str, socket: Path | None, json_: bool) -> None
     _care("return", board, why, socket, json_)
 
 
-@lab.command()
+@lab.command("page")
 @of_socket
-def page(socket: Path | None) -> None:
+def page_link(socket: Path | None) -> None:
     """Print a link to the lab's page, with which it knows you.
 
     The link is good once, for two minutes. The page listens on the server's loopback: from
@@ -355,17 +355,17 @@ def page(socket: Path | None) -> None:
     \b
     farm lab page
     """
-    with client_of(socket) as client:
+    with open_client(socket) as client:
         echo(client.ask("page")["url"])
 
 
 def _care(do: str, board: str, why: str, socket: Path | None, json_: bool) -> None:
     """Ask the server to do something with a board, and show the board."""
-    with client_of(socket) as asked:
+    with open_client(socket) as asked:
         found = asked.ask(do, board=board, why=why)["boards"]
     shown = next(one for one in found if one["name"] == board)
     if json_:
-        document("lab_board", {"board": shown})
+        print_document("lab_board", {"board": shown})
         return
     state = ", ".join(part for part in (shown["use"], shown["health"], shown["barred"]) if part)
     echo(f"{board}: {state}")
@@ -379,7 +379,7 @@ def _page(port: int | None, folder: Path) -> Beside | None:
     if port is None:
         return None
     try:
-        from farm.lab_page.server import beside
+        from farm.lab_page.server import serve_page
     except ModuleNotFoundError as exc:
         why = f"Python has no {exc.name}"
         raise UsageError(
@@ -387,7 +387,7 @@ def _page(port: int | None, folder: Path) -> Beside | None:
             why,
             "pip install 'tvm-farm[lab]', or leave the page out",
         ) from exc
-    return beside(port, folder, lambda address: echo(f"page on {address}", err=True))
+    return serve_page(port, folder, lambda address: echo(f"page on {address}", err=True))
 
 
 for command in (lease, run, proxy, user, door, health):

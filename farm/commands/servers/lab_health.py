@@ -9,7 +9,13 @@ import click
 
 from farm.commands import output
 from farm.commands.output import echo
-from farm.commands.servers.lab_options import as_json, client_of, document, of_door, of_socket
+from farm.commands.servers.lab_options import (
+    as_json,
+    of_door,
+    of_socket,
+    open_client,
+    print_document,
+)
 
 
 @click.command()
@@ -27,10 +33,10 @@ def health(board: str, socket: Path | None, json_: bool) -> None:
     """
     from farm.views.lab import lab_checks_table
 
-    with client_of(socket) as client:
+    with open_client(socket) as client:
         found = client.ask("health", board=board)["health"]
     if json_:
-        document("lab_health", {"health": found})
+        print_document("lab_health", {"health": found})
         return
     why = f": {found['why']}" if found["why"] else ""
     echo(f"{found['board']} is {found['state']}{why}")

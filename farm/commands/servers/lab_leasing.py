@@ -12,8 +12,8 @@ from farm.commands.output import echo
 from farm.errors import DeadlineError, DeviceError, UsageError
 
 if TYPE_CHECKING:
-    from farm.lab_client.client import LabClient, PatientClient
-    from farm.lab_client.leasing import Lab
+    from farm.lab_client.client import LabClient, ReconnectingClient
+    from farm.lab_client.leasing import LabAccess
 
 RESTART_S = 30.0  # a server that is started again is back in 5 s
 IN_QUEUE_S = 60.0  # after which a lease leaves the queue whose command was killed there
@@ -26,7 +26,7 @@ class Heartbeats:
     A server that is started again is found again.
     """
 
-    def __init__(self, lab: Lab, number: int, beat_s: float) -> None:
+    def __init__(self, lab: LabAccess, number: int, beat_s: float) -> None:
         self._lab = lab
         self._client: LabClient | None = None
         self._number = number
@@ -48,7 +48,9 @@ class Heartbeats:
                 raise
 
 
-def granted(lab: Lab, client: PatientClient, request: dict[str, Any]) -> dict[str, Any]:
+def wait_until_granted(
+    lab: LabAccess, client: ReconnectingClient, request: dict[str, Any]
+) -> dict[str, Any]:
     """Return a lease once it has its boards. Raises DeadlineError if it ends in the queue."""
     found: dict[str, Any] = client.ask("request", **request)["lease"]
     said = ""
@@ -69,7 +71,7 @@ def granted(lab: Lab, client: PatientClient, request: dict[str, Any]) -> dict[st
                 timeout_s=min(10.0, (request.get("heartbeat_s") or 60.0) / BEAT_PARTS),
             )["lease"]
     except BaseException:
-        give_back(lab, found["lease"])
+        end_lease(lab, found["lease"])
         raise
     if found["state"] != "active":
         how = (
@@ -86,7 +88,7 @@ def granted(lab: Lab, client: PatientClient, request: dict[str, Any]) -> dict[st
     return found
 
 
-def give_back(lab: Lab, number: int) -> None:
+def end_lease(lab: LabAccess, number: int) -> None:
     """End a lease, unless it has ended; a server that is away ends it without its heartbeats."""
     from farm.lab_client.client import connect
 
@@ -94,11 +96,11 @@ def give_back(lab: Lab, number: int) -> None:
         client.ask("end", lease=number)
 
 
-def patient(lab: Lab) -> PatientClient:
+def reconnecting_client(lab: LabAccess) -> ReconnectingClient:
     """Return a client that outlasts a restart of the server. Raises LinkError if there is none."""
-    from farm.lab_client.client import PatientClient
+    from farm.lab_client.client import ReconnectingClient
 
-    return PatientClient(lab.client, RESTART_S)
+    return ReconnectingClient(lab.client, RESTART_S)
 
 
 def request_of(kind: str, options: dict[str, Any]) -> dict[str, Any]:
@@ -113,12 +115,12 @@ def request_of(kind: str, options: dict[str, Any]) -> dict[str, Any]:
         "class": options["rank"],
         "any_health": options["any_health"],
         "wait_s": parse_duration(options["wait"]) if options["wait"] else None,
-        "labels": labels_of(options["labels"]),
+        "labels": parse_labels(options["labels"]),
         "nonce": secrets.token_hex(8),
     }
 
 
-def labels_of(texts: Sequence[str]) -> dict[str, str]:
+def parse_labels(texts: Sequence[str]) -> dict[str, str]:
     """Return the labels of a lease, by name. Raises UsageError."""
     found = {}
     for text in texts:

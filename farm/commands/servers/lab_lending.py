@@ -16,27 +16,27 @@ from farm.commands.servers.lab_leasing import (
     BEAT_PARTS,
     IN_QUEUE_S,
     Heartbeats,
-    give_back,
-    granted,
-    labels_of,
-    patient,
+    end_lease,
+    parse_labels,
+    reconnecting_client,
     request_of,
+    wait_until_granted,
 )
 from farm.commands.servers.lab_options import (
+    add_request_options,
     as_json,
-    document,
-    door_url,
-    lab_of,
     of_door,
     of_socket,
-    request_options,
+    open_lab,
+    print_document,
+    selected_door_url,
 )
 from farm.errors import UsageError
 
 if TYPE_CHECKING:
-    from farm.lab.relay.tracker import Relay
-    from farm.lab_client.client import PatientClient
-    from farm.lab_client.leasing import Lab
+    from farm.lab.relay.tracker import LeaseRelay
+    from farm.lab_client.client import ReconnectingClient
+    from farm.lab_client.leasing import LabAccess
 
 _PORT = 9190
 _BEAT_S = 60.0
@@ -53,7 +53,7 @@ _of_heartbeat = click.option(
 
 @click.command()
 @click.argument("kind")
-@request_options
+@add_request_options
 @of_socket
 @of_door
 @as_json
@@ -66,15 +66,17 @@ def lease(kind: str, socket: Path | None, json_: bool, **options: Any) -> None:
     \b
     farm lab lease pi5 --for 30m
     """
-    with lab_of(socket) as lab, patient(lab) as client:
-        waiting = granted(lab, client, {**request_of(kind, options), "heartbeat_s": IN_QUEUE_S})
+    with open_lab(socket) as lab, reconnecting_client(lab) as client:
+        waiting = wait_until_granted(
+            lab, client, {**request_of(kind, options), "heartbeat_s": IN_QUEUE_S}
+        )
         found = client.ask("keep", lease=waiting["lease"])["lease"]
         tracker = client.hello["tracker"]
     if json_:
-        document("lab_lease", {"lease": found, "tracker": tracker})
+        print_document("lab_lease", {"lease": found, "tracker": tracker})
         return
     echo(f"lease {found['lease']}: {', '.join(found['boards'])} for {options['for_']}")
-    if not door_url():  # the tracker listens on the loopback of the lab's server
+    if not selected_door_url():  # the tracker listens on the loopback of the lab's server
         echo(_in_words(_variables(tracker["host"], tracker["port"], found["key"])))
     echo(f"give it back: farm lab end {found['lease']}")
 
@@ -82,7 +84,7 @@ def lease(kind: str, socket: Path | None, json_: bool, **options: Any) -> None:
 @click.command(context_settings={"ignore_unknown_options": True})
 @click.argument("kind")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
-@request_options
+@add_request_options
 @_of_heartbeat
 @of_socket
 @of_door
@@ -103,8 +105,10 @@ def run(
     from farm.lab.relay.tracker import HOST
 
     beat_s = parse_duration(heartbeat)
-    with lab_of(socket) as lab, patient(lab) as client:
-        found = granted(lab, client, {**request_of(kind, options), "heartbeat_s": beat_s})
+    with open_lab(socket) as lab, reconnecting_client(lab) as client:
+        found = wait_until_granted(
+            lab, client, {**request_of(kind, options), "heartbeat_s": beat_s}
+        )
         number = found["lease"]
         try:
             with _relay(lab, client, kind, found) as relay:
@@ -115,7 +119,7 @@ def run(
                 }
                 code = _run_alive(command, variables, Heartbeats(lab, number, beat_s), beat_s)
         finally:
-            give_back(lab, number)
+            end_lease(lab, number)
     raise SystemExit(code)
 
 
@@ -128,7 +132,7 @@ def run(
     show_default=True,
     help="The tracker's port on this machine's loopback; 0 lets the system choose.",
 )
-@request_options
+@add_request_options
 @of_socket
 @of_door
 def proxy(kind: str | None, port: int, socket: Path | None, **options: Any) -> None:
@@ -142,7 +146,7 @@ def proxy(kind: str | None, port: int, socket: Path | None, **options: Any) -> N
     farm lab proxy --lab lab://farm@lab
     farm lab proxy pi5 --count 2 --lab lab://farm@lab
     """
-    with lab_of(socket) as lab:
+    with open_lab(socket) as lab:
         if kind:
             _proxy_of_lease(lab, kind, port, options)
         else:
@@ -159,26 +163,28 @@ def _run_alive(
     """
     from farm.processes import signals, subprocesses
 
-    with signals.deferred():
-        child = subprocesses.attached(command, env=variables)
+    with signals.deferred_signals():
+        child = subprocesses.start_attached(command, env=variables)
         try:
             heard_at = time.monotonic()
             while (code := subprocesses.shell_status(child, _TICK_S)) is None:
-                signals.check()
+                signals.raise_if_stopped()
                 if time.monotonic() - heard_at >= beat_s / BEAT_PARTS:
                     beating.beat()
                     heard_at = time.monotonic()
         finally:
-            subprocesses.end(child)
+            subprocesses.end_program(child)
     return code
 
 
-def _proxy_of_lease(lab: Lab, kind: str, port: int, options: dict[str, Any]) -> None:
+def _proxy_of_lease(lab: LabAccess, kind: str, port: int, options: dict[str, Any]) -> None:
     """Serve the boards of a lease, and keep it alive."""
     from farm.lab.relay.tracker import HOST
 
-    with patient(lab) as client:
-        found = granted(lab, client, {**request_of(kind, options), "heartbeat_s": _BEAT_S})
+    with reconnecting_client(lab) as client:
+        found = wait_until_granted(
+            lab, client, {**request_of(kind, options), "heartbeat_s": _BEAT_S}
+        )
         number = found["lease"]
         try:
             with _relay(lab, client, kind, found, port) as relay:
@@ -191,30 +197,30 @@ def _proxy_of_lease(lab: Lab, kind: str, port: int, options: dict[str, Any]) -> 
                     time.sleep(_BEAT_S / BEAT_PARTS)
                     beating.beat()
         finally:
-            give_back(lab, number)
+            end_lease(lab, number)
 
 
-def _proxy_of_lab(lab: Lab, port: int, options: dict[str, Any]) -> None:
+def _proxy_of_lab(lab: LabAccess, port: int, options: dict[str, Any]) -> None:
     """Serve all boards of a lab, with a lease for each session."""
     from farm.lab.durations import parse_duration
     from farm.lab.relay.sessions import KindSessions, SessionBoards
-    from farm.lab.relay.tracker import HOST, Relay
-    from farm.lab_client.leasing import Wanted
+    from farm.lab.relay.tracker import HOST, LeaseRelay
+    from farm.lab_client.leasing import WantedBoards
 
     for name in ("count", "board"):
         if was_given(name):
             why = "without a kind, each session has a lease of its own, of one board"
             raise UsageError(f"--{name} wants a kind", why, f"farm lab proxy KIND --{name} ...")
-    for_s, labels = parse_duration(options["for_"]), labels_of(options["labels"])
+    for_s, labels = parse_duration(options["for_"]), parse_labels(options["labels"])
     wait_s = parse_duration(options["wait"]) if options["wait"] else _LONGEST_WAIT_S
     rank = options["rank"] if was_given("rank") else "batch"
 
-    def wanted(kind: str) -> Wanted:
-        return Wanted(kind, for_s=for_s, rank=rank, wait_s=wait_s, labels=labels)
+    def wanted(kind: str) -> WantedBoards:
+        return WantedBoards(kind, for_s=for_s, rank=rank, wait_s=wait_s, labels=labels)
 
     source = KindSessions(lab, wanted, _say)
     kinds = source.summary()
-    with SessionBoards(source, _say) as boards, Relay(boards, port) as relay:
+    with SessionBoards(source, _say) as boards, LeaseRelay(boards, port) as relay:
         shown = ", ".join(f"{found.free} {kind}" for kind, found in kinds.items())
         echo(f"the lab's boards: {shown or 'none yet'}", err=True)
         variables = _variables(HOST, relay.port, "KIND")
@@ -226,24 +232,24 @@ def _proxy_of_lab(lab: Lab, port: int, options: dict[str, Any]) -> None:
 
 @contextlib.contextmanager
 def _relay(
-    lab: Lab, client: PatientClient, kind: str, found: Mapping[str, Any], port: int = 0
-) -> Iterator[Relay]:
+    lab: LabAccess, client: ReconnectingClient, kind: str, found: Mapping[str, Any], port: int = 0
+) -> Iterator[LeaseRelay]:
     """Serve the boards of a lease under their kind."""
     from farm.lab.relay.sessions import LeaseSessions, SessionBoards
-    from farm.lab.relay.tracker import Leased, Relay
-    from farm.lab_client.client import reachable
+    from farm.lab.relay.tracker import LeasedBoards, LeaseRelay
+    from farm.lab_client.client import reachable_address
 
-    if door_url():
+    if selected_door_url():
         source = LeaseSessions(lab, found["lease"], kind, len(found["boards"]))
-        with SessionBoards(source, _say) as sessions, Relay(sessions, port) as relay:
+        with SessionBoards(source, _say) as sessions, LeaseRelay(sessions, port) as relay:
             yield relay
         return
     tracker = client.hello["tracker"]
     addresses = [
         one["address"] for one in client.ask("boards")["boards"] if one["name"] in found["boards"]
     ]
-    place = (reachable(tracker["host"]), tracker["port"])
-    with Relay(Leased(kind, found["key"], addresses, place), port) as relay:
+    place = (reachable_address(tracker["host"]), tracker["port"])
+    with LeaseRelay(LeasedBoards(kind, found["key"], addresses, place), port) as relay:
         yield relay
 
 

@@ -14,7 +14,7 @@ from farm.commands.options import was_given
 
 if TYPE_CHECKING:
     from farm.lab_client.client import LabClient
-    from farm.lab_client.leasing import Lab
+    from farm.lab_client.leasing import LabAccess
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -32,7 +32,7 @@ def _keep_door(context: click.Context, _: click.Parameter, url: str | None) -> N
     context.meta[_DOOR] = url
 
 
-def door_url() -> str:
+def selected_door_url() -> str:
     """Return the url of the door that the command uses; empty for the server of this machine.
 
     What is on the command line goes before the environment. Raises UsageError for both.
@@ -59,7 +59,7 @@ of_door = click.option(
 as_json = click.option("--json", "json_", is_flag=True, help="Print one JSON document on stdout.")
 
 
-def request_options(command: F) -> F:
+def add_request_options(command: F) -> F:
     """Add the options of what is leased."""
     options = (
         click.option(
@@ -110,11 +110,11 @@ def request_options(command: F) -> F:
     return command
 
 
-def document(kind: str, body: dict[str, Any]) -> None:
+def print_document(kind: str, body: dict[str, Any]) -> None:
     """Print one JSON document with its schema's name and version."""
     from farm import views
 
-    output.echo_json(views.document(kind, body))
+    output.echo_json(views.json_document(kind, body))
 
 
 def lab_folder() -> Path:
@@ -132,19 +132,19 @@ def path_of(socket: Path | None) -> Path:
 
 
 @contextlib.contextmanager
-def lab_of(socket: Path | None) -> Iterator[Lab]:
+def open_lab(socket: Path | None) -> Iterator[LabAccess]:
     """Yield the lab, by the socket of its server or by its door. Raises FarmError."""
-    from farm.transports.lab.ways import LocalLab, at_door
+    from farm.transports.lab.reach_lab import LocalLab, reach_lab_at_door
 
-    if url := door_url():
-        with at_door(url) as lab:
+    if url := selected_door_url():
+        with reach_lab_at_door(url) as lab:
             yield lab
     else:
         yield LocalLab(path_of(socket))
 
 
 @contextlib.contextmanager
-def client_of(socket: Path | None) -> Iterator[LabClient]:
+def open_client(socket: Path | None) -> Iterator[LabClient]:
     """Yield a client of the lab's server. Raises LinkError if it is away."""
-    with lab_of(socket) as lab, lab.client() as client:
+    with open_lab(socket) as lab, lab.client() as client:
         yield client

@@ -14,11 +14,11 @@ import click
 
 from farm.commands import output
 from farm.commands.output import echo
-from farm.commands.servers.lab_options import as_json, document, of_socket, path_of
+from farm.commands.servers.lab_options import as_json, of_socket, path_of, print_document
 from farm.errors import BuildError, DeviceError, UsageError
 
 if TYPE_CHECKING:
-    from farm.lab.door.authorized_keys import Entry, KeyFile
+    from farm.lab.door.authorized_keys import AuthorizedKey, AuthorizedKeysFile
 
 _MOST_KEY_BYTES = 1 << 16
 _START_S = 60.0  # for Python to start and import farm
@@ -100,7 +100,7 @@ def add(
     farm lab user add alice --key alice.pub
     farm lab user add pi5-07 --key pi5-07.pub --board
     """
-    from farm.lab.door.authorized_keys import Door, Entry, parse_key
+    from farm.lab.door.authorized_keys import AuthorizedKey, DoorSettings, parse_key
 
     _check_name(name, is_person=not board, is_account=account)
     if port is not None and not board:
@@ -110,9 +110,9 @@ def add(
     if board and port is None:
         port = _free_port(file.entries())
     tracker = _tracker(socket) if board else _TRACKER
-    entry = Entry(name, key, port, account)
+    entry = AuthorizedKey(name, key, port, account)
     _check_sshd(file, sshd_config, board)
-    file.add(entry, Door(_python(), path_of(socket).expanduser().absolute(), tracker))
+    file.add(entry, DoorSettings(_python(), path_of(socket).expanduser().absolute(), tracker))
     if json_:
         _document(file, [entry])
         return
@@ -187,11 +187,11 @@ def door(arguments: tuple[str, ...]) -> None:
 def _check_name(name: str, *, is_person: bool, is_account: bool) -> None:
     """Raise UsageError for a name that no user can have, or that is another's."""
     from farm.lab import refusals
-    from farm.lab.door.commands import is_user
+    from farm.lab.door.commands import is_user_name
     from farm.lab.door.main import has_account
 
-    if not is_user(name):
-        raise refusals.no_user(name)
+    if not is_user_name(name):
+        raise refusals.invalid_user_name(name)
     if name in ("root", _account()):
         why = "root and the server's own account are administrators by the socket"
         raise UsageError(f"{name} cannot come in by the door", why, "choose another name")
@@ -204,7 +204,7 @@ def _check_name(name: str, *, is_person: bool, is_account: bool) -> None:
         raise UsageError(f"{name} is also the name of an account of this machine", why, fix)
 
 
-def _check_sshd(file: KeyFile, config: Path | None, board: bool) -> None:
+def _check_sshd(file: AuthorizedKeysFile, config: Path | None, board: bool) -> None:
     """Say what is wrong with sshd's configuration.
 
     Raises UsageError if the key of a board could do more than it may.
@@ -216,11 +216,11 @@ def _check_sshd(file: KeyFile, config: Path | None, board: bool) -> None:
 
     place, home = config or sshd_settings.USUAL, Path(pwd.getpwuid(os.geteuid()).pw_dir)
     try:
-        settings = sshd_settings.effective(_account(), place)
+        settings = sshd_settings.effective_settings(_account(), place)
     except FarmError as error:
         echo(f"sshd's settings could not be checked: {error.why}", err=True)
         return
-    found = list(sshd_settings.findings(settings, file.path, home, _account(), board=board))
+    found = list(sshd_settings.setting_findings(settings, file.path, home, _account(), board=board))
     if dangerous := [one for one in found if one.dangerous]:
         fix = f"in {place}, Match User {_account()}: {'; '.join(one.line for one in dangerous)}"
         raise UsageError("a board is not safe here", dangerous[0].why, fix)
@@ -231,13 +231,13 @@ def _check_sshd(file: KeyFile, config: Path | None, board: bool) -> None:
 def _account() -> str:
     from farm import ownership
 
-    return ownership.name_of(os.geteuid())
+    return ownership.user_name(os.geteuid())
 
 
-def _file_of(keys: Path | None) -> KeyFile:
-    from farm.lab.door.authorized_keys import USUAL, KeyFile
+def _file_of(keys: Path | None) -> AuthorizedKeysFile:
+    from farm.lab.door.authorized_keys import USUAL, AuthorizedKeysFile
 
-    return KeyFile(keys or USUAL)
+    return AuthorizedKeysFile(keys or USUAL)
 
 
 def _read_key(name: str) -> str:
@@ -266,7 +266,7 @@ def _python() -> Path:
     python = Path(sys.executable).absolute()
     look = [str(python), "-I", "-c", "import farm.lab.door.main"]
     try:
-        subprocesses.run(look, deadline=Deadline(_START_S), what="looking for farm")
+        subprocesses.run_program(look, deadline=Deadline(_START_S), what="looking for farm")
     except BuildError as exc:
         why = f"{python} -I does not import it: it is there for this user or shell only"
         fix = "install farm in an environment of its own: python -m venv, pip install tvm-farm"
@@ -274,18 +274,18 @@ def _python() -> Path:
     return python
 
 
-def _free_port(entries: Sequence[Entry]) -> int:
+def _free_port(entries: Sequence[AuthorizedKey]) -> int:
     taken = {entry.port for entry in entries}
     return next(port for port in range(_FIRST_PORT, _LAST_PORT + 1) if port not in taken)
 
 
 def _tracker(socket: Path | None) -> tuple[str, int]:
     """Return where the lab's tracker listens; the usual place while the server is away."""
-    from farm.lab_client.client import LabClient, reachable
+    from farm.lab_client.client import LabClient, reachable_address
 
     with contextlib.suppress(DeviceError), LabClient(path_of(socket)) as client:
         place = client.hello["tracker"]
-        return reachable(str(place["host"])), int(place["port"])
+        return reachable_address(str(place["host"])), int(place["port"])
     return _TRACKER
 
 
@@ -308,7 +308,7 @@ def _leases_in_words(ended: list[int] | None) -> str:
     return f"ended: {', '.join(f'lease {number}' for number in ended)}" if ended else "had no lease"
 
 
-def _shown(entry: Entry) -> dict[str, Any]:
+def _shown(entry: AuthorizedKey) -> dict[str, Any]:
     from farm.lab.door.authorized_keys import fingerprint
 
     key = asdict(entry.key)
@@ -321,5 +321,5 @@ def _shown(entry: Entry) -> dict[str, Any]:
     }
 
 
-def _document(file: KeyFile, entries: Sequence[Entry]) -> None:
-    document("lab_users", {"file": str(file.path), "users": [_shown(one) for one in entries]})
+def _document(file: AuthorizedKeysFile, entries: Sequence[AuthorizedKey]) -> None:
+    print_document("lab_users", {"file": str(file.path), "users": [_shown(one) for one in entries]})

@@ -91,13 +91,13 @@ def agent(
     """
     from farm.agent.recipe import AGENTS, ARCHITECTURES, GPU
     from farm.commands.progress import Spinner
-    from farm.pipeline import agent_for
+    from farm.pipeline import agent_for_machine
     from farm.processes import subprocesses
     from farm.store import Store, cache_root
-    from farm.transports.agent.keys import hold_key
+    from farm.transports.agent.keys import create_key_file
 
     check_loopback(host, open_to_network)
-    key = chosen_key(key, key_file, no_key, tracker)
+    key = resolve_key(key, key_file, no_key, tracker)
     check_board(board, tracker)
     machine = this_machine.architecture()
     if machine is None:
@@ -115,7 +115,7 @@ def agent(
     address, bound = _check_port(host, port)
     store = Store(cache_root())
     with Spinner(session, "the agent") as spinner:
-        executable = agent_for(machine + GPU * cuda, store=store, show=spinner.show)
+        executable = agent_for_machine(machine + GPU * cuda, store=store, show=spinner.show)
     work, kept = store.root / "agent" / "work", store.root / "agent" / "store"
     for folder in (work, kept):
         folder.mkdir(parents=True, exist_ok=True)
@@ -134,9 +134,9 @@ def agent(
     for option, value in given:
         command += [option, str(value)] if value else []
     if not (key or no_key or tracker):
-        key, file = hold_key(address, bound, fresh=port == 0)
+        key, file = create_key_file(address, bound, fresh=port == 0)
         echo(f"the key is in {file}; your clients on this machine find it there", err=True)
-    subprocesses.replace(
+    subprocesses.replace_process(
         [*command, *(["--open-to-network"] if open_to_network else [])], env={VARIABLE: key}
     )
 
@@ -178,7 +178,7 @@ def tracker(
     loopback or on a network of the lab's own.
     """
     from farm.processes import signals
-    from farm.tracker import Settings, Where, serve
+    from farm.tracker import ListenAddresses, TrackerSettings, serve
 
     settings = session.fleet().tracker
     address = host or settings.host
@@ -186,14 +186,14 @@ def tracker(
     ports = range(settings.port, settings.port_end) if port is None else range(port, port + 1)
     with contextlib.suppress(signals.Stopped):
         serve(
-            Where(address, ports, metrics_port),
-            Settings(unknown_key_s),
+            ListenAddresses(address, ports, metrics_port),
+            TrackerSettings(unknown_key_s),
             lambda bound: echo(f"tracker on {address}:{bound}", err=True),
             lambda line: echo(line, err=True),
         )
 
 
-def chosen_key(key: str, key_file: Path | None, no_key: bool, tracker: str | None) -> str:
+def resolve_key(key: str, key_file: Path | None, no_key: bool, tracker: str | None) -> str:
     """Return the key that the options give, or an empty string.
 
     With a tracker the key is the kind of board, which is public. Otherwise it is a secret, and a

@@ -20,20 +20,23 @@ _NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
 _LINK_S = 120.0
 
 
-def runtime() -> Path:
+def cuda_runtime_path() -> Path:
     """Return the path of TVM's CUDA runtime."""
     found = importlib.util.find_spec("tvm")
     assert found and found.origin, "TVM is installed with farm"
     return Path(found.origin).parent / "lib" / "libtvm_runtime_cuda.so"
 
 
-def stub(store: Store) -> Path:
+def build_driver_stub(store: Store) -> Path:
     """Return a stub of the driver's library; each of its functions returns CUDA_ERROR_NO_DEVICE.
 
     It is built once and kept in the store.
     """
     names = sorted(
-        {name.decode() for name in re.findall(rb"\0(cu[A-Z]\w+)(?=\0)", runtime().read_bytes())}
+        {
+            name.decode()
+            for name in re.findall(rb"\0(cu[A-Z]\w+)(?=\0)", cuda_runtime_path().read_bytes())
+        }
     )
     source = "".join(f"int {name}(void) {{ return {_NO_DEVICE}; }}\n" for name in names)
     digest = digest_of(source)
@@ -50,7 +53,7 @@ def stub(store: Store) -> Path:
                 "-fPIC",
                 f"-Wl,-soname,{DRIVER}",
             ]
-            subprocesses.run(
+            subprocesses.run_program(
                 [*command, "-o", str(folder / DRIVER), str(folder / "driver.c")],
                 deadline=Deadline(_LINK_S),
                 what="building what stands in for NVIDIA's driver",

@@ -18,8 +18,8 @@ from tvm import relax, tirx
 from tvm.relax import vm_build
 from tvm.sym import Analyzer
 
-from farm.compiler.codegen.kernel_libraries import libraries
-from farm.compiler.codegen.stack_tiles import with_tiles_on_stack
+from farm.compiler.codegen.kernel_libraries import compile_kernel_libraries
+from farm.compiler.codegen.stack_tiles import register_stack_tiles_pipeline
 from farm.compiler.gpu.schedule import is_gpu
 from farm.compiler.ir.relax_rewriter import op_name
 
@@ -27,7 +27,7 @@ from farm.compiler.ir.relax_rewriter import op_name
 _UPPER_BOUND = "tir_var_upper_bound"
 
 
-def compiled(
+def compile_executable(
     module: tvm.IRModule,
     target: tvm.target.Target,
     *,
@@ -37,7 +37,7 @@ def compiled(
     """Return the executable of a module for a target.
 
     With `load`, it is for this process. Object files are written to the folder `workspace`, if
-    there is one, and found there by `export`. For a GPU, TVM's own passes are used.
+    there is one, and found there by `export_shared_library`. For a GPU, TVM's own passes are used.
     """
     if is_gpu(target):
         return tvm.compile(module, target=target)
@@ -48,8 +48,8 @@ def compiled(
     kernels = vm_build._filter_tir(vm_build._vmcodegen(builder, module))
     if kernels is None:
         return vm_build._vmlink(builder, target)
-    first, *others = libraries(
-        kernels, target, with_tiles_on_stack(), load=load, workspace=workspace
+    first, *others = compile_kernel_libraries(
+        kernels, target, register_stack_tiles_pipeline(), load=load, workspace=workspace
     )
     for library in others:
         first.import_module(library)

@@ -23,7 +23,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-def libraries(
+def compile_kernel_libraries(
     module: tvm.IRModule,
     target: tvm.target.Target,
     pipeline: str,
@@ -35,8 +35,8 @@ def libraries(
 
     `pipeline` is the name of TVM's pipeline of passes for loop nests. With `load`, the code is also
     loaded into this process, which LLVM would otherwise do one library after the other at the first
-    calls. The object files for `export` are written to the folder `workspace`, if there is one.
-    Raises what TVM raises.
+    calls. The object files for `export_shared_library` are written to the folder `workspace`, if
+    there is one. Raises what TVM raises.
     """
     kernels = sorted(module.functions_items(), key=lambda item: str(item[0].name_hint))
     count = min(_MOST_PARTS, -(-len(kernels) // _KERNELS))
@@ -53,10 +53,12 @@ def libraries(
             library.get_function(str(part[0][0].name_hint))
         return library
 
-    return on_all_cores(built, range(count))
+    return parallel_map(built, range(count))
 
 
-def export(executable: Any, file: Path, link: Callable[..., None], workspace: Path) -> None:
+def export_shared_library(
+    executable: Any, file: Path, link: Callable[..., None], workspace: Path
+) -> None:
     """Write an executable as a shared library, like `export_library`, using all cores.
 
     `link` is called with the path of the library and those of its objects, which lie in the folder
@@ -69,7 +71,7 @@ def export(executable: Any, file: Path, link: Callable[..., None], workspace: Pa
         return
     objects = [_object(workspace, number) for number in range(len(parts))]
     missing = [pair for pair in zip(parts, objects, strict=True) if not pair[1].exists()]
-    on_all_cores(lambda pair: pair[0].write_to_file(str(pair[1])), missing)
+    parallel_map(lambda pair: pair[0].write_to_file(str(pair[1])), missing)
     if module.imports:
         target = parts[0].get_function("_get_target_string")()
         described = tvm.get_global_func("runtime.ModulePackImportsToLLVM")(
@@ -84,7 +86,7 @@ def _object(workspace: Path, number: int) -> Path:
     return workspace / f"lib{number}.o"
 
 
-def on_all_cores(function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+def parallel_map(function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
     """Return the results of a function of TVM for each item, several at a time.
 
     TVM's functions let other threads run; its current target and pass context are those of a

@@ -14,13 +14,13 @@ from farm import sandbox
 from farm.errors import BuildError
 from farm.processes import subprocesses
 from farm.processes.deadline import Deadline
-from farm.sandbox.program import restricted
+from farm.sandbox.restricted_program import restricted_command
 from farm.types import Profile
 
 _LINK_S = 120.0
 
 
-def linker(profile: Profile) -> Callable[..., None]:
+def link_function(profile: Profile) -> Callable[..., None]:
     """Return the `fcompile` of `export_library`: the profile's compiler driver or lld.
 
     LLVM's lld comes from the ziglang package. It is called as a linker, not as a compiler driver,
@@ -42,12 +42,12 @@ def linker(profile: Profile) -> Callable[..., None]:
         what = f"linking for {profile.name}"
         whole, deadline = [*command, output, *objects], Deadline(_LINK_S)
         try:
-            if profile.linker or not sandbox.support().complete:
-                subprocesses.run(whole, deadline=deadline, what=what, fix=fix)
+            if profile.linker or not sandbox.sandbox_support().complete:
+                subprocesses.run_program(whole, deadline=deadline, what=what, fix=fix)
             else:
                 read, write = [Path(one) for one in objects], [Path(output).parent]
-                with restricted(whole, read, write) as start:
-                    subprocesses.run(
+                with restricted_command(whole, read, write) as start:
+                    subprocesses.run_program(
                         start.command,
                         deadline=deadline,
                         what=what,

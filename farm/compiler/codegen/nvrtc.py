@@ -30,7 +30,7 @@ _CALLBACK = "tvm_callback_cuda_compile"
 
 
 @contextmanager
-def device_code(target: tvm.target.Target, store: Store) -> Iterator[None]:
+def compile_cuda_with_nvrtc(target: tvm.target.Target, store: Store) -> Iterator[None]:
     """Let TVM compile CUDA targets to binaries for their architecture within the block.
 
     Does nothing for other targets. Raises BuildError if NVIDIA's compiler is not installed, does
@@ -83,10 +83,10 @@ def _load_runtime(store: Store) -> None:
     try:
         ctypes.CDLL(driver_stub.DRIVER)
     except OSError:
-        ctypes.CDLL(str(driver_stub.stub(store)))
+        ctypes.CDLL(str(driver_stub.build_driver_stub(store)))
     try:
         ctypes.CDLL(str(_toolkit() / "lib" / _RUNTIME))
-        ctypes.CDLL(str(driver_stub.runtime()))
+        ctypes.CDLL(str(driver_stub.cuda_runtime_path()))
     except OSError as exc:
         raise BuildError(
             "TVM's CUDA runtime cannot be loaded", str(exc), f"{_INSTALL}, and reinstall apache-tvm"

@@ -14,7 +14,7 @@ from tvm import tirx
 from tvm.s_tir import pipeline
 from tvm.tirx.compilation_pipeline import register_tir_pipeline
 
-from farm.compiler.cpu.tir_passes.loop_partition import SafeLoopPartition
+from farm.compiler.cpu.tir_passes.loop_partition import HideUnsafeConditions
 
 PIPELINE = "farm"  # name of the pipeline of TVM's passes for loop nests
 TILE_BYTES = 2048  # size of the largest tile: all vector registers of AVX-512
@@ -22,7 +22,7 @@ TILE_BYTES = 2048  # size of the largest tile: all vector registers of AVX-512
 _STAYS = "disable_lower_builtin"
 
 
-def with_tiles_on_stack() -> str:
+def register_stack_tiles_pipeline() -> str:
     """Register TVM's pipeline with tiles on the stack, and return its name for `tvm.compile`."""
     register_tir_pipeline(PIPELINE, _pipeline)
     return PIPELINE
@@ -30,7 +30,7 @@ def with_tiles_on_stack() -> str:
 
 def _pipeline() -> tuple[object, object, object]:
     passes, finalize_host, finalize_device = pipeline.default_s_tir_pipeline()
-    passes = tvm.transform.Sequential([SafeLoopPartition(), passes])
+    passes = tvm.transform.Sequential([HideUnsafeConditions(), passes])
     return (
         passes,
         lambda: tvm.transform.Sequential([_TilesOnStack(), finalize_host()]),

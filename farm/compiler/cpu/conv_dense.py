@@ -17,9 +17,15 @@ from tvm import te
 
 from farm.compiler.cpu import padding_taps
 from farm.compiler.cpu.kernel_config import KernelConfig, Workload
-from farm.compiler.cpu.register_tiles import up_to_multiple
+from farm.compiler.cpu.register_tiles import round_up_to_multiple
 from farm.compiler.ir.annotations import ORDER, SKIP_PADDING_TAPS, TILE, WORKLOAD
-from farm.compiler.ir.dynamic_extents import Extent, covering, is_open, plain, same
+from farm.compiler.ir.dynamic_extents import (
+    Extent,
+    is_dynamic,
+    round_up_extent,
+    shapes_are_equal,
+    static_where_known,
+)
 
 # Main blocks, with the names of kernels and rules.
 CONVOLUTION, DEPTHWISE, DENSE, PRODUCT = "convolution", "depthwise", "dense", "product"
@@ -44,12 +50,12 @@ def convolution(
     register_tiles. If the packed weight has one column and the kernel several, that column is a
     contiguous run of the values of all columns and channels, padded with zeros.
     """
-    blocks, kernel_h, kernel_w, depth, block = extents(weight)
+    blocks, kernel_h, kernel_w, depth, block = constant_shape(weight)
     _, columns, channels, _ = workload.weight
     runs = kernel_w < columns
-    beyond = up_to_multiple(depth, channels) // channels - columns if runs else 0
+    beyond = round_up_to_multiple(depth, channels) // channels - columns if runs else 0
     (top, left, bottom, right) = workload.padding
-    source = padded(data, (top, left, bottom, right + beyond), turned=turned)
+    source = pad_nhwc(data, (top, left, bottom, right + beyond), turned=turned)
     out_h, out_w = workload.output(0), workload.output(1)
     ry, rx, rc = (
         te.reduce_axis((0, extent), name=name)
@@ -57,7 +63,7 @@ def convolution(
     )
     (stride_y, stride_x), (dilation_y, dilation_x) = workload.strides, workload.dilation
     count = source.shape[0]
-    shape = (count, out_h, up_to_multiple(out_w, config.tile.pixels), blocks * block)
+    shape = (count, out_h, round_up_to_multiple(out_w, config.tile.pixels), blocks * block)
 
     def value(n: te.Var, y: te.Var, x: te.Var, c: te.Var) -> tvm.tirx.Expr:
         first = c // (workload.channels // workload.groups) * depth if workload.groups > 1 else 0
@@ -69,7 +75,7 @@ def convolution(
     def read(n: te.Var, y: te.Var, x: te.Var, ry: te.Var, rx: te.Var, c: te.Var) -> tvm.tirx.Expr:
         row, column = (
             y * stride_y + ry * dilation_y,
-            within(x, out_w, shape[2]) * stride_x + rx * dilation_x,
+            clamp_index(x, out_w, shape[2]) * stride_x + rx * dilation_x,
         )
         return (
             source[n, row, column + c // channels, c % channels]
@@ -88,10 +94,10 @@ def convolution(
         and not runs
         and padding_taps.used_tap_fraction(workload, config.tile.pixels) < 1
     ):
-        attrs[SKIP_PADDING_TAPS] = padding_taps.padding_annotation(workload)
+        attrs[SKIP_PADDING_TAPS] = padding_taps.skip_taps_annotation(workload)
     main = te.compute(shape, value, name=CONVOLUTION, attrs=attrs)
     if not turned:
-        return cropped(main, (count, out_h, out_w, workload.channels))
+        return crop(main, (count, out_h, out_w, workload.channels))
     return te.compute(
         (count, out_w, out_h, workload.channels), lambda n, y, x, c: main[n, x, y, c], name=CROP
     )
@@ -105,10 +111,10 @@ def dense(
     weight: te.Tensor,
 ) -> te.Tensor:
     """Define [..., M, K] by a packed weight: [..., M, N]. `grouped_loads`: see `convolution`."""
-    *outer, rows, depth = plain(data.shape)
-    blocks, _, block = extents(weight)
+    *outer, rows, depth = static_where_known(data.shape)
+    blocks, _, block = constant_shape(weight)
     k = te.reduce_axis((0, depth), name="k")
-    shape = (*outer, covering(rows, config.tile.pixels), blocks * block)
+    shape = (*outer, round_up_extent(rows, config.tile.pixels), blocks * block)
 
     def value(*at: te.Var) -> tvm.tirx.Expr:
         *before, j = at
@@ -116,16 +122,16 @@ def dense(
 
     def read(*at: te.Var) -> tvm.tirx.Expr:
         *batch, i, step = at
-        return data(*batch, within(i, rows, shape[-2]), step)
+        return data(*batch, clamp_index(i, rows, shape[-2]), step)
 
     inputs = te.compute((*shape[:-1], depth), read, name=INPUTS) if grouped_loads else read
-    return cropped(
+    return crop(
         te.compute(shape, value, name=DENSE, attrs=kernel_annotations(workload, config)),
         (*outer, rows, workload.channels),
     )
 
 
-def product(
+def matmul(
     workload: Workload, config: KernelConfig, left: te.Tensor, right: te.Tensor
 ) -> te.Tensor:
     """Define [..., M, K] by [..., K, N], neither of them constant: [..., M, N].
@@ -133,30 +139,37 @@ def product(
     The leading extents are equal or 1. The right operand is packed first if its rows do not fill
     blocks.
     """
-    (*outer_left, rows, depth), (*outer_right, _, width) = plain(left.shape), plain(right.shape)
+    (*outer_left, rows, depth), (*outer_right, _, width) = (
+        static_where_known(left.shape),
+        static_where_known(right.shape),
+    )
     outer = [
-        one if is_open(one) or one != 1 else other
+        one if is_dynamic(one) or one != 1 else other
         for one, other in zip(outer_left, outer_right, strict=True)
     ]
     k = te.reduce_axis((0, depth), name="k")
     block = config.tile.block
-    shape = (*outer, up_to_multiple(rows, config.tile.pixels), up_to_multiple(width, block))
+    shape = (
+        *outer,
+        round_up_to_multiple(rows, config.tile.pixels),
+        round_up_to_multiple(width, block),
+    )
     packed = _packed(right, block) if width % block else None
 
     def value(*at: te.Var) -> tvm.tirx.Expr:
         *batch, i, j = at
-        first = left(*_broadcast(batch, outer_left), within(i, rows, shape[-2]), k)
+        first = left(*_broadcast(batch, outer_left), clamp_index(i, rows, shape[-2]), k)
         batch = _broadcast(batch, outer_right)
         second = right(*batch, k, j) if packed is None else packed(*batch, j // block, k, j % block)
         return te.sum(first * second, axis=k)
 
-    return cropped(
+    return crop(
         te.compute(shape, value, name=PRODUCT, attrs=kernel_annotations(workload, config)),
         (*outer, rows, width),
     )
 
 
-def extents(tensor: te.Tensor) -> list[int]:
+def constant_shape(tensor: te.Tensor) -> list[int]:
     """Return the extents of a weight, which are known."""
     return [int(extent) for extent in tensor.shape]
 
@@ -171,29 +184,29 @@ def kernel_annotations(workload: Workload, config: KernelConfig) -> dict[str, An
     }
 
 
-def within(index: te.Var, limit: Extent, covered: Extent) -> tvm.tirx.Expr:
+def clamp_index(index: te.Var, limit: Extent, covered: Extent) -> tvm.tirx.Expr:
     """Return the index, or the last valid one for indices beyond the limit.
 
     Computing a pixel twice costs less than testing whether it exists.
     """
-    return index if same([limit], [covered]) else te.min(index, limit - 1)
+    return index if shapes_are_equal([limit], [covered]) else te.min(index, limit - 1)
 
 
 def _broadcast(indices: Sequence[te.Var], extents: Sequence[Extent]) -> list[Any]:
     return [
-        index if is_open(extent) or extent > 1 else 0
+        index if is_dynamic(extent) or extent > 1 else 0
         for index, extent in zip(indices, extents, strict=True)
     ]
 
 
-def cropped(main: te.Tensor, shape: Sequence[Extent]) -> te.Tensor:
+def crop(main: te.Tensor, shape: Sequence[Extent]) -> te.Tensor:
     """Return the tensor without the pixels and channels beyond `shape`."""
-    if same(main.shape, shape):
+    if shapes_are_equal(main.shape, shape):
         return main
     return te.compute(tuple(shape), lambda *at: main[at], name=CROP)
 
 
-def padded(
+def pad_nhwc(
     data: te.Tensor, padding: Sequence[int], outside: float = 0, turned: bool = False
 ) -> te.Tensor:
     """Return an NHWC tensor with padding: top, left, bottom, right, filled with `outside`.
@@ -202,7 +215,7 @@ def padded(
     """
     if not any(padding) and not turned:
         return data
-    count, height, width, channels = plain(data.shape)
+    count, height, width, channels = static_where_known(data.shape)
     if turned:
         height, width = width, height
     top, left, bottom, right = padding
@@ -220,7 +233,7 @@ def padded(
 
 
 def _packed(right: te.Tensor, block: int) -> te.Tensor:
-    *outer, depth, width = plain(right.shape)
+    *outer, depth, width = static_where_known(right.shape)
 
     def value(*at: te.Var) -> tvm.tirx.Expr:
         *batch, blocks, k, lane = at

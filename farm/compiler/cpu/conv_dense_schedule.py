@@ -14,15 +14,20 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from farm.compiler.cpu.conv_dense import CONVOLUTION, CROP, DENSE, INPUTS, PRODUCT
 from farm.compiler.cpu.general_schedule import (
+    computes_math_function,
     contiguous_axis,
     inline_elementwise,
-    is_function,
     parallelize,
     schedule_block,
 )
 from farm.compiler.cpu.int8.compute import CONVOLUTION_INT8, DENSE_INT8
 from farm.compiler.cpu.kernel_config import CHANNELS
-from farm.compiler.cpu.register_tiles import STEPS_PER_GROUP, Tile, divisor, groups_per_iteration
+from farm.compiler.cpu.register_tiles import (
+    STEPS_PER_GROUP,
+    Tile,
+    groups_per_iteration,
+    largest_divisor,
+)
 from farm.compiler.ir.annotations import (
     INSTRUCTION,
     ORDER,
@@ -34,14 +39,14 @@ from farm.compiler.ir.annotations import (
     FenceKind,
     annotate_fence,
 )
-from farm.compiler.ir.blocks import extent, has_reduction, is_open_loop, name_of
-from farm.compiler.ir.dynamic_extents import is_open, same
+from farm.compiler.ir.blocks import block_name, has_reduction, is_open_loop, loop_extent
+from farm.compiler.ir.dynamic_extents import is_dynamic, shapes_are_equal
 from farm.compiler.target.cpu_model import CpuModel
 
 _PRODUCTS = (CONVOLUTION, DENSE, PRODUCT, CONVOLUTION_INT8, DENSE_INT8)
 _SHARE_OF_GROUP = 8  # 1/8 of the L2 cache is for the weights of blocks that are used together
 _GROUPS = 4  # of blocks at least: each but the first is prefetched
-_FUNCTIONS = 2  # nested in an epilogue at most: see `is_function`
+_FUNCTIONS = 2  # nested in an epilogue at most: see `computes_math_function`
 # Reduction steps at most: LLVM unrolls the loops of such a short row, and would keep too many
 # inputs in registers.
 _UNROLLED_BY_LLVM = 16
@@ -50,7 +55,7 @@ _UNROLLED_BY_LLVM = 16
 def schedule_product(sch: Schedule, cpu: CpuModel) -> None:
     """Keep the sums of a tile in registers, then compute the epilogue on the tile."""
     main = main_block(sch, _PRODUCTS)
-    before = sources_of(sch, main)
+    before = producer_blocks(sch, main)
     _tile_product(sch, cpu, main, inline_epilogue(sch, main, cpu))
     for block in before:
         schedule_block(sch, block, cpu)
@@ -58,7 +63,7 @@ def schedule_product(sch: Schedule, cpu: CpuModel) -> None:
 
 def _tile_product(sch: Schedule, cpu: CpuModel, main: SBlockRV, last: SBlockRV) -> None:
     """Tile the last two axes of the main block, and compute its one consumer on each tile."""
-    tile, axes = tile_of(sch, main), len(sch.get(main).writes[0].source.shape)
+    tile, axes = annotated_tile(sch, main), len(sch.get(main).writes[0].source.shape)
     spatial, reduced = sch.get_loops(main)[:axes], sch.get_loops(main)[axes:]
     instruction = str(sch.get(main).annotations.get(INSTRUCTION, ""))
     inside = [reduced.pop()] if instruction else []
@@ -67,10 +72,10 @@ def _tile_product(sch: Schedule, cpu: CpuModel, main: SBlockRV, last: SBlockRV) 
         not cpu.has_memory_operands
         and not asks
         and len(reduced) == 3
-        and extent(sch, reduced[1]) * extent(sch, reduced[2]) <= _UNROLLED_BY_LLVM
+        and loop_extent(sch, reduced[1]) * loop_extent(sch, reduced[2]) <= _UNROLLED_BY_LLVM
     ):
         reduced = [sch.fuse(*reduced[:2]), reduced[2]]
-    inputs = inputs_of(sch, main)
+    inputs = grouped_inputs_block(sch, main)
     if inputs is not None:
         reduced = [*reduced[:-1], *split_into_groups(sch, reduced)]
     *outer, row, column = spatial
@@ -81,14 +86,14 @@ def _tile_product(sch: Schedule, cpu: CpuModel, main: SBlockRV, last: SBlockRV) 
         columns, *within = _split_block_groups(sch, cpu, main, columns)
         sch.reorder(columns, *outer, rows, *within)
         uses = math.prod(
-            extent(sch, loop) for loop in outer
+            loop_extent(sch, loop) for loop in outer
         )  # rows of tiles that use a block before the next block
         again = (
-            uses * extent(sch, rows) > 1
-            and extent(sch, columns) > 1
+            uses * loop_extent(sch, rows) > 1
+            and loop_extent(sch, columns) > 1
             and not is_open_loop(sch, rows)
         )
-        if cpu.gains_by_prefetch and again and name_of(sch, main) in (CONVOLUTION, DENSE):
+        if cpu.gains_by_prefetch and again and block_name(sch, main) in (CONVOLUTION, DENSE):
             sch.annotate(reduced[-1], PREFETCH_NEXT_BLOCK, uses)
         shared, place = _fused(sch, [columns, *outer]), [rows, *within][-1]
     else:
@@ -123,28 +128,30 @@ def _split_block_groups(
     each time: that is fast enough for a tile of many pixels, which reuses each weight for each
     pixel.
     """
-    tile = tile_of(sch, main)
+    tile = annotated_tile(sch, main)
     bytes_a_cycle = 4 * tile.lanes * cpu.fmas_per_cycle / tile.pixels  # of weights
     if (
-        name_of(sch, main) not in (CONVOLUTION, DENSE)
+        block_name(sch, main) not in (CONVOLUTION, DENSE)
         or not cpu.gains_by_prefetch
         or bytes_a_cycle > cpu.l2_bytes_per_cycle / 2
     ):
         return [columns]
     block_bytes = 4 * math.prod(int(extent) for extent in sch.get(main).reads[-1].source.shape[1:])
-    fitting, blocks = cpu.l2_bytes // _SHARE_OF_GROUP // block_bytes, extent(sch, columns)
-    together = divisor(blocks, max(1, min(fitting, blocks // _GROUPS)))
+    fitting, blocks = cpu.l2_bytes // _SHARE_OF_GROUP // block_bytes, loop_extent(sch, columns)
+    together = largest_divisor(blocks, max(1, min(fitting, blocks // _GROUPS)))
     return list(sch.split(columns, [None, together])) if together > 1 else [columns]
 
 
-def inputs_of(sch: Schedule, main: SBlockRV) -> SBlockRV | None:
+def grouped_inputs_block(sch: Schedule, main: SBlockRV) -> SBlockRV | None:
     """Return the INPUTS block of a main block; None if its loads are not grouped."""
-    return next((block for block in sch.get_producers(main) if name_of(sch, block) == INPUTS), None)
+    return next(
+        (block for block in sch.get_producers(main) if block_name(sch, block) == INPUTS), None
+    )
 
 
 def split_into_groups(sch: Schedule, reduced: list[LoopRV]) -> list[LoopRV]:
     """Split the innermost reduction loop into iterations, groups and steps of a group."""
-    *around, steps = (extent(sch, loop) for loop in reduced)
+    *around, steps = (loop_extent(sch, loop) for loop in reduced)
     return list(
         sch.split(
             reduced[-1], [None, groups_per_iteration(steps, math.prod(around)), STEPS_PER_GROUP]
@@ -164,7 +171,9 @@ def group_loads(
     (own,) = (
         at for at, buffer in enumerate(read) if buffer.same_as(sch.get(inputs).writes[0].source)
     )
-    packed = int(read[own + 1].shape[-1]) == tile.block and extent(sch, steps) >= STEPS_PER_GROUP
+    packed = (
+        int(read[own + 1].shape[-1]) == tile.block and loop_extent(sch, steps) >= STEPS_PER_GROUP
+    )
     weights = sch.cache_read(main, own + 1, "global")
     for block, lanes in ((inputs, STEPS_PER_GROUP), (weights, tile.lanes)):
         sch.compute_at(block, groups, preserve_unit_loops=True)
@@ -175,7 +184,7 @@ def group_loads(
     sch.unroll(groups)
     sch.unroll(steps)
     annotate_fence(sch, groups, FenceKind.GROUPED_PACKED if packed else FenceKind.GROUPED_ROWS)
-    if packed and extent(sch, iterations := _around(sch, main, groups)) > 1:
+    if packed and loop_extent(sch, iterations := _around(sch, main, groups)) > 1:
         annotate_fence(sch, iterations, FenceKind.OPAQUE_TRIP_COUNT)
 
 
@@ -187,10 +196,10 @@ def _around(sch: Schedule, block: SBlockRV, inner: LoopRV) -> LoopRV:
     ]
 
 
-def sources_of(sch: Schedule, main: SBlockRV) -> list[SBlockRV]:
+def producer_blocks(sch: Schedule, main: SBlockRV) -> list[SBlockRV]:
     """Return the blocks that a main block reads, directly or through INPUTS."""
     found = [
-        [block] if name_of(sch, block) != INPUTS else sch.get_producers(block)
+        [block] if block_name(sch, block) != INPUTS else sch.get_producers(block)
         for block in sch.get_producers(main)
     ]
     return [block for blocks in found for block in blocks]
@@ -201,11 +210,11 @@ def main_block(sch: Schedule, names: tuple[str, ...]) -> SBlockRV:
     return next(
         block
         for block in sch.get_child_blocks(sch.get_sblock("root"))
-        if name_of(sch, block) in names
+        if block_name(sch, block) in names
     )
 
 
-def tile_of(sch: Schedule, main: SBlockRV) -> Tile:
+def annotated_tile(sch: Schedule, main: SBlockRV) -> Tile:
     """Return the register tile that a main block is annotated with."""
     return Tile(*(int(value) for value in sch.get(main).annotations[TILE]))
 
@@ -231,16 +240,16 @@ def inline_epilogue(sch: Schedule, main: SBlockRV, cpu: CpuModel) -> SBlockRV:
     _fuse_bias_into_init(sch, main)
     if not sch.get_consumers(main):
         sch.cache_write(main, 0, "global")
-    sources = {name_of(sch, block) for block in sources_of(sch, main)}
-    first = {INPUTS, name_of(sch, main), *sources}
+    sources = {block_name(sch, block) for block in producer_blocks(sch, main)}
+    first = {INPUTS, block_name(sch, main), *sources}
     *between, last = after = [
         block
         for block in sch.get_child_blocks(sch.get_sblock("root"))
-        if name_of(sch, block) not in first
+        if block_name(sch, block) not in first
     ]
     before = dominating_consumer(sch, main)
     if before is None and any(
-        name_of(sch, producer) in sources
+        block_name(sch, producer) in sources
         for block in after
         for producer in sch.get_producers(block)
     ):
@@ -249,24 +258,26 @@ def inline_epilogue(sch: Schedule, main: SBlockRV, cpu: CpuModel) -> SBlockRV:
         for block in between:
             sch.compute_inline(block)
         return last
-    inline_around(sch, before, between, last, cpu)
+    inline_producers(sch, before, between, last, cpu)
     return before
 
 
-def inline_around(
+def inline_producers(
     sch: Schedule, before: SBlockRV, between: list[SBlockRV], last: SBlockRV, cpu: CpuModel
 ) -> None:
     """Inline the producers of `before` into it, and schedule the blocks after it by themselves."""
     needed, waiting = set[str](), [before]
     while waiting:
         producers = sch.get_producers(waiting.pop())
-        needed.update(name_of(sch, block) for block in producers)
+        needed.update(block_name(sch, block) for block in producers)
         waiting += producers
     after = [
-        block for block in between if name_of(sch, block) not in {*needed, name_of(sch, before)}
+        block
+        for block in between
+        if block_name(sch, block) not in {*needed, block_name(sch, before)}
     ]
     for block in between:
-        if name_of(sch, block) in needed:
+        if block_name(sch, block) in needed:
             sch.compute_inline(block)
     for block in inline_elementwise(sch, [*after, last]):
         schedule_block(sch, block, cpu)
@@ -279,16 +290,16 @@ def dominating_consumer(sch: Schedule, main: SBlockRV) -> SBlockRV | None:
     blocks before it, with at most _FUNCTIONS functions nested. Returns a copy of the main block if
     there is no such single block.
     """
-    gates, reached, waiting = dict[str, SBlockRV](), {name_of(sch, main): 0}, [main]
+    gates, reached, waiting = dict[str, SBlockRV](), {block_name(sch, main): 0}, [main]
     while waiting:
         block = waiting.pop()
         for consumer in sch.get_consumers(block):
             name, functions = (
-                name_of(sch, consumer),
-                reached[name_of(sch, block)] + is_function(sch, consumer),
+                block_name(sch, consumer),
+                reached[block_name(sch, block)] + computes_math_function(sch, consumer),
             )
             if functions > _FUNCTIONS or not _takes_own_elements(sch, consumer, block):
-                gates[name_of(sch, block)] = block
+                gates[block_name(sch, block)] = block
             elif functions > reached.get(name, -1):
                 reached[name] = functions
                 waiting.append(consumer)
@@ -297,7 +308,7 @@ def dominating_consumer(sch: Schedule, main: SBlockRV) -> SBlockRV | None:
     gate = next(iter(gates.values()))
     return (
         gate
-        if len(gates) == 1 and name_of(sch, gate) != name_of(sch, main)
+        if len(gates) == 1 and block_name(sch, gate) != block_name(sch, main)
         else sch.cache_write(main, 0, "global")
     )
 
@@ -323,11 +334,13 @@ def _takes_own_elements(sch: Schedule, consumer: SBlockRV, producer: SBlockRV) -
             set(taken)
         ) < len(taken):
             return False
-        if any(is_open(extents[variable]) or int(extents[variable]) != 1 for variable in missing):
+        if any(
+            is_dynamic(extents[variable]) or int(extents[variable]) != 1 for variable in missing
+        ):
             return False
         places = zip(indices, source.shape, strict=True)
-        if name_of(sch, consumer) != CROP and not all(
-            same([extents.get(index, 1)], [extent]) for index, extent in places
+        if block_name(sch, consumer) != CROP and not all(
+            shapes_are_equal([extents.get(index, 1)], [extent]) for index, extent in places
         ):
             return False
     return True
@@ -362,7 +375,7 @@ def _fuse_bias_into_init(sch: Schedule, main: SBlockRV) -> None:
         and all(map(tirx.Var.same_as, places, reads[0]))
     )
     value = getattr(added.body, "value", None)
-    of_same_shape = same([axis.dom.extent for axis in added.iter_vars], sums.shape)
+    of_same_shape = shapes_are_equal([axis.dom.extent for axis in added.iter_vars], sums.shape)
     if (
         of_own
         and of_same_shape
@@ -406,11 +419,14 @@ def _follow(sch: Schedule, main: SBlockRV, last: SBlockRV, place: LoopRV, tile: 
     tailed = (
         by_channels
         and channels % tile.lanes > 0
-        and extent(sch, column) == min(channels, tile.block)
+        and loop_extent(sch, column) == min(channels, tile.block)
     )
     vectors, lanes = sch.split(
         column,
-        [None, tile.lanes if tailed else divisor(math.gcd(channels, tile.block), tile.lanes)],
+        [
+            None,
+            tile.lanes if tailed else largest_divisor(math.gcd(channels, tile.block), tile.lanes),
+        ],
     )
     _unroll_vectorize(sch, [pixels, vectors], lanes)
     if tailed:

@@ -17,10 +17,10 @@ from farm.compiler.cpu.kernel_config import (
 from farm.compiler.cpu.register_tiles import (
     STEPS_PER_GROUP,
     can_group_loads,
-    grouped_tile,
+    largest_group_tile,
     product_tiles,
+    round_up_to_multiple,
     tile_cycles,
-    up_to_multiple,
 )
 from farm.compiler.target.cpu_model import CpuModel
 
@@ -37,13 +37,13 @@ _SHARED_BADLY = 1e6  # cycles: the penalty for fewer
 
 def product_candidates(workload: Workload, cpu: CpuModel) -> list[tuple[KernelConfig, float]]:
     """Return every tile of the CPU in both orders for a sum of products, with predicted cycles."""
-    rows, pixels, depth, values = product_of(workload)
+    rows, pixels, depth, values = gemm_dimensions(workload)
     channels = workload.channels
-    grouped_loads = groups_loads(workload, cpu)
-    if run := run_length(workload, cpu):
+    grouped_loads = uses_grouped_loads(workload, cpu)
+    if run := padded_kernel_row_length(workload, cpu):
         depth = values = workload.weight[0] * run
     if workload.groups > 1:
-        tile = grouped_tile(cpu, pixels, channels // workload.groups)
+        tile = largest_group_tile(cpu, pixels, channels // workload.groups)
         tiles = (
             []
             if tile is None
@@ -56,7 +56,11 @@ def product_candidates(workload: Workload, cpu: CpuModel) -> list[tuple[KernelCo
         weights = (
             4
             * values
-            * (channels if workload.operator == PRODUCT else up_to_multiple(channels, tile.block))
+            * (
+                channels
+                if workload.operator == PRODUCT
+                else round_up_to_multiple(channels, tile.block)
+            )
         )
         blocks, tasks = -(-channels // tile.block), rows * -(-pixels // tile.pixels)
         memory = memory_cycles(
@@ -71,7 +75,7 @@ def product_candidates(workload: Workload, cpu: CpuModel) -> list[tuple[KernelCo
     return found
 
 
-def fastest_group(cpu: CpuModel, pixels: int, channels: int, depth: int) -> int:
+def fastest_group_channels(cpu: CpuModel, pixels: int, channels: int, depth: int) -> int:
     """Return the channels to fill a group up to, for the fewest predicted cycles.
 
     `pixels` are those of a row, `depth` the products of a sum. Zero channels are free to drop.
@@ -79,14 +83,14 @@ def fastest_group(cpu: CpuModel, pixels: int, channels: int, depth: int) -> int:
     offered = {-(-channels // lanes) * lanes for lanes in (*cpu.vector_widths, 4)}
 
     def cycles(filled: int) -> tuple[float, int]:
-        tile = grouped_tile(cpu, pixels, filled)
+        tile = largest_group_tile(cpu, pixels, filled)
         assert tile is not None, "a multiple of 4"
         return tile_cycles(cpu, tile, pixels, filled, depth, False, True), filled
 
     return min(offered, key=cycles)
 
 
-def pays_to_turn(workload: Workload, candidates: Candidates, cpu: CpuModel) -> bool:
+def is_faster_along_height(workload: Workload, candidates: Candidates, cpu: CpuModel) -> bool:
     """Return whether a convolution is faster if tiles run along the height of its narrow images.
 
     `candidates` are those of the workload as it is. The images are turned by a copy.
@@ -124,7 +128,7 @@ def memory_cycles(
     ) + by_others + again + pieces
 
 
-def product_of(workload: Workload) -> tuple[int, int, int, int]:
+def gemm_dimensions(workload: Workload) -> tuple[int, int, int, int]:
     """Return rows, pixels in a row, products in a sum, packed weights of a channel."""
     data, weight = workload.data, workload.weight
     if workload.operator == DENSE:
@@ -144,7 +148,7 @@ def product_of(workload: Workload) -> tuple[int, int, int, int]:
     )
 
 
-def groups_loads(workload: Workload, cpu: CpuModel) -> bool:
+def uses_grouped_loads(workload: Workload, cpu: CpuModel) -> bool:
     """Return whether the loops of a workload load the operands of several reduction steps together.
 
     This holds for convolutions of one group and products with a constant.
@@ -153,10 +157,10 @@ def groups_loads(workload: Workload, cpu: CpuModel) -> bool:
         return can_group_loads(cpu, workload.data[-1])
     if workload.operator != CONVOLUTION or workload.groups > 1:
         return False
-    return can_group_loads(cpu, workload.weight[2]) or run_length(workload, cpu) > 0
+    return can_group_loads(cpu, workload.weight[2]) or padded_kernel_row_length(workload, cpu) > 0
 
 
-def run_length(workload: Workload, cpu: CpuModel) -> int:
+def padded_kernel_row_length(workload: Workload, cpu: CpuModel) -> int:
     """Return the length of a kernel row, columns x channels, padded to whole groups of steps.
 
     Returns 0 if the channels alone fill groups. The inputs of such a row are contiguous, so that
@@ -165,7 +169,7 @@ def run_length(workload: Workload, cpu: CpuModel) -> int:
     if workload.operator != CONVOLUTION or workload.groups > 1:
         return 0
     (_, columns, depth, _), (_, dilation) = workload.weight, workload.dilation
-    run = up_to_multiple(columns * depth, STEPS_PER_GROUP)
+    run = round_up_to_multiple(columns * depth, STEPS_PER_GROUP)
     return (
         run
         if dilation == 1 < columns and depth % STEPS_PER_GROUP and can_group_loads(cpu, run)

@@ -29,24 +29,29 @@ from farm.compiler.cpu.conv_dense import (
     INPUTS,
     PADDING,
     POOL,
-    cropped,
+    crop,
     kernel_annotations,
-    padded,
+    pad_nhwc,
 )
 from farm.compiler.cpu.conv_dense_schedule import (
+    annotated_tile,
     group_loads,
+    grouped_inputs_block,
     inline_epilogue,
-    inputs_of,
     main_block,
-    sources_of,
-    tile_of,
+    producer_blocks,
 )
-from farm.compiler.cpu.depthwise_row_tiles import roll
+from farm.compiler.cpu.depthwise_row_tiles import schedule_row_tiles
 from farm.compiler.cpu.general_schedule import parallelize, schedule_block, vectorize_with_tail
 from farm.compiler.cpu.kernel_config import DIRECT, KernelConfig, Workload
-from farm.compiler.cpu.register_tiles import Tile, can_group_loads, divisor, up_to_multiple
+from farm.compiler.cpu.register_tiles import (
+    Tile,
+    can_group_loads,
+    largest_divisor,
+    round_up_to_multiple,
+)
 from farm.compiler.ir.annotations import TILE_ROWS, FenceKind, annotate_fence
-from farm.compiler.ir.blocks import extent, name_of
+from farm.compiler.ir.blocks import block_name, loop_extent
 from farm.compiler.target.cpu_model import CpuModel
 
 AVERAGE = "average_pool"
@@ -67,17 +72,19 @@ Expr = Any
 Array = np.ndarray[Any, Any]
 
 
-def depthwise(
+def depthwise_convolution(
     workload: Workload, config: KernelConfig, rows: int, data: te.Tensor, weight: te.Tensor
 ) -> te.Tensor:
     """Define a convolution of each channel by itself.
 
-    `weight` is [KH, KW, channels], in `channel_order`. `rows` of a tile: the operands of a window
-    row are loaded before its products, for whole tiles; 0 if not.
+    `weight` is [KH, KW, channels], in `channels_by_vector`. `rows` of a tile: the operands of a
+    window row are loaded before its products, for whole tiles; 0 if not.
     """
-    covered = up_to_multiple(workload.output(1), config.tile.pixels) if rows else workload.output(1)
+    covered = (
+        round_up_to_multiple(workload.output(1), config.tile.pixels) if rows else workload.output(1)
+    )
     top, left, bottom, right = workload.padding
-    source = padded(
+    source = pad_nhwc(
         data, (top, left, bottom, right + (covered - workload.output(1)) * workload.strides[1])
     )
     if rows == 1:
@@ -123,7 +130,7 @@ def depthwise_int8(
 
     `multiply` returns the 32-bit product of two 16-bit numbers.
     """
-    source = padded(data, workload.padding)
+    source = pad_nhwc(data, workload.padding)
     return _windows(
         workload,
         config,
@@ -144,7 +151,7 @@ def max_pool(workload: Workload, config: KernelConfig, data: te.Tensor) -> te.Te
         workload,
         config,
         POOL,
-        padded(data, workload.padding, outside=outside),
+        pad_nhwc(data, workload.padding, outside=outside),
         te.max,
         lambda value, _: value,
     )
@@ -155,12 +162,12 @@ def average_pool(
 ) -> te.Tensor:
     """Define the sum of each channel in a window times the window's inverse count, [H, W]."""
     total = _windows(
-        workload, config, AVERAGE, padded(data, workload.padding), te.sum, lambda value, _: value
+        workload, config, AVERAGE, pad_nhwc(data, workload.padding), te.sum, lambda value, _: value
     )
     return te.compute(total.shape, lambda n, y, x, c: total[n, y, x, c] * shares[y, x], name="mean")
 
 
-def inverse_counts(workload: Workload, counted: Sequence[int]) -> Array:
+def inverse_tap_counts(workload: Workload, counted: Sequence[int]) -> Array:
     """Return one over the number of taps that count, for each window.
 
     Taps count in the image and in the padding `counted`: top, left, bottom, right.
@@ -177,7 +184,7 @@ def inverse_counts(workload: Workload, counted: Sequence[int]) -> Array:
     return np.asarray(1 / np.maximum(np.outer(*numbers), 1), "float32")
 
 
-def channel_order(channels: int, lanes: int) -> list[int]:
+def channels_by_vector(channels: int, lanes: int) -> list[int]:
     """Return the channels in the order of computation.
 
     If they fill no whole vectors, the last vector overlaps with the one before.
@@ -198,9 +205,9 @@ def _windows(
 ) -> te.Tensor:
     """Define the reduction of each window.
 
-    The main block computes the channels in `channel_order`; if that repeats some, another block
-    returns [N, H, W, C]. `source` is the image, or its `_rows`, with room for `covered` columns of
-    the output; `rows` are the rows of a tile.
+    The main block computes the channels in `channels_by_vector`; if that repeats some, another
+    block returns [N, H, W, C]. `source` is the image, or its `_rows`, with room for `covered`
+    columns of the output; `rows` are the rows of a tile.
     """
     (stride_y, stride_x), (dilation_y, dilation_x) = workload.strides, workload.dilation
     lanes, channels = config.tile.lanes, workload.data[3]
@@ -222,7 +229,7 @@ def _windows(
         (*shape[:2], covered or shape[2], channels + overlap), value, name=name, attrs=notes
     )
     if not overlap:
-        return cropped(main, (*shape, channels))
+        return crop(main, (*shape, channels))
     early = channels + overlap - lanes  # where the last vector begins
     return te.compute(
         (*shape, channels),
@@ -231,7 +238,7 @@ def _windows(
     )
 
 
-def loads_by_rows(workload: Workload, cpu: CpuModel) -> bool:
+def uses_row_loads(workload: Workload, cpu: CpuModel) -> bool:
     """Return whether a depthwise convolution loads the operands of a window row first.
 
     It does if registers hold them and the window is unrolled.
@@ -259,12 +266,12 @@ def _row_registers(workload: Workload, pixels: int) -> int:
     return pixels + _row_inputs(workload, pixels) + workload.weight[1]
 
 
-def rows_of(workload: Workload, config: KernelConfig, cpu: CpuModel) -> int:
+def rows_per_tile(workload: Workload, config: KernelConfig, cpu: CpuModel) -> int:
     """Return the rows of a tile; 0 if operands are not loaded by rows.
 
     There are several if registers hold the sums of a whole window's rows, and its weights.
     """
-    return _tile_rows(workload, cpu, config.tile.pixels) if loads_by_rows(workload, cpu) else 0
+    return _tile_rows(workload, cpu, config.tile.pixels) if uses_row_loads(workload, cpu) else 0
 
 
 def _tile_rows(workload: Workload, cpu: CpuModel, pixels: int) -> int:
@@ -285,7 +292,7 @@ def _tile_rows(workload: Workload, cpu: CpuModel, pixels: int) -> int:
     near = (
         3 * 4 * workload.data[2] * workload.data[3] <= 1 << 16
     )  # three rows are in the reach of one address
-    return divisor(workload.output(0), _ROWS if near else _FAR_ROWS)
+    return largest_divisor(workload.output(0), _ROWS if near else _FAR_ROWS)
 
 
 def _row_candidates(workload: Workload, cpu: CpuModel) -> list[tuple[KernelConfig, float]]:
@@ -323,7 +330,7 @@ def window_candidates(workload: Workload, cpu: CpuModel) -> list[tuple[KernelCon
 
     The loads of neighbouring taps are shared.
     """
-    if loads_by_rows(workload, cpu):
+    if uses_row_loads(workload, cpu):
         return _row_candidates(workload, cpu)
     width, channels = workload.output(1), workload.data[3]
     lanes = _lanes(cpu, channels)
@@ -353,7 +360,7 @@ def _lanes(cpu: CpuModel, channels: int) -> int:
     """
     fitting = [width for width in cpu.vector_widths if width <= channels]
     if not fitting:
-        return divisor(channels, cpu.lanes)
+        return largest_divisor(channels, cpu.lanes)
     dividing = next((width for width in fitting if channels % width == 0), 0)
     overlapping = -(-channels // fitting[0]) * _OVERLAP_COST
     return dividing if dividing and channels // dividing <= overlapping else fitting[0]
@@ -367,14 +374,14 @@ def schedule_windows(sch: Schedule, cpu: CpuModel) -> None:
     If the vectors overlap, the epilogue follows a row at a time.
     """
     main = main_block(sch, tuple(WINDOW_RULES))
-    for block in sources_of(sch, main):
-        if name_of(sch, block) == PADDING:
+    for block in producer_blocks(sch, main):
+        if block_name(sch, block) == PADDING:
             sch.compute_inline(block)
-    before = sources_of(sch, main)
+    before = producer_blocks(sch, main)
     last = inline_epilogue(sch, main, cpu)
-    tile, followed = tile_of(sch, main), _channels(sch, main) == _channels(sch, last)
+    tile, followed = annotated_tile(sch, main), _channels(sch, main) == _channels(sch, last)
     if TILE_ROWS in sch.get(main).annotations:
-        roll(sch, cpu, main, last, strips=_STRIPS, unrolled=_UNROLLED_TILES)
+        schedule_row_tiles(sch, cpu, main, last, strips=_STRIPS, unrolled=_UNROLLED_TILES)
         for other in before:
             schedule_block(sch, other, cpu)
         return
@@ -388,7 +395,7 @@ def schedule_windows(sch: Schedule, cpu: CpuModel) -> None:
 def _row(sch: Schedule, block: SBlockRV, apart: list[SBlockRV], cpu: CpuModel) -> LoopRV:
     """Return the loop over the rows of a strip; the strips are divided among threads."""
     n, y, *_ = sch.get_loops(block)
-    strips, row = sch.split(y, [divisor(extent(sch, y), _STRIPS), None])
+    strips, row = sch.split(y, [largest_divisor(loop_extent(sch, y), _STRIPS), None])
     parallelize(sch, sch.fuse(n, strips), [block], cpu)
     for other in apart:
         schedule_block(sch, other, cpu)
@@ -403,9 +410,9 @@ def _tile_row(
     columns, pixels = sch.split(x, [None, tile.pixels])
     channels, lanes = sch.split(c, [None, tile.lanes])
     sch.reorder(columns, channels, ry, rx, pixels, lanes)
-    inputs = inputs_of(sch, main)
+    inputs = grouped_inputs_block(sch, main)
     unrolled, vectors = [pixels], [lanes]
-    if extent(sch, ry) * extent(sch, rx) <= _UNROLLED_TAPS:
+    if loop_extent(sch, ry) * loop_extent(sch, rx) <= _UNROLLED_TAPS:
         unrolled += [ry, rx]
     if follower is not None:
         sch.reverse_compute_at(follower, channels, preserve_unit_loops=True)
@@ -417,10 +424,12 @@ def _tile_row(
         sch.vectorize(loop)
     if inputs is not None:
         group_loads(sch, main, inputs, [ry, rx], tile)
-        if extent(sch, columns) <= _UNROLLED_TILES:
+        if loop_extent(sch, columns) <= _UNROLLED_TILES:
             sch.unroll(columns)
     loaded = (
-        cpu.prefers_reload_over_copy and name_of(sch, main) == DEPTHWISE and tile.lanes == cpu.lanes
+        cpu.prefers_reload_over_copy
+        and block_name(sch, main) == DEPTHWISE
+        and tile.lanes == cpu.lanes
     )
     *_, pixels, lanes = sch.get_loops(sch.decompose_reduction(main, ry))
     sch.unroll(pixels)

@@ -16,17 +16,17 @@ from tvm import tirx
 from tvm.s_tir import SBlockRealize, Schedule
 from tvm.s_tir.schedule import SBlockRV
 
-from farm.compiler.cpu.conv_dense_schedule import group_loads, inputs_of, tile_of
+from farm.compiler.cpu.conv_dense_schedule import annotated_tile, group_loads, grouped_inputs_block
 from farm.compiler.cpu.general_schedule import parallelize
-from farm.compiler.cpu.register_tiles import divisor
+from farm.compiler.cpu.register_tiles import largest_divisor
 from farm.compiler.cpu.tir_passes import load_fences_llvm as llvm
 from farm.compiler.cpu.tir_passes.load_fences import (
-    call,
+    call_fence_function,
     hoist_row_bounds_check,
     loop_nest,
     written_vectors,
 )
-from farm.compiler.ir.annotated_loops import loop_with, rewrite_loops
+from farm.compiler.ir.annotated_loops import copy_loop, rewrite_loops
 from farm.compiler.ir.annotations import (
     IMPORT_LLVM,
     INPUT_ROWS,
@@ -37,11 +37,11 @@ from farm.compiler.ir.annotations import (
     name_loop,
     named_loop,
 )
-from farm.compiler.ir.blocks import extent
+from farm.compiler.ir.blocks import loop_extent
 from farm.compiler.target.cpu_model import CpuModel
 
 
-def roll(
+def schedule_row_tiles(
     sch: Schedule, cpu: CpuModel, main: SBlockRV, follower: SBlockRV, strips: int, unrolled: int
 ) -> None:
     """Schedule tiles of several rows for one vector of channels, with the follower on each tile.
@@ -49,12 +49,12 @@ def roll(
     `strips` of an image, or of parts of its channels, are divided among threads; a row of at most
     `unrolled` tiles is unrolled.
     """
-    tile = tile_of(sch, main)
+    tile = annotated_tile(sch, main)
     n, y, x, c, ry, rx = sch.get_loops(main)
     bands, rows = sch.split(y, [None, int(sch.get(main).annotations[TILE_ROWS])])
     columns, pixels = sch.split(x, [None, tile.pixels])
-    channel_strips = divisor(
-        extent(sch, c) // tile.lanes, -(-strips // extent(sch, bands))
+    channel_strips = largest_divisor(
+        loop_extent(sch, c) // tile.lanes, -(-strips // loop_extent(sch, bands))
     )  # parts of the channels
     channel_strips, channels, lanes = sch.split(c, [channel_strips, None, tile.lanes])
     sch.reorder(n, bands, channel_strips, columns, channels, ry, rx, rows, pixels, lanes)
@@ -66,11 +66,11 @@ def roll(
     for loop in (pixels, following):
         sch.unroll(loop)
     sch.vectorize(vector)
-    inputs = inputs_of(sch, main)
+    inputs = grouped_inputs_block(sch, main)
     group_loads(sch, main, inputs, [ry, rx], tile)
     *_, input_rows, _, _, _ = sch.get_loops(inputs)  # image, row, column, vector, lane
     name_loop(sch, input_rows, INPUT_ROWS)
-    if extent(sch, columns) <= unrolled:
+    if loop_extent(sch, columns) <= unrolled:
         sch.unroll(columns)
     else:
         sch.annotate(columns, PEEL_FIRST_AND_LAST, 1)
@@ -81,7 +81,7 @@ def roll(
     sch.annotate(channels, ROLL_ROWS, 1)
 
 
-def roll_rows(function: tirx.PrimFunc) -> tirx.PrimFunc:
+def order_loops_by_input_row(function: tirx.PrimFunc) -> tirx.PrimFunc:
     """Return the function with its ROLL_ROWS loops in the order of input rows.
 
     A function without such a loop is returned as it is.
@@ -143,8 +143,8 @@ def _rolled(loop: tirx.For, _: Sequence[tirx.For]) -> tirx.For:
         first = written_vectors(_placed(begin, {_var(begin, OUTPUT_ROWS): adding[0]}))
         sums = replace(first, count=first.count * len(adding))
         name = f"farm_fence_{sums.count}"
-        functions[name] = llvm.fence(name, sums.count)
-        fence = [call(name, sums), call("farm_border")]
+        functions[name] = llvm.fence_function(name, sums.count)
+        fence = [call_fence_function(name, sums), call_fence_function("farm_border")]
         added = [
             _placed(products, {window.loop_var: at - each, _var(products, OUTPUT_ROWS): each})
             for each in adding
@@ -154,7 +154,7 @@ def _rolled(loop: tirx.For, _: Sequence[tirx.For]) -> tirx.For:
         if tap == taps - 1:
             body.append(_placed(follow, {_var(follow, OUTPUT_ROWS): adding[0]}))
     kept = {name: value for name, value in loop.annotations.items() if name != ROLL_ROWS}
-    return loop_with(loop, body, {**kept, IMPORT_LLVM: "\n".join(functions.values())})
+    return copy_loop(loop, body, {**kept, IMPORT_LLVM: "\n".join(functions.values())})
 
 
 def _var(statement: tirx.Stmt, name: str) -> tirx.Var:

@@ -9,16 +9,16 @@ from tvm import tirx
 from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
-from farm.compiler.cpu.register_tiles import divisor
+from farm.compiler.cpu.register_tiles import largest_divisor
 from farm.compiler.ir.annotations import LOOP_PARTITION
 from farm.compiler.ir.blocks import (
     REDUCTION,
     SPATIAL,
-    extent,
+    block_name,
     has_reduction,
     is_open_loop,
     iterator_kinds,
-    name_of,
+    loop_extent,
 )
 from farm.compiler.ir.dynamic_extents import product_at_batch_one
 from farm.compiler.target.cpu_model import CpuModel
@@ -50,19 +50,21 @@ def inline_elementwise(sch: Schedule, blocks: list[SBlockRV]) -> list[SBlockRV]:
     """
     terms, functions = dict[str, int](), dict[str, bool]()
     producers = {
-        name_of(sch, block): [name_of(sch, producer) for producer in sch.get_producers(block)]
+        block_name(sch, block): [block_name(sch, producer) for producer in sch.get_producers(block)]
         for block in blocks
     }
     left = []
     for block in blocks[:-1]:
-        name, consumers = name_of(sch, block), sch.get_consumers(block)
+        name, consumers = block_name(sch, block), sch.get_consumers(block)
         terms[name] = sum(terms.get(producer, 1) for producer in producers[name]) or 1
         several = len(consumers) > 1 and len(consumers) * terms[name] > _TERMS
         kept = _feeds_reduction(sch, block) and not _is_consumed_once(sch, block)
-        functions[name] = is_function(sch, block) or any(
+        functions[name] = computes_math_function(sch, block) or any(
             functions.get(producer, False) for producer in producers[name]
         )
-        nested = functions[name] and any(is_function(sch, consumer) for consumer in consumers)
+        nested = functions[name] and any(
+            computes_math_function(sch, consumer) for consumer in consumers
+        )
         if has_reduction(sch, block) or not consumers or kept or several or nested:
             terms[name], functions[name] = 1, False
             left.append(block)
@@ -88,7 +90,7 @@ def schedule_block(sch: Schedule, block: SBlockRV, cpu: CpuModel) -> None:
         sch.reorder(*spatial)
     lanes, rows = (
         _lanes(sch, spatial[-1], cpu),
-        math.prod(extent(sch, loop) for loop in spatial[:-1]),
+        math.prod(loop_extent(sch, loop) for loop in spatial[:-1]),
     )
     inner, transposed, line_tile, vectors_in_flight = None, _transposed_axis(sch, block), [], []
     if transposed is not None:
@@ -98,7 +100,7 @@ def schedule_block(sch: Schedule, block: SBlockRV, cpu: CpuModel) -> None:
         spatial[-1], inner = sch.split(spatial[-1], [None, lanes])
         if reduced and _reads_along(sch, block):
             spatial[-1], vectors = sch.split(
-                spatial[-1], [None, divisor(extent(sch, spatial[-1]), _SIDE_BY_SIDE)]
+                spatial[-1], [None, largest_divisor(loop_extent(sch, spatial[-1]), _SIDE_BY_SIDE)]
             )
             vectors_in_flight = [vectors]
     sch.reorder(
@@ -120,7 +122,7 @@ def schedule_block(sch: Schedule, block: SBlockRV, cpu: CpuModel) -> None:
             sch.unroll(vectors)
 
 
-def is_function(sch: Schedule, block: SBlockRV) -> bool:
+def computes_math_function(sch: Schedule, block: SBlockRV) -> bool:
     """Return whether a block computes a function such as exp, with `let` values used several times.
 
     See farm.kernels.vector_math. Functions nested in the arguments of others make TVM's code
@@ -142,7 +144,7 @@ def _reads_across(sch: Schedule, block: SBlockRV) -> bool:
         across is None
         or has_reduction(sch, block)
         or not regions
-        or extent(sch, sch.get_loops(block)[-1]) > _COLOURS
+        or loop_extent(sch, sch.get_loops(block)[-1]) > _COLOURS
     ):
         return False
     taken = tirx.analysis.undefined_vars(regions[0][-1].min)
@@ -160,7 +162,9 @@ def _transposed_axis(sch: Schedule, block: SBlockRV) -> int | None:
     place = contiguous_axis(sch, block, _largest_read(sch, block))
     if place is None or place == len(loops) - 1:
         return None
-    return place if min(extent(sch, loops[-1]), extent(sch, loops[place])) >= _LINE else None
+    return (
+        place if min(loop_extent(sch, loops[-1]), loop_extent(sch, loops[place])) >= _LINE else None
+    )
 
 
 def _reads_along(sch: Schedule, block: SBlockRV) -> bool:
@@ -205,8 +209,8 @@ def _lanes(sch: Schedule, loop: LoopRV, cpu: CpuModel) -> int:
 
     Full vectors leave a remainder.
     """
-    lanes = divisor(extent(sch, loop), cpu.lanes)
-    return cpu.lanes if 2 * lanes < cpu.lanes < extent(sch, loop) else lanes
+    lanes = largest_divisor(loop_extent(sch, loop), cpu.lanes)
+    return cpu.lanes if 2 * lanes < cpu.lanes < loop_extent(sch, loop) else lanes
 
 
 def parallelize(sch: Schedule, loop: LoopRV, blocks: list[SBlockRV], cpu: CpuModel) -> None:
@@ -215,17 +219,17 @@ def parallelize(sch: Schedule, loop: LoopRV, blocks: list[SBlockRV], cpu: CpuMod
     This is the only place that decides it.
     """
     iterations = sum(
-        math.prod(extent(sch, around) for around in sch.get_loops(block)) for block in blocks
+        math.prod(loop_extent(sch, around) for around in sch.get_loops(block)) for block in blocks
     )
     if iterations / cpu.lanes * _OVERHEAD >= _WORTH_THREADS and (
-        is_open_loop(sch, loop) or extent(sch, loop) > 1
+        is_open_loop(sch, loop) or loop_extent(sch, loop) > 1
     ):
         sch.parallel(loop)
 
 
 def vectorize_widest(sch: Schedule, loop: LoopRV, cpu: CpuModel) -> None:
     """Vectorize a loop by the widest vectors that divide it."""
-    sch.vectorize(sch.split(loop, [None, divisor(extent(sch, loop), cpu.lanes)])[1])
+    sch.vectorize(sch.split(loop, [None, largest_divisor(loop_extent(sch, loop), cpu.lanes)])[1])
 
 
 def vectorize_with_tail(sch: Schedule, loop: LoopRV, lanes: int) -> None:
@@ -233,7 +237,7 @@ def vectorize_with_tail(sch: Schedule, loop: LoopRV, lanes: int) -> None:
 
     The remainder is a loop of its own, because conditions in vectors are slow.
     """
-    whole, rest = divmod(extent(sch, loop), lanes)
+    whole, rest = divmod(loop_extent(sch, loop), lanes)
     if whole and rest:
         loop, last = sch.loop_partition(loop, [whole * lanes, None])
         sch.vectorize(last)
@@ -255,7 +259,7 @@ def _is_consumed_once(sch: Schedule, block: SBlockRV) -> bool:
     if len(consumers) != 1 or any(is_open_loop(sch, loop) for loop in sch.get_loops(consumers[0])):
         return False
     own, (consumer,) = sch.get(block).writes[0].source, consumers
-    iterations = math.prod(extent(sch, loop) for loop in sch.get_loops(consumer))
+    iterations = math.prod(loop_extent(sch, loop) for loop in sch.get_loops(consumer))
     return (
         _reads_along(sch, consumer)
         and iterations == product_at_batch_one(own.shape)

@@ -154,7 +154,9 @@ Records = Mapping[str, KernelConfig | ScheduleTrace]  # by the key of their work
 NO_RECORDS: Records = MappingProxyType({})
 
 
-def parsed(choices: Mapping[str, Mapping[str, object]]) -> dict[str, KernelConfig | ScheduleTrace]:
+def parse_configs(
+    choices: Mapping[str, Mapping[str, object]],
+) -> dict[str, KernelConfig | ScheduleTrace]:
     """Return the recorded configurations by workload, without those of an unknown format.
 
     Another version of farm may have written those.
@@ -197,7 +199,7 @@ class LargeWeight:
         return math.prod(self.shape) * self.weight.itemsize
 
 
-def room_for_weights(memory_mb: int | None, weights: Sequence[Array]) -> int | None:
+def weight_memory_budget(memory_mb: int | None, weights: Sequence[Array]) -> int | None:
     """Return the bytes that a model's weights may take on a board beyond their own.
 
     Together they take at most half of its memory. None if the memory is not known.

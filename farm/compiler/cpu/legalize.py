@@ -17,15 +17,25 @@ import tvm
 from tvm import relax
 
 from farm.compiler.cpu import conv_dense, depthwise_pool, softmax_layer_norm
-from farm.compiler.cpu.cost_model import groups_loads, pays_to_turn, product_candidates, run_length
+from farm.compiler.cpu.cost_model import (
+    is_faster_along_height,
+    padded_kernel_row_length,
+    product_candidates,
+    uses_grouped_loads,
+)
 from farm.compiler.cpu.int8 import legalize as int8_legalize
 from farm.compiler.cpu.kernel_config import ConfigSelector, LargeWeight, Workload
-from farm.compiler.cpu.register_tiles import can_group_loads, divisor, up_to_multiple
+from farm.compiler.cpu.register_tiles import can_group_loads, largest_divisor, round_up_to_multiple
 from farm.compiler.cpu.winograd import compute, cost_model
 from farm.compiler.graph import fp16_weights, transposed_conv
 from farm.compiler.graph.requantize import BYTES
-from farm.compiler.ir.constants import address_of, constant
-from farm.compiler.ir.dynamic_extents import Extent, is_open, same, value_at_batch_one
+from farm.compiler.ir.constants import constant_address, constant_value
+from farm.compiler.ir.dynamic_extents import (
+    Extent,
+    is_dynamic,
+    shapes_are_equal,
+    value_at_batch_one,
+)
 from farm.compiler.winograd_weights import WeightTransform
 from farm.kernels import vector_math
 
@@ -35,7 +45,7 @@ Own = Callable[[relax.BlockBuilder, relax.Call, ConfigSelector], relax.Expr | No
 _IMAGE = 3  # axes after the batch: height, width, channels
 
 
-def legalization(selector: ConfigSelector) -> dict[str, Legalizer]:
+def legalization_map(selector: ConfigSelector) -> dict[str, Legalizer]:
     """Return the map that `relax.transform.LegalizeOps` takes."""
     return {name: _legalizer(name, own, selector) for name, own in _OWN.items()}
 
@@ -58,7 +68,7 @@ def shape_at_batch_one(
     shape = getattr(expression.ty, "shape", None)
     if not isinstance(shape, relax.ShapeExpr) or str(expression.ty.dtype) != dtype:
         return None
-    if known and any(map(is_open, shape.values[-known:])):
+    if known and any(map(is_dynamic, shape.values[-known:])):
         return None
     return tuple(map(value_at_batch_one, shape.values))
 
@@ -70,7 +80,7 @@ def _convolution(
         return _integer_convolution(builder, call, selector)
     attributes, weight, data = (
         call.attrs,
-        constant(call.args[1]),
+        constant_value(call.args[1]),
         shape_at_batch_one(call.args[0], _IMAGE),
     )
     if weight is None or data is None or attributes.out_layout not in ("", "NHWC"):
@@ -87,13 +97,13 @@ def _convolution(
         workload = Workload(conv_dense.DEPTHWISE, weight=weight.shape, **shared)
         config = selector.best(workload, depthwise_pool.window_candidates(workload, selector.cpu))
         packed = weight.reshape(kernel_h, kernel_w, channels)[
-            :, :, depthwise_pool.channel_order(channels, config.tile.lanes)
+            :, :, depthwise_pool.channels_by_vector(channels, config.tile.lanes)
         ]
         body = partial(
-            depthwise_pool.depthwise,
+            depthwise_pool.depthwise_convolution,
             workload,
             config,
-            depthwise_pool.rows_of(workload, config, selector.cpu),
+            depthwise_pool.rows_per_tile(workload, config, selector.cpu),
         )
         return builder.call_te(
             body, call.args[0], relax.const(packed), primfunc_name_hint=conv_dense.DEPTHWISE
@@ -105,15 +115,17 @@ def _convolution(
         *product_candidates(workload, selector.cpu),
         *(
             candidate
-            for candidate in cost_model.candidates(workload, selector.cpu)
+            for candidate in cost_model.winograd_candidates(workload, selector.cpu)
             if selector.has_room(
-                cost_model.transform_of(workload, candidate[0], selector.cpu).growth(weight.shape)
+                cost_model.weight_transform_for(workload, candidate[0], selector.cpu).growth(
+                    weight.shape
+                )
             )
         ),
     ]
     if not candidates:
         return None
-    if turn := pays_to_turn(workload, candidates, selector.cpu):
+    if turn := is_faster_along_height(workload, candidates, selector.cpu):
         workload, weight = workload.turned, weight.transpose(1, 0, 2, 3)
         candidates = product_candidates(workload, selector.cpu)
         kernel_h = weight.shape[0]
@@ -121,22 +133,22 @@ def _convolution(
     if config.method in cost_model.SIZES:
         plan = cost_model.best_plan(workload, config, selector.cpu)
         body = partial(
-            compute.convolution,
+            compute.winograd_convolution,
             workload,
             config,
             plan.size,
             plan.band,
             can_group_loads(selector.cpu, plan.depth),
         )
-        transform = cost_model.transform_of(workload, config, selector.cpu)
+        transform = cost_model.weight_transform_for(workload, config, selector.cpu)
         transformed = _transformed(weight, transform, selector)
         return builder.call_te(body, call.args[0], transformed, primfunc_name_hint=compute.WINOGRAD)
-    if run := run_length(workload, selector.cpu):
+    if run := padded_kernel_row_length(workload, selector.cpu):
         weight = _filled(weight.reshape(kernel_h, 1, -1, channels), run, axis=2)
     blocks = _blocks(weight, config.tile.block)  # [KH, KW, CI, blocks, block]
     packed = np.ascontiguousarray(blocks.transpose(3, 0, 1, 2, 4))
     body = partial(
-        conv_dense.convolution, workload, config, groups_loads(workload, selector.cpu), turn
+        conv_dense.convolution, workload, config, uses_grouped_loads(workload, selector.cpu), turn
     )
     return builder.call_te(
         body, call.args[0], relax.const(packed), primfunc_name_hint=conv_dense.CONVOLUTION
@@ -150,7 +162,7 @@ def _transformed(
     value = transform.apply(weight)
     made = relax.const(value)
     source = LargeWeight(made, value.shape, np.ascontiguousarray(weight), transform)
-    selector.large_weights[address_of(made)] = source
+    selector.large_weights[constant_address(made)] = source
     return made
 
 
@@ -159,7 +171,7 @@ def _integer_convolution(
 ) -> relax.Expr | None:
     attributes, weight, data = (
         call.attrs,
-        constant(call.args[1]),
+        constant_value(call.args[1]),
         shape_at_batch_one(call.args[0], _IMAGE, str(call.args[0].ty.dtype)),
     )
     if (
@@ -169,7 +181,7 @@ def _integer_convolution(
     ):
         return None
     workload = Workload(conv_dense.CONVOLUTION, weight=weight.shape, **_geometry(attributes, data))
-    return int8_legalize.convolution(builder, call, selector, weight, workload)
+    return int8_legalize.legalize_convolution(builder, call, selector, weight, workload)
 
 
 def _max_pool(
@@ -202,7 +214,7 @@ def _average_pool(
         workload,
         selector.best(workload, depthwise_pool.window_candidates(workload, selector.cpu)),
     )
-    share = relax.const(depthwise_pool.inverse_counts(workload, counted))
+    share = relax.const(depthwise_pool.inverse_tap_counts(workload, counted))
     return builder.call_te(body, call.args[0], share, primfunc_name_hint=depthwise_pool.AVERAGE)
 
 
@@ -250,7 +262,7 @@ def _product(
 ) -> relax.Expr | None:
     if str(call.ty.dtype) == "int32":
         return _integer_dense(builder, call, selector)
-    weight = constant(call.args[1])
+    weight = constant_value(call.args[1])
     dense = weight is not None and weight.ndim == 2
     left, right = (
         shape_at_batch_one(call.args[0], 1 if dense else 2),
@@ -269,27 +281,28 @@ def _product(
     config = selector.best(workload, product_candidates(workload, selector.cpu))
     if weight is None or not dense:
         return builder.call_te(
-            partial(conv_dense.product, workload, config),
+            partial(conv_dense.matmul, workload, config),
             call.args[0],
             call.args[1],
             primfunc_name_hint=conv_dense.PRODUCT,
         )
     packed = np.ascontiguousarray(_blocks(weight, config.tile.block).transpose(1, 0, 2))
-    body = partial(conv_dense.dense, workload, config, groups_loads(workload, selector.cpu))
+    body = partial(conv_dense.dense, workload, config, uses_grouped_loads(workload, selector.cpu))
     return builder.call_te(
         body, call.args[0], relax.const(packed), primfunc_name_hint=conv_dense.DENSE
     )
 
 
 def _is_half(weight: Array, selector: ConfigSelector) -> bool:
-    return selector.fp16_weights and fp16_weights.may_be_read(weight, selector.cpu)
+    return selector.fp16_weights and fp16_weights.may_read_as_float16(weight, selector.cpu)
 
 
 def _broadcast(left: Sequence[Extent], right: Sequence[Extent]) -> bool:
     """Return whether the outer extents of two factors are equal, or one if they are not."""
     pairs = zip(left, right, strict=False)
     return len(left) == len(right) and all(
-        same([one], [other]) or any(not is_open(each) and each == 1 for each in (one, other))
+        shapes_are_equal([one], [other])
+        or any(not is_dynamic(each) and each == 1 for each in (one, other))
         for one, other in pairs
     )
 
@@ -298,7 +311,7 @@ def _integer_dense(
     builder: relax.BlockBuilder, call: relax.Call, selector: ConfigSelector
 ) -> relax.Expr | None:
     weight, data = (
-        constant(call.args[1]),
+        constant_value(call.args[1]),
         shape_at_batch_one(call.args[0], 1, str(call.args[0].ty.dtype)),
     )
     if (
@@ -309,7 +322,7 @@ def _integer_dense(
         or 0 in (*data, *weight.shape)
     ):
         return None
-    return int8_legalize.dense(
+    return int8_legalize.legalize_dense(
         builder, call, selector, weight, Workload(conv_dense.DENSE, data, weight.shape)
     )
 
@@ -328,7 +341,7 @@ def _softmax(
     lanes = (
         selector.cpu.lanes
         if shape[-1] >= selector.cpu.lanes
-        else divisor(shape[-1], selector.cpu.lanes)
+        else largest_divisor(shape[-1], selector.cpu.lanes)
     )
     return builder.call_te(
         partial(softmax_layer_norm.softmax, lanes),
@@ -354,7 +367,7 @@ def _layer_norm(
         return None
     body = partial(
         softmax_layer_norm.layer_norm,
-        divisor(shape[-1], selector.cpu.lanes),
+        largest_divisor(shape[-1], selector.cpu.lanes),
         float(attributes.epsilon),
     )
     return builder.call_te(body, *call.args, primfunc_name_hint=softmax_layer_norm.LAYER_NORM)
@@ -381,7 +394,7 @@ def _bounded(intrinsic: str) -> Own:
     ) -> relax.Expr | None:
         if not selector.cpu.has_nan_propagating_minmax or str(call.ty.dtype) != "float32":
             return None
-        values = [constant(argument) for argument in call.args]
+        values = [constant_value(argument) for argument in call.args]
         data = [
             argument for argument, value in zip(call.args, values, strict=True) if value is None
         ]
@@ -396,7 +409,7 @@ def _bounded(intrinsic: str) -> Own:
         ):
             return None
         return builder.call_te(
-            vector_math.bounded(intrinsic, float(bounds[0].item())),
+            vector_math.max_or_min_with(intrinsic, float(bounds[0].item())),
             data[0],
             primfunc_name_hint=intrinsic,
         )
@@ -406,7 +419,7 @@ def _bounded(intrinsic: str) -> Own:
 
 def _blocks(weight: Array, block: int) -> Array:
     """Split the last axis into blocks; the last block is padded with zeros."""
-    filled = _filled(weight, up_to_multiple(weight.shape[-1], block))
+    filled = _filled(weight, round_up_to_multiple(weight.shape[-1], block))
     return filled.reshape(*weight.shape[:-1], -1, block)
 
 
@@ -418,7 +431,7 @@ def _filled(weight: Array, extent: int, axis: int = -1) -> Array:
 
 _OWN: dict[str, Own] = {
     "relax.nn.conv2d": _convolution,
-    "relax.nn.conv2d_transpose": lambda builder, call, _: transposed_conv.channels_first(
+    "relax.nn.conv2d_transpose": lambda builder, call, _: transposed_conv.legalize_channels_first(
         builder, call
     ),
     "relax.nn.max_pool2d": _max_pool,

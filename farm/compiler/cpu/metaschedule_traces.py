@@ -19,7 +19,7 @@ from tvm.s_tir import SBlock, Schedule
 from tvm.s_tir.schedule import SBlockRV, Trace
 
 from farm.compiler.cpu.kernel_config import ScheduleTrace
-from farm.compiler.ir.blocks import has_reduction, name_of
+from farm.compiler.ir.blocks import block_name, has_reduction
 from farm.store import digest_of
 
 RULE = "metaschedule"
@@ -30,7 +30,7 @@ _OF_INPUT = re.compile(
 )  # TVM gives the sum over axes of lv5 the name lv5_red
 
 
-def workload_of(function: tirx.PrimFunc) -> str:
+def workload_key(function: tirx.PrimFunc) -> str:
     """Return the key of a loop nest.
 
     For example "group_conv3d_ncdhw 1x32x8x28x28 float32 #8d1b35a0c1f2".
@@ -46,21 +46,21 @@ def workload_of(function: tirx.PrimFunc) -> str:
         return ""
     main = max(summing, key=lambda block: _iterations(sch, block))
     written = sch.get(main).writes[0].source
-    digest = digest_of(f"{tvm_ffi.structural_hash(number_blocks(function)):x}")[:_DIGITS]
+    digest = digest_of(f"{tvm_ffi.structural_hash(name_blocks_by_number(function)):x}")[:_DIGITS]
     return (
-        f"{_OF_INPUT.sub('', name_of(sch, main))} "
+        f"{_OF_INPUT.sub('', block_name(sch, main))} "
         f"{'x'.join(str(int(extent)) for extent in written.shape)} {written.dtype} #{digest}"
     )
 
 
 def apply_trace(function: tirx.PrimFunc, steps: ScheduleTrace) -> tirx.PrimFunc:
     """Return a kernel scheduled by a trace. Raises TVM's error if the trace does not apply."""
-    sch = Schedule(tvm.IRModule({"main": number_blocks(function)}))
+    sch = Schedule(tvm.IRModule({"main": name_blocks_by_number(function)}))
     Trace.apply_json_to_schedule(json.loads(steps.trace), sch)
     return sch.mod["main"]
 
 
-def number_blocks(function: tirx.PrimFunc) -> tirx.PrimFunc:
+def name_blocks_by_number(function: tirx.PrimFunc) -> tirx.PrimFunc:
     """Return the kernel with its blocks named by number.
 
     Traces find blocks by name, and some names contain the name of a variable of the model.

@@ -45,7 +45,7 @@ def _used_fraction(
     return sum(seen) / len(seen)
 
 
-def padding_annotation(workload: Workload) -> list[int]:
+def skip_taps_annotation(workload: Workload) -> list[int]:
     """Return the value of the annotation SKIP_PADDING_TAPS: four numbers for each axis."""
     given = zip(
         workload.data[1:3], workload.padding[:2], workload.strides, workload.dilation, strict=True

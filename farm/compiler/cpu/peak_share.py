@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator
 
 from farm.compiler.cpu.conv_dense import CONVOLUTION, DENSE, PRODUCT
-from farm.compiler.cpu.cost_model import product_of
+from farm.compiler.cpu.cost_model import gemm_dimensions
 from farm.compiler.cpu.kernel_config import Decision, KernelConfig, Workload
 from farm.compiler.target.cpu_model import CpuModel
 
@@ -19,12 +19,12 @@ SLOW = 1 / 3  # of what the core can do: a kernel below it is marked
 _SOLE = 0.7  # a cause that leaves more of the speed than this does not explain a slow kernel
 
 
-def share_of(decision: Decision, cpu: CpuModel) -> float | None:
+def predicted_peak_share(decision: Decision, cpu: CpuModel) -> float | None:
     """Return the predicted share of a product's kernel; None if nothing is predicted for it."""
     workload, cycles = decision.workload, dict(decision.candidates).get(decision.config)
     if workload.operator not in (CONVOLUTION, DENSE, PRODUCT) or not cycles:
         return None
-    rows, pixels, depth, _ = product_of(workload)
+    rows, pixels, depth, _ = gemm_dimensions(workload)
     steps = rows * pixels * depth * workload.channels
     arithmetic = steps / (cpu.lanes * cpu.fmas_per_cycle)
     weights = 4 * math.prod(workload.weight)
@@ -32,7 +32,7 @@ def share_of(decision: Decision, cpu: CpuModel) -> float | None:
     return max(arithmetic, memory) / cycles
 
 
-def reason_of(decision: Decision, cpu: CpuModel) -> str:
+def slowness_reason(decision: Decision, cpu: CpuModel) -> str:
     """Return the main cause why a product's kernel is slow, as text."""
     causes = list(_causes(decision.workload, decision.config, cpu))
     left, words = min(causes, key=lambda cause: cause[0])
@@ -41,7 +41,7 @@ def reason_of(decision: Decision, cpu: CpuModel) -> str:
 
 def _causes(workload: Workload, config: KernelConfig, cpu: CpuModel) -> Iterator[tuple[float, str]]:
     """Yield causes: the share of the speed that each leaves, and words for it."""
-    tile, (_, pixels, _, _) = config.tile, product_of(workload)
+    tile, (_, pixels, _, _) = config.tile, gemm_dimensions(workload)
     channels = workload.channels // workload.groups
     of_group = " of a group" if workload.groups > 1 else ""
     yield (

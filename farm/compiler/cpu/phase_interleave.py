@@ -5,24 +5,27 @@ from __future__ import annotations
 from tvm.s_tir import Schedule
 
 from farm.compiler.cpu.general_schedule import hint_loop_partition, parallelize, schedule_general
-from farm.compiler.cpu.register_tiles import divisor
+from farm.compiler.cpu.register_tiles import largest_divisor
 from farm.compiler.graph.transposed_conv import INTERLEAVED
 from farm.compiler.ir.annotations import PHASES
-from farm.compiler.ir.blocks import extent, has_reduction, name_of
+from farm.compiler.ir.blocks import block_name, has_reduction, loop_extent
 from farm.compiler.target.cpu_model import CpuModel
 
 
-def schedule_interleaved(sch: Schedule, cpu: CpuModel) -> None:
+def schedule_phase_interleave(sch: Schedule, cpu: CpuModel) -> None:
     """Inline all blocks into the last one and unroll the loops over phases.
 
     A concatenation of channels is inlined too. In an unrolled loop each phase is copied without a
     test.
     """
     blocks = sch.get_child_blocks(sch.get_sblock("root"))
-    main, last = next(block for block in blocks if name_of(sch, block) == INTERLEAVED), blocks[-1]
-    rows, columns = image = [extent(sch, loop) for loop in sch.get_loops(main)[1:3]]
+    main, last = (
+        next(block for block in blocks if block_name(sch, block) == INTERLEAVED),
+        blocks[-1],
+    )
+    rows, columns = image = [loop_extent(sch, loop) for loop in sch.get_loops(main)[1:3]]
     phases = [int(count) for count in sch.get(main).annotations[PHASES]]
-    fits = [extent(sch, loop) for loop in sch.get_loops(last)[1:3]] == image and len(
+    fits = [loop_extent(sch, loop) for loop in sch.get_loops(last)[1:3]] == image and len(
         sch.get_loops(last)
     ) == 4
     if (
@@ -42,7 +45,9 @@ def schedule_interleaved(sch: Schedule, cpu: CpuModel) -> None:
     sch.reorder(count, row, phase_y, column, phase_x, channel)
     for phase in (phase_y, phase_x):
         sch.unroll(phase)
-    vectors, lanes = sch.split(channel, [None, divisor(extent(sch, channel), cpu.lanes)])
+    vectors, lanes = sch.split(
+        channel, [None, largest_divisor(loop_extent(sch, channel), cpu.lanes)]
+    )
     hint_loop_partition(sch, vectors, last)
     sch.vectorize(lanes)
     parallelize(sch, sch.fuse(count, row), [last], cpu)

@@ -23,14 +23,14 @@ _WAIT_CYCLES = 2  # that a group's first load waits for the multiply-adds before
 _GROUPS = 8  # of steps in one iteration at most
 
 
-def divisor(number: int, limit: int) -> int:
+def largest_divisor(number: int, limit: int) -> int:
     """Return the largest divisor of `number` that is at most `limit`."""
     return next(
         candidate for candidate in range(min(number, limit), 0, -1) if number % candidate == 0
     )
 
 
-def up_to_multiple(number: int, unit: int) -> int:
+def round_up_to_multiple(number: int, unit: int) -> int:
     """Return the least multiple of `unit` that is not less than `number`."""
     return -(-number // unit) * unit
 
@@ -59,7 +59,7 @@ def groups_per_iteration(depth: int, around: int) -> int:
     groups = depth // STEPS_PER_GROUP
     if groups <= _GROUPS and around > 2:
         return groups
-    return divisor(groups, _GROUPS if groups > _GROUPS else max(1, groups // 2))
+    return largest_divisor(groups, _GROUPS if groups > _GROUPS else max(1, groups // 2))
 
 
 def grouped_step_cycles(cpu: CpuModel, tile: Tile) -> float:
@@ -124,7 +124,7 @@ def _registers(cpu: CpuModel, high: int, vectors: int, grouped_loads: bool) -> i
     return (high + 1) * vectors + _INPUTS
 
 
-def grouped_tile(cpu: CpuModel, pixels: int, channels: int) -> Tile | None:
+def largest_group_tile(cpu: CpuModel, pixels: int, channels: int) -> Tile | None:
     """Return the largest tile that divides the channels of one group; None if none does.
 
     All its lanes then read the same input. A row is divided evenly: 14 pixels are two tiles of 7,
@@ -132,7 +132,7 @@ def grouped_tile(cpu: CpuModel, pixels: int, channels: int) -> Tile | None:
     """
     for lanes in (*cpu.vector_widths, 4):
         if channels % lanes == 0:
-            vectors = divisor(channels // lanes, 4)
+            vectors = largest_divisor(channels // lanes, 4)
             fitting = (
                 (cpu.registers - 1) // vectors - 1 if cpu.has_memory_operands else cpu.registers
             )

@@ -19,10 +19,10 @@ from tvm.s_tir import Schedule
 from farm.compiler.cpu import metaschedule_traces
 from farm.compiler.cpu.conv_dense_schedule import RULES
 from farm.compiler.cpu.depthwise_pool import WINDOW_RULES
-from farm.compiler.cpu.depthwise_row_tiles import roll_rows
+from farm.compiler.cpu.depthwise_row_tiles import order_loops_by_input_row
 from farm.compiler.cpu.general_schedule import schedule_general
 from farm.compiler.cpu.kernel_config import ConfigSelector
-from farm.compiler.cpu.phase_interleave import schedule_interleaved
+from farm.compiler.cpu.phase_interleave import schedule_phase_interleave
 from farm.compiler.cpu.softmax_layer_norm import LAYER_NORM, SOFTMAX, schedule_rows
 from farm.compiler.cpu.tir_passes.load_fences import insert_load_fences
 from farm.compiler.cpu.tir_passes.prefetch import insert_prefetches
@@ -36,7 +36,7 @@ from farm.compiler.ir.blocks import (
     block_names,
     is_loop_nest,
     is_product,
-    operations,
+    operation_count,
     with_narrow_indices,
 )
 from farm.kernels import recurrent, recurrent_layer_cost
@@ -50,7 +50,7 @@ _RULES = {
     **WINDOW_RULES,
     SOFTMAX: schedule_rows,
     LAYER_NORM: schedule_rows,
-    INTERLEAVED: schedule_interleaved,
+    INTERLEAVED: schedule_phase_interleave,
     GENERAL: schedule_general,
 }
 
@@ -58,7 +58,7 @@ _RULES = {
 # schedule primitives. Each pass returns a function without its annotations unchanged. The order is:
 TIR_PASSES: tuple[Callable[[tirx.PrimFunc], tirx.PrimFunc], ...] = (
     insert_prefetches,  # PREFETCH_*: first, because it reads the loops as the schedule left them
-    roll_rows,  # PEEL_FIRST_AND_LAST, ROLL_ROWS: replaces whole nests, adds fences
+    order_loops_by_input_row,  # PEEL_FIRST_AND_LAST, ROLL_ROWS: replaces whole nests, adds fences
     insert_load_fences,  # FENCE
     split_vector_tails,  # VECTOR_TAIL
     insert_tap_conditions,  # SKIP_PADDING_TAPS: last, because it puts a condition around a loop
@@ -67,7 +67,9 @@ TIR_PASSES: tuple[Callable[[tirx.PrimFunc], tirx.PrimFunc], ...] = (
 ScheduleOne = Callable[[str, tirx.PrimFunc], tuple[tirx.PrimFunc, Kernel]]
 
 
-def schedule(module: tvm.IRModule, schedule_one: ScheduleOne) -> tuple[tvm.IRModule, list[Kernel]]:
+def schedule_module(
+    module: tvm.IRModule, schedule_one: ScheduleOne
+) -> tuple[tvm.IRModule, list[Kernel]]:
     """Schedule every kernel of a module."""
     kernels: list[Kernel] = []
     calls = _calls(module)
@@ -76,7 +78,7 @@ def schedule(module: tvm.IRModule, schedule_one: ScheduleOne) -> tuple[tvm.IRMod
         if isinstance(function, tirx.PrimFunc):
             scheduled[variable], kernel = schedule_one(variable.name_hint, function)
             workload = kernel.workload or _workload(function)
-            counted = calls[variable] * operations(function)
+            counted = calls[variable] * operation_count(function)
             slow = _UNTILED if kernel.rule in (GENERAL, "none") and is_product(function) else ""
             kernels.append(replace(kernel, operations=counted, workload=workload, slow=slow))
     for variable, function in scheduled.items():
@@ -84,7 +86,7 @@ def schedule(module: tvm.IRModule, schedule_one: ScheduleOne) -> tuple[tvm.IRMod
     return module, kernels
 
 
-def scheduler_for(selector: ConfigSelector) -> ScheduleOne:
+def kernel_scheduler(selector: ConfigSelector) -> ScheduleOne:
     """Return a function that schedules one kernel for the selector's CPU.
 
     A kernel without a rule of its own gets the trace that the selector has for it, if any.
@@ -96,13 +98,13 @@ def _schedule_one(
     name: str, function: tirx.PrimFunc, selector: ConfigSelector
 ) -> tuple[tirx.PrimFunc, Kernel]:
     """Return the scheduled kernel and the report on it."""
-    if recurrent_layer_cost.is_recurrence(function):
+    if recurrent_layer_cost.is_recurrent_layer(function):
         return function, Kernel(name, recurrent.NAME, "")
     blocks = block_names(function)
     failure = "" if blocks else "it has no blocks to schedule"
     for rule in (rule for rule in _RULES if rule in blocks or (blocks and rule == GENERAL)):
         if rule == GENERAL and (
-            trace := selector.recorded_trace(workload := metaschedule_traces.workload_of(function))
+            trace := selector.recorded_trace(workload := metaschedule_traces.workload_key(function))
         ):
             try:
                 made = metaschedule_traces.apply_trace(with_narrow_indices(function), trace)

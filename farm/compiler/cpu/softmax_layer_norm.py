@@ -13,7 +13,7 @@ from tvm.s_tir import Schedule
 
 from farm.compiler.cpu.general_schedule import hint_loop_partition, parallelize, vectorize_with_tail
 from farm.compiler.ir.annotations import ROW_LANES
-from farm.compiler.ir.blocks import name_of
+from farm.compiler.ir.blocks import block_name
 from farm.compiler.target.cpu_model import CpuModel
 from farm.kernels import vector_math
 
@@ -112,12 +112,14 @@ def schedule_rows(sch: Schedule, cpu: CpuModel) -> None:
     """Compute all steps of a row while it is in the cache; parallelize the rows."""
     blocks = sch.get_child_blocks(sch.get_sblock("root"))
     at = next(
-        index for index, block in enumerate(blocks) if name_of(sch, block) in (SOFTMAX, LAYER_NORM)
+        index
+        for index, block in enumerate(blocks)
+        if block_name(sch, block) in (SOFTMAX, LAYER_NORM)
     )
     lanes = int(sch.get(blocks[at]).annotations[ROW_LANES])
     last, steps = (
         blocks[-1],
-        [block for block in blocks[:at] if name_of(sch, block) not in _INLINED],
+        [block for block in blocks[:at] if block_name(sch, block) not in _INLINED],
     )
     for block in (*blocks[at:-1], *(block for block in blocks[:at] if block not in steps)):
         sch.compute_inline(block)
@@ -129,11 +131,11 @@ def schedule_rows(sch: Schedule, cpu: CpuModel) -> None:
     vectorize_with_tail(sch, column, lanes)
     for step in steps:
         loops = sch.get_loops(step)
-        if name_of(sch, step).endswith("_by_lane"):
+        if block_name(sch, step).endswith("_by_lane"):
             block, lane = loops[-1], loops[-2]
             sch.reorder(block, lane)
             sch.vectorize(lane)
             sch.vectorize(sch.get_loops(sch.decompose_reduction(step, block))[-1])
-        elif name_of(sch, step) in _BY_VECTORS:
+        elif block_name(sch, step) in _BY_VECTORS:
             sch.vectorize(loops[-1])
             hint_loop_partition(sch, loops[-2], step)

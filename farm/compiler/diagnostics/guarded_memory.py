@@ -25,7 +25,7 @@ _NOTHING, _BOTH = mmap.PROT_READ & 0, mmap.PROT_READ | mmap.PROT_WRITE
 _FAILED = ctypes.c_void_p(-1).value
 
 
-class Guard(StrEnum):
+class GuardSide(StrEnum):
     """The side of a tensor on which the page lies that cannot be touched."""
 
     END = "end"
@@ -33,7 +33,7 @@ class Guard(StrEnum):
     NONE = "none"  # room on both sides instead
 
 
-FILL = {Guard.END: 0xA5, Guard.BEGIN: 0x5A, Guard.NONE: 0x3C}
+FILL = {GuardSide.END: 0xA5, GuardSide.BEGIN: 0x5A, GuardSide.NONE: 0x3C}
 
 
 def _libc() -> Any:
@@ -48,16 +48,16 @@ def _libc() -> Any:
 _LIBC = _libc()
 
 
-class Guarded:
+class GuardedBuffer:
     """Memory of `size` bytes, filled, with a guard.
 
     Raises MemoryError if there is none.
     """
 
-    def __init__(self, size: int, guard: Guard) -> None:
+    def __init__(self, size: int, guard: GuardSide) -> None:
         self.size, self.guard = size, guard
         inside = max(PAGE, -(-size // PAGE) * PAGE)
-        margin = ROOM if guard is Guard.NONE else PAGE
+        margin = ROOM if guard is GuardSide.NONE else PAGE
         self._mapped = inside + 2 * margin
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
         base = _LIBC.mmap(None, self._mapped, _BOTH, flags, -1, 0)
@@ -66,12 +66,12 @@ class Guarded:
         self._base: int = base
         first = self._base + margin
         self._open = (self._base, self._base + self._mapped)
-        if guard is not Guard.NONE:
+        if guard is not GuardSide.NONE:
             self._open = (first, first + inside)
         spare = (inside - size) // ALIGNMENT * ALIGNMENT
-        self.address: int = first + (spare if guard is Guard.END else 0)
+        self.address: int = first + (spare if guard is GuardSide.END else 0)
         ctypes.memset(self._open[0], FILL[guard], self._open[1] - self._open[0])
-        if guard is not Guard.NONE:
+        if guard is not GuardSide.NONE:
             for page in (base, first + inside):
                 _LIBC.mprotect(page, PAGE, _NOTHING)
 
@@ -108,7 +108,7 @@ def _bytes(address: int, size: int) -> Array:
     return np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address))
 
 
-def tensor(memory: Guarded, shape: Sequence[int], dtype: str) -> Any:
+def tensor_in_memory(memory: GuardedBuffer, shape: Sequence[int], dtype: str) -> Any:
     """Return a tensor of TVM in memory. It must not be used after the memory is freed."""
     import tvm
 
@@ -124,15 +124,15 @@ _ALLOCATE = ctypes.CFUNCTYPE(
 _RELEASE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_void_p)
 
 
-class Workspaces:
+class GuardedWorkspaces:
     """Gives the kernels of a library workspaces with a guard, instead of TVM's.
 
     A library has pointers to the functions of the runtime, which TVM sets when it loads it.
     """
 
     def __init__(self, file: str) -> None:
-        self.guard = Guard.NONE
-        self._given: dict[int, Guarded] = {}
+        self.guard = GuardSide.NONE
+        self._given: dict[int, GuardedBuffer] = {}
         self._touched: list[tuple[int, int]] = []
         self._functions = (_ALLOCATE(self._allocate), _RELEASE(self._release))
         library = ctypes.CDLL(file)
@@ -156,7 +156,7 @@ class Workspaces:
 
     def _allocate(self, _: int, __: int, size: int, ___: int, ____: int) -> int | None:
         try:
-            memory = Guarded(size, self.guard)
+            memory = GuardedBuffer(size, self.guard)
         except MemoryError:
             return None  # TVM's kernel then returns an error
         self._given[memory.address] = memory

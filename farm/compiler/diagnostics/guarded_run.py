@@ -20,20 +20,26 @@ from typing import Any
 
 import numpy as np
 
-from farm.compiler.diagnostics.guarded_memory import FILL, Guard, Guarded, Workspaces, tensor
-from farm.compiler.diagnostics.reference_steps import Step
-from farm.compiler.tensor_cache import number_type, raw
+from farm.compiler.diagnostics.guarded_memory import (
+    FILL,
+    GuardedBuffer,
+    GuardedWorkspaces,
+    GuardSide,
+    tensor_in_memory,
+)
+from farm.compiler.diagnostics.reference_steps import ReferenceStep
+from farm.compiler.tensor_cache import array_bytes, dtype_by_name
 
 Array = np.ndarray[Any, Any]
 THREADS = (1, 2, 3)
 # TVM has one thread for each two cores unless this says more
 THREADS_VARIABLE, MOST_THREADS = "TVM_NUM_THREADS", str(max(THREADS))
 _PLACE, _MOST_CHARACTERS = "place.json", 200
-_SIDES = (Guard.END, Guard.BEGIN)
+_SIDES = (GuardSide.END, GuardSide.BEGIN)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class KernelCallSite:
     """The call of a kernel: the number of its step, the side of the guard and the threads."""
 
     step: int
@@ -45,7 +51,7 @@ class Place:
 class Finding:
     """A mistake of a kernel, where it was seen first. `what` is a sentence without its subject."""
 
-    place: Place
+    place: KernelCallSite
     kernel: str
     what: str
 
@@ -59,9 +65,9 @@ class GuardedRun:
     outputs: tuple[Array, ...]
 
 
-def run(
+def run_guarded(
     library: Path,
-    steps: Sequence[Step],
+    steps: Sequence[ReferenceStep],
     outputs: Sequence[int],
     values: Mapping[int, Array],
     folder: Path,
@@ -72,14 +78,17 @@ def run(
 
     `library` is the linked library with the kernels, `outputs` are the numbers of the outputs, and
     `values` are the inputs and parameters. `note` is called with the number of each step. The place
-    of each call is written into `folder` before it, see `place_of`. Steps in `loose` run once, with
-    room around their tensors. Must be called before this process has run anything in TVM's threads.
+    of each call is written into `folder` before it, see `last_call_site`. Steps in `loose` run
+    once, with room around their tensors. Must be called before this process has run anything in
+    TVM's threads.
     """
     os.environ[THREADS_VARIABLE] = MOST_THREADS
     import tvm
 
     module = tvm.runtime.load_module(str(library))
-    calls = _Calls(Workspaces(str(library)), tvm.get_global_func("runtime.config_threadpool"))
+    calls = _Calls(
+        GuardedWorkspaces(str(library)), tvm.get_global_func("runtime.config_threadpool")
+    )
     known = dict(values)
     uses = Counter(number for step in steps for number in step.tensors)
     uses.update(outputs)
@@ -87,9 +96,11 @@ def run(
     for number, step in enumerate(steps):
         note(number)
         given = [known[one] if isinstance(one, int) else one for one in step.arguments]
-        places = [Place(number, str(guard), count) for guard in _SIDES for count in THREADS]
+        places = [
+            KernelCallSite(number, str(guard), count) for guard in _SIDES for count in THREADS
+        ]
         if number in loose:
-            places = [Place(number, str(Guard.NONE), THREADS[0])]
+            places = [KernelCallSite(number, str(GuardSide.NONE), THREADS[0])]
         first: list[Array] = []
         for place in places:
             _write(folder, place)
@@ -113,22 +124,30 @@ def run(
 class _Calls:
     """Calls kernels with guarded memory."""
 
-    def __init__(self, workspaces: Workspaces, use_threads: Callable[[int, int], None]) -> None:
+    def __init__(
+        self, workspaces: GuardedWorkspaces, use_threads: Callable[[int, int], None]
+    ) -> None:
         self._workspaces, self._use_threads = workspaces, use_threads
 
     def call(
-        self, function: Callable[..., None], given: Sequence[Array], step: Step, place: Place
+        self,
+        function: Callable[..., None],
+        given: Sequence[Array],
+        step: ReferenceStep,
+        place: KernelCallSite,
     ) -> tuple[list[Array], str]:
         """Return the outputs of a call, and what the kernel wrote beside them; "" for nothing."""
-        guard = Guard(place.guard)
+        guard = GuardSide(place.guard)
         self._workspaces.guard = guard
         forms = [(value.shape, value.dtype) for value in given]
-        forms += [(shape, number_type(dtype)) for _, shape, dtype in step.outputs]
-        memories = [Guarded(math.prod(shape) * dtype.itemsize, guard) for shape, dtype in forms]
+        forms += [(shape, dtype_by_name(dtype)) for _, shape, dtype in step.outputs]
+        memories = [
+            GuardedBuffer(math.prod(shape) * dtype.itemsize, guard) for shape, dtype in forms
+        ]
         for memory, value in zip(memories, given, strict=False):
-            memory.bytes()[:] = raw(value)
+            memory.bytes()[:] = array_bytes(value)
         tensors = [
-            tensor(memory, shape, dtype.name)
+            tensor_in_memory(memory, shape, dtype.name)
             for memory, (shape, dtype) in zip(memories, forms, strict=True)
         ]
         self._use_threads(0, place.threads)
@@ -145,32 +164,35 @@ class _Calls:
             memory.free()
         return results, said
 
-    def _said(self, memories: Sequence[Guarded], given: Sequence[Array]) -> str:
+    def _said(self, memories: Sequence[GuardedBuffer], given: Sequence[Array]) -> str:
         beside = [(memory.size, "tensor", memory.touched()) for memory in memories]
         beside += [(size, "workspace", at) for size, at in self._workspaces.take_touched()]
         for size, kind, at in beside:
             if at is not None:
                 return f"writes byte {at} of a {kind} of {size} bytes"
         for memory, value in zip(memories, given, strict=False):
-            if not np.array_equal(memory.bytes(), np.frombuffer(raw(value), np.uint8)):
+            if not np.array_equal(memory.bytes(), np.frombuffer(array_bytes(value), np.uint8)):
                 return "writes into one of its inputs"
         return ""
 
 
 def _difference(
-    results: Sequence[Array], first: Sequence[Array], place: Place, place_of_first: Place
+    results: Sequence[Array],
+    first: Sequence[Array],
+    place: KernelCallSite,
+    place_of_first: KernelCallSite,
 ) -> str:
     """Return how results differ from those of the first call; "" if they do not."""
     for value, other in zip(results, first, strict=True):
         bits, others = (
-            np.frombuffer(raw(one), np.uint8).reshape(-1, value.dtype.itemsize)
+            np.frombuffer(array_bytes(one), np.uint8).reshape(-1, value.dtype.itemsize)
             for one in (value, other)
         )
         if np.array_equal(bits, others):
             continue
         places = np.flatnonzero((bits != others).any(axis=1))
         much = f"{len(places)} of {value.size} elements, the first is {int(places[0])}"
-        fills = FILL[Guard(place.guard)], FILL[Guard(place_of_first.guard)]
+        fills = FILL[GuardSide(place.guard)], FILL[GuardSide(place_of_first.guard)]
         if (bits[places] == fills[0]).all() and (others[places] == fills[1]).all():
             return f"does not write all of its output: {much}"
         if place.threads != place_of_first.threads:
@@ -179,7 +201,7 @@ def _difference(
     return ""
 
 
-def place_of(folder: Path) -> Place | None:
+def last_call_site(folder: Path) -> KernelCallSite | None:
     """Return the place that a run in a folder had come to when it was ended; None if it was not.
 
     The file may have been written by hostile code: anything else in it gives None.
@@ -187,11 +209,11 @@ def place_of(folder: Path) -> Place | None:
     try:
         step, guard, threads = json.loads((folder / _PLACE).read_text()[:_MOST_CHARACTERS])
         if type(step) is int and step >= 0 and type(threads) is int:
-            return Place(step, str(Guard(guard)), threads)
+            return KernelCallSite(step, str(GuardSide(guard)), threads)
     except (OSError, ValueError, TypeError):
         pass
     return None
 
 
-def _write(folder: Path, place: Place) -> None:
+def _write(folder: Path, place: KernelCallSite) -> None:
     (folder / _PLACE).write_text(json.dumps([place.step, place.guard, place.threads]))

@@ -18,9 +18,9 @@ import tvm
 from farm.compiler import pipeline
 from farm.compiler.artifact import GRAPH
 from farm.compiler.build import RawChoices, read_weights
-from farm.compiler.cpu.kernel_config import ConfigSelector, parsed, room_for_weights
-from farm.compiler.diagnostics.reference_steps import Step
-from farm.compiler.diagnostics.steps_of_main import Steps
+from farm.compiler.cpu.kernel_config import ConfigSelector, parse_configs, weight_memory_budget
+from farm.compiler.diagnostics.reference_steps import ReferenceStep
+from farm.compiler.diagnostics.steps_of_main import MainSteps
 from farm.compiler.execution_graph import graph_of
 from farm.compiler.gpu.schedule import is_gpu
 from farm.compiler.graph import fp16_weights
@@ -34,7 +34,7 @@ Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Plain:
+class ReferenceKernels:
     """A model as steps over numbered tensors, with its kernels as plain loops.
 
     `steps` are in execution order. `inputs` and `outputs` are tensor numbers. `parameters` maps the
@@ -42,14 +42,14 @@ class Plain:
     `kernels` is the compiled module.
     """
 
-    steps: tuple[Step, ...]
+    steps: tuple[ReferenceStep, ...]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     parameters: Mapping[int, Array]
     places: Mapping[int, int]
     kernels: Any
 
-    def compute(self, step: Step, values: Mapping[int, Array]) -> list[Array]:
+    def compute(self, step: ReferenceStep, values: Mapping[int, Array]) -> list[Array]:
         """Return the outputs of a step, computed from the tensors `values`."""
         arguments = [
             tvm.runtime.tensor(values[one] if isinstance(one, int) else one)
@@ -60,9 +60,9 @@ class Plain:
         return [result.numpy() for result in results]
 
 
-def plain(
+def build_reference_kernels(
     prepared: Prepared, artifact: Artifact, profile: Profile, records: Mapping[str, RawChoices]
-) -> Plain:
+) -> ReferenceKernels:
     """Return the reference kernels of an artifact; `records` are the recorded choices by CPU model.
 
     Raises BuildError if the artifact was built from another model, and if it has steps that are not
@@ -71,7 +71,7 @@ def plain(
     target = resolve_target(profile)
     module = tvm.ir.load_json((prepared.directory / "module.json").read_text())
     weights = read_weights(prepared.directory)
-    module = pipeline.bind(module, weights)
+    module = pipeline.bind_weights(module, weights)
     selector = None
     if not is_gpu(target):
         core = replace(
@@ -79,13 +79,13 @@ def plain(
         )  # the loops run on this machine
         selector = ConfigSelector(
             core,
-            parsed(records.get(target_key(target), {})),
+            parse_configs(records.get(target_key(target), {})),
             fp16_weights.has_fp16_weights(module),
-            room_for_weights(profile.memory_mb, weights),
+            weight_memory_budget(profile.memory_mb, weights),
         )
     with target:
         module = pipeline.optimize(module, selector)
-        module, parameters = pipeline.lift_parameters(module)
+        module, parameters = pipeline.lift_constants_into_tuple(module)
     if graph_of(module) != json.loads((artifact.library.parent / GRAPH).read_text()):
         why = "its kernels are others than those that the model has now"
         raise BuildError(
@@ -98,11 +98,11 @@ def plain(
         raise BuildError(
             f"{prepared.model} cannot be taken apart", why, "compare its outputs only: farm deploy"
         )
-    steps = Steps(prepared.model, module["main"], parameters)
+    steps = MainSteps(prepared.model, module["main"], parameters)
     host = tvm.target.Target("llvm")
     kernels = tvm.compile(module, target=host).mod
     outputs = tuple(steps.of(module["main"].body.body))
-    return Plain(
+    return ReferenceKernels(
         tuple(steps.steps), tuple(steps.inputs), outputs, steps.parameters, steps.places, kernels
     )
 

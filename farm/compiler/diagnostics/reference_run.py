@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from farm.compiler.build import RawChoices
-from farm.compiler.diagnostics.reference_steps import Computed, file_of
-from farm.compiler.tensor_cache import raw
+from farm.compiler.diagnostics.reference_steps import ComputedSteps, value_file
+from farm.compiler.tensor_cache import array_bytes
 from farm.processes.workers import TaskContext
 from farm.types import Artifact, Prepared, Profile, Progress, Stage
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 
-def compute(
+def compute_reference_steps(
     context: TaskContext,
     prepared: Prepared,
     artifact: Artifact,
@@ -27,22 +27,22 @@ def compute(
     records: Mapping[str, RawChoices],
     inputs: Mapping[str, Array],
     folder: Path,
-) -> Computed:
+) -> ComputedSteps:
     """Compute every step of an artifact from the model's inputs, and write the values to a folder.
 
     `records` are the recorded choices by CPU model. A tensor is kept in memory until its last use.
-    Raises BuildError as `reference_kernels.plain` does.
+    Raises BuildError as `reference_kernels.build_reference_kernels` does.
     """
-    from farm.compiler.diagnostics.reference_kernels import plain
+    from farm.compiler.diagnostics.reference_kernels import build_reference_kernels
 
     context.note(Progress(Stage.COMPILING, "plain kernels for this machine"))
-    parts = plain(prepared, artifact, profile, records)
+    parts = build_reference_kernels(prepared, artifact, profile, records)
     values = {
         number: inputs[spec.name]
         for number, spec in zip(parts.inputs, prepared.inputs, strict=True)
     }
     for number, value in parts.parameters.items():
-        file_of(folder, number).write_bytes(raw(value))
+        value_file(folder, number).write_bytes(array_bytes(value))
     uses = Counter(number for step in parts.steps for number in step.tensors)
     for place, step in enumerate(parts.steps):
         context.note(
@@ -50,7 +50,7 @@ def compute(
         )
         results = parts.compute(step, {**parts.parameters, **values})
         for (number, _, _), value in zip(step.outputs, results, strict=True):
-            file_of(folder, number).write_bytes(raw(value))
+            value_file(folder, number).write_bytes(array_bytes(value))
             values[number] = value
         for number in step.tensors:
             uses[number] -= 1
@@ -59,4 +59,4 @@ def compute(
     forms = {
         number: (tuple(value.shape), value.dtype.name) for number, value in parts.parameters.items()
     }
-    return Computed(parts.steps, parts.inputs, forms, dict(parts.places))
+    return ComputedSteps(parts.steps, parts.inputs, forms, dict(parts.places))

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from farm.compiler.build import plain_file
-from farm.compiler.tensor_cache import number_type
+from farm.compiler.build import require_regular_file
+from farm.compiler.tensor_cache import dtype_by_name
 from farm.errors import BuildError
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ Form = tuple[tuple[int, ...], str]  # shape and dtype
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ReferenceStep:
     """A call of a kernel.
 
     `arguments` are its arguments in order; `outputs` are the number, shape and dtype of each
@@ -43,29 +43,29 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Computed:
+class ComputedSteps:
     """A model as steps over numbered tensors, of which a folder has the values.
 
     `steps` are in execution order, and `inputs` are tensor numbers. `parameters` maps the numbers
     of parameters to shape and dtype, `places` to their index in the bundle of parameters.
     """
 
-    steps: tuple[Step, ...]
+    steps: tuple[ReferenceStep, ...]
     inputs: tuple[int, ...]
     parameters: Mapping[int, Form]
     places: Mapping[int, int]
 
 
-def file_of(folder: Path, number: int) -> Path:
+def value_file(folder: Path, number: int) -> Path:
     """Return the file of a tensor's value."""
     return folder / f"{number:d}.bin"
 
 
-class Reference:
+class ReferenceValues:
     """The values of the tensors of a model, read from the files that a run has left in a folder."""
 
     def __init__(
-        self, model: str, computed: Computed, folder: Path, inputs: Mapping[int, Array]
+        self, model: str, computed: ComputedSteps, folder: Path, inputs: Mapping[int, Array]
     ) -> None:
         self.computed = computed
         self._what = f"{model}: the process that computed its reference"
@@ -81,7 +81,10 @@ class Reference:
         if number in self._inputs:
             return self._inputs[number]
         shape, dtype = self._forms[number]
-        kind, path = number_type(dtype), plain_file(self._what, file_of(self._folder, number))
+        kind, path = (
+            dtype_by_name(dtype),
+            require_regular_file(self._what, value_file(self._folder, number)),
+        )
         expected, found = kind.itemsize * math.prod(shape), path.stat().st_size
         if found != expected or any(extent < 0 for extent in shape):
             why = f"{path.name} has {found} bytes, and {dtype} {list(shape)} has {expected}"

@@ -17,12 +17,17 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T  # noqa: N812  (as everywhere in TVM)
 
 from farm.compiler.artifact import LIBRARY
-from farm.compiler.build import workspace
-from farm.compiler.codegen.kernel_libraries import export
-from farm.compiler.codegen.link import linker
-from farm.compiler.codegen.nvrtc import device_code
+from farm.compiler.build import link_workspace
+from farm.compiler.codegen.kernel_libraries import export_shared_library
+from farm.compiler.codegen.link import link_function
+from farm.compiler.codegen.nvrtc import compile_cuda_with_nvrtc
 from farm.compiler.diagnostics import roofline_probe_gpu
-from farm.compiler.fingerprint import compiler_digest, cuda_version, this_cpu, versions
+from farm.compiler.fingerprint import (
+    compiler_digest,
+    compiler_versions,
+    cuda_version,
+    host_cpu_description,
+)
 from farm.compiler.gpu.schedule import CUDA, is_gpu
 from farm.compiler.lower import resolve_target
 from farm.compiler.target.cpu_model import CpuModel, cpu_model_of
@@ -54,7 +59,7 @@ class Probe:
     tasks: int | None
 
 
-def build(context: TaskContext, profile: Profile, cache: Path) -> Probe:
+def build_probe(context: TaskContext, profile: Profile, cache: Path) -> Probe:
     """Return the probe of a profile, built if the store does not have it.
 
     Raises BuildError if there is no compiler for its GPU.
@@ -65,10 +70,10 @@ def build(context: TaskContext, profile: Profile, cache: Path) -> Probe:
         "probe",
         str(target),
         str(profile.linker),
-        this_cpu(),
+        host_cpu_description(),
         compiler,
         compiler_digest(),
-        versions(),
+        compiler_versions(),
     )
     kernels, about = _kernels(target)
     if not (kept := store.find("probes", digest)):
@@ -79,9 +84,11 @@ def build(context: TaskContext, profile: Profile, cache: Path) -> Probe:
                     for name, function in kernels.items()
                 }
             )
-            with device_code(target, store):
+            with compile_cuda_with_nvrtc(target, store):
                 executable = tvm.compile(module, target=target)
-            export(executable, folder / LIBRARY, linker(profile), workspace(context))
+            export_shared_library(
+                executable, folder / LIBRARY, link_function(profile), link_workspace(context)
+            )
             (folder / "probe.json").write_text(json.dumps(about))
         kept = store.find("probes", digest)
         assert kept is not None, "published, and not there"
@@ -92,7 +99,7 @@ def _kernels(target: tvm.target.Target) -> tuple[dict[str, tirx.PrimFunc], dict[
     """Return the kernels by name, and the attributes of their Probe."""
     if is_gpu(target):
         made, lanes, width, steps, tasks = (
-            roofline_probe_gpu.functions(BLOCK_BYTES),
+            roofline_probe_gpu.probe_kernels(BLOCK_BYTES),
             1,
             roofline_probe_gpu.WIDTH,
             roofline_probe_gpu.STEPS,

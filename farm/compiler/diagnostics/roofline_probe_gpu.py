@@ -20,7 +20,7 @@ _FLOAT = "float32"
 Program = Callable[[Any, Any, Any, Any], None]
 
 
-def functions(block_bytes: int) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
+def probe_kernels(block_bytes: int) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
     """Return the arithmetic kernel and the memory kernel.
 
     The arithmetic kernel runs with any number of blocks. Each block of the memory kernel copies

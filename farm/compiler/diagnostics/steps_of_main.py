@@ -9,8 +9,8 @@ import numpy as np
 from tvm import relax
 from tvm.ir import Call, GenericConst
 
-from farm.compiler.diagnostics.reference_steps import Step
-from farm.compiler.ir.constants import view
+from farm.compiler.diagnostics.reference_steps import ReferenceStep
+from farm.compiler.ir.constants import tensor_as_array
 from farm.compiler.ir.dynamic_extents import value_at_batch_one
 from farm.compiler.ir.relax_rewriter import main_inputs, main_parameters, op_name
 from farm.errors import BuildError
@@ -18,7 +18,7 @@ from farm.errors import BuildError
 Array = np.ndarray[Any, Any]
 
 
-class Steps:
+class MainSteps:
     """The steps of `main`, with a batch of one where it is open. Every tensor has a number.
 
     `inputs` are the numbers of the inputs. `parameters` maps the numbers of parameters to their
@@ -26,7 +26,7 @@ class Steps:
     """
 
     def __init__(self, model: str, main: relax.Function, parameters: Sequence[Array]) -> None:
-        self.steps: list[Step] = []
+        self.steps: list[ReferenceStep] = []
         self.parameters: dict[int, Array] = {}
         self.places: dict[int, int] = {}
         self._model, self._given = model, list(parameters)
@@ -67,7 +67,7 @@ class Steps:
             )
             self._numbers[variable] = [number for number, _, _ in outputs]
             self.steps.append(
-                Step(
+                ReferenceStep(
                     str(value.args[0].name_hint),
                     tuple(map(self._argument, value.args[1].fields)),
                     outputs,
@@ -81,7 +81,7 @@ class Steps:
 
     def _argument(self, value: Any) -> int | Array:
         if isinstance(value, GenericConst):
-            return view(value.value)
+            return tensor_as_array(value.value)
         (number,) = self.of(value)
         return number
 

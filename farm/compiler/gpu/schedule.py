@@ -15,7 +15,7 @@ import tvm
 from tvm import tirx
 from tvm.s_tir import dlight
 
-from farm.compiler.gpu import tensor_cores, window_sums
+from farm.compiler.gpu import short_reductions, tensor_cores
 from farm.compiler.graph import fp16_arithmetic, transposed_conv
 from farm.errors import BuildError
 from farm.types import Kernel
@@ -31,14 +31,14 @@ def is_gpu(target: tvm.target.Target) -> bool:
     return target.kind.name in KINDS
 
 
-def legalization() -> Mapping[str, Any]:
+def legalization_map() -> Mapping[str, Any]:
     """Return legalizations of operators that TVM does not have in the layouts that farm chooses.
 
     They map an operator's name to a function that writes its loops.
     """
     return {
-        "relax.nn.conv2d_transpose": transposed_conv.channels_first,
-        **fp16_arithmetic.legalization(),
+        "relax.nn.conv2d_transpose": transposed_conv.legalize_channels_first,
+        **fp16_arithmetic.legalization_map(),
     }
 
 
@@ -51,16 +51,16 @@ def _by(rule: dlight.base.ScheduleRule, function: tirx.PrimFunc, target: tvm.tar
 
 
 _RULES: dict[str, ScheduleRule] = {
-    tensor_cores.RULE: tensor_cores.apply,
+    tensor_cores.RULE: tensor_cores.schedule_on_tensor_cores,
     **_of_dlight(dlight.gpu.Matmul, dlight.gpu.GEMV),
-    window_sums.RULE: window_sums.apply,
+    short_reductions.RULE: short_reductions.schedule_short_reduction,
     **_of_dlight(
         dlight.gpu.Reduction, dlight.gpu.GeneralReduction, dlight.gpu.Transpose, dlight.gpu.Fallback
     ),
 }
 
 
-def schedule_one(
+def schedule_gpu_kernel(
     name: str, function: tirx.PrimFunc, target: tvm.target.Target
 ) -> tuple[tirx.PrimFunc, Kernel]:
     """Return a kernel bound to a GPU's threads, and its description.

@@ -27,7 +27,7 @@ _MOST = 8
 _FIRST = 70  # compute capability of the first GPUs with tensor cores
 
 
-def apply(function: tirx.PrimFunc, target: tvm.target.Target) -> Any | None:
+def schedule_on_tensor_cores(function: tirx.PrimFunc, target: tvm.target.Target) -> Any | None:
     """Return the schedule of a kernel on tensor cores; None if the kernel is not suitable."""
     if (
         target.kind.name != "cuda"
@@ -39,7 +39,7 @@ def apply(function: tirx.PrimFunc, target: tvm.target.Target) -> Any | None:
         -(-extents[kind] // tile) * tile for kind, tile in _TILE.items()
     ) > _MOST * prod(extents.values()):
         return None
-    load_intrinsics()
+    register_intrinsics()
     return matmul.MatmulTensorization().apply(function, target, False)
 
 
@@ -67,7 +67,7 @@ def _extents(function: tirx.PrimFunc) -> dict[matmul.IterKind, int] | None:
     return extents
 
 
-def load_intrinsics() -> None:
+def register_intrinsics() -> None:
     """Register TVM's tensor intrinsics, which the schedule names: operations on whole tiles.
 
     They are 248 functions in TVM's script. Each reads the whole stack with the source lines of all

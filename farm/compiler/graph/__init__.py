@@ -4,7 +4,7 @@
 
 Constants and shapes:
     constant_folding      compute constant expressions and shape arithmetic in numpy
-    booleans              rewrite comparisons and arithmetic of booleans as logic
+    boolean_logic         rewrite comparisons and arithmetic of booleans as logic
     clamp_indices         keep indices that come from an input within their tensor
 
 Convolutions:
@@ -12,7 +12,7 @@ Convolutions:
     conv_of_concat        split a 1 x 1 convolution of a concatenation into a sum over its parts
     transposed_conv       rewrite transposed convolutions as ordinary ones of their phases
     trim_padding_taps     remove kernel taps that only touch padding
-    whole_groups          fill the channels of each group of a convolution up to whole vectors
+    pad_group_channels    fill the channels of each group of a convolution up to whole vectors
 
 Normalisation and layout:
     group_norm            compute group norms from sums per channel

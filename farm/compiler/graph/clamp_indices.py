@@ -17,8 +17,8 @@ from tvm import relax
 from tvm.ir import Call
 from tvm.relax.expr_functor import mutator
 
-from farm.compiler.ir.constants import constant
-from farm.compiler.ir.dynamic_extents import is_open
+from farm.compiler.ir.constants import constant_value
+from farm.compiler.ir.dynamic_extents import is_dynamic
 from farm.compiler.ir.relax_rewriter import Rewriter, Rule, shape_of
 
 
@@ -28,7 +28,7 @@ class _Bounded(NamedTuple):
 
 
 @mutator
-class BoundedIndices(Rewriter):
+class IndexClamper(Rewriter):
     """Clamps non-constant indices along axes of known extent; TVM handles constant indices."""
 
     def rules(self) -> Mapping[str, Rule]:
@@ -43,7 +43,7 @@ class BoundedIndices(Rewriter):
         }
 
     def _rows(self, call: Call) -> relax.Expr | None:
-        if call.attrs.mode != "fast" or constant(call.args[1]) is not None:
+        if call.attrs.mode != "fast" or constant_value(call.args[1]) is not None:
             return None
         return relax.op.take(*call.args, call.attrs.axis, mode="nan" if _is_float(call) else "clip")
 
@@ -113,7 +113,7 @@ class BoundedIndices(Rewriter):
         A point is inside if all of its coordinates are.
         """
         shape = shape_of(indices)
-        if shape is None or is_open(shape[-1]):
+        if shape is None or is_dynamic(shape[-1]):
             return None
         bounded = self._bounded(indices, _extents(data, range(batch, batch + int(shape[-1]))))
         if bounded is None:
@@ -131,7 +131,7 @@ class BoundedIndices(Rewriter):
         `signed`: negative indices count from the end.
         """
         kind = str(indices.ty.dtype)
-        if extents is None or constant(indices) is not None or kind not in ("int32", "int64"):
+        if extents is None or constant_value(indices) is not None or kind not in ("int32", "int64"):
             return None
         highest = np.array(extents, kind) - 1
         bounds = (-highest - 1 if signed else 0 * highest, highest)
@@ -160,7 +160,7 @@ class BoundedIndices(Rewriter):
 
 def _extents(data: relax.Expr, axes: Sequence[int]) -> list[int] | None:
     shape = shape_of(data)
-    if shape is None or any(is_open(shape[axis]) for axis in axes):
+    if shape is None or any(is_dynamic(shape[axis]) for axis in axes):
         return None
     return [int(shape[axis]) for axis in axes]
 

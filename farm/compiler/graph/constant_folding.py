@@ -18,7 +18,7 @@ from tvm import relax
 from tvm.ir import Call
 from tvm.relax.expr_functor import mutator
 
-from farm.compiler.ir.relax_rewriter import Rewriter, Rule, op_name, rewritten
+from farm.compiler.ir.relax_rewriter import Rewriter, Rule, op_name, rewrite_module
 
 Array = np.ndarray[Any, Any]
 _LARGE = (
@@ -252,4 +252,4 @@ class FoldConstants:
 
     def transform_module(self, module: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
         """Return the module after this pass."""
-        return relax.transform.CanonicalizeBindings()(rewritten(module, _Folder))
+        return relax.transform.CanonicalizeBindings()(rewrite_module(module, _Folder))

@@ -17,10 +17,10 @@ from tvm.ir import Call
 from tvm.relax.expr_functor import mutator
 
 from farm.compiler.graph import transposed_conv
-from farm.compiler.ir.constants import constant
-from farm.compiler.ir.dynamic_extents import Extent, is_open, same
-from farm.compiler.ir.relax_rewriter import ELEMENTWISE, Rewriter, Rule, axes_of, shape_of
-from farm.types.layers import layer_of
+from farm.compiler.ir.constants import constant_value
+from farm.compiler.ir.dynamic_extents import Extent, is_dynamic, shapes_are_equal
+from farm.compiler.ir.relax_rewriter import ELEMENTWISE, Rewriter, Rule, permute_dims_axes, shape_of
+from farm.types.layer_variable_names import layer_of
 
 Array = np.ndarray[Any, Any]
 _SWAPPED = [0, 2, 1]  # of NCW, and back
@@ -29,7 +29,7 @@ _REDUCTIONS = {f"relax.{name}": getattr(relax.op, name) for name in ("max", "min
 
 
 @mutator
-class Planes(Rewriter):
+class Conv1dConv3dRewriter(Rewriter):
     """Rewrite operators over rows and volumes.
 
     A layer's name stays with the operator that does its work.
@@ -120,7 +120,7 @@ class Planes(Rewriter):
 
         The sum over the kernel's depth becomes a sum over channels.
         """
-        given, weight, shape = call.attrs, constant(call.args[1]), shape_of(call.args[0])
+        given, weight, shape = call.attrs, constant_value(call.args[1]), shape_of(call.args[0])
         if (
             (given.data_layout, given.kernel_layout) != ("NCDHW", "OIDHW")
             or int(given.groups) != 1
@@ -128,7 +128,7 @@ class Planes(Rewriter):
             or shape is None
         ):
             return None
-        if any(map(is_open, shape[1:])):
+        if any(map(is_dynamic, shape[1:])):
             return None
         stride, *strides = map(int, given.strides)
         front, top, left, back, bottom, right = map(int, given.padding)
@@ -157,7 +157,7 @@ class Planes(Rewriter):
         """
         given, weight, shape, result = (
             call.attrs,
-            constant(call.args[1]),
+            constant_value(call.args[1]),
             shape_of(call.args[0]),
             shape_of(call),
         )
@@ -167,7 +167,7 @@ class Planes(Rewriter):
             or weight is None
         ):
             return None
-        if shape is None or result is None or any(map(is_open, (*shape[1:], *result[1:]))):
+        if shape is None or result is None or any(map(is_dynamic, (*shape[1:], *result[1:]))):
             return None
         stride, apart, front = (
             int(values[0]) for values in (given.strides, given.dilation, given.padding)
@@ -201,7 +201,7 @@ class Planes(Rewriter):
         None for a phase that meets no input.
         """
         given, emit, extents = call.attrs, self.builder_.emit, call.args[0].ty.shape
-        begin, end, before, after = transposed_conv.window(depth, part, int(extents[2]))
+        begin, end, before, after = transposed_conv.input_window(depth, part, int(extents[2]))
         if begin >= end:
             return None
         met = emit(relax.op.strided_slice(call.args[0], [2], [begin], [end]))
@@ -311,7 +311,7 @@ class Planes(Rewriter):
 
     def _permuted(self, call: Call) -> relax.Expr | None:
         source = self._row_of(call.args[0])
-        if source is None or axes_of(call) != _SWAPPED:
+        if source is None or permute_dims_axes(call) != _SWAPPED:
             return None
         return relax.op.squeeze(
             self.builder_.emit(relax.op.permute_dims(source, [0, 2, 3, 1])), [1]
@@ -340,7 +340,7 @@ class Planes(Rewriter):
         """Return a row (NCW) as a plane (NCHW)."""
         if (source := self._row_of(row)) is not None:
             return source
-        if (swapped := self.called(row, "relax.permute_dims")) is not None and axes_of(
+        if (swapped := self.called(row, "relax.permute_dims")) is not None and permute_dims_axes(
             swapped
         ) == _SWAPPED:
             return self.builder_.emit(
@@ -351,7 +351,7 @@ class Planes(Rewriter):
         return self._heightened(row)
 
     def _heightened(self, row: relax.Expr) -> relax.Expr:
-        if (value := constant(row)) is not None:
+        if (value := constant_value(row)) is not None:
             return relax.const(np.expand_dims(value, 2), str(value.dtype))
         return self.builder_.emit(relax.op.expand_dims(row, 2))
 
@@ -362,7 +362,7 @@ class Planes(Rewriter):
         if int(operand.ty.ndim) == 3:
             return self._plane(operand)
         if (
-            value := constant(operand)
+            value := constant_value(operand)
         ) is not None:  # of four axes, or TVM's choice of layouts would leave the operator as it is
             return relax.const(value[None, :, None], str(value.dtype))
         return self.builder_.emit(relax.op.expand_dims(operand, [0, 2]))
@@ -384,7 +384,7 @@ class Planes(Rewriter):
         turned = self.called(expression, "relax.permute_dims")
         apart = (
             self.called(turned.args[0], "relax.reshape")
-            if turned is not None and axes_of(turned) == _DEPTH_FIRST
+            if turned is not None and permute_dims_axes(turned) == _DEPTH_FIRST
             else None
         )
         planes, volume = (
@@ -392,7 +392,7 @@ class Planes(Rewriter):
         )
         return (
             apart
-            if planes and volume and len(planes) == 4 and same(planes[1:], volume[2:])
+            if planes and volume and len(planes) == 4 and shapes_are_equal(planes[1:], volume[2:])
             else None
         )
 
@@ -406,8 +406,8 @@ def _under_volume(operand: relax.Expr, volume: Call, of_operand: Call | None) ->
         return operand
     if of_operand is not None:
         one, other = _outer(of_operand), _outer(volume)
-        return of_operand.args[0] if one and other and same(one, other) else None
-    value = constant(operand)
+        return of_operand.args[0] if one and other and shapes_are_equal(one, other) else None
+    value = constant_value(operand)
     if value is None or value.ndim > 5:
         return None
     shape = (1,) * (5 - value.ndim) + value.shape

@@ -17,20 +17,20 @@ from tvm import relax
 from tvm.ir import Call
 from tvm.relax.expr_functor import mutator
 
-from farm.compiler.ir.constants import constant
-from farm.compiler.ir.dynamic_extents import is_open
-from farm.compiler.ir.relax_rewriter import Rewriter, Rule, readers, shape_of
+from farm.compiler.ir.constants import constant_value
+from farm.compiler.ir.dynamic_extents import is_dynamic
+from farm.compiler.ir.relax_rewriter import Rewriter, Rule, count_readers, shape_of
 
 
 @mutator
-class SumsOfParts(Rewriter):
+class ConvOfConcatRewriter(Rewriter):
     """Rewrites 1 x 1 convolutions (NCHW, OIHW) that are the only consumer of a concatenation."""
 
     _layer = ""
 
     def __init__(self, module: tvm.IRModule) -> None:
         super().__init__(module)
-        self._readers = readers(module["main"])
+        self._readers = count_readers(module["main"])
 
     def rules(self) -> Mapping[str, Rule]:
         """Return the rules by the names of operators."""
@@ -45,7 +45,7 @@ class SumsOfParts(Rewriter):
         data, given, weight, joined = (
             call.args[0],
             call.attrs,
-            constant(call.args[1]),
+            constant_value(call.args[1]),
             self.called(call.args[0], "relax.concat"),
         )
         if (
@@ -64,7 +64,7 @@ class SumsOfParts(Rewriter):
         )
         outputs, inputs = weight.shape[:2]
         if (
-            any(shape is None or is_open(shape[1]) for shape in shapes)
+            any(shape is None or is_dynamic(shape[1]) for shape in shapes)
             or 2 * (len(shapes) - 1) * outputs > inputs
         ):
             return None

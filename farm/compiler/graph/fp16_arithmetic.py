@@ -17,7 +17,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from farm.compiler.graph.constant_folding import FoldConstants
 from farm.compiler.graph.fp16_weights import HALF, SINGLE
-from farm.compiler.ir.relax_rewriter import op_name, readers, rewriting
+from farm.compiler.ir.relax_rewriter import count_readers, op_name, rewriter_pass
 
 _BY_ELEMENT = {
     *(
@@ -43,7 +43,7 @@ _POOLS = (
 )
 
 
-def in_halves(module: tvm.IRModule) -> tvm.IRModule:
+def to_mixed_precision(module: tvm.IRModule) -> tvm.IRModule:
     """Return a float32 module in mixed precision.
 
     TVM's pass decides which operators may lose digits.
@@ -53,7 +53,7 @@ def in_halves(module: tvm.IRModule) -> tvm.IRModule:
         transform.ToMixedPrecision(SINGLE),
         transform.CanonicalizeBindings(),
         transform.EliminateCommonSubexpr(),
-        rewriting("farm.KeepSums", _Keeper),
+        rewriter_pass("farm.KeepSums", _Keeper),
         FoldConstants(),
         transform.CanonicalizeBindings(),
         transform.DeadCodeElimination(),
@@ -61,7 +61,7 @@ def in_halves(module: tvm.IRModule) -> tvm.IRModule:
     return tvm.transform.Sequential(passes)(module)
 
 
-def legalization() -> dict[str, Any]:
+def legalization_map() -> dict[str, Any]:
     """Return the lowering of average pools in float32; TVM would accumulate float16 in float16."""
     return dict.fromkeys(_POOLS, _wide_pool)
 
@@ -90,7 +90,7 @@ class _Keeper(PyExprMutator):  # type: ignore[misc]
 
     def __init__(self, module: tvm.IRModule) -> None:
         super().__init__(module)
-        self._readers = readers(module["main"])
+        self._readers = count_readers(module["main"])
 
     def visit_call_(self, call: Call) -> relax.Expr:
         alone = [isinstance(one, relax.Var) and self._readers[one] == 1 for one in call.args]

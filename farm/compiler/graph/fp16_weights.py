@@ -5,8 +5,8 @@ by `farm quantize` or by the exporter. Layout changes and blocking of such a con
 numbers, so float16 still holds them exactly, and no output changes.
 
 A memory-bound kernel reads float16 and converts where it multiplies. All other kernels read
-float32: their parameters are widened once, when a build is loaded, see farm.compiler.load_time. The
-file is half as large in both cases.
+float32: their parameters are widened once, when a build is loaded, see
+farm.compiler.load_time_transforms. The file is half as large in both cases.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from tvm.ir import Call, GenericConst, GlobalVar
 from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm.s_tir import Schedule
 
-from farm.compiler.graph.layer_names import with_renamed_kernels
+from farm.compiler.graph.layer_names import rename_kernels_in_layers
 from farm.compiler.ir.annotations import TILE
-from farm.compiler.ir.blocks import is_loop_nest, operations
-from farm.compiler.ir.constants import constant, view
+from farm.compiler.ir.blocks import is_loop_nest, operation_count
+from farm.compiler.ir.constants import constant_value, tensor_as_array
 from farm.compiler.ir.relax_rewriter import op_name
 from farm.compiler.target.cpu_model import CpuModel
 
@@ -50,14 +50,14 @@ def has_fp16_weights(module: tvm.IRModule) -> bool:
             and op_name(node) == "relax.astype"
             and str(node.ty.dtype) == SINGLE
         ):
-            value = constant(node.args[0])
+            value = constant_value(node.args[0])
             found.extend([node] if value is not None and value.dtype == np.float16 else [])
 
     relax.analysis.post_order_visit(module["main"], look)
     return bool(found)
 
 
-def as_half(value: Array) -> Array | None:
+def to_float16(value: Array) -> Array | None:
     """Return a float32 constant as float16.
 
     None if it is small or float16 cannot hold it exactly.
@@ -74,7 +74,7 @@ def as_half(value: Array) -> Array | None:
     return made
 
 
-def may_be_read(value: Array, core: CpuModel) -> bool:
+def may_read_as_float16(value: Array, core: CpuModel) -> bool:
     """Return whether a kernel for a CPU model might read a constant as float16.
 
     The fastest configuration for float16 may differ from that for float32.
@@ -82,11 +82,11 @@ def may_be_read(value: Array, core: CpuModel) -> bool:
     return (
         core.fp16_convert_cycles is not None
         and value.nbytes > core.l1_bytes
-        and as_half(value) is not None
+        and to_float16(value) is not None
     )
 
 
-def narrow_weights(module: tvm.IRModule, core: CpuModel) -> tvm.IRModule:
+def read_constants_as_float16(module: tvm.IRModule, core: CpuModel) -> tvm.IRModule:
     """Return a fused module whose kernels read constants as float16.
 
     This applies to constants that float16 holds exactly, in kernels that get faster by it.
@@ -109,7 +109,7 @@ def narrow_weights(module: tvm.IRModule, core: CpuModel) -> tvm.IRModule:
         module = fuse(narrower.narrowed())
         for name in narrower.names.values():
             module[name] = _inlined(module[name])
-        module["main"] = with_renamed_kernels(module["main"], narrower.names)
+        module["main"] = rename_kernels_in_layers(module["main"], narrower.names)
     module["main"] = module["main"].with_attr(KEEPS_FP16, True)
     return module
 
@@ -123,12 +123,16 @@ def _places(kernel: tirx.PrimFunc, given: Sequence[Sequence[Any]], core: CpuMode
         return set()
     found = set()
     for place, argument in enumerate(given[0]):
-        if isinstance(argument, GenericConst) and _gains(kernel, view(argument.value), core):
+        if isinstance(argument, GenericConst) and _gains(
+            kernel, tensor_as_array(argument.value), core
+        ):
             values = [
-                view(arguments[place].value) if isinstance(arguments[place], GenericConst) else None
+                tensor_as_array(arguments[place].value)
+                if isinstance(arguments[place], GenericConst)
+                else None
                 for arguments in given
             ]
-            if all(value is not None and as_half(value) is not None for value in values):
+            if all(value is not None and to_float16(value) is not None for value in values):
                 found.add(place)
     return found
 
@@ -140,7 +144,7 @@ def _gains(kernel: tirx.PrimFunc, value: Array, core: CpuModel) -> bool:
     """
     if value.dtype != np.float32 or value.nbytes <= core.l1_bytes:
         return False
-    uses = operations(kernel) / (2 * value.size)
+    uses = operation_count(kernel) / (2 * value.size)
     passes = uses / _pixels(
         kernel
     )  # over each number; all but the first find it in the nearest cache
@@ -182,7 +186,7 @@ class _Narrower(PyExprMutator):  # type: ignore[misc]
         if kernel not in self._places:
             return self.visit_expr_post_order(call)
         arguments = [
-            relax.const(as_half(view(one.value)), HALF)
+            relax.const(to_float16(tensor_as_array(one.value)), HALF)
             if place in self._places[kernel]
             else self.visit_expr(one)
             for place, one in enumerate(call.args[1].fields)
@@ -241,11 +245,11 @@ def _converting(shape: Sequence[int]) -> tirx.PrimFunc:
     return made.without_attr("global_symbol")  # for it to go when it is in other kernels
 
 
-def halves_of(main: relax.Function, parameters: Mapping[int, Array]) -> dict[int, Array]:
+def fp16_parameters(main: relax.Function, parameters: Mapping[int, Array]) -> dict[int, Array]:
     """Return those of the parameters of `main` that are to be stored as float16, as float16."""
     if KEEPS_FP16 not in main.attrs:
         return {}
-    made = {index: as_half(value) for index, value in parameters.items()}
+    made = {index: to_float16(value) for index, value in parameters.items()}
     return {index: half for index, half in made.items() if half is not None}
 
 

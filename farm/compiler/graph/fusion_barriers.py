@@ -23,7 +23,7 @@ _VIEWS, _TRANSPOSE, _RESIZE = ("T_reshape", "expand_dims", "T_squeeze"), "T_tran
 
 
 @tvm.transform.module_pass(opt_level=0, name="farm.Views")
-class Views:
+class FusionBarrierMarker:
     """Marks these kernels as opaque to fusion. The kernels must have their `op_pattern`."""
 
     def transform_module(self, module: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:

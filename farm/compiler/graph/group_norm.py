@@ -16,15 +16,15 @@ from tvm import relax
 from tvm.ir import Call
 from tvm.relax.expr_functor import mutator
 
-from farm.compiler.ir.constants import constant
-from farm.compiler.ir.dynamic_extents import Extent, is_open, same
+from farm.compiler.ir.constants import constant_value
+from farm.compiler.ir.dynamic_extents import Extent, is_dynamic, shapes_are_equal
 from farm.compiler.ir.relax_rewriter import Rewriter, Rule, shape_of
 
 _IMAGES = (3, 4)  # axes: rows NCW and images NCHW
 
 
 @mutator
-class GroupNorms(Rewriter):
+class GroupNormRewriter(Rewriter):
     """Rewrites the decomposed instance norm: (x - mean(x)) / sqrt(variance(x) + epsilon)."""
 
     def rules(self) -> Mapping[str, Rule]:
@@ -48,7 +48,11 @@ class GroupNorms(Rewriter):
             self.called(centred.args[1], "relax.mean"),
             self.called(added.args[0], "relax.variance"),
         )
-        epsilon, groups, shape = constant(added.args[1]), centred.args[0], shape_of(centred.args[0])
+        epsilon, groups, shape = (
+            constant_value(added.args[1]),
+            centred.args[0],
+            shape_of(centred.args[0]),
+        )
         if (
             mean is None
             or variance is None
@@ -78,12 +82,12 @@ class GroupNorms(Rewriter):
             if (
                 image is None
                 or len(image) not in _IMAGES
-                or any(map(is_open, image[1:]))
-                or not same(image[:1], shape[:1])
+                or any(map(is_dynamic, image[1:]))
+                or not shapes_are_equal(image[:1], shape[:1])
             ):
                 continue
             if (
-                not is_open(shape[1])
+                not is_dynamic(shape[1])
                 and image[1] % shape[1] == 0
                 and str(data.ty.dtype) == "float32"
             ):
@@ -129,9 +133,14 @@ class GroupNorms(Rewriter):
         convert the operator.
         """
         for own, other in (call.args, reversed(call.args)):
-            value: Any = constant(other)
+            value: Any = constant_value(other)
             shape, result = shape_of(own), shape_of(call)
-            if value is None or shape is None or result is None or not same(shape, result):
+            if (
+                value is None
+                or shape is None
+                or result is None
+                or not shapes_are_equal(shape, result)
+            ):
                 continue
             if value.dtype == np.float32 and (value == neutral).all():
                 return own
@@ -149,7 +158,11 @@ class GroupNorms(Rewriter):
         before = self.called(call.args[0], "relax.reshape")
         source, shape = None if before is None else before.args[0], shape_of(call)
         was = None if source is None else shape_of(source)
-        return source if was is not None and shape is not None and same(was, shape) else None
+        return (
+            source
+            if was is not None and shape is not None and shapes_are_equal(was, shape)
+            else None
+        )
 
 
 def _over_pixels(call: Call, axes: int) -> bool:

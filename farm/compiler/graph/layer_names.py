@@ -1,8 +1,8 @@
 """Map each step of a built model to the operators of the source model that it computes.
 
-An importer names variables after operators (farm.types.layers), and passes keep the variable of a
-value that they rewrite. Fusion does not: the calls inside a fused function are matched with those
-before fusion by their callees and operands.
+An importer names variables after operators (farm.types.layer_variable_names), and passes keep the
+variable of a value that they rewrite. Fusion does not: the calls inside a fused function are
+matched with those before fusion by their callees and operands.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from tvm import relax
 from tvm.ir import Call, GenericConst
 
 from farm.compiler.ir.relax_rewriter import callee_name
-from farm.types.layers import layer_of
+from farm.types.layer_variable_names import layer_of
 
 # Of `main`: by kernel, the layers of each of its calls in order; an inference may call it often.
 _ATTRIBUTE = "layers"
 
 
-class LayersOfCalls:
+class KernelCallLayers:
     """The layers of a module's steps, asked for in the order in which `main` calls kernels."""
 
     def __init__(self, main: relax.Function) -> None:
@@ -35,7 +35,7 @@ class LayersOfCalls:
         return str(next(self._left.get(kernel, iter(())), ""))
 
 
-def with_renamed_kernels(main: relax.Function, names: Mapping[str, str]) -> relax.Function:
+def rename_kernels_in_layers(main: relax.Function, names: Mapping[str, str]) -> relax.Function:
     """Return `main` with its layers under the new names of kernels that were renamed."""
     layers = main.attrs.get(_ATTRIBUTE, {})
     return main.with_attr(
@@ -43,7 +43,7 @@ def with_renamed_kernels(main: relax.Function, names: Mapping[str, str]) -> rela
     )
 
 
-def noted(before: tvm.IRModule, fused: tvm.IRModule) -> tvm.IRModule:
+def attach_layer_names(before: tvm.IRModule, fused: tvm.IRModule) -> tvm.IRModule:
     """Return the fused module with the layers of its steps as an attribute of `main`.
 
     The layers are taken from the module before fusion.

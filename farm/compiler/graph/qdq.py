@@ -12,7 +12,7 @@ from tvm.ir import Call
 from tvm.relax.expr_functor import mutator
 
 from farm.compiler.graph import requantize
-from farm.compiler.graph.requantize import BYTES, Quantized, Scale
+from farm.compiler.graph.requantize import BYTES, QuantizationParameters, QuantizedTensor
 from farm.compiler.ir.relax_rewriter import Rewriter, Rule, op_name
 
 Array = np.ndarray[Any, Any]
@@ -44,20 +44,22 @@ class QdqRewriter(Rewriter):
         )
         return (scale, zero) if known else None  # type: ignore[return-value]
 
-    def scale(self, call: Call, dtype: str) -> Scale | None:
+    def scale(self, call: Call, dtype: str) -> QuantizationParameters | None:
         """Return the scale of an 8-bit tensor that has one for all elements; None otherwise."""
         numbers = self.numbers(call)
         if numbers is None or numbers[0].size != 1 or numbers[1].size != 1 or dtype not in BYTES:
             return None
-        return Scale(float(numbers[0].reshape(())), int(numbers[1].reshape(())), dtype)
+        return QuantizationParameters(
+            float(numbers[0].reshape(())), int(numbers[1].reshape(())), dtype
+        )
 
-    def quantized(self, expression: relax.Expr) -> Quantized | None:
+    def quantized(self, expression: relax.Expr) -> QuantizedTensor | None:
         """Return the integers and the scale of a dequantized tensor; None for any other tensor."""
         call = self.called(expression, DEQUANTIZE)
         if call is None or self.value(call.args[0]) is not None or str(call.ty.dtype) != "float32":
             return None
         scale = self.scale(call, str(call.args[0].ty.dtype))
-        return None if scale is None else Quantized(call.args[0], scale)
+        return None if scale is None else QuantizedTensor(call.args[0], scale)
 
 
 @mutator

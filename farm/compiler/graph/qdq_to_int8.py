@@ -32,8 +32,14 @@ from farm.compiler.graph.qdq import (
     QdqRewriter,
     is_quantized,
 )
-from farm.compiler.graph.requantize import BYTES, MOST_PRODUCTS, Quantized, Scale, Sums
-from farm.compiler.ir.relax_rewriter import Rule, op_name, rewriting
+from farm.compiler.graph.requantize import (
+    BYTES,
+    MOST_PRODUCTS,
+    QuantizationParameters,
+    QuantizedTensor,
+    ScaledSums,
+)
+from farm.compiler.ir.relax_rewriter import Rule, op_name, rewriter_pass
 
 Array = np.ndarray[Any, Any]
 _MOVES = (  # they take a tensor of any type, and give elements of it
@@ -55,7 +61,7 @@ _KERNELS = {
 
 
 @tvm.transform.module_pass(opt_level=0, name="farm.Integers")
-class Integers:
+class Int8Rewriter:
     """Rewrites quantized operators in integers, remaining quantize and dequantize as arithmetic."""
 
     def transform_module(self, module: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
@@ -71,7 +77,7 @@ class Integers:
                 ("Rest", LowerRemainingQdq),
             )
             for one in (
-                rewriting(f"farm.{name}", rewriter),
+                rewriter_pass(f"farm.{name}", rewriter),
                 FoldConstants(),
                 transform.DeadCodeElimination(),
             )
@@ -86,7 +92,7 @@ class _Folder(QdqRewriter):
     def __init__(self, module: tvm.IRModule) -> None:
         super().__init__(module)
         self._sums: dict[
-            relax.Expr, Sums
+            relax.Expr, ScaledSums
         ] = {}  # by the sums as float32, before they are multiplied
 
     def rules(self) -> Mapping[str, Rule]:
@@ -223,19 +229,19 @@ class _Folder(QdqRewriter):
 
     def _noted(self, sums: relax.Expr, offset: Array, factor: Array) -> relax.Expr:
         return self._real(
-            Sums(
+            ScaledSums(
                 self.builder_.emit(sums),
                 np.asarray(offset, np.int32),
                 np.asarray(factor, np.float64),
             )
         )
 
-    def _real(self, sums: Sums) -> relax.Expr:
+    def _real(self, sums: ScaledSums) -> relax.Expr:
         result = requantize.dequantize_sums(self.builder_, sums)
         self._sums[result.args[0]] = sums
         return result
 
-    def _sums_of(self, expression: relax.Expr) -> Sums | None:
+    def _sums_of(self, expression: relax.Expr) -> ScaledSums | None:
         call = self.called(expression, "relax.multiply")
         return None if call is None else self._sums.get(call.args[0])
 
@@ -301,7 +307,7 @@ class _Folder(QdqRewriter):
             else self._as(call.args[0], to)
         )
 
-    def _as(self, expression: relax.Expr, to: Scale) -> relax.Expr:
+    def _as(self, expression: relax.Expr, to: QuantizationParameters) -> relax.Expr:
         """Return a float32 tensor as integers of a scale, computed from integers if possible."""
         inner, low, high = self._clamped(expression)
         arguments = (to, low, high)
@@ -328,7 +334,7 @@ class _Folder(QdqRewriter):
         ):
             # Sums of whole numbers are exact in float32.
             pooled = self.builder_.emit(
-                _with_data(call, requantize.without_zero_point(self.builder_, data))
+                _with_data(call, requantize.subtract_zero_point(self.builder_, data))
             )
             return requantize.requantize_scaled(self.builder_, pooled, data.scale.scale, *arguments)
         if (
@@ -339,14 +345,16 @@ class _Folder(QdqRewriter):
             return self._moved(call, to)
         return requantize.quantize_real(self.builder_, expression, to)
 
-    def _moved(self, call: Call, to: Scale) -> relax.Expr:
+    def _moved(self, call: Call, to: QuantizationParameters) -> relax.Expr:
         """Quantize first, then apply the view or move."""
         if call.op.name != "relax.concat":
             return _with_data(call, self.builder_.emit(self._as(call.args[0], to)))
         parts = [self.builder_.emit(self._as(part, to)) for part in self.bound(call.args[0]).fields]
         return relax.op.concat(parts, call.attrs.axis)
 
-    def _requantized(self, data: Quantized, to: Scale, low: float, high: float) -> relax.Expr:
+    def _requantized(
+        self, data: QuantizedTensor, to: QuantizationParameters, low: float, high: float
+    ) -> relax.Expr:
         if data.scale != to:
             return requantize.requantize_terms(self.builder_, [(data, 1.0)], to, low, high)
         value, (first, last) = data.value, to.bounds(low, high)
@@ -394,7 +402,7 @@ def _with_data(call: Call, data: relax.Expr) -> Call:
     return relax.Call(call.op, [data, *call.args[1:]], call.attrs, call.ty_args)
 
 
-def _dequantized(value: relax.Expr, scale: Scale) -> relax.Expr:
+def _dequantized(value: relax.Expr, scale: QuantizationParameters) -> relax.Expr:
     return relax.op.dequantize(
         value, relax.const(scale.scale, "float32"), relax.const(scale.zero, scale.dtype)
     )

@@ -26,7 +26,7 @@ _LARGEST = 1 << 31
 
 
 @dataclass(frozen=True)
-class Scale:
+class QuantizationParameters:
     """The quantization of a tensor: one scale, one zero point, and a type, uint8 or int8."""
 
     scale: float
@@ -51,15 +51,15 @@ class Scale:
 
 
 @dataclass(frozen=True)
-class Quantized:
+class QuantizedTensor:
     """A tensor of integers and its quantization."""
 
     value: relax.Expr
-    scale: Scale
+    scale: QuantizationParameters
 
 
 @dataclass(frozen=True)
-class Sums:
+class ScaledSums:
     """Sums of int32 that represent (value + offset) * factor.
 
     One axis of `offset` (int32) is longer than 1; of `factor` (float64), the same one or none.
@@ -69,7 +69,7 @@ class Sums:
     offset: Array
     factor: Array
 
-    def plus(self, summand: Array) -> Sums | None:
+    def plus(self, summand: Array) -> ScaledSums | None:
         """Add a constant, rounded to a whole number of steps.
 
         Return None if it is too large for that.
@@ -78,19 +78,23 @@ class Sums:
         """
         steps = np.rint(summand / self.factor) + self.offset
         return (
-            Sums(self.value, steps.astype(np.int32), self.factor)
+            ScaledSums(self.value, steps.astype(np.int32), self.factor)
             if (np.abs(steps) < _LARGEST / 2).all()
             else None
         )
 
 
-def dequantize_sums(builder: relax.BlockBuilder, sums: Sums) -> relax.Expr:
+def dequantize_sums(builder: relax.BlockBuilder, sums: ScaledSums) -> relax.Expr:
     """Return the numbers that sums represent, as float32."""
     return relax.op.multiply(_whole(builder, sums), _floats(sums.factor))
 
 
 def requantize_sums(
-    builder: relax.BlockBuilder, sums: Sums, to: Scale, low: float, high: float
+    builder: relax.BlockBuilder,
+    sums: ScaledSums,
+    to: QuantizationParameters,
+    low: float,
+    high: float,
 ) -> relax.Expr:
     """Return sums as integers of another scale, clamped to [low, high]."""
     steps = builder.emit(relax.op.multiply(_whole(builder, sums), _floats(sums.factor / to.scale)))
@@ -99,8 +103,8 @@ def requantize_sums(
 
 def requantize_terms(
     builder: relax.BlockBuilder,
-    terms: Sequence[tuple[Quantized, float]],
-    to: Scale,
+    terms: Sequence[tuple[QuantizedTensor, float]],
+    to: QuantizationParameters,
     low: float,
     high: float,
 ) -> relax.Expr:
@@ -108,7 +112,7 @@ def requantize_terms(
     products = [
         builder.emit(
             relax.op.multiply(
-                without_zero_point(builder, one),
+                subtract_zero_point(builder, one),
                 relax.const(round_mantissa(sign * one.scale.scale / to.scale), "float32"),
             )
         )
@@ -120,15 +124,15 @@ def requantize_terms(
 
 def requantize_product(
     builder: relax.BlockBuilder,
-    left: Quantized,
-    right: Quantized,
-    to: Scale,
+    left: QuantizedTensor,
+    right: QuantizedTensor,
+    to: QuantizationParameters,
     low: float,
     high: float,
 ) -> relax.Expr:
     """Multiply two quantized tensors elementwise. Only the last factor rounds."""
     product = builder.emit(
-        relax.op.multiply(without_zero_point(builder, left), without_zero_point(builder, right))
+        relax.op.multiply(subtract_zero_point(builder, left), subtract_zero_point(builder, right))
     )
     return requantize_scaled(builder, product, left.scale.scale * right.scale.scale, to, low, high)
 
@@ -137,7 +141,7 @@ def requantize_scaled(
     builder: relax.BlockBuilder,
     whole: relax.Expr,
     factor: float,
-    to: Scale,
+    to: QuantizationParameters,
     low: float,
     high: float,
 ) -> relax.Expr:
@@ -152,7 +156,11 @@ def requantize_scaled(
 
 
 def round_and_clamp(
-    builder: relax.BlockBuilder, steps: relax.Expr, to: Scale, low: float, high: float
+    builder: relax.BlockBuilder,
+    steps: relax.Expr,
+    to: QuantizationParameters,
+    low: float,
+    high: float,
 ) -> relax.Expr:
     """Round numbers, in steps of a scale, to integers of that scale, clamped to [low, high]."""
     first, last = (relax.const(float(bound), "float32") for bound in to.bounds(low, high))
@@ -161,7 +169,9 @@ def round_and_clamp(
     return relax.op.astype(builder.emit(relax.op.minimum(last, value)), to.dtype)
 
 
-def quantize_real(builder: relax.BlockBuilder, value: relax.Expr, to: Scale) -> relax.Expr:
+def quantize_real(
+    builder: relax.BlockBuilder, value: relax.Expr, to: QuantizationParameters
+) -> relax.Expr:
     """Quantize float32 numbers.
 
     The result for NaN is undefined, because no integer represents it.
@@ -175,7 +185,7 @@ def quantize_real(builder: relax.BlockBuilder, value: relax.Expr, to: Scale) -> 
     )
 
 
-def without_zero_point(builder: relax.BlockBuilder, quantized: Quantized) -> relax.Expr:
+def subtract_zero_point(builder: relax.BlockBuilder, quantized: QuantizedTensor) -> relax.Expr:
     """Return q - zero as float32, which is exact."""
     value = builder.emit(relax.op.astype(quantized.value, "float32"))
     zero = quantized.scale.zero
@@ -192,14 +202,16 @@ def round_mantissa(factor: float) -> float:
     return float(np.ldexp(np.rint(np.ldexp(mantissa, FACTOR_BITS)), exponent - FACTOR_BITS))
 
 
-def _whole(builder: relax.BlockBuilder, sums: Sums) -> relax.Expr:
+def _whole(builder: relax.BlockBuilder, sums: ScaledSums) -> relax.Expr:
     value = sums.value
     if sums.offset.any():
         value = builder.emit(relax.op.add(value, relax.const(sums.offset, "int32")))
     return builder.emit(relax.op.astype(value, "float32"))
 
 
-def _with_zero(builder: relax.BlockBuilder, value: relax.Expr, to: Scale) -> relax.Expr:
+def _with_zero(
+    builder: relax.BlockBuilder, value: relax.Expr, to: QuantizationParameters
+) -> relax.Expr:
     return (
         builder.emit(relax.op.add(value, relax.const(float(to.zero), "float32")))
         if to.zero

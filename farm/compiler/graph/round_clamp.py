@@ -19,8 +19,8 @@ from tvm.ir import Call
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from farm.compiler.graph.requantize import BYTES
-from farm.compiler.ir.constants import constant
-from farm.compiler.ir.relax_rewriter import op_name, rewriting
+from farm.compiler.ir.constants import constant_value
+from farm.compiler.ir.relax_rewriter import op_name, rewriter_pass
 from farm.compiler.target.cpu_model import CpuModel
 
 _MAGIC = 1.5 * 2**23
@@ -30,7 +30,7 @@ _BITS = {"uint8": (0, 255), "int8": (-128, 127)}
 Expr = Any
 
 
-def rounded(
+def define_round_clamp(
     core: CpuModel, low: float, high: float, zero: float, dtype: str, data: te.Tensor
 ) -> te.Tensor:
     """Return round(x) + zero within integer bounds.
@@ -61,9 +61,9 @@ def _extremum(core: CpuModel, name: str, bound: float, value: Expr) -> Expr:
     return tirx.max(limit, value) if name == "maximum" else tirx.min(limit, value)
 
 
-def rounding(core: CpuModel) -> tvm.transform.Pass:
+def round_clamp_pass(core: CpuModel) -> tvm.transform.Pass:
     """Return a pass that rewrites the pattern."""
-    return rewriting("farm.Rounding", partial(_Rounder, core=core))
+    return rewriter_pass("farm.Rounding", partial(_Rounder, core=core))
 
 
 @mutator
@@ -96,7 +96,7 @@ class _Rounder(PyExprMutator):  # type: ignore[misc]
         if found is None or (dtype in BYTES and not _fits(found, dtype)):
             return super().visit_call_(call)
         source, low, high, zero = found
-        body = partial(rounded, self._core, low, high, zero, dtype)
+        body = partial(define_round_clamp, self._core, low, high, zero, dtype)
         return self.builder_.call_te(body, self.visit_expr(source), primfunc_name_hint="rounded")
 
     def _rounded(self, expression: relax.Expr) -> tuple[relax.Expr, float, float, float] | None:
@@ -122,7 +122,7 @@ class _Rounder(PyExprMutator):  # type: ignore[misc]
         if op_name(call) != operator or str(call.ty.dtype) != "float32":
             return None
         for number, other in ((0, 1), (1, 0)):
-            value = constant(call.args[number])
+            value = constant_value(call.args[number])
             if value is not None and value.size == 1 and str(call.args[other].ty) == str(call.ty):
                 return call.args[other], float(np.asarray(value).item())
         return None

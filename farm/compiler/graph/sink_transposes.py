@@ -12,8 +12,8 @@ from tvm import relax
 from tvm.ir import Call
 from tvm.relax.expr_functor import mutator
 
-from farm.compiler.ir.dynamic_extents import same
-from farm.compiler.ir.relax_rewriter import ELEMENTWISE, Rewriter, Rule, axes_of, shape_of
+from farm.compiler.ir.dynamic_extents import shapes_are_equal
+from farm.compiler.ir.relax_rewriter import ELEMENTWISE, Rewriter, Rule, permute_dims_axes, shape_of
 
 NHWC, NCHW = [0, 2, 3, 1], [0, 3, 1, 2]  # as permutations of each other
 _SHUFFLED, _SHUFFLED_LAST = [0, 2, 1, 3, 4], [0, 1, 2, 4, 3]
@@ -35,13 +35,13 @@ class TransposeSinker(Rewriter):
         }
 
     def _met(self, call: Call) -> relax.Expr | None:
-        return self._last(call.args[0]) if axes_of(call) == NHWC else None
+        return self._last(call.args[0]) if permute_dims_axes(call) == NHWC else None
 
     def _shuffle(self, call: Call) -> relax.Expr | None:
         turned = self.called(call.args[0], "relax.permute_dims")
         grouped = (
             self.called(turned.args[0], "relax.reshape")
-            if turned is not None and axes_of(turned) == _SHUFFLED
+            if turned is not None and permute_dims_axes(turned) == _SHUFFLED
             else None
         )
         source = None if grouped is None else self._last(grouped.args[0])
@@ -53,7 +53,9 @@ class TransposeSinker(Rewriter):
         if len(shapes) < 3:
             return None
         (count, height, width, channels), (_, groups, each, *image), result = shapes
-        if not same(image, [height, width]) or not same(result, [count, channels, height, width]):
+        if not shapes_are_equal(image, [height, width]) or not shapes_are_equal(
+            result, [count, channels, height, width]
+        ):
             return None
         emit = self.builder_.emit
         apart = emit(relax.op.reshape(source, [count, height, width, groups, each]))
@@ -106,7 +108,7 @@ class TransposeSinker(Rewriter):
     def _last(self, expression: relax.Expr) -> relax.Expr | None:
         """Return the NHWC tensor that an NCHW tensor is the transpose of; None if it is not one."""
         call = self.called(expression, "relax.permute_dims")
-        return call.args[0] if call is not None and axes_of(call) == NCHW else None
+        return call.args[0] if call is not None and permute_dims_axes(call) == NCHW else None
 
 
 def _last_axis(axis: int) -> int:

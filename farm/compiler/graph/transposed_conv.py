@@ -26,10 +26,10 @@ from tvm.relax.expr_functor import mutator
 
 from farm.compiler.graph.sink_transposes import NCHW, NHWC
 from farm.compiler.ir.annotations import PHASES
-from farm.compiler.ir.constants import constant
-from farm.compiler.ir.dynamic_extents import is_open
-from farm.compiler.ir.relax_rewriter import Rewriter, Rule, rewriting, shape_of
-from farm.types.layers import layer_of
+from farm.compiler.ir.constants import constant_value
+from farm.compiler.ir.dynamic_extents import is_dynamic
+from farm.compiler.ir.relax_rewriter import Rewriter, Rule, rewriter_pass, shape_of
+from farm.types.layer_variable_names import layer_of
 
 INTERLEAVED = (
     "interleaved"  # the block that puts phases where they belong, named as its kernel and rule
@@ -112,7 +112,7 @@ def phases_as_channels(kernel: int, stride: int, padding: int, extent: int) -> T
     )
 
 
-def best(
+def fastest_phase_split(
     given: Any, kernel: Sequence[int], result: Sequence[int], lanes: int
 ) -> tuple[TransposedAxis, TransposedAxis]:
     """Return the two axes of a transposed convolution whose result is [H, W, C].
@@ -139,15 +139,15 @@ def best(
     return high, wide
 
 
-def by_phases(lanes: int) -> tvm.transform.Pass:
+def transposed_conv_pass(lanes: int) -> tvm.transform.Pass:
     """Return a pass that rewrites transposed convolutions for vectors of `lanes` elements.
 
     It takes those over NHWC with a constant kernel and a known image size.
     """
-    return rewriting("farm.Phases", partial(_Phases, lanes=lanes))
+    return rewriter_pass("farm.Phases", partial(_Phases, lanes=lanes))
 
 
-def channels_first(builder: relax.BlockBuilder, call: Call) -> relax.Expr:
+def legalize_channels_first(builder: relax.BlockBuilder, call: Call) -> relax.Expr:
     """Legalize a transposed convolution that the pass left: TVM has loops for NCHW only."""
     given = call.attrs
     if given.data_layout != "NHWC":
@@ -183,7 +183,7 @@ class _Phases(Rewriter):
     def _transposed(self, call: Call) -> relax.Expr | None:
         given, weight, data, shape = (
             call.attrs,
-            constant(call.args[1]),
+            constant_value(call.args[1]),
             shape_of(call.args[0]),
             shape_of(call),
         )
@@ -196,18 +196,18 @@ class _Phases(Rewriter):
             weight is None
             or data is None
             or shape is None
-            or any(map(is_open, (*data[1:], *shape[1:])))
+            or any(map(is_dynamic, (*data[1:], *shape[1:])))
         ):
             return None
         groups, result = int(given.groups), [int(extent) for extent in shape[1:]]
-        axes = best(given, weight.shape[2:], result, self._lanes)
+        axes = fastest_phase_split(given, weight.shape[2:], result, self._lanes)
         kernel = np.pad(
             weight, [(0, 0), (0, 0), (0, 1), (0, 1)]
         )  # with the row and the column of zeros
         parts = []
         for high, wide in product(axes[0].parts, axes[1].parts):
             windows = [
-                window(axis, part, int(size))
+                input_window(axis, part, int(size))
                 for axis, part, size in zip(axes, (high, wide), data[1:3], strict=True)
             ]
             if any(begin >= end for begin, end, _, _ in windows):
@@ -223,7 +223,7 @@ class _Phases(Rewriter):
         if all(axis.phases == 1 for axis in axes):
             return parts[0]
         return self.builder_.call_te(
-            partial(interleaved, axes, result[-1]), *parts, primfunc_name_hint=INTERLEAVED
+            partial(interleave_phases, axes, result[-1]), *parts, primfunc_name_hint=INTERLEAVED
         )
 
     def _part(
@@ -264,7 +264,7 @@ def _named_by_users(function: relax.Function) -> dict[relax.Var, str]:
     return names
 
 
-def window(axis: TransposedAxis, part: PhaseGroup, extent: int) -> tuple[int, int, int, int]:
+def input_window(axis: TransposedAxis, part: PhaseGroup, extent: int) -> tuple[int, int, int, int]:
     """Return the range of the input that a part uses, and its padding.
 
     (begin, end, before, after).
@@ -292,7 +292,7 @@ def sub_kernel(kernel: Array, high: PhaseGroup, wide: PhaseGroup, groups: int) -
     )
 
 
-def interleaved(
+def interleave_phases(
     axes: tuple[TransposedAxis, TransposedAxis], channels: int, *parts: te.Tensor
 ) -> te.Tensor:
     """Interleave the phases of all parts.

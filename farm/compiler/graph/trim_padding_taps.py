@@ -15,8 +15,8 @@ from tvm import relax
 from tvm.ir import Call
 from tvm.relax.expr_functor import mutator
 
-from farm.compiler.ir.constants import constant
-from farm.compiler.ir.dynamic_extents import is_open
+from farm.compiler.ir.constants import constant_value
+from farm.compiler.ir.dynamic_extents import is_dynamic
 from farm.compiler.ir.relax_rewriter import Rewriter, Rule, shape_of
 
 
@@ -30,7 +30,7 @@ class _Axis(NamedTuple):
 
 
 @mutator
-class UsedTaps(Rewriter):
+class PaddingTapTrimmer(Rewriter):
     """Trims two-dimensional convolutions in the layouts of the import: NCHW and OIHW."""
 
     def rules(self) -> Mapping[str, Rule]:
@@ -41,14 +41,14 @@ class UsedTaps(Rewriter):
         data, given, weight, shape = (
             call.args[0],
             call.attrs,
-            constant(call.args[1]),
+            constant_value(call.args[1]),
             shape_of(call.args[0]),
         )
         if (
             weight is None
             or shape is None
             or (given.data_layout, given.kernel_layout) != ("NCHW", "OIHW")
-            or any(map(is_open, shape[2:]))
+            or any(map(is_dynamic, shape[2:]))
         ):
             return None
         padding, (high, wide) = list(map(int, given.padding)), weight.shape[2:]

@@ -17,7 +17,7 @@ def rewrite_loops(function: tirx.PrimFunc, annotation: str, change: Change) -> t
     return function if body is None else function.with_body(body)
 
 
-def loop_with(
+def copy_loop(
     loop: tirx.For, body: Sequence[tirx.Stmt], annotations: dict[str, object]
 ) -> tirx.For:
     """Return a copy of the loop with another body and other annotations."""
@@ -41,7 +41,7 @@ def _visited(
         if annotation in statement.annotations:
             return change(statement, around)
         body = _visited(statement.body, [*around, statement], annotation, change)
-        return None if body is None else loop_with(statement, [body], dict(statement.annotations))
+        return None if body is None else copy_loop(statement, [body], dict(statement.annotations))
     if isinstance(statement, tirx.SeqStmt):
         parts = [_visited(part, around, annotation, change) for part in statement.seq]
         return (

@@ -9,26 +9,26 @@ from tvm import tirx
 from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
-from farm.compiler.ir.dynamic_extents import is_open, product_at_batch_one, value_at_batch_one
+from farm.compiler.ir.dynamic_extents import is_dynamic, product_at_batch_one, value_at_batch_one
 from farm.kernels import recurrent_layer_cost
 
 SPATIAL, REDUCTION = 0, 2  # tirx.IterVar.DataPar, CommReduce
 _MANY_STEPS = 8  # of a sum: below it a kernel has little arithmetic to lose
 
 
-def extent(sch: Schedule, loop: LoopRV) -> int:
+def loop_extent(sch: Schedule, loop: LoopRV) -> int:
     """Return the number of iterations of a loop, at a batch of one if it is open."""
     return value_at_batch_one(sch.get(loop).extent)
 
 
-def name_of(sch: Schedule, block: SBlockRV) -> str:
+def block_name(sch: Schedule, block: SBlockRV) -> str:
     """Return the name of a block."""
     return str(sch.get(block).name_hint)
 
 
 def is_open_loop(sch: Schedule, loop: LoopRV) -> bool:
     """Return whether the number of iterations depends on the batch."""
-    return is_open(sch.get(loop).extent)
+    return is_dynamic(sch.get(loop).extent)
 
 
 def iterator_kinds(sch: Schedule, block: SBlockRV) -> list[int]:
@@ -59,13 +59,13 @@ def with_narrow_indices(function: tirx.PrimFunc) -> tirx.PrimFunc:
     return tirx.transform.ForceNarrowIndexToInt32()(tvm.IRModule({"main": function}))["main"]
 
 
-def operations(function: tirx.PrimFunc) -> int:
+def operation_count(function: tirx.PrimFunc) -> int:
     """Return the approximate number of arithmetic operations of one call, at a batch of one.
 
     A reduction step counts two operations, any other computed element one.
     """
-    if recurrent_layer_cost.is_recurrence(function):
-        return recurrent_layer_cost.operations(function)
+    if recurrent_layer_cost.is_recurrent_layer(function):
+        return recurrent_layer_cost.operation_count(function)
     if not is_loop_nest(function):
         return 0
     sch = Schedule(tvm.IRModule({"main": function}))
@@ -106,4 +106,4 @@ def block_names(function: tirx.PrimFunc) -> list[str]:
     if not is_loop_nest(function):
         return []
     sch = Schedule(tvm.IRModule({"main": function}))
-    return [name_of(sch, block) for block in sch.get_child_blocks(sch.get_sblock("root"))]
+    return [block_name(sch, block) for block in sch.get_child_blocks(sch.get_sblock("root"))]

@@ -17,14 +17,14 @@ from tvm.sym import Analyzer
 Extent: TypeAlias = Any  # an int; a tirx expression if it is open
 
 
-def is_open(extent: Extent) -> bool:
+def is_dynamic(extent: Extent) -> bool:
     """Return whether an extent is known only when the model runs."""
     return not isinstance(extent, int | tirx.IntImm)
 
 
 def value_at_batch_one(extent: Extent) -> int:
     """Return an extent at a batch of one. Raises TypeError if the batch does not determine it."""
-    if not is_open(extent):
+    if not is_dynamic(extent):
         return int(extent)
     analyzer = Analyzer()
     for variable in tirx.analysis.undefined_vars(tirx.Evaluate(extent)):
@@ -32,23 +32,23 @@ def value_at_batch_one(extent: Extent) -> int:
     return int(analyzer.simplify(extent))
 
 
-def plain(extents: Iterable[Extent]) -> list[Extent]:
+def static_where_known(extents: Iterable[Extent]) -> list[Extent]:
     """Return the extents as ints, except open ones, which stay expressions."""
-    return [extent if is_open(extent) else int(extent) for extent in extents]
+    return [extent if is_dynamic(extent) else int(extent) for extent in extents]
 
 
-def same(one: Sequence[Extent], other: Sequence[Extent]) -> bool:
+def shapes_are_equal(one: Sequence[Extent], other: Sequence[Extent]) -> bool:
     """Return whether two shapes are equal for every batch."""
     return len(one) == len(other) and all(map(_equal, one, other))
 
 
 def _equal(one: Extent, other: Extent) -> bool:
-    if is_open(one) or is_open(other):
+    if is_dynamic(one) or is_dynamic(other):
         return bool(Analyzer().can_prove_equal(one, other))
     return int(one) == int(other)
 
 
-def covering(extent: Extent, unit: int) -> Extent:
+def round_up_extent(extent: Extent, unit: int) -> Extent:
     """Return the least multiple of `unit` that is not less than an extent."""
     if unit == 1:
         return extent

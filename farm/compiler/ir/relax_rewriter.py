@@ -14,8 +14,8 @@ from tvm import relax
 from tvm.ir import Call
 from tvm.relax.expr_functor import PyExprMutator
 
-from farm.compiler.ir.constants import constant
-from farm.compiler.ir.dynamic_extents import Extent, plain
+from farm.compiler.ir.constants import constant_value
+from farm.compiler.ir.dynamic_extents import Extent, static_where_known
 
 Array = np.ndarray[Any, Any]
 Rule = Callable[[Call], relax.Expr | None]  # returns the replacement of a call; None keeps the call
@@ -98,10 +98,10 @@ class Rewriter(PyExprMutator):  # type: ignore[misc]
 
     def value(self, expression: relax.Expr) -> Array | None:
         """Return the value of a constant, also through variables; None for any other expression."""
-        return constant(self.bound(expression))
+        return constant_value(self.bound(expression))
 
 
-def rewritten(module: tvm.IRModule, make_rewriter: MakeRewriter) -> tvm.IRModule:
+def rewrite_module(module: tvm.IRModule, make_rewriter: MakeRewriter) -> tvm.IRModule:
     """Return a copy of a module with its Relax functions rewritten, and the kernels this adds."""
     result = module.clone()
     for name, function in module.functions_items():
@@ -114,16 +114,16 @@ def rewritten(module: tvm.IRModule, make_rewriter: MakeRewriter) -> tvm.IRModule
     return result
 
 
-def rewriting(name: str, make_rewriter: MakeRewriter) -> tvm.transform.Pass:
+def rewriter_pass(name: str, make_rewriter: MakeRewriter) -> tvm.transform.Pass:
     """Return a pass of this name that rewrites the Relax functions of a module."""
 
     def transform(module: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
-        return rewritten(module, make_rewriter)
+        return rewrite_module(module, make_rewriter)
 
     return tvm.transform.module_pass(transform, opt_level=0, name=name)
 
 
-def readers(function: relax.Function) -> Counter[relax.Var]:
+def count_readers(function: relax.Function) -> Counter[relax.Var]:
     """Return, for each variable, how many times the bindings of a function read it."""
     found: Counter[relax.Var] = Counter()
 
@@ -140,9 +140,9 @@ def readers(function: relax.Function) -> Counter[relax.Var]:
 def shape_of(expression: relax.Expr) -> list[Extent] | None:
     """Return the extents of a tensor; None if its shape is unknown."""
     shape = getattr(expression.ty, "shape", None)
-    return plain(shape.values) if isinstance(shape, relax.ShapeExpr) else None
+    return static_where_known(shape.values) if isinstance(shape, relax.ShapeExpr) else None
 
 
-def axes_of(call: Call) -> list[int] | None:
+def permute_dims_axes(call: Call) -> list[int] | None:
     """Return the axes of a permute_dims; None if it reverses all axes."""
     return None if call.attrs.axes is None else [int(axis) for axis in call.attrs.axes]

@@ -10,15 +10,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from farm.compiler.build import OBJECTS, RawChoices, object_files, plain_file
-from farm.compiler.codegen.link import linker
+from farm.compiler.build import OBJECTS, RawChoices, object_files, require_regular_file
+from farm.compiler.codegen.link import link_function
 from farm.errors import BuildError
 from farm.processes.workers import TaskContext
-from farm.store import RecordStore
-from farm.types import Batch, Candidate, Prepared, Profile, Proposals, Task, Variant
+from farm.store import TuningRecordStore
+from farm.types import Candidate, Prepared, Profile, ProposalRequest, Task, Variant, VariantBatch
 
 ARRAYS = "arrays.npz"
-Wanted = Sequence[tuple[str, Candidate | Proposals]]
+Wanted = Sequence[tuple[str, Candidate | ProposalRequest]]
 Finder = Callable[[TaskContext, Prepared, Profile, Mapping[str, RawChoices]], list[Task]]
 Generator = Callable[[TaskContext, Prepared, Profile, Wanted, Path], "BatchCode"]
 
@@ -44,7 +44,7 @@ def find_tasks(
     return batch_code.find_tasks(context, prepared, profile, records)
 
 
-def generate(
+def generate_batch_code(
     context: TaskContext, prepared: Prepared, profile: Profile, wanted: Wanted, folder: Path
 ) -> BatchCode:
     """Write the object files and the arrays of candidates into a folder."""
@@ -53,14 +53,16 @@ def generate(
     workspace = folder / OBJECTS
     workspace.mkdir()
     return BatchCode(
-        *batch_code.generate(context, prepared, profile, wanted, workspace, folder / ARRAYS)
+        *batch_code.generate_variants_code(
+            context, prepared, profile, wanted, workspace, folder / ARRAYS
+        )
     )
 
 
-def tasks(
+def tuning_tasks(
     prepared: Prepared,
     profile: Profile,
-    records: RecordStore,
+    records: TuningRecordStore,
     context: TaskContext | None = None,
     finder: Finder = find_tasks,
 ) -> tuple[str, list[Task]]:
@@ -71,9 +73,9 @@ def tasks(
     """
     every = {core: records.choices(core) for core in records.cores()}
     found = finder(context or TaskContext(Path()), prepared, profile, every)
-    from farm.compiler.tuning.batch_code import core_of
+    from farm.compiler.tuning.batch_code import cpu_model_key
 
-    return core_of(profile), found
+    return cpu_model_key(profile), found
 
 
 def build_batch(
@@ -82,24 +84,25 @@ def build_batch(
     profile: Profile,
     wanted: Wanted,
     folder: Path,
-    generator: Generator = generate,
-) -> Batch:
+    generator: Generator = generate_batch_code,
+) -> VariantBatch:
     """Build candidates of workloads into a new folder.
 
     Candidates that do not compile are reported in `failed`. Candidates whose arrays would exceed
-    the size limit of a batch are left out. `generator` replaces `generate`, for example to run it
-    in a sandbox; the files that it leaves are trusted for their content only. Raises BuildError.
+    the size limit of a batch are left out. `generator` replaces `generate_batch_code`, for example
+    to run it in a sandbox; the files that it leaves are trusted for their content only. Raises
+    BuildError.
     """
     made = folder / "made"
     made.mkdir(parents=True)
     code = generator(context, prepared, profile, wanted, made)
     what = f"{prepared.model}: the process that compiled its variants"
     _check(what, code, {workload for workload, _ in wanted})
-    batch = Batch(folder / "library.so", folder / ARRAYS, code.variants, code.failed)
-    linker(profile)(
+    batch = VariantBatch(folder / "library.so", folder / ARRAYS, code.variants, code.failed)
+    link_function(profile)(
         str(batch.library), [str(path) for path in object_files(what, made, code.objects)]
     )
-    plain_file(what, made / ARRAYS).rename(batch.arrays)
+    require_regular_file(what, made / ARRAYS).rename(batch.arrays)
     return batch
 
 

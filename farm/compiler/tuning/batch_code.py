@@ -21,27 +21,27 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from farm.compiler import pipeline
 from farm.compiler.build import RawChoices, read_weights
-from farm.compiler.codegen.executable import compiled
-from farm.compiler.codegen.kernel_libraries import export
-from farm.compiler.cpu.kernel_config import parsed
+from farm.compiler.codegen.executable import compile_executable
+from farm.compiler.codegen.kernel_libraries import export_shared_library
+from farm.compiler.cpu.kernel_config import parse_configs
 from farm.compiler.graph import fp16_weights
 from farm.compiler.lower import NOTHING, resolve_target
 from farm.compiler.target.cpu_model import cpu_model_of, target_key
 from farm.compiler.tuning import tasks as tuning_tasks
-from farm.compiler.tuning.tasks import General, Piece
+from farm.compiler.tuning.tasks import KernelTask, Piece
 from farm.processes.workers import TaskContext
 from farm.store import digest_of
-from farm.types import Candidate, Prepared, Profile, Progress, Proposals, Stage, Task, Variant
+from farm.types import Candidate, Prepared, Profile, Progress, ProposalRequest, Stage, Task, Variant
 
 Array = np.ndarray[Any, Any]
-Wanted = Sequence[tuple[str, Candidate | Proposals]]
+Wanted = Sequence[tuple[str, Candidate | ProposalRequest]]
 # Limit for the arrays of a batch; above it, a task gets its default and one candidate only
 _MOST_BYTES = 128 << 20
 # Lower bound of random inputs, so that roots, logarithms and quotients of them are finite
 _LEAST = 0.05
 
 
-def core_of(profile: Profile) -> str:
+def cpu_model_key(profile: Profile) -> str:
     """Return the key of a profile's CPU model."""
     return str(target_key(resolve_target(profile)))
 
@@ -56,11 +56,11 @@ def find_tasks(
     """
     context.note(Progress(Stage.COMPILING, "what there is to choose"))
     target, found = _pieces(prepared.directory, _Hashable(profile))
-    recorded = parsed(records.get(target_key(target), {}))
+    recorded = parse_configs(records.get(target_key(target), {}))
     return [_plain_task(piece.task(key, recorded)) for key, piece in found.items()]
 
 
-def generate(
+def generate_variants_code(
     _: TaskContext,
     prepared: Prepared,
     profile: Profile,
@@ -108,9 +108,9 @@ def generate(
             ]
             arrays.update(zip(names, (*inputs[key], *values), strict=True))
             variants.append(Variant(key, _plain(candidate), function, tuple(names)))
-        executable = compiled(merged, target)
+        executable = compile_executable(merged, target)
     objects: list[str] = []
-    export(
+    export_shared_library(
         executable,
         workspace / "library.so",
         lambda _, files, **__: objects.extend(Path(file).name for file in files),
@@ -138,7 +138,7 @@ def _plain(candidate: Candidate) -> Candidate:
 
 def _candidates(
     found: Mapping[str, Piece],
-    wanted: Sequence[tuple[str, Candidate | Proposals]],
+    wanted: Sequence[tuple[str, Candidate | ProposalRequest]],
     target: tvm.target.Target,
 ) -> Iterator[tuple[str, Candidate]]:
     """Yield the wanted candidates with their workloads.
@@ -149,7 +149,7 @@ def _candidates(
         piece = found[key]
         if isinstance(one, Candidate):
             yield key, one
-        elif isinstance(piece, General):
+        elif isinstance(piece, KernelTask):
             yield from (
                 (key, candidate) for candidate in piece.proposed(one, target, cpu_model_of(target))
             )
@@ -165,15 +165,15 @@ def _pieces(directory: Path, profile: _Hashable) -> tuple[tvm.target.Target, dic
     target = resolve_target(profile.profile)
     core = cpu_model_of(target)
     with target:
-        bound = pipeline.bind(
+        bound = pipeline.bind_weights(
             tvm.ir.load_json((directory / "module.json").read_text()), read_weights(directory)
         )
         halved = fp16_weights.has_fp16_weights(bound)
         known = pipeline.bind_batch_to_one(bound)
-        simple = pipeline.simplified(known)
-        found: dict[str, Piece] = {**tuning_tasks.operators(simple, core, halved)}
+        simple = pipeline.simplify_operators(known)
+        found: dict[str, Piece] = {**tuning_tasks.operator_tasks(simple, core, halved)}
         if known is bound:
-            found |= tuning_tasks.kernels(simple, core, halved)
+            found |= tuning_tasks.kernel_tasks(simple, core, halved)
     return target, found
 
 
@@ -224,6 +224,6 @@ def _drawn(generator: np.random.Generator, wanted: relax.TensorType, piece: Piec
         return generator.integers(limits.min, limits.max, shape, dtype, endpoint=True)
     if dtype.kind == "b":
         return generator.integers(0, 1, shape, endpoint=True).astype(dtype)
-    if isinstance(piece, General):
+    if isinstance(piece, KernelTask):
         return generator.uniform(_LEAST, 1, shape).astype(dtype)
     return generator.standard_normal(shape).astype(dtype)

@@ -39,7 +39,7 @@ _NOISE = 0.1  # noise variance of the logarithm of a time
 _ATTEMPTS = 5  # attempts per candidate: many traces do not apply or are already known
 
 
-class Space:
+class SearchSpace:
     """The search space of MetaSchedule's rules for a kernel and a CPU model."""
 
     def __init__(
@@ -84,7 +84,7 @@ class Space:
         if not enough or len(pool) <= count:
             return list(pool)[:count]
         known = np.stack([self._features(steps) for steps, _ in tried])
-        expected = predicted(
+        expected = predict_scores(
             known,
             np.log([ratio for _, ratio in tried]),
             np.stack([self._features(*one) for one in pool.items()]),
@@ -152,7 +152,7 @@ class Space:
         return self._random.randrange(1, 1 << 31)
 
 
-def predicted(known: Array, values: Array, wanted: Array) -> Array:
+def predict_scores(known: Array, values: Array, wanted: Array) -> Array:
     """Return predictions for the rows of `wanted`, from the values of the rows of `known`.
 
     The arguments are features [n, features], values [n] and features [m, features]; the result has

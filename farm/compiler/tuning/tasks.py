@@ -28,8 +28,8 @@ from farm.compiler.cpu.kernel_config import (
 from farm.compiler.ir.blocks import with_narrow_indices
 from farm.compiler.ir.relax_rewriter import op_name
 from farm.compiler.target.cpu_model import CpuModel
-from farm.compiler.tuning.metaschedule_search import Space
-from farm.types import Candidate, Proposals, Task
+from farm.compiler.tuning.metaschedule_search import SearchSpace
+from farm.types import Candidate, ProposalRequest, Task
 
 Array = np.ndarray[Any, Any]
 _HEAVY = {"relax.nn.conv2d", "relax.nn.conv2d_transpose", "relax.nn.max_pool2d", "relax.matmul"}
@@ -56,7 +56,7 @@ Built = tuple[tvm.IRModule, list[Array]]
 
 
 @dataclass(slots=True)
-class Operator:
+class OperatorTask:
     """A tuning task: an operator with the operators fused to it, as a module of its own.
 
     `decision` has the candidates and the default, which has the fewest predicted cycles.
@@ -97,14 +97,14 @@ class Operator:
         selector = ConfigSelector(
             core, {key: KernelConfig.from_json(candidate.choice)}, self.fp16_weights
         )
-        scheduled, _ = schedule.schedule(
-            pipeline.loop_nests(self.module, selector), schedule.scheduler_for(selector)
+        scheduled, _ = schedule.schedule_module(
+            pipeline.to_loop_nests(self.module, selector), schedule.kernel_scheduler(selector)
         )
-        return pipeline.lifted(scheduled)
+        return pipeline.lift_constants(scheduled)
 
 
 @dataclass(slots=True)
-class General:
+class KernelTask:
     """A tuning task: a kernel that the general rule schedules, as a module that calls it once.
 
     `space` is MetaSchedule's search space for it, made when it is first needed.
@@ -113,7 +113,7 @@ class General:
     module: tvm.IRModule
     kernel: tirx.PrimFunc
     calls: int
-    space: Space | None = None
+    space: SearchSpace | None = None
 
     def task(self, key: str, records: Records) -> Task:
         """Return the task for the search.
@@ -130,20 +130,20 @@ class General:
         Raises ValueError if the candidate's trace does not apply.
         """
         records = {} if candidate == _GENERAL else {key: ScheduleTrace.from_json(candidate.choice)}
-        scheduled, (kernel,) = schedule.schedule(
-            self.module.clone(), schedule.scheduler_for(ConfigSelector(core, records))
+        scheduled, (kernel,) = schedule.schedule_module(
+            self.module.clone(), schedule.kernel_scheduler(ConfigSelector(core, records))
         )
         if records and not kernel.recorded:
             raise ValueError(kernel.note)
-        return pipeline.lifted(scheduled)
+        return pipeline.lift_constants(scheduled)
 
     def proposed(
-        self, asked: Proposals, target: tvm.target.Target, core: CpuModel
+        self, asked: ProposalRequest, target: tvm.target.Target, core: CpuModel
     ) -> list[Candidate]:
         """Return candidates that MetaSchedule proposes."""
         if self.space is None:
-            self.space = Space(
-                metaschedule_traces.number_blocks(with_narrow_indices(self.kernel)),
+            self.space = SearchSpace(
+                metaschedule_traces.name_blocks_by_number(with_narrow_indices(self.kernel)),
                 target,
                 core,
                 asked.seed,
@@ -158,31 +158,33 @@ class General:
         ]
 
 
-Piece = Operator | General
+Piece = OperatorTask | KernelTask
 
 
 def _candidate(steps: ScheduleTrace) -> Candidate:
     return Candidate(steps.to_json(), str(steps), 0.0)
 
 
-def operators(module: tvm.IRModule, core: CpuModel, fp16_weights: bool) -> dict[str, Operator]:
+def operator_tasks(
+    module: tvm.IRModule, core: CpuModel, fp16_weights: bool
+) -> dict[str, OperatorTask]:
     """Return the operators of a simplified module with several candidates, by workload key."""
-    found: dict[str, Operator] = {}
+    found: dict[str, OperatorTask] = {}
     for cut in _cut(module["main"]):
         selector = ConfigSelector(core, fp16_weights=fp16_weights)
-        pipeline.loop_nests(cut, selector)
+        pipeline.to_loop_nests(cut, selector)
         for key, decision in selector.decisions.items():
-            found.setdefault(key, Operator(cut, decision, fp16_weights)).calls += 1
+            found.setdefault(key, OperatorTask(cut, decision, fp16_weights)).calls += 1
     return {key: piece for key, piece in found.items() if len(piece.decision.candidates) > 1}
 
 
-def kernels(module: tvm.IRModule, core: CpuModel, fp16_weights: bool) -> dict[str, General]:
+def kernel_tasks(module: tvm.IRModule, core: CpuModel, fp16_weights: bool) -> dict[str, KernelTask]:
     """Return the kernels of a simplified module without a rule of their own, by workload key.
 
     The general rule schedules them.
     """
     selector = ConfigSelector(core, fp16_weights=fp16_weights)
-    module = pipeline.loop_nests(module, selector)
+    module = pipeline.to_loop_nests(module, selector)
     called = [
         binding
         for block in module["main"].body.blocks
@@ -190,14 +192,14 @@ def kernels(module: tvm.IRModule, core: CpuModel, fp16_weights: bool) -> dict[st
         if _name(binding) == "relax.call_tir"
     ]
     calls = Counter(binding.value.args[0] for binding in called)
-    found: dict[str, General] = {}
+    found: dict[str, KernelTask] = {}
     for binding in {binding.value.args[0]: binding for binding in called}.values():
         variable = binding.value.args[0]
         selector.searched.clear()
-        schedule.scheduler_for(selector)(variable.name_hint, module[variable])
+        schedule.kernel_scheduler(selector)(variable.name_hint, module[variable])
         for key in selector.searched:
             piece = found.setdefault(
-                key, General(_calling(binding, module[variable]), module[variable], 0)
+                key, KernelTask(_calling(binding, module[variable]), module[variable], 0)
             )
             piece.calls += calls[variable]
     return found

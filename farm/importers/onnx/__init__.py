@@ -6,15 +6,15 @@
     external_data   weights outside of the file
     input_shapes    the shape of each input: from the file, from the user, or an open batch
     constant_inputs inputs whose values the user states become constants
-    selections      an If between two computed values becomes a selection
-    inferred_types  the types of a graph's values
-    simplify        fold known shapes and constants, inline functions, resolve branches
-    unroll          the copies of the body of a Loop or Scan
-    qlinear_to_qdq  rewrite QLinear operators to DequantizeLinear, operator, QuantizeLinear
-    support         operators and attributes that TVM's importer converts incorrectly
-    operators       operators that TVM's importer has no converter for
-    summary         a file's content, without importing it
-    converters      converters of single operators
+    if_to_selection  an If between two computed values becomes a selection
+    inferred_types   the types of a graph's values
+    simplify         fold known shapes and constants, inline functions, resolve branches
+    unroll           the copies of the body of a Loop or Scan
+    qlinear_to_qdq   rewrite QLinear operators to DequantizeLinear, operator, QuantizeLinear
+    unsupported      operators and attributes that TVM's importer converts incorrectly
+    operators        operators that TVM's importer has no converter for
+    summary          a file's content, without importing it
+    converters       converters of single operators
 
-Call `load.load(model)` to import a file.
+Call `load.load_fleet(model)` to import a file.
 """

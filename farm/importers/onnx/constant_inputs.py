@@ -23,7 +23,9 @@ _KINDS = {
 _FIX = "correct --value, or `values` in devices.toml"
 
 
-def constants(graph: onnx.GraphProto, values: Mapping[str, Value], what: str) -> dict[str, Array]:
+def stated_constants(
+    graph: onnx.GraphProto, values: Mapping[str, Value], what: str
+) -> dict[str, Array]:
     """Return the stated values by input name, in the shapes and element types of the inputs.
 
     Raises ModelError for a name that is no input, for a value of another type or shape, and if no
@@ -46,7 +48,7 @@ def constants(graph: onnx.GraphProto, values: Mapping[str, Value], what: str) ->
     return {name: _array(inputs[name], value, what) for name, value in values.items()}
 
 
-def with_constants(model: onnx.ModelProto, known: Mapping[str, Array]) -> onnx.ModelProto:
+def freeze_inputs(model: onnx.ModelProto, known: Mapping[str, Array]) -> onnx.ModelProto:
     """Return a copy of the model in which these inputs are initializers."""
     if not known:
         return model

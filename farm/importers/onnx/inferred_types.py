@@ -17,7 +17,7 @@ _KINDS = (
 )
 
 
-def inferred(model: onnx.ModelProto, *, data_prop: bool = False) -> onnx.GraphProto:
+def infer_types(model: onnx.ModelProto, *, data_prop: bool = False) -> onnx.GraphProto:
     """Return the graph with the types that ONNX infers, and without the numbers of large weights.
 
     `data_prop` propagates the values of small tensors. Raises what ONNX's inference raises.

@@ -8,12 +8,12 @@ import numpy as np
 import onnx
 import onnx.inliner
 
-from farm.importers.onnx.runtime import session
+from farm.importers.onnx.runtime import create_session
 
 _AT_ONCE = 32  # tensors that are computed in one run, which bounds the memory
 
 
-def onnx_layers(
+def onnx_layer_outputs(
     model: onnx.ModelProto, inputs: Mapping[str, np.ndarray]
 ) -> Iterator[tuple[str, str, np.ndarray]]:
     """Yield the name, operator and first output of each node, in order, without subgraphs.
@@ -25,7 +25,7 @@ def onnx_layers(
     nodes = {node.output[0]: node for node in model.graph.node if node.output and node.output[0]}
     there = {value.name for value in model.graph.output}
     model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in nodes if name not in there)
-    running = session(model.SerializeToString())
+    running = create_session(model.SerializeToString())
     names = list(nodes)
     for start in range(0, len(names), _AT_ONCE):
         some = names[start : start + _AT_ONCE]

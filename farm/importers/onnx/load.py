@@ -16,17 +16,27 @@ import onnxruntime
 
 from farm.errors import ModelError
 from farm.importers import custom_kernels, layer_names
-from farm.importers.imported_model import Imported, Reference, example_inputs, with_fixed_shapes
+from farm.importers.imported_model import (
+    ImportedModel,
+    Reference,
+    example_inputs,
+    with_fixed_shapes,
+)
 from farm.importers.model_file import check_file, refuse_dtypes
-from farm.importers.onnx.constant_inputs import constants, with_constants
-from farm.importers.onnx.converters import installed
+from farm.importers.onnx.constant_inputs import freeze_inputs, stated_constants
+from farm.importers.onnx.converters import install_converters
 from farm.importers.onnx.input_shapes import input_specs, user_inputs
-from farm.importers.onnx.layer_outputs import onnx_layers
+from farm.importers.onnx.layer_outputs import onnx_layer_outputs
 from farm.importers.onnx.operators import check_operators, has_converter
 from farm.importers.onnx.qlinear_to_qdq import qlinear_to_qdq
-from farm.importers.onnx.runtime import session
-from farm.importers.onnx.simplify import folded
-from farm.importers.relax_module import detach_weights, one_line, output_specs, suppress_output
+from farm.importers.onnx.runtime import create_session
+from farm.importers.onnx.simplify import simplify_graph
+from farm.importers.relax_module import (
+    detach_weights,
+    one_line_error,
+    output_specs,
+    suppress_output,
+)
 from farm.importers.size_limits import check_size
 from farm.types import Model, TensorSpec
 
@@ -34,7 +44,7 @@ from farm.types import Model, TensorSpec
 _SIGNATURE = re.compile(r"/onnxruntime_src/\S+ [^()]*\([^()]*\) ")
 
 
-def load(source: Model) -> Imported:
+def load(source: Model) -> ImportedModel:
     """Import the ONNX file `source.source`, with `source.shapes` for its open axes.
 
     Inputs in `source.values` are constants.
@@ -42,18 +52,18 @@ def load(source: Model) -> Imported:
     An open batch may stay open. Raises ModelError for a file that is missing, damaged or invalid,
     for operators that TVM or ONNX Runtime does not support, and for open shapes.
     """
-    return load_with(source, _session)
+    return load_with_session(source, _session)
 
 
-def load_with(source: Model, session_of: Callable[[Path], Any]) -> Imported:
+def load_with_session(source: Model, session_of: Callable[[Path], Any]) -> ImportedModel:
     """Import an ONNX file like `load`, with the function that makes the reference's session.
 
     A caller that replaces the reference needs no session.
     """
     path = Path(source.source)
     what = path.name
-    written, model, inputs = opened(source)
-    known = constants(written.graph, source.values, what)
+    written, model, inputs = open_and_simplify(source)
+    known = stated_constants(written.graph, source.values, what)
     outputs = [value.name for value in model.graph.output]
     try:
         check_operators(model, what)
@@ -64,10 +74,10 @@ def load_with(source: Model, session_of: Callable[[Path], Any]) -> Imported:
         if not any(spec.open for spec in inputs):
             raise
         return replace(
-            load_with(with_fixed_shapes(source, inputs), session_of),
+            load_with_session(with_fixed_shapes(source, inputs), session_of),
             fixed=f"{error.what}: {error.why}",
         )
-    return Imported(
+    return ImportedModel(
         module=module,
         weights=weights,
         inputs=inputs,
@@ -75,11 +85,13 @@ def load_with(source: Model, session_of: Callable[[Path], Any]) -> Imported:
         engine=f"onnxruntime {onnxruntime.__version__}",
         example=example_inputs(inputs),
         reference=_reference(session, outputs, known, what),
-        layers=lambda values: onnx_layers(onnx.load(path), {**values, **known}),
+        layers=lambda values: onnx_layer_outputs(onnx.load(path), {**values, **known}),
     )
 
 
-def opened(source: Model) -> tuple[onnx.ModelProto, onnx.ModelProto, tuple[TensorSpec, ...]]:
+def open_and_simplify(
+    source: Model,
+) -> tuple[onnx.ModelProto, onnx.ModelProto, tuple[TensorSpec, ...]]:
     """Return the model as in the file, the simplified model for TVM, and the inputs.
 
     Raises ModelError for a file that is not an ONNX model, and for open shapes.
@@ -89,7 +101,7 @@ def opened(source: Model) -> tuple[onnx.ModelProto, onnx.ModelProto, tuple[Tenso
     model = _read(path)
     if model.functions:
         model = onnx.inliner.inline_local_functions(model)
-    fed = with_constants(model, constants(model.graph, source.values, path.name))
+    fed = freeze_inputs(model, stated_constants(model.graph, source.values, path.name))
     inputs = input_specs(fed.graph, source.shapes, path.name)
     for value in model.graph.output:
         if (kind := value.type.WhichOneof("value")) not in ("tensor_type", None):
@@ -99,7 +111,7 @@ def opened(source: Model) -> tuple[onnx.ModelProto, onnx.ModelProto, tuple[Tenso
                 "farm reads tensors only",
                 "export the model with its tensors as outputs of their own",
             )
-    return model, folded(qlinear_to_qdq(fed), inputs, has_converter), inputs
+    return model, simplify_graph(qlinear_to_qdq(fed), inputs, has_converter), inputs
 
 
 def _read(path: Path) -> onnx.ModelProto:
@@ -111,7 +123,7 @@ def _read(path: Path) -> onnx.ModelProto:
     except Exception as exc:  # protobuf's DecodeError, whose import path depends on the version
         raise ModelError(
             f"{path} is not a whole ONNX file",
-            f"{one_line(exc)}; it has {path.stat().st_size} bytes",
+            f"{one_line_error(exc)}; it has {path.stat().st_size} bytes",
             again,
         ) from exc
     if not model.graph.node and not model.graph.output:
@@ -127,7 +139,7 @@ def _read(path: Path) -> onnx.ModelProto:
     except Exception as exc:
         fix = "put the file with the weights beside the model, as the exporter wrote it"
         raise ModelError(
-            f"{path.name}: its external weights cannot be read", one_line(exc), fix
+            f"{path.name}: its external weights cannot be read", one_line_error(exc), fix
         ) from exc
     try:
         onnx.checker.check_model(str(path))
@@ -154,7 +166,7 @@ def _tolerate_or_raise(path: Path, error: Exception) -> None:
         return
     raise ModelError(
         f"{path.name} is not a valid ONNX model",
-        one_line(error),
+        one_line_error(error),
         "export it again; onnx.checker.check_model says the same",
     ) from error
 
@@ -162,12 +174,12 @@ def _tolerate_or_raise(path: Path, error: Exception) -> None:
 def _session(path: Path) -> Any:
     """Return the session of the reference; raise ModelError if ONNX Runtime refuses the model."""
     try:
-        return session(path)
+        return create_session(path)
     except Exception as exc:
         fix = "export the model for a lower opset_version, or update: pip install -U onnxruntime"
         raise ModelError(
             f"{path.name}: ONNX Runtime, which is the reference, refuses the model",
-            _SIGNATURE.sub("", one_line(exc)),
+            _SIGNATURE.sub("", one_line_error(exc)),
             fix,
         ) from exc
 
@@ -176,16 +188,18 @@ def _to_relax(model: onnx.ModelProto, inputs: Sequence[TensorSpec], what: str) -
     """Return the Relax module of a model; raise ModelError if TVM cannot import it."""
     from tvm.relax.frontend.onnx import from_onnx
 
-    from farm.importers.onnx.selections import as_dataflow
+    from farm.importers.onnx.if_to_selection import replace_ifs_by_selections
 
     fed = user_inputs(model.graph)
     del model.graph.input[:]
     model.graph.input.extend(fed)
     shapes = {spec.name: list(spec.shape) for spec in inputs if not spec.open}
     try:
-        with suppress_output(), installed(), layer_names.of_onnx() as names:
-            return custom_kernels.compiled(
-                as_dataflow(layer_names.named(from_onnx(model, shape_dict=shapes), names))
+        with suppress_output(), install_converters(), layer_names.record_onnx_names() as names:
+            return custom_kernels.use_custom_kernels(
+                replace_ifs_by_selections(
+                    layer_names.rename_variables(from_onnx(model, shape_dict=shapes), names)
+                )
             )
     except Exception as exc:
         node = _failing_node(exc)
@@ -196,7 +210,7 @@ def _to_relax(model: onnx.ModelProto, inputs: Sequence[TensorSpec], what: str) -
         )
         raise ModelError(
             f"{what}: TVM cannot import {where}",
-            one_line(exc),
+            one_line_error(exc),
             (
                 "export the model with another opset_version, with fixed shapes, or without this "
                 "operator"
@@ -222,7 +236,7 @@ def _reference(
             fix = "check the shapes and values of the inputs"
             raise ModelError(
                 f"{what}: ONNX Runtime, which is the reference, cannot run the model",
-                one_line(exc),
+                one_line_error(exc),
                 fix,
             ) from exc
 

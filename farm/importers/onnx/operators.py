@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import onnx
 
 from farm.errors import ModelError
-from farm.importers.onnx.support import facts, refusal
+from farm.importers.onnx.unsupported import graph_facts, unsupported_reason
 from farm.importers.summary import Problem
 
 _DEFAULT_DOMAINS = ("", "ai.onnx")
@@ -32,12 +32,12 @@ _FIX = (
 )
 
 
-def problems(model: onnx.ModelProto) -> list[Problem]:
+def import_problems(model: onnx.ModelProto) -> list[Problem]:
     """Return everything that the import would refuse, sorted by operator."""
-    known, found = facts(model), defaultdict[tuple[str, str], list[str]](list)
-    for node in nodes(model.graph):
+    known, found = graph_facts(model), defaultdict[tuple[str, str], list[str]](list)
+    for node in all_nodes(model.graph):
         operator = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
-        what = refusal(node, known)
+        what = unsupported_reason(node, known)
         if what or not has_converter(node):
             found[operator, what].append(node.name or f"-> {node.output[0]}")
     return [
@@ -51,7 +51,7 @@ def check_operators(model: onnx.ModelProto, what: str) -> None:
 
     The error names each of them, how often it occurs, and some of its nodes.
     """
-    found = problems(model)
+    found = import_problems(model)
     if lacking := [problem for problem in found if not problem.what]:
         names = [problem.operator for problem in lacking]
         raise ModelError(
@@ -73,24 +73,24 @@ def check_operators(model: onnx.ModelProto, what: str) -> None:
         )
 
 
-def nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+def all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
     """Yield all nodes of a graph, including those of subgraphs."""
     for node in graph.node:
         yield node
         for attribute in node.attribute:
             for subgraph in (attribute.g, *attribute.graphs):
-                yield from nodes(subgraph)
+                yield from all_nodes(subgraph)
 
 
 def has_converter(node: onnx.NodeProto) -> bool:
     """Return whether TVM's importer or farm has a converter for a node's operator."""
-    from farm.importers.onnx.converters import converters
+    from farm.importers.onnx.converters import converter_table
 
     if node.domain == "com.microsoft":
         return node.op_type in _MICROSOFT
     if node.domain not in _DEFAULT_DOMAINS or node.op_type in _MICROSOFT_ONLY:
         return False
-    return node.op_type in _BUILT_IN or node.op_type in converters()
+    return node.op_type in _BUILT_IN or node.op_type in converter_table()
 
 
 def _listed(problem: Problem) -> str:

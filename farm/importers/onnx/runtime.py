@@ -19,7 +19,7 @@ _EXACT_INT8 = ("session.x64quantprecision", "1")
 _WRONG_OPTIMIZERS = ["Pad_Fusion"]
 
 
-def session(model: Path | bytes, threads: int = 1, *, exact: bool = True) -> Any:
+def create_session(model: Path | bytes, threads: int = 1, *, exact: bool = True) -> Any:
     """Return a session of a model, given as a file or its content, with `threads` threads.
 
     If `exact`, integers are multiplied without saturation, and optimizers that change results are

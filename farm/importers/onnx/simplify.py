@@ -17,8 +17,8 @@ from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from farm.importers.onnx import unroll
-from farm.importers.onnx.inferred_types import inferred
-from farm.importers.onnx.unroll import MOST_NODES, Stack, constant, copied
+from farm.importers.onnx.inferred_types import infer_types
+from farm.importers.onnx.unroll import MOST_NODES, StackedResults, constant_tensor, copy_body
 from farm.types import TensorSpec
 
 BATCH = "batch"  # the symbol of an open batch
@@ -40,7 +40,7 @@ _FIRST_OUTPUT_ONLY = ("LayerNormalization",)
 Array = np.ndarray[Any, Any]
 
 
-def folded(
+def simplify_graph(
     model: onnx.ModelProto,
     inputs: Sequence[TensorSpec],
     has_converter: Callable[[onnx.NodeProto], bool],
@@ -227,7 +227,7 @@ class _Folder:
         return self._unrolled_scan(node, prefix) if self._opsets.get("", 1) >= 9 else None
 
     def _unrolled_loop(self, node: onnx.NodeProto, prefix: str) -> list[onnx.NodeProto] | None:
-        body = unroll.attribute(node, "body")
+        body = unroll.node_attribute(node, "body")
         limit, going = (
             (self._number(name) if name else default)
             for name, default in zip((*node.input, "", "")[:2], (MOST_NODES, 1), strict=True)
@@ -242,7 +242,7 @@ class _Folder:
                 return None
             fixed = f"{prefix}{run}/number", f"{prefix}{run}/going"
             for name, value in zip(fixed, (np.int64(run), np.bool_(True)), strict=True):
-                self._add(constant(value, name))
+                self._add(constant_tensor(value, name))
             results = self._copy(kept, body, [*fixed, *states], f"{prefix}{run}/")
             going = self._number(results[0])
             if going is None:
@@ -256,15 +256,18 @@ class _Folder:
         return self._ends(node, prefix, kept, states, collected, [0] * len(collected))
 
     def _unrolled_scan(self, node: onnx.NodeProto, prefix: str) -> list[onnx.NodeProto] | None:
-        body, count = unroll.attribute(node, "body"), unroll.attribute(node, "num_scan_inputs")
+        body, count = (
+            unroll.node_attribute(node, "body"),
+            unroll.node_attribute(node, "num_scan_inputs"),
+        )
         states, scanned = list(node.input[:-count]), list(node.input[-count:])
         outputs = len(node.output) - len(states)
         axes, reversed_in = (
-            unroll.attribute(node, name, [0] * count)
+            unroll.node_attribute(node, name, [0] * count)
             for name in ("scan_input_axes", "scan_input_directions")
         )
         axes_out, reversed_out = (
-            unroll.attribute(node, name, [0] * outputs)
+            unroll.node_attribute(node, name, [0] * outputs)
             for name in ("scan_output_axes", "scan_output_directions")
         )
         extents = _extents(self._types.get(scanned[0]))
@@ -278,7 +281,7 @@ class _Folder:
             for at, (name, axis, back) in enumerate(zip(scanned, axes, reversed_in, strict=True)):
                 part = f"{prefix}{run}/scanned{at}"
                 place = runs - 1 - run if back else run
-                self._add(constant(np.int64(place), f"{part}/place"))
+                self._add(constant_tensor(np.int64(place), f"{part}/place"))
                 gather = onnx.helper.make_node("Gather", [name, f"{part}/place"], [part], axis=axis)
                 kept.extend(self._nodes([gather], set()))
                 taken.append(part)
@@ -295,7 +298,7 @@ class _Folder:
         self, kept: list[onnx.NodeProto], body: onnx.GraphProto, inputs: list[str], prefix: str
     ) -> list[str]:
         """Add the nodes of a copy of a body to `kept`, and return the names of its results."""
-        copy = copied(body, inputs, prefix)
+        copy = copy_body(body, inputs, prefix)
         for tensor in copy.initializers:
             self._add(tensor)
         kept.extend(self._nodes(copy.nodes, set()))
@@ -311,7 +314,7 @@ class _Folder:
         axes: Sequence[int],
     ) -> list[onnx.NodeProto]:
         """Return the nodes of a loop with those that give its results their names."""
-        stack = Stack(prefix, self._opsets.get("", 1))
+        stack = StackedResults(prefix, self._opsets.get("", 1))
         ends = [
             onnx.helper.make_node("Identity", [state], [name])
             for state, name in zip(states, node.output, strict=False)
@@ -443,7 +446,7 @@ class _Folder:
 def _inferred(model: onnx.ModelProto) -> dict[str, onnx.TypeProto]:
     """Return the known types by tensor name."""
     try:
-        graph = inferred(model, data_prop=True)
+        graph = infer_types(model, data_prop=True)
     except Exception:  # ONNX's inference can raise on models that TVM imports
         graph = model.graph
     known = {

@@ -13,32 +13,33 @@ from pathlib import Path
 
 import onnx
 
-from farm.importers.onnx.constant_inputs import constants, with_constants
+from farm.importers.onnx.constant_inputs import freeze_inputs, stated_constants
 from farm.importers.onnx.input_shapes import axes_in_words, output_axes
-from farm.importers.onnx.load import opened
-from farm.importers.onnx.operators import has_converter, nodes, problems
-from farm.importers.onnx.simplify import folded
-from farm.importers.summary import Outline
-from farm.types import Model, TensorSpec, shape_in_words
+from farm.importers.onnx.load import open_and_simplify
+from farm.importers.onnx.operators import all_nodes, has_converter, import_problems
+from farm.importers.onnx.simplify import simplify_graph
+from farm.importers.summary import ModelSummary
+from farm.types import Model, TensorSpec, describe_shape
 
 _NO_WEIGHTS = (onnx.TensorProto.INT64, onnx.TensorProto.BOOL, onnx.TensorProto.STRING)
 
 
-def outline(source: Model) -> Outline:
+def summarize(source: Model) -> ModelSummary:
     """Return the outline of a file; raise ModelError if it is unreadable or leaves shapes open."""
-    as_written, model, inputs = opened(source)
+    as_written, model, inputs = open_and_simplify(source)
     graph = _remaining(source, as_written, inputs) if source.values else as_written.graph
     weights = list(_weights(graph))
     operators = Counter(
-        f"{node.domain}::{node.op_type}" if node.domain else node.op_type for node in nodes(graph)
+        f"{node.domain}::{node.op_type}" if node.domain else node.op_type
+        for node in all_nodes(graph)
     )
-    return Outline(
-        inputs=tuple(f"{spec.name} {spec.dtype} {shape_in_words(spec)}" for spec in inputs),
+    return ModelSummary(
+        inputs=tuple(f"{spec.name} {spec.dtype} {describe_shape(spec)}" for spec in inputs),
         outputs=tuple(_shown(value) for value in as_written.graph.output),
         parameters=sum(prod(tensor.dims) for tensor in weights),
         parameter_bytes=sum(_nbytes(tensor) for tensor in weights),
         operators=dict(operators.most_common()),
-        problems=tuple(problems(model)),
+        problems=tuple(import_problems(model)),
         source=Path(source.source).name,
     )
 
@@ -50,9 +51,9 @@ def _remaining(
 
     Branches that are not taken are gone, and so are the weights that no node reads any more.
     """
-    known = constants(as_written.graph, source.values, Path(source.source).name)
-    graph = folded(with_constants(as_written, known), inputs, has_converter).graph
-    read = {name for node in nodes(graph) for name in node.input}
+    known = stated_constants(as_written.graph, source.values, Path(source.source).name)
+    graph = simplify_graph(freeze_inputs(as_written, known), inputs, has_converter).graph
+    read = {name for node in all_nodes(graph) for name in node.input}
     kept = [tensor for tensor in graph.initializer if tensor.name in read]
     computing = [node for node in graph.node if node.op_type != "Identity"]  # folding adds some
     return onnx.GraphProto(node=computing, initializer=kept)
@@ -64,7 +65,7 @@ def _weights(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
     int64 and boolean tensors of Constant nodes are shapes, axes and masks.
     """
     yield from graph.initializer
-    for node in nodes(graph):
+    for node in all_nodes(graph):
         for attribute in node.attribute:
             for subgraph in (attribute.g, *attribute.graphs):
                 yield from subgraph.initializer

@@ -16,7 +16,7 @@ _AXES_AS_INPUT = 13  # the first opset whose Unsqueeze takes its axes as an inpu
 
 
 @dataclass(frozen=True)
-class Copy:
+class BodyCopy:
     """A copy of a body: its nodes and initializers, and the names of its results."""
 
     nodes: list[onnx.NodeProto]
@@ -24,13 +24,13 @@ class Copy:
     results: list[str]
 
 
-def attribute(node: onnx.NodeProto, name: str, default: Any = None) -> Any:
+def node_attribute(node: onnx.NodeProto, name: str, default: Any = None) -> Any:
     """Return the value of a node's attribute, or the default."""
     found = [one for one in node.attribute if one.name == name]
     return helper.get_attribute_value(found[0]) if found else default
 
 
-def copied(body: onnx.GraphProto, inputs: Sequence[str], prefix: str) -> Copy:
+def copy_body(body: onnx.GraphProto, inputs: Sequence[str], prefix: str) -> BodyCopy:
     """Return a copy of a body that reads these inputs; other names in it begin with `prefix`.
 
     So do the names in its own branches and loops, which may become part of the graph later.
@@ -40,7 +40,7 @@ def copied(body: onnx.GraphProto, inputs: Sequence[str], prefix: str) -> Copy:
     copy = onnx.GraphProto()
     copy.CopyFrom(body)
     _rename(copy, names)
-    return Copy(list(copy.node), list(copy.initializer), [value.name for value in copy.output])
+    return BodyCopy(list(copy.node), list(copy.initializer), [value.name for value in copy.output])
 
 
 def _defined(graph: onnx.GraphProto) -> list[str]:
@@ -70,12 +70,12 @@ def _rename(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
             _rename(inner, names)
 
 
-def constant(value: Any, name: str) -> onnx.TensorProto:
+def constant_tensor(value: Any, name: str) -> onnx.TensorProto:
     """Return a tensor with a name."""
     return numpy_helper.from_array(np.asarray(value), name)
 
 
-class Stack:
+class StackedResults:
     """Nodes that stack the results of a body's copies along a new axis, and their constants."""
 
     def __init__(self, prefix: str, opset: int) -> None:
@@ -89,7 +89,9 @@ class Stack:
         for part in parts:
             name = f"{self._prefix}part{next(self._count)}"
             if self._opset >= _AXES_AS_INPUT:
-                self.initializers.append(constant(np.array([axis], np.int64), f"{name}/axes"))
+                self.initializers.append(
+                    constant_tensor(np.array([axis], np.int64), f"{name}/axes")
+                )
                 node = helper.make_node("Unsqueeze", [part, f"{name}/axes"], [name])
             else:
                 node = helper.make_node("Unsqueeze", [part], [name], axes=[axis])

@@ -16,9 +16,9 @@ from tvm import relax
 from tvm.relax.frontend.tflite.tflite_frontend import OperatorConverter, TensorWrapper
 
 from farm.importers.layer_names import Names
-from farm.importers.relax_module import one_line
+from farm.importers.relax_module import one_line_error
 from farm.importers.summary import Problem
-from farm.importers.tflite.model import OF_CHANCE, TO_ONNX, Array, Opened, Operator
+from farm.importers.tflite.model import OF_CHANCE, TO_ONNX, Array, Operator, TfliteFile
 
 # These move, select or compare bytes. The result is the same as for the numbers that the bytes
 # stand for, if all tensors have one scale.
@@ -43,14 +43,14 @@ _FIX = f"convert the model without them, or convert it to ONNX: {TO_ONNX}"
 
 
 @dataclass
-class Conversion:
+class FileConversion:
     """The conversion of one file, from which `from_tflite` makes its converter.
 
     It records in `names` the layer of each Relax variable, and in `at` the operator that is being
     converted.
     """
 
-    opened: Opened
+    opened: TfliteFile
     names: Names = field(default_factory=dict)
     at: Operator | None = None
 
@@ -59,9 +59,9 @@ class Conversion:
         return _Converter(self, model, subgraph, table, builder)
 
 
-def problems(opened: Opened) -> list[Problem]:
+def import_problems(opened: TfliteFile) -> list[Problem]:
     """Return everything that the import would refuse, sorted by operator."""
-    known = Conversion(opened)(opened.model, opened.graph, None, None)
+    known = FileConversion(opened)(opened.model, opened.graph, None, None)
     found = defaultdict[tuple[str, str], list[str]](list)
     for operator in opened.operators:
         if operator.name not in known.convert_map or operator.name in _REFUSED:
@@ -78,18 +78,18 @@ def _refusal(known: _Converter, operator: Operator) -> str:
     try:
         return known.refusal(operator)
     except Exception as exc:  # exceptions of TVM's reader of scales
-        return one_line(exc)
+        return one_line_error(exc)
 
 
 class _Converter(OperatorConverter):  # type: ignore[misc]
     """TVM's converter with farm's corrections.
 
-    TVM would make converters of inner graphs by another signature; `problems` reports all operators
-    with such graphs.
+    TVM would make converters of inner graphs by another signature; `import_problems` reports all
+    operators with such graphs.
     """
 
     def __init__(
-        self, conversion: Conversion, model: Any, subgraph: Any, table: Any, builder: Any
+        self, conversion: FileConversion, model: Any, subgraph: Any, table: Any, builder: Any
     ) -> None:
         super().__init__(model, subgraph, table, builder)
         self.conversion, self.opened = conversion, conversion.opened
@@ -122,7 +122,7 @@ class _Converter(OperatorConverter):  # type: ignore[misc]
         return "of tensors of several scales" if len(numbers) > 1 else ""
 
     def check_unsupported_ops(self) -> None:
-        """Do nothing: `problems` has reported unsupported operators."""
+        """Do nothing: `import_problems` has reported unsupported operators."""
 
     def convert_op_to_relax(self) -> None:
         """Convert all operators.

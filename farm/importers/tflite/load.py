@@ -10,27 +10,32 @@ import numpy as np
 
 from farm.errors import ModelError
 from farm.importers import custom_kernels, layer_names
-from farm.importers.imported_model import Imported
-from farm.importers.relax_module import detach_weights, one_line, output_specs, suppress_output
-from farm.importers.tflite.converter import Conversion, problems
-from farm.importers.tflite.model import TO_ONNX, Opened
+from farm.importers.imported_model import ImportedModel
+from farm.importers.relax_module import (
+    detach_weights,
+    one_line_error,
+    output_specs,
+    suppress_output,
+)
+from farm.importers.tflite.converter import FileConversion, import_problems
+from farm.importers.tflite.model import TO_ONNX, TfliteFile
 from farm.types import Model
 
 _SHOWN = 3
 Array = np.ndarray[Any, Any]
 
 
-def load(source: Model) -> Imported:
+def load(source: Model) -> ImportedModel:
     """Import a file, with the shapes of `source.shapes` for open axes; an open batch becomes 1.
 
     Raises ModelError for a file that is missing, damaged or of another format, for operators that
     TVM or LiteRT lacks, and if packages are missing.
     """
-    opened = Opened(source)
+    opened = TfliteFile(source)
     _check_operators(opened)
     opened.settle()
     module, weights = detach_weights(_to_relax(opened), len(opened.inputs))
-    return Imported(
+    return ImportedModel(
         module=module,
         weights=weights,
         inputs=opened.inputs,
@@ -43,12 +48,12 @@ def load(source: Model) -> Imported:
     )
 
 
-def _check_operators(opened: Opened) -> None:
+def _check_operators(opened: TfliteFile) -> None:
     """Raise ModelError if operators cannot be imported.
 
     The error names each of them, how often it occurs, and some of its places.
     """
-    if found := problems(opened):
+    if found := import_problems(opened):
         names = [f"{one.operator} {one.what}".strip() for one in found]
         listed = [
             f"{name} x{len(one.nodes)} ({', '.join(one.nodes[:_SHOWN])})"
@@ -65,7 +70,7 @@ def _check_operators(opened: Opened) -> None:
         )
 
 
-def _to_relax(opened: Opened) -> Any:
+def _to_relax(opened: TfliteFile) -> Any:
     """Return the Relax module of a file; raise ModelError if TVM cannot import it."""
     from tvm.relax.frontend.tflite import from_tflite
 
@@ -73,17 +78,19 @@ def _to_relax(opened: Opened) -> Any:
         opened.tensor_name(int(index)): spec.shape
         for index, spec in zip(opened.graph.InputsAsNumpy(), opened.inputs, strict=True)
     }
-    conversion = Conversion(opened)
+    conversion = FileConversion(opened)
     try:
         with suppress_output():
             module = from_tflite(opened.model, shape_dict=shapes, op_converter=conversion)
             # The weights again, which are in the module already.
             module["main"] = module["main"].without_attr("params")
-            return custom_kernels.compiled(layer_names.named(module, conversion.names))
+            return custom_kernels.use_custom_kernels(
+                layer_names.rename_variables(module, conversion.names)
+            )
     except Exception as exc:
         at = conversion.at
         where = f"operator {at.name} ({at.place})" if at is not None else "the model"
-        why = one_line(exc)
+        why = one_line_error(exc)
         raise ModelError(
             f"{opened.what}: TVM cannot import {where}",
             why,
@@ -91,13 +98,13 @@ def _to_relax(opened: Opened) -> Any:
         ) from exc
 
 
-def _answer(opened: Opened, inputs: Mapping[str, Array]) -> list[Array]:
+def _answer(opened: TfliteFile, inputs: Mapping[str, Array]) -> list[Array]:
     """Return the outputs of an inference by LiteRT, in order."""
     opened.run(inputs)
     return [opened.value(index) for index in opened.outputs]
 
 
-def _layers(opened: Opened, inputs: Mapping[str, Array]) -> Iterator[tuple[str, str, Array]]:
+def _layers(opened: TfliteFile, inputs: Mapping[str, Array]) -> Iterator[tuple[str, str, Array]]:
     """Yield the place, operator and first result of each operator, in order."""
     opened.run(inputs)
     for operator in opened.operators:

@@ -17,7 +17,7 @@ import numpy as np
 
 from farm.errors import ModelError, did_you_mean
 from farm.importers.model_file import check_file, refuse_dtypes
-from farm.importers.relax_module import one_line
+from farm.importers.relax_module import one_line_error
 from farm.importers.tflite.flatbuffer_check import check_tflite
 from farm.types import Model, TensorSpec
 
@@ -49,7 +49,7 @@ class Operator:
     place: str
 
 
-class Opened:
+class TfliteFile:
     """A file with the input shapes of `source`.
 
     `model` is the parsed file of the package tflite, `what` the file's name.
@@ -87,7 +87,7 @@ class Opened:
             self.operators = list(self._operators(tflite))
         # ValueError of LiteRT; struct.error and others of the package tflite.
         except Exception as exc:
-            why = f"{one_line(exc)}; it has {len(self.content)} bytes"
+            why = f"{one_line_error(exc)}; it has {len(self.content)} bytes"
             raise ModelError(
                 f"{self.path} is not a whole TFLite file, or is of a later version", why, again
             ) from exc
@@ -208,7 +208,7 @@ class Opened:
             fix = f"check the shapes and values of the inputs; or convert it to ONNX: {TO_ONNX}"
             raise ModelError(
                 f"{self.what}: LiteRT, which is the reference, cannot run the model",
-                one_line(exc),
+                one_line_error(exc),
                 fix,
             ) from exc
 
@@ -266,7 +266,7 @@ class Opened:
         self.known = {index: self.value(index) for index in made}
 
 
-def as_by_default(
+def litert_runner(
     path: Path, inputs: Sequence[Array], threads: int
 ) -> tuple[str, Callable[[], list[Array]]]:
     """Return LiteRT's version, and a function that runs a file on these inputs, in order.
@@ -285,7 +285,7 @@ def as_by_default(
         for place, array in zip(places, inputs, strict=True):
             running.set_tensor(place, np.ascontiguousarray(array))
     except Exception as exc:
-        raise ModelError(f"LiteRT refuses {path.name}", one_line(exc)) from exc
+        raise ModelError(f"LiteRT refuses {path.name}", one_line_error(exc)) from exc
     results = [int(one["index"]) for one in running.get_output_details()]
 
     def run() -> list[Array]:

@@ -10,15 +10,15 @@ from math import prod
 
 import numpy as np
 
-from farm.importers.summary import Outline
-from farm.importers.tflite.converter import problems
-from farm.importers.tflite.model import Opened
-from farm.types import Model, shape_in_words
+from farm.importers.summary import ModelSummary
+from farm.importers.tflite.converter import import_problems
+from farm.importers.tflite.model import TfliteFile
+from farm.types import Model, describe_shape
 
 
-def outline(source: Model) -> Outline:
+def summarize(source: Model) -> ModelSummary:
     """Return the outline of a file; raise ModelError if it is unreadable or shapes do not fit."""
-    opened = Opened(source)
+    opened = TfliteFile(source)
     details = {int(one["index"]): one for one in opened.interpreter.get_output_details()}
     shown = (
         (
@@ -32,8 +32,8 @@ def outline(source: Model) -> Outline:
         for one in opened.interpreter.get_tensor_details()
         if opened.is_constant(int(one["index"]))
     ]
-    return Outline(
-        inputs=tuple(f"{spec.name} {spec.dtype} {shape_in_words(spec)}" for spec in opened.inputs),
+    return ModelSummary(
+        inputs=tuple(f"{spec.name} {spec.dtype} {describe_shape(spec)}" for spec in opened.inputs),
         outputs=tuple(shown),
         parameters=sum(prod(map(int, weight["shape"])) for weight in weights),
         parameter_bytes=sum(
@@ -41,6 +41,6 @@ def outline(source: Model) -> Outline:
             for weight in weights
         ),
         operators=dict(Counter(operator.name for operator in opened.operators).most_common()),
-        problems=tuple(problems(opened)),
+        problems=tuple(import_problems(opened)),
         source=opened.what,
     )

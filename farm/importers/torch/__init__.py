@@ -4,10 +4,10 @@
     exported_program           .pt2 files of torch.export.save
     torchscript                TorchScript files
     torchscript_traced_inputs  the input shapes that a TorchScript file was traced with
-    torchscript_plain_values   arguments of a TorchScript file that are no tensors
+    torchscript_user_values    arguments of a TorchScript file that are no tensors
     state_dict                 files of weights, for a module that a function returns
     python_function            functions that return a module and example inputs
-    pickles                    names in a pickle that is not a file of weights
+    pickle_contents            names in a pickle that is not a file of weights
     file_recorder              record the files that such a function depends on
     convert                    convert an exported program to a Relax module
     dtypes                     element types of torch and numpy
@@ -24,5 +24,5 @@ Checks that run before torch reads a file:
     torchscript_check          the code and the graph of TorchScript
     allowed_operators          the operators that a program may call
 
-Call `load.load(model)` for a file, `python_function.load(model)` for a `python:` source.
+Call `load.load_fleet(model)` for a file, `python_function.load(model)` for a `python:` source.
 """

@@ -160,6 +160,6 @@ def is_allowed_target(target: str) -> bool:
     )
 
 
-def why_not(namespace: str, name: str) -> str:
+def refusal_reason(namespace: str, name: str) -> str:
     """Return the reason why an operator of aten is not allowed, as text; "" for other operators."""
     return _NOT_OF_ATEN.get(name, "") if namespace == "aten" else ""

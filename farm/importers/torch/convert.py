@@ -1,4 +1,4 @@
-"""Convert an exported torch program to an `Imported`, for `.pt2` files and `python:` sources."""
+"""Convert an exported torch program to an `ImportedModel`: `.pt2` files and `python:` sources."""
 
 from __future__ import annotations
 
@@ -14,17 +14,22 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from farm.errors import ModelError, did_you_mean
 from farm.importers import custom_kernels, layer_names
-from farm.importers.imported_model import Imported, Reference, example_inputs
-from farm.importers.relax_module import detach_weights, one_line, output_specs, suppress_output
-from farm.importers.torch.dtypes import is_numpys, spec_of
-from farm.importers.torch.intermediates import torch_layers
+from farm.importers.imported_model import ImportedModel, Reference, example_inputs
+from farm.importers.relax_module import (
+    detach_weights,
+    one_line_error,
+    output_specs,
+    suppress_output,
+)
+from farm.importers.torch.dtypes import is_numpy_dtype, tensor_spec
+from farm.importers.torch.intermediates import intermediate_results
 
 _PLACES_SHOWN = 3
 _CHECKS = ("_assert_async.msg", "_assert_scalar.default", "_assert_tensor_metadata.default")
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
-def export(
+def export_module(
     module: Callable[..., Any], arguments: Arguments, what: str
 ) -> torch.export.ExportedProgram:
     """Return the module exported by `torch.export.export` for exactly these shapes.
@@ -41,18 +46,18 @@ def export(
             "export it to ONNX and name that file"
         )
         raise ModelError(
-            f"{what}: torch.export cannot export the module", one_line(exc), fix
+            f"{what}: torch.export cannot export the module", one_line_error(exc), fix
         ) from exc
 
 
-def convert(
+def import_program(
     program: torch.export.ExportedProgram,
     run: Callable[..., Any],
     arguments: Arguments,
     what: str,
     names: Sequence[str] | None = None,
     batched: Sequence[str] = (),
-) -> Imported:
+) -> ImportedModel:
     """Import a program of fixed shapes, except for the batch of the inputs `batched`.
 
     `run(*positional, **named)` is the reference, `arguments` the example. `names` are the inputs'
@@ -61,7 +66,7 @@ def convert(
     names = names or input_names(program, what)
     values, structure = tree_flatten(arguments)
     inputs = tuple(
-        replace(spec_of(name, value.shape, value.dtype, what), open=name in batched)
+        replace(tensor_spec(name, value.shape, value.dtype, what), open=name in batched)
         for name, value in zip(names, values, strict=True)
     )
     engine = f"torch {torch.__version__}"
@@ -69,9 +74,9 @@ def convert(
     with torch.no_grad():
         outputs = output_names(_call(run, arguments, what), what)
     module, weights = detach_weights(_to_relax(program, what), len(inputs))
-    asked, made = reference(run, names, structure, what), output_specs(module, outputs)
-    told = torch_layers(program, names, structure)
-    return Imported(
+    asked, made = torch_reference(run, names, structure, what), output_specs(module, outputs)
+    told = intermediate_results(program, names, structure)
+    return ImportedModel(
         module, weights, inputs, made, engine, example, asked, network=(run, arguments), layers=told
     )
 
@@ -134,7 +139,7 @@ def with_shapes(
         for name, value in zip(fixed, values, strict=True)
     ]
     specs = [
-        spec_of(name, shapes.get(name, tuple(value.shape)), value.dtype, what)
+        tensor_spec(name, shapes.get(name, tuple(value.shape)), value.dtype, what)
         for name, value in zip(fixed, values, strict=True)
     ]
     made = example_inputs(specs)
@@ -163,7 +168,11 @@ def with_dtypes(
     if "" not in dtypes:
         return module, arguments
     dtype = getattr(torch, dtypes[""], None)
-    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point or not is_numpys(dtype):
+    if (
+        not isinstance(dtype, torch.dtype)
+        or not dtype.is_floating_point
+        or not is_numpy_dtype(dtype)
+    ):
         why = "it stands for all floating-point numbers of the module"
         raise ModelError(
             f"{what}: the type {dtypes['']} is asked for",
@@ -195,7 +204,7 @@ def output_names(returned: Any, what: str) -> list[str]:
         names = [str(name) for name in returned]
     for name, value in zip(names, values, strict=True):
         if isinstance(value, torch.Tensor):
-            spec_of(name, value.shape, value.dtype, what, "output")
+            tensor_spec(name, value.shape, value.dtype, what, "output")
     return names
 
 
@@ -218,14 +227,14 @@ def _to_relax(program: torch.export.ExportedProgram, what: str) -> Any:
                 **recurrent.converters(program),
             }
             _check_operators(program, ours, what)
-            with layer_names.of_torch() as names:
+            with layer_names.record_torch_names() as names:
                 module = from_exported_program(
                     program,
                     unwrap_unit_return_tuple=True,
                     custom_convert_map=ours,
                     run_ep_decomposition=False,
                 )
-            return custom_kernels.compiled(layer_names.named(module, names))
+            return custom_kernels.use_custom_kernels(layer_names.rename_variables(module, names))
     except ModelError:
         raise
     except Exception as exc:
@@ -233,7 +242,7 @@ def _to_relax(program: torch.export.ExportedProgram, what: str) -> Any:
             "avoid the operator, or export the module to ONNX (torch.onnx.export) and name that "
             "file"
         )
-        raise ModelError(f"{what}: TVM cannot import the module", one_line(exc), fix) from exc
+        raise ModelError(f"{what}: TVM cannot import the module", one_line_error(exc), fix) from exc
 
 
 def _drop_checks(graph: torch.fx.Graph) -> None:
@@ -283,7 +292,7 @@ def _place(node: torch.fx.Node) -> str:
     return f"{node.name} in {path}" if path else node.name
 
 
-def reference(
+def torch_reference(
     run: Callable[..., Any], names: Sequence[str], structure: Any, what: str
 ) -> Reference:
     """Return the function that runs torch on inputs by name.
@@ -312,6 +321,6 @@ def _call(run: Callable[..., Any], arguments: Arguments, what: str) -> Any:
     except Exception as exc:
         raise ModelError(
             f"{what}: torch cannot run the module",
-            one_line(exc),
+            one_line_error(exc),
             "check the shapes and values of the inputs",
         ) from exc

@@ -15,7 +15,7 @@ def dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def is_numpys(dtype: torch.dtype) -> bool:
+def is_numpy_dtype(dtype: torch.dtype) -> bool:
     """Return whether numpy has the type; it lacks bfloat16 and the floats of 8 bits."""
     try:
         torch.empty(0, dtype=dtype).numpy()
@@ -24,14 +24,14 @@ def is_numpys(dtype: torch.dtype) -> bool:
     return True
 
 
-def spec_of(
+def tensor_spec(
     name: str, shape: Sequence[int], dtype: torch.dtype, what: str, side: str = "input"
 ) -> TensorSpec:
     """Return the spec of an input, or of an output if `side` says so.
 
     Raises ModelError for a type that numpy lacks.
     """
-    if not is_numpys(dtype):
+    if not is_numpy_dtype(dtype):
         fix = (
             "convert it in the module, x.float() or x.to(...), so that what goes in and comes out "
             "is of another type"

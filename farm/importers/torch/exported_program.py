@@ -13,19 +13,25 @@ import torch
 from torch.utils._pytree import tree_flatten_with_path, tree_unflatten
 
 from farm.errors import ModelError
-from farm.importers.imported_model import Imported, example_inputs
+from farm.importers.imported_model import ImportedModel, example_inputs
 from farm.importers.model_file import refuse_dtypes, refuse_values
-from farm.importers.relax_module import one_line, suppress_output
-from farm.importers.torch.convert import Arguments, convert, export, input_names, with_shapes
-from farm.importers.torch.converters.pt2e import known_to_torch
-from farm.importers.torch.dtypes import spec_of
+from farm.importers.relax_module import one_line_error, suppress_output
+from farm.importers.torch.convert import (
+    Arguments,
+    export_module,
+    import_program,
+    input_names,
+    with_shapes,
+)
+from farm.importers.torch.converters.pt2e import register_operators
+from farm.importers.torch.dtypes import tensor_spec
 from farm.importers.torch.expressions import is_plain_text
-from farm.importers.torch.pickles import SAVE
-from farm.importers.torch.pytree_stand_ins import stand_ins
+from farm.importers.torch.pickle_contents import SAVE
+from farm.importers.torch.pytree_stand_ins import register_stand_ins
 from farm.types import Model
 
 
-def load(source: Model) -> Imported:
+def load(source: Model) -> ImportedModel:
     """Import a program; `source.shapes` sets the open axes (those exported as dynamic).
 
     A batch that is open may stay open. Raises ModelError for a file that is missing, damaged or of
@@ -51,14 +57,14 @@ def load(source: Model) -> Imported:
     run, why = program.module(), ""
     if batched:
         try:
-            return convert(
+            return import_program(
                 program, run, with_shapes(arguments, fixed, ones, what), what, batched=batched
             )
         except ModelError as error:
             why = f"{error.what}: {error.why}"
     if any(None in axes for axes in fixed.values()):
-        program = export(run, arguments, what)
-    return replace(convert(program, run, arguments, what), fixed=why)
+        program = export_module(run, arguments, what)
+    return replace(import_program(program, run, arguments, what), fixed=why)
 
 
 def _batched(placeholders: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> list[str]:
@@ -87,17 +93,17 @@ def _read(path: Path) -> torch.export.ExportedProgram:
     """Return the program of a file; raise ModelError if torch cannot load it."""
     try:
         with suppress_output(), _no_unpickling():
-            known_to_torch()
+            register_operators()
             try:
                 return torch.export.load(path)
             except Exception:
-                if not stand_ins(path):
+                if not register_stand_ins(path):
                     raise
                 return torch.export.load(path)
     except Exception as exc:
         why = (
-            f"{one_line(exc)}; it may be damaged, or saved by another version of torch (this is "
-            f"{torch.__version__})"
+            f"{one_line_error(exc)}; it may be damaged, or saved by another version of torch "
+            f"(this is {torch.__version__})"
         )
         raise ModelError(f"{path} cannot be loaded", why, SAVE) from exc
 
@@ -163,7 +169,7 @@ def _made_up(
                 f"its shape is {list(map(str, shape))}",
                 fix,
             )
-        specs.append(spec_of(name, shape, fake.dtype, what))
+        specs.append(tensor_spec(name, shape, fake.dtype, what))
     tensors = [torch.from_numpy(array) for array in example_inputs(specs).values()]
     arguments: Arguments = tree_unflatten(tensors, program.call_spec.in_spec)
     return arguments

@@ -34,7 +34,7 @@ _SYSTEM = (
 _INSTALLED = {"site-packages", "dist-packages", "__pycache__"}
 
 
-class Recorder:
+class FileRecorder:
     """Context manager that records files opened for reading; afterwards `files` holds them, sorted.
 
     Only files that belong to the model are kept. Its hook of sys.addaudithook stays for the life of
@@ -47,7 +47,7 @@ class Recorder:
         self._before: set[str] = set()
         self._listening = False
 
-    def __enter__(self) -> Recorder:
+    def __enter__(self) -> FileRecorder:
         self._before = set(sys.modules)
         self._listening = True
         sys.addaudithook(self._hear)

@@ -10,10 +10,10 @@ import torch
 from torch.utils._pytree import tree_unflatten
 
 from farm.importers.imported_model import Layers
-from farm.importers.torch.dtypes import is_numpys
+from farm.importers.torch.dtypes import is_numpy_dtype
 
 
-def torch_layers(
+def intermediate_results(
     program: torch.export.ExportedProgram, names: Sequence[str], structure: Any
 ) -> Layers:
     """Return a function that yields the module, operator and values of each operation, in order.
@@ -47,7 +47,7 @@ class _Recorder(torch.fx.Interpreter):  # type: ignore[misc]
         result = super().run_node(node)
         if node.op == "call_function" and isinstance(result, torch.Tensor):
             operator = getattr(node.target, "__name__", str(node.target)).removesuffix(".default")
-            known = result if is_numpys(result.dtype) else result.float()
+            known = result if is_numpy_dtype(result.dtype) else result.float()
             self.found.append((_module(node) or node.name, operator, known.numpy().copy()))
         return result
 

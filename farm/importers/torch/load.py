@@ -16,10 +16,10 @@ from pathlib import Path
 
 from farm.errors import ModelError
 from farm.importers.archive_check import Archive
-from farm.importers.imported_model import Imported
+from farm.importers.imported_model import ImportedModel
 from farm.importers.model_file import check_file
 from farm.importers.torch.exported_program_check import check_exported_program
-from farm.importers.torch.pickles import SAVE, pickled_objects
+from farm.importers.torch.pickle_contents import SAVE, callables_in_pickle
 from farm.importers.torch.torchscript_check import check_torchscript
 from farm.regular_files import check_regular
 from farm.types import Model
@@ -38,7 +38,7 @@ class FileKind(StrEnum):
     PICKLE = "a pickle"
 
 
-def load(source: Model) -> Imported:
+def load(source: Model) -> ImportedModel:
     """Import a file of torch.
 
     Raises ModelError for a file that is missing, damaged, compiled, or a pickle of more than
@@ -46,7 +46,7 @@ def load(source: Model) -> Imported:
     """
     path = Path(source.source)
     kind = _kind(path, _SAVE_OR_MODULE if source.module is None else SAVE)
-    check(path, kind)
+    check_torch_file(path, kind)
     from farm.importers.torch import exported_program, state_dict, torchscript
 
     if kind is FileKind.PICKLE:
@@ -62,7 +62,7 @@ def load(source: Model) -> Imported:
     return exported_program.load(source) if kind is FileKind.PROGRAM else torchscript.load(source)
 
 
-def check(path: Path, kind: FileKind) -> None:
+def check_torch_file(path: Path, kind: FileKind) -> None:
     """Raise ModelError for a file that could do more than compute when it is read or run.
 
     The check runs before torch is imported.
@@ -82,7 +82,7 @@ def _begins(path: Path) -> bytes:
         return file.read(2)
 
 
-def kind_of(path: Path) -> FileKind | None:
+def detect_file_kind(path: Path) -> FileKind | None:
     """Return the kind of a file by its first bytes or its archive's names; None if unknown."""
     check_regular(path)
     if not zipfile.is_zipfile(path):
@@ -115,7 +115,7 @@ def _kind(path: Path, fix: str) -> FileKind:
     check_file(path)
     if zipfile.is_zipfile(path):
         Archive(path).close()
-    if kind := kind_of(path):
+    if kind := detect_file_kind(path):
         return kind
     if not zipfile.is_zipfile(path):
         raise ModelError(
@@ -131,7 +131,7 @@ def _kind(path: Path, fix: str) -> FileKind:
 
 def _no_module(path: Path) -> ModelError:
     """Return the ModelError for a pickle without a module: of weights or of other objects."""
-    if objects := pickled_objects(path):
+    if objects := callables_in_pickle(path):
         why = (
             f"it holds objects of {', '.join(objects)}: reading a pickle can run any code, so it "
             "is never unpickled"

@@ -255,10 +255,10 @@ def check_saved_tensors(content: bytes, what: str) -> None:
             raise ModelError(
                 f"{what} is not read", "it is nothing that torch.save writes of tensors", _FIX
             )
-        check_names(names_of_archive(archive, "data.pkl", "data", what), _OF_TENSORS, what)
+        check_names(names_in_archived_pickle(archive, "data.pkl", "data", what), _OF_TENSORS, what)
 
 
-def names_of_archive(archive: Archive, pickled: str, folder: str, what: str) -> set[str]:
+def names_in_archived_pickle(archive: Archive, pickled: str, folder: str, what: str) -> set[str]:
     """Return the names in a pickle of a torch archive, whose tensors are records in `folder`.
 
     Raises ModelError like `names_in_pickle`.

@@ -21,17 +21,17 @@ from torch.utils._pytree import tree_flatten
 
 from farm import ownership
 from farm.errors import ModelError, did_you_mean
-from farm.importers.imported_model import Imported
-from farm.importers.relax_module import one_line
+from farm.importers.imported_model import ImportedModel
+from farm.importers.relax_module import one_line_error
 from farm.importers.torch.convert import (
     Arguments,
-    convert,
-    export,
+    export_module,
+    import_program,
     input_names,
     with_dtypes,
     with_shapes,
 )
-from farm.importers.torch.file_recorder import Recorder, forget_modules, is_model_dependency
+from farm.importers.torch.file_recorder import FileRecorder, forget_modules, is_model_dependency
 from farm.types import Model
 from farm.types.python_source import FORM, module_and_function
 
@@ -42,7 +42,7 @@ _RETURN = (
 )
 
 
-def load(source: Model) -> Imported:
+def load(source: Model) -> ImportedModel:
     """Call the function that `source.source` names, and import the module it returns.
 
     `source.shapes` replaces shapes of its example inputs. Raises ModelError for a name that does
@@ -54,7 +54,7 @@ def load(source: Model) -> Imported:
 
 def load_function(
     what: str, source: Model, changed: Callable[[torch.nn.Module], torch.nn.Module]
-) -> Imported:
+) -> ImportedModel:
     """Call the function that `what` names; import the module it returns, changed by `changed`."""
     try:
         module_name, function_name = module_and_function(what)
@@ -65,16 +65,16 @@ def load_function(
             _FORM,
         ) from exc
     forget_modules()
-    with _importable(Path.cwd()), Recorder() as recorder:
+    with _importable(Path.cwd()), FileRecorder() as recorder:
         module, arguments = _unpack(_call(_function(module_name, function_name, what), what), what)
         module, arguments = with_dtypes(changed(module), arguments, source.dtypes, what)
-        program = export(module, arguments, what)
+        program = export_module(module, arguments, what)
         if source.shapes:
             arguments = with_shapes(
                 arguments, _open_axes(program, arguments, what), source.shapes, what
             )
-            program = export(module, arguments, what)
-    return replace(convert(program, module, arguments, what), files=recorder.files)
+            program = export_module(module, arguments, what)
+    return replace(import_program(program, module, arguments, what), files=recorder.files)
 
 
 def _open_axes(
@@ -159,7 +159,7 @@ def _failed(what: str, error: BaseException) -> ModelError:
     """Return the ModelError for an error in the user's code."""
     return ModelError(
         what,
-        f"{one_line(error)}{_place(error)}",
+        f"{one_line_error(error)}{_place(error)}",
         "mend it; python -c 'from MODULE import FUNCTION; FUNCTION()' shows it in full",
     )
 

@@ -18,7 +18,7 @@ from torch.utils import _pytree
 _GRAPH = "models/model.json"  # in the archive, below a folder
 
 
-def stand_ins(path: Path) -> bool:
+def register_stand_ins(path: Path) -> bool:
     """Register the containers with keys that a file has and torch does not know.
 
     Returns whether there were any; False for a file that is not torch's.

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 
 from farm.errors import ModelError, did_you_mean
-from farm.importers.imported_model import Imported
-from farm.importers.relax_module import one_line, suppress_output
+from farm.importers.imported_model import ImportedModel
+from farm.importers.relax_module import one_line_error, suppress_output
 from farm.importers.torch import python_function
-from farm.importers.torch.pickles import pickled_objects
+from farm.importers.torch.pickle_contents import callables_in_pickle
 from farm.types import Model
 
 # Keys under which training scripts store the weights next to other state.
@@ -24,7 +24,7 @@ _PARALLEL = "module."  # prefix that torch.nn.DataParallel adds to every name
 _SHOWN = 5
 
 
-def load(source: Model) -> Imported:
+def load(source: Model) -> ImportedModel:
     """Import the module that `source.module` names, with the file's weights.
 
     Raises ModelError for a file that holds more than weights, and for weights that do not fit the
@@ -50,11 +50,11 @@ def _weights(path: Path) -> dict[str, torch.Tensor]:
         with suppress_output():
             loaded = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as exc:
-        objects = pickled_objects(path)
+        objects = callables_in_pickle(path)
         why = (
             f"it holds objects of {', '.join(objects)}, which are never unpickled"
             if objects
-            else one_line(exc)
+            else one_line_error(exc)
         )
         raise ModelError(
             f"{path} cannot be read as weights",
@@ -125,7 +125,7 @@ def _fill(module: torch.nn.Module, weights: Mapping[str, torch.Tensor], what: st
     except Exception as exc:  # a module may have its own checks
         raise ModelError(
             f"{what}: the module does not take the weights",
-            one_line(exc),
+            one_line_error(exc),
             "load_state_dict says the same",
         ) from exc
 

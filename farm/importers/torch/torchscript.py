@@ -19,21 +19,21 @@ import numpy as np
 import torch
 
 from farm.errors import ModelError, did_you_mean
-from farm.importers.imported_model import Imported, example_inputs
-from farm.importers.relax_module import one_line, suppress_output
+from farm.importers.imported_model import ImportedModel, example_inputs
+from farm.importers.relax_module import one_line_error, suppress_output
 from farm.importers.torch.convert import (
     Arguments,
-    convert,
-    export,
+    export_module,
+    import_program,
     output_names,
-    reference,
+    torch_reference,
     with_dtypes,
 )
-from farm.importers.torch.dtypes import dtype_name, spec_of
-from farm.importers.torch.pickles import SAVE
+from farm.importers.torch.dtypes import dtype_name, tensor_spec
+from farm.importers.torch.pickle_contents import SAVE
 from farm.importers.torch.torchscript_check import check_graphs
-from farm.importers.torch.torchscript_plain_values import plain_values
 from farm.importers.torch.torchscript_traced_inputs import Spec, traced_inputs
+from farm.importers.torch.torchscript_user_values import user_value_literals
 from farm.types import Model
 
 _OPSET = 17
@@ -41,7 +41,7 @@ Script: TypeAlias = Any  # a torch.jit.ScriptModule; mypy has no type informatio
 Tensors = dict[str, torch.Tensor]
 
 
-def load(source: Model) -> Imported:
+def load(source: Model) -> ImportedModel:
     """Import a script; `source` gives shapes and element types if it was not traced.
 
     Raises ModelError for a damaged file, for inputs without a shape, and if no converter can
@@ -51,7 +51,7 @@ def load(source: Model) -> Imported:
     what = path.name
     script = _read(path)
     check_graphs(script, what)
-    plain = plain_values(script, source.values, what)
+    plain = user_value_literals(script, source.values, what)
     names = _fed(script, {*source.shapes, *source.dtypes} - {""}, plain, what)
     inputs = _inputs(names, traced_inputs(path), source, what)
     script = _of_tensors(script, names, plain)
@@ -84,7 +84,7 @@ def _read(path: Path) -> Script:
             return script.eval()
     except Exception as exc:
         why = (
-            f"{one_line(exc)}; it may be damaged, or saved by a later torch (this is "
+            f"{one_line_error(exc)}; it may be damaged, or saved by a later torch (this is "
             f"{torch.__version__})"
         )
         raise ModelError(f"{path} cannot be loaded as TorchScript", why, SAVE) from exc
@@ -149,7 +149,7 @@ def _inputs(
     for name in names:
         shape, traced = known.get(name, ((), torch.float32))
         dtype = getattr(torch, source.dtypes[name]) if name in source.dtypes else traced
-        specs.append(spec_of(name, source.shapes.get(name, shape), dtype, what))
+        specs.append(tensor_spec(name, source.shapes.get(name, shape), dtype, what))
     return {name: torch.from_numpy(array) for name, array in example_inputs(specs).items()}
 
 
@@ -191,7 +191,7 @@ def _check_run(script: Callable[..., Any], inputs: Tensors, what: str) -> None:
         raise ModelError(f"{what}: torch cannot run the script with {shown}", why, fix) from exc
 
 
-def _by_program(script: Any, inputs: Tensors, what: str) -> Imported:
+def _by_program(script: Any, inputs: Tensors, what: str) -> ImportedModel:
     """Import the script by way of an exported program."""
     from torch._export.converter import TS2EPConverter
 
@@ -201,12 +201,16 @@ def _by_program(script: Any, inputs: Tensors, what: str) -> Imported:
             program = TS2EPConverter(script, arguments[0]).convert()
     except Exception as exc:
         raise ModelError(
-            f"{what}: torch cannot convert the script to an exported program", one_line(exc), SAVE
+            f"{what}: torch cannot convert the script to an exported program",
+            one_line_error(exc),
+            SAVE,
         ) from exc
-    return convert(export(program.module(), arguments, what), script, arguments, what, list(inputs))
+    return import_program(
+        export_module(program.module(), arguments, what), script, arguments, what, list(inputs)
+    )
 
 
-def _by_frozen_program(script: Any, inputs: Tensors, what: str) -> Imported:
+def _by_frozen_program(script: Any, inputs: Tensors, what: str) -> ImportedModel:
     """Import the frozen script by way of an exported program.
 
     With all weights constant, torch resolves control flow that depends on them and on the mode.
@@ -215,20 +219,22 @@ def _by_frozen_program(script: Any, inputs: Tensors, what: str) -> Imported:
         with suppress_output():
             frozen = torch.jit.freeze(script)
     except Exception as exc:
-        raise ModelError(f"{what}: torch cannot freeze the script", one_line(exc), SAVE) from exc
+        raise ModelError(
+            f"{what}: torch cannot freeze the script", one_line_error(exc), SAVE
+        ) from exc
     made = _by_program(frozen, inputs, what)
-    return replace(made, reference=reference(script, list(inputs), None, what))
+    return replace(made, reference=torch_reference(script, list(inputs), None, what))
 
 
-def _by_onnx(script: Any, inputs: Tensors, what: str) -> Imported:
+def _by_onnx(script: Any, inputs: Tensors, what: str) -> ImportedModel:
     """Import the script by way of torch's ONNX exporter.
 
     The result is compared with the script, as with every import.
     """
     import onnx
 
-    from farm.importers.onnx.layer_outputs import onnx_layers
-    from farm.importers.onnx.load import load_with
+    from farm.importers.onnx.layer_outputs import onnx_layer_outputs
+    from farm.importers.onnx.load import load_with_session
 
     with TemporaryDirectory(prefix="farm-") as folder:
         path = Path(folder) / f"{what}.onnx"
@@ -244,9 +250,9 @@ def _by_onnx(script: Any, inputs: Tensors, what: str) -> Imported:
                 )
         except Exception as exc:
             raise ModelError(
-                f"{what}: torch cannot export the script to ONNX", one_line(exc), SAVE
+                f"{what}: torch cannot export the script to ONNX", one_line_error(exc), SAVE
             ) from exc
-        made = load_with(Model(what, str(path)), lambda _: None)
+        made = load_with_session(Model(what, str(path)), lambda _: None)
         exported = path.read_bytes()
     with torch.no_grad():
         names = output_names(script(*inputs.values()), what)
@@ -261,7 +267,7 @@ def _by_onnx(script: Any, inputs: Tensors, what: str) -> Imported:
         outputs=outputs,
         engine=f"torch {torch.__version__}",
         example=dict(example),
-        reference=reference(script, list(inputs), None, what),
+        reference=torch_reference(script, list(inputs), None, what),
         network=(script, (tuple(inputs.values()), {})),
-        layers=lambda values: onnx_layers(onnx.load_from_string(exported), values),
+        layers=lambda values: onnx_layer_outputs(onnx.load_from_string(exported), values),
     )

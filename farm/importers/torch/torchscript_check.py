@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from farm.errors import ModelError
-from farm.importers.archive_check import Archive, memory_bytes
-from farm.importers.torch.allowed_operators import is_allowed, why_not
+from farm.importers.archive_check import Archive, machine_memory_bytes
+from farm.importers.torch.allowed_operators import is_allowed, refusal_reason
 from farm.importers.torch.expressions import ForbiddenExpression, SyntaxTree, parse
-from farm.importers.torch.pickle_check import check_names, names_in_pickle, names_of_archive
+from farm.importers.torch.pickle_check import check_names, names_in_archived_pickle, names_in_pickle
 
 _SOURCE_BYTES = 16 << 20  # per file; the syntax tree takes a hundred times as much
 _SOURCES_BYTES = 32 << 20
@@ -104,7 +104,7 @@ def check_torchscript(path: Path) -> None:
         ):
             if f"{root}/{pickled}" in archive.entries:
                 check_names(
-                    names_of_archive(archive, pickled, folder, f"{path}: {pickled}"),
+                    names_in_archived_pickle(archive, pickled, folder, f"{path}: {pickled}"),
                     _PICKLED,
                     f"{path}: {pickled}",
                 )
@@ -112,7 +112,7 @@ def check_torchscript(path: Path) -> None:
         if (traced := f"{root}/traced_inputs.pkl") in archive.entries:
             names_in_pickle(
                 archive.read(traced, _TRACED_BYTES),
-                lambda _: memory_bytes(),
+                lambda _: machine_memory_bytes(),
                 f"{path}: traced_inputs.pkl",
             )
 
@@ -270,7 +270,7 @@ class _Own:
         own = (
             name.startswith("_")
             and (name in self._methods or name in _CLASS_METHODS)
-            and not why_not("aten", name)
+            and not refusal_reason("aten", name)
         )
         return (
             ""

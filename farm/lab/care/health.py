@@ -105,7 +105,7 @@ class Health:
         return sum(now - at < _UNSTABLE_S for at in self.bad_at) >= _UNSTABLE_TIMES
 
 
-def judge(
+def judge_check(
     right: bool, why: str, median_s: float, facts: Mapping[str, Any], health: Health, now: float
 ) -> CheckResult:
     """Return the verdict on a board that has run the golden models."""
@@ -193,7 +193,7 @@ def after_session(health: Health, well: bool, rules: HealthRules, now: float) ->
     return dataclasses.replace(health, sessions=sessions)
 
 
-def after_cycle(health: Health, rules: HealthRules, now: float) -> Health:
+def after_power_cycle(health: Health, rules: HealthRules, now: float) -> Health:
     """Return the health of a board whose power was cycled, and which is back."""
     cycled = (*health.cycled_at, now)[-10:]
     return dataclasses.replace(
@@ -210,12 +210,12 @@ def recovery_failed(health: Health, why: str, rules: HealthRules, now: float) ->
     )
 
 
-def needs_hands(health: Health, why: str, now: float) -> Health:
+def needs_a_person(health: Health, why: str, now: float) -> Health:
     """Return the health of a board that nothing but a person can help."""
     return dataclasses.replace(health, state=HANDS, why=why, since=now, cycle_wanted=False)
 
 
-def returned(health: Health, now: float) -> Health:
+def returned_to_service(health: Health, now: float) -> Health:
     """Return the health of a board that its admin has returned: it is checked as a new one."""
     return Health(
         checks=health.checks,
@@ -226,7 +226,7 @@ def returned(health: Health, now: float) -> Health:
     )
 
 
-def may_cycle(cycled_at: Sequence[float], rules: HealthRules, now: float) -> bool:
+def may_power_cycle(cycled_at: Sequence[float], rules: HealthRules, now: float) -> bool:
     """Return whether the power may be cycled again."""
     lately = [at for at in cycled_at if now - at < DAY_S]
     return len(lately) < rules.cycles_a_day and all(now - at >= rules.cycle_s for at in lately)

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 
 from farm import sanitize
 from farm.lab.care.health import BAD, GOOD, HANDS, PROBATION
-from farm.lab.durations import duration
-from farm.lab.entities import Event, Lease, NoticeWays, State
+from farm.lab.durations import format_duration
+from farm.lab.entities import Event, Lease, LeaseState, NoticeWays
 from farm.lab.scheduler import LeaseScheduler
 from farm.processes import subprocesses
 
@@ -109,7 +109,9 @@ class Notifier:
 
     def down(self, seconds: float) -> None:
         """Tell that the server was down for so long."""
-        self._tell(Notice("server-down", f"the lab's server was down for {duration(seconds)}"))
+        self._tell(
+            Notice("server-down", f"the lab's server was down for {format_duration(seconds)}")
+        )
 
     def tick(self) -> None:
         """Do what is due."""
@@ -128,7 +130,7 @@ class Notifier:
     def close(self) -> None:
         """End what runs."""
         if self._telling:
-            subprocesses.end(self._telling.child, group=True)
+            subprocesses.end_program(self._telling.child, group=True)
 
     # what is told
 
@@ -150,11 +152,11 @@ class Notifier:
 
     def _tell_of_board(self, board: str, words: str, count: int = 1) -> None:
         self._told_at[board] = self._clock()
-        often = f" ({count} changes in {duration(FLAPPING_S)})" if count > 1 else ""
+        often = f" ({count} changes in {format_duration(FLAPPING_S)})" if count > 1 else ""
         self._tell(Notice("board", f"the board {board} {words}{often}", board=board))
 
     def _of_lost(self, lease: Lease) -> None:
-        if lease.state is not State.ACTIVE:
+        if lease.state is not LeaseState.ACTIVE:
             self._lost_told.pop(lease.number, None)
             self._ends_told.pop(lease.number, None)
             return
@@ -183,7 +185,7 @@ class Notifier:
                 self._ends_told[lease.number] = lease.ends_at
                 owner, number = lease.request.owner, lease.number
                 which = f"lease {number} of {owner} ({', '.join(lease.boards)})"
-                text = f"{which} ends in {duration(left_s)}"
+                text = f"{which} ends in {format_duration(left_s)}"
                 self._tell(Notice("lease-ends", text, owner, lease=number))
 
     # how it is told
@@ -207,7 +209,7 @@ class Notifier:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         log = self._folder / f"notice-{secrets.token_hex(4)}.log"
         try:
-            child = subprocesses.start(
+            child = subprocesses.start_program(
                 self._commands[way], log=log, own_group=True, env=variables(notice)
             )
         except (OSError, ValueError) as exc:
@@ -219,7 +221,7 @@ class Notifier:
     def _finish(self, telling: _Telling, code: int | None) -> None:
         self._telling = None
         if code is None:
-            subprocesses.end(telling.child, group=True)
+            subprocesses.end_program(telling.child, group=True)
         said = telling.log.read_text(errors="replace") if telling.log.exists() else ""
         telling.log.unlink(missing_ok=True)
         if code == 0:

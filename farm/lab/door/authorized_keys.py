@@ -52,7 +52,7 @@ _LINE = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class PublicKey:
     """A public key: its type, its base64 text, and a comment."""
 
     type: str
@@ -61,20 +61,20 @@ class Key:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class AuthorizedKey:
     """A line: a user and a key. A board behind NAT has the `port` of its tunnel.
 
     With `is_account` the user is who has the account of this name on the lab's machine.
     """
 
     user: str
-    key: Key
+    key: PublicKey
     port: int | None = None
     is_account: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
+class DoorSettings:
     """The content of the lines: the Python that has farm, the control socket, the tracker."""
 
     python: Path
@@ -82,7 +82,7 @@ class Door:
     tracker: tuple[str, int]
 
 
-def parse_key(text: str, source: str) -> Key:
+def parse_key(text: str, source: str) -> PublicKey:
     """Return the public key in the content of a file such as id_ed25519.pub. Raises UsageError."""
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
     fix = "give the one line of a file such as ~/.ssh/id_ed25519.pub"
@@ -102,7 +102,7 @@ def parse_key(text: str, source: str) -> Key:
     except ValueError as exc:
         raise UsageError(f"{source} is no public key of OpenSSH", str(exc), fix) from exc
     comment = words[2].strip() if len(words) > 2 else ""
-    return Key(words[0], words[1], comment if _COMMENT.fullmatch(comment) else "")
+    return PublicKey(words[0], words[1], comment if _COMMENT.fullmatch(comment) else "")
 
 
 def _check(type_: str, blob: str) -> None:
@@ -148,17 +148,17 @@ def _strings(data: bytes) -> list[bytes]:
     return found
 
 
-class KeyFile:
+class AuthorizedKeysFile:
     """The file of keys. Its folder is made if it is missing; both are this user's alone."""
 
     def __init__(self, path: Path) -> None:
         self.path = path.expanduser().absolute()
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[AuthorizedKey]:
         """Return the users and keys of farm's lines. Raises DeviceError."""
         return [entry for line in self._lines() if (entry := parse_line(line))]
 
-    def add(self, entry: Entry, door: Door) -> None:
+    def add(self, entry: AuthorizedKey, door: DoorSettings) -> None:
         """Add a line. Raises UsageError for a key, or a board's port, that is there already."""
         with self._locked():
             lines = self._lines()
@@ -182,9 +182,9 @@ class KeyFile:
                         "a name is a person's, or a board's with its one key",
                         "choose another name",
                     )
-            self._write([*lines, line_of(entry, door, self.path)])
+            self._write([*lines, format_line(entry, door, self.path)])
 
-    def remove(self, user: str) -> list[Entry]:
+    def remove(self, user: str) -> list[AuthorizedKey]:
         """Remove all keys of a user, and return them."""
         with self._locked():
             removed, kept = [], []
@@ -243,7 +243,7 @@ class KeyFile:
             raise _unusable(self.path, exc) from exc
 
 
-def line_of(entry: Entry, door: Door, keys: Path) -> str:
+def format_line(entry: AuthorizedKey, door: DoorSettings, keys: Path) -> str:
     """Return the line of a key. Raises UsageError for a path that has no place in one."""
     words = [str(door.python), "-I", "-m", "farm", "lab", "door", entry.user]
     words += ["--socket", str(door.socket), "--keys", str(keys)]
@@ -264,7 +264,7 @@ def line_of(entry: Entry, door: Door, keys: Path) -> str:
     return f'restrict,{forwards}command="{command}" {key}'
 
 
-def parse_line(line: str) -> Entry | None:
+def parse_line(line: str) -> AuthorizedKey | None:
     """Return the user and key of a line, or None if it is not one of farm's."""
     found = _LINE.fullmatch(line.strip())
     if not found:
@@ -278,12 +278,12 @@ def parse_line(line: str) -> Entry | None:
         "".join(words[at + 1 :][:1])
     ):
         return None
-    key = Key(found["type"], found["blob"], found["comment"] or "")
+    key = PublicKey(found["type"], found["blob"], found["comment"] or "")
     port = int(found["port"]) if found["port"] else None
-    return Entry(words[at + 1], key, port, ACCOUNT in words)
+    return AuthorizedKey(words[at + 1], key, port, ACCOUNT in words)
 
 
-def fingerprint(key: Key) -> str:
+def fingerprint(key: PublicKey) -> str:
     """Return the fingerprint of a key as ssh-keygen -l prints it."""
     import hashlib
 

@@ -17,29 +17,29 @@ class CommandError(Exception):
     """Raised for a command that the door does not have; its text says why."""
 
 
-class Api(NamedTuple):
+class ApiCommand(NamedTuple):
     """Ask the server, line by line."""
 
 
-class Board(NamedTuple):
+class BoardCommand(NamedTuple):
     """A session with an idle board of a lease."""
 
     lease: int
 
 
-def parse_command(text: bytes) -> Api | Board:
+def parse_command(text: bytes) -> ApiCommand | BoardCommand:
     """Return what a command asks for. Raises CommandError."""
     if not text:
         raise CommandError("a shell is not given here")
     if len(text) > MOST_COMMAND_BYTES:
         raise CommandError(f"the command is longer than {MOST_COMMAND_BYTES} bytes")
     if text == b"api":
-        return Api()
+        return ApiCommand()
     if found := _BOARD.fullmatch(text.decode("ascii", "replace")):
-        return Board(int(found[1]))
+        return BoardCommand(int(found[1]))
     raise CommandError(f"there is no command {text.decode('utf-8', 'replace')!a}")
 
 
-def is_user(name: str) -> bool:
+def is_user_name(name: str) -> bool:
     """Return whether a text may be the name of a user."""
     return bool(USER.fullmatch(name))

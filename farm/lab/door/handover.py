@@ -27,10 +27,10 @@ from farm import ownership
 from farm.errors import DeadlineError, DeviceError, LinkError, UsageError
 from farm.lab import refusals
 from farm.lab.door import own_address
-from farm.lab.entities import Caller, Lease, State
+from farm.lab.entities import Caller, Lease, LeaseState
 from farm.rpc import handshake
-from farm.tracker.protocol import MAGIC, SUCCESS, Code, frame
-from farm.transports.rpc_client import notice_silence
+from farm.tracker.protocol import MAGIC, SUCCESS, Code, frame_message
+from farm.transports.rpc_client import set_silence_timeout
 
 WAIT_S = 60.0  # for a board of the lease that is in another session
 _CONNECT_S = 10.0
@@ -41,7 +41,7 @@ _RPC_ANSWERS = (handshake.MAGIC, handshake.DUPLICATE, handshake.MISMATCH)
 
 
 @dataclass(frozen=True, slots=True)
-class Lab:
+class LabFunctions:
     """The functions of the lab that a handover calls.
 
     `lease` returns a lease by its number; `changed` a future that is done when one changes;
@@ -67,10 +67,10 @@ class _Offered:
     match_key: str
 
 
-class Handover:
+class BoardHandover:
     """Hands boards of leases to their owners, and ends their sessions."""
 
-    def __init__(self, lab: Lab) -> None:
+    def __init__(self, lab: LabFunctions) -> None:
         self._lab = lab
 
     async def board(
@@ -128,15 +128,15 @@ class Handover:
         """Return a lease in force of the caller's. Raises FarmError."""
         lease = self._granted(number, caller)
         if lease.state.ended:
-            raise refusals.ended(lease)
+            raise refusals.lease_ended(lease)
         return lease
 
     def _granted(self, number: int, caller: Caller) -> Lease:
         """Return a lease of the caller's that is in force, or was. Raises FarmError."""
         lease = self._lab.lease(number)
         if lease.request.owner != caller.name:
-            raise refusals.anothers(lease)
-        if lease.state is State.QUEUED:
+            raise refusals.lease_of_another(lease)
+        if lease.state is LeaseState.QUEUED:
             raise refusals.has_no_boards(lease)
         return lease
 
@@ -195,7 +195,7 @@ class Handover:
                     raise _not_its_own(offered, lease, why)
                 return offered
         if lease.state.ended:
-            raise refusals.ended(lease)
+            raise refusals.lease_ended(lease)
         raise DeviceError(
             f"lease {lease.number} gets no board", str(answer)[:200], "farm lab leases"
         )
@@ -208,7 +208,7 @@ class Handover:
         if connection is None:
             return "the board has left the lab"
         return await asyncio.to_thread(
-            own_address.objection, offered.host, offered.port, connection
+            own_address.address_objection, offered.host, offered.port, connection
         )
 
 
@@ -227,7 +227,7 @@ async def _ask_tracker(place: tuple[str, int], key: str) -> tuple[Any, Any]:
     """Return the tracker's answer to a request for a board of a key."""
     reader, writer = await asyncio.open_connection(*place)
     try:
-        writer.write(MAGIC + frame([Code.REQUEST, key, "", 1]))
+        writer.write(MAGIC + frame_message([Code.REQUEST, key, "", 1]))
         await reader.readexactly(len(MAGIC))
         (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
         if not 0 < length <= _MOST_ANSWER_BYTES:
@@ -245,7 +245,7 @@ async def _connected(offered: _Offered, lease: Lease) -> socket.socket:
             with contextlib.closing(await _connection(offered)) as first:
                 await _check_rpc(first)
             board = await _connection(offered)
-            notice_silence(board)
+            set_silence_timeout(board)
             board.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             return board
     except (OSError, ValueError) as exc:  # TimeoutError, too

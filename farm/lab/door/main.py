@@ -19,8 +19,16 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from farm.lab.door.commands import ACCOUNT, TUNNEL, USAGE, Api, CommandError, is_user, parse_command
-from farm.lab.door.pump import pump
+from farm.lab.door.commands import (
+    ACCOUNT,
+    TUNNEL,
+    USAGE,
+    ApiCommand,
+    CommandError,
+    is_user_name,
+    parse_command,
+)
+from farm.lab.door.pump import pump_bytes
 
 USAGE_CODE, SERVER_CODE, ENDED_CODE = 2, 5, 4
 _ANSWER_S = 90.0  # for the server; it waits for a board's session to end before it hands one over
@@ -31,7 +39,7 @@ _AGAIN_S = 0.25  # between two looks for a server that is started again
 Json = Mapping[str, Any]
 
 
-class Refused(Exception):
+class RefusedError(Exception):
     """Raised for what cannot be done: an error of three lines, as the server's are."""
 
     def __init__(self, kind: str, what: str, why: str, fix: str, code: int = SERVER_CODE) -> None:
@@ -47,32 +55,32 @@ def main(arguments: Sequence[str]) -> int:
         try:
             command = parse_command(os.environb.get(b"SSH_ORIGINAL_COMMAND", b""))
         except CommandError as exc:
-            raise Refused(
+            raise RefusedError(
                 "UsageError", "the lab's door does not do that", str(exc), USAGE, USAGE_CODE
             ) from exc
-        if isinstance(command, Api):
+        if isinstance(command, ApiCommand):
             with _joined(place) as server:
-                pump(server.socket)
+                pump_bytes(server.socket)
             return 0
         return _board(place, command.lease)
-    except Refused as refused:
+    except RefusedError as refused:
         _tell(refused)
         return refused.code
 
 
-class Place(NamedTuple):
+class KeyHolder(NamedTuple):
     """Whose key it is, and the server's control socket."""
 
     name: str
     socket: str
 
 
-def _place_of(arguments: Sequence[str]) -> Place:
+def _place_of(arguments: Sequence[str]) -> KeyHolder:
     """Return the user's name and the control socket. Raises Refused, also for a user removed."""
     options = {"--socket": "", "--keys": ""}
     rest = list(arguments[1:])
     if TUNNEL in rest:
-        raise Refused(
+        raise RefusedError(
             "UsageError",
             "the key of a board opens its tunnel, and nothing else",
             "a session needs the key of a person",
@@ -83,8 +91,8 @@ def _place_of(arguments: Sequence[str]) -> Place:
         options[rest[0]], rest = rest[1], rest[2:]
     is_account = rest == [ACCOUNT]
     rest = [] if is_account else rest
-    if rest or not options["--socket"] or not is_user(arguments[0] if arguments else ""):
-        raise Refused(
+    if rest or not options["--socket"] or not is_user_name(arguments[0] if arguments else ""):
+        raise RefusedError(
             "UsageError",
             "farm lab door takes the name of a user",
             "it is the command of a key, which farm lab user add writes",
@@ -93,7 +101,7 @@ def _place_of(arguments: Sequence[str]) -> Place:
         )
     name = arguments[0]
     if options["--keys"] and not _has_key(options["--keys"], name):
-        raise Refused(
+        raise RefusedError(
             "UsageError",
             f"{name} is no user of this lab",
             "the key was removed; this connection is older than that",
@@ -101,14 +109,14 @@ def _place_of(arguments: Sequence[str]) -> Place:
             USAGE_CODE,
         )
     if not is_account and has_account(name):
-        raise Refused(
+        raise RefusedError(
             "UsageError",
             f"{name} is also the name of an account of the lab's machine",
             "both would be one owner of leases",
             "tell the lab's administrator: farm lab user add, under another name, or --account",
             USAGE_CODE,
         )
-    return Place(name, options["--socket"])
+    return KeyHolder(name, options["--socket"])
 
 
 def has_account(name: str) -> bool:
@@ -128,7 +136,7 @@ def _has_key(path: str, name: str) -> bool:
         return False
 
 
-class Server:
+class ServerConnection:
     """A connection to the lab's server, by lines of JSON."""
 
     def __init__(self, path: str) -> None:
@@ -140,14 +148,14 @@ class Server:
         except OSError as exc:
             self.socket.close()
             why = f"{exc.strerror or exc}"
-            raise Refused(
+            raise RefusedError(
                 "LinkError",
                 "the lab's server is away",
                 why,
                 "try again in a moment; its administrator starts it: farm lab serve",
             ) from exc
 
-    def __enter__(self) -> Server:
+    def __enter__(self) -> ServerConnection:
         """Return the connection."""
         return self
 
@@ -171,7 +179,7 @@ class Server:
                     raise OSError("it hung up")
                 self._rest += data
         except OSError as exc:
-            raise Refused(
+            raise RefusedError(
                 "LinkError", "the lab's server does not answer", str(exc), "try again in a moment"
             ) from exc
         return self._answer(), descriptors
@@ -200,10 +208,10 @@ class Server:
             kind, what, why, fix = (
                 str(error.get(key, "")) for key in ("kind", "what", "why", "fix")
             )
-            raise Refused(kind, what, why, fix)
+            raise RefusedError(kind, what, why, fix)
         answer = body.get("ok")
         if not isinstance(answer, dict):
-            raise Refused(
+            raise RefusedError(
                 "DeviceError",
                 "the lab's server answers what is none",
                 "",
@@ -219,9 +227,11 @@ class LeaseWatch:
     started again is asked anew.
     """
 
-    def __init__(self, server: Server, place: Place, lease: int, ends_at: float) -> None:
+    def __init__(
+        self, server: ServerConnection, place: KeyHolder, lease: int, ends_at: float
+    ) -> None:
         self.why = ""
-        self._server: Server | None = server
+        self._server: ServerConnection | None = server
         self._place, self._lease, self._ends_at = place, lease, ends_at
         self._retry_at = 0.0
         server.socket.setblocking(False)
@@ -264,8 +274,8 @@ class LeaseWatch:
 
     def _look(self) -> None:
         """Ask a server that is there again to watch the lease; it answers when it can."""
-        with contextlib.suppress(Refused, OSError):
-            server = Server(self._place.socket)
+        with contextlib.suppress(RefusedError, OSError):
+            server = ServerConnection(self._place.socket)
             server.socket.setblocking(False)
             try:
                 server.socket.sendall(
@@ -287,8 +297,8 @@ class LeaseWatch:
             self._ends_at = float(ends_at)
 
 
-def _joined(place: Place) -> Server:
-    server = Server(place.socket)
+def _joined(place: KeyHolder) -> ServerConnection:
+    server = ServerConnection(place.socket)
     try:
         server.ask({"do": "speak-for", "user": place.name})
     except BaseException:
@@ -297,16 +307,16 @@ def _joined(place: Place) -> Server:
     return server
 
 
-def _board(place: Place, lease: int) -> int:
+def _board(place: KeyHolder, lease: int) -> int:
     """Pass bytes to and from a board of a lease until the session or the lease ends."""
     server = _joined(place)
     answer, descriptors = server.ask({"do": "board", "lease": lease})
     if len(descriptors) != 1:
-        raise Refused("DeviceError", "the lab's server gave no board", "", "try again")
+        raise RefusedError("DeviceError", "the lab's server gave no board", "", "try again")
     with socket.socket(fileno=descriptors[0]) as board:
         _write(1, _line({"ok": answer}))
         watch = LeaseWatch(server, place, lease, float(answer.get("ends_at") or 0.0))
-        pump(board, watch)
+        pump_bytes(board, watch)
         watch.settle()
         if not watch.why:
             return 0
@@ -316,7 +326,7 @@ def _board(place: Place, lease: int) -> int:
     return ENDED_CODE
 
 
-def _tell(refused: Refused) -> None:
+def _tell(refused: RefusedError) -> None:
     """Write an error: for a program on the standard output, for a person on the other one."""
     lines = zip(("error", "why", "fix"), ("what", "why", "fix"), strict=True)
     words = [f"{label}: {_shown(refused.error[key])}" for label, key in lines if refused.error[key]]

@@ -19,7 +19,7 @@ _PIECE_BYTES = 1 << 18
 _MOST_HELD_BYTES = 1 << 20
 
 
-class Watch(Protocol):
+class PumpWatch(Protocol):
     """Whatever else a pump waits for."""
 
     def fileno(self) -> int:
@@ -69,7 +69,9 @@ class _Way:
             self._close_sink()
 
 
-def pump(peer: socket.socket, watch: Watch | None = None, source: int = 0, sink: int = 1) -> None:
+def pump_bytes(
+    peer: socket.socket, watch: PumpWatch | None = None, source: int = 0, sink: int = 1
+) -> None:
     """Pass bytes between a socket and two descriptors until the socket's side ends.
 
     It ends, too, if the descriptors' side is gone, or the watch says so. Neither blocks from then
@@ -85,7 +87,7 @@ def pump(peer: socket.socket, watch: Watch | None = None, source: int = 0, sink:
             _step(out, back, watch)
 
 
-def _step(out: _Way, back: _Way, watch: Watch | None) -> None:
+def _step(out: _Way, back: _Way, watch: PumpWatch | None) -> None:
     """Wait for something to happen, and pass on what has come."""
     poll = select.poll()
     wanted: dict[int, int] = {back.sink: 0}  # that the client is gone is told without asking

@@ -23,7 +23,7 @@ _LONGEST_ALIVE_S = 30  # between two questions of sshd to a client that says not
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class SettingFinding:
     """A setting that is not as the lab needs it: why, and the line for sshd_config.
 
     A `dangerous` one lets the key of a board do more than it may.
@@ -34,49 +34,51 @@ class Finding:
     dangerous: bool = False
 
 
-def effective(account: str, file: Path) -> Mapping[str, str]:
+def effective_settings(account: str, file: Path) -> Mapping[str, str]:
     """Return sshd's settings for an account that comes from elsewhere, by their small names.
 
     Raises FarmError if there is no sshd, or it cannot read its configuration.
     """
-    sshd = subprocesses.find("sshd", "/usr/sbin/sshd", "/usr/local/sbin/sshd") or "sshd"
+    sshd = subprocesses.find_program("sshd", "/usr/sbin/sshd", "/usr/local/sbin/sshd") or "sshd"
     connection = f"user={account},host=elsewhere,addr=192.0.2.1,laddr=192.0.2.2,lport=22"
     with tempfile.TemporaryDirectory(prefix="farm-sshd-") as folder:
         key = Path(folder) / "host_key"  # the server's own is root's, and sshd wants to have one
         key.touch(0o600)
         key.write_bytes(_host_key())
         command = [sshd, "-T", "-f", str(file), "-h", str(key), "-C", connection]
-        text = subprocesses.run(command, deadline=Deadline(_READ_S), what="sshd's settings")
+        text = subprocesses.run_program(command, deadline=Deadline(_READ_S), what="sshd's settings")
     pairs = (line.partition(" ") for line in text.splitlines())
     return {name: value.strip() for name, _, value in pairs}
 
 
-def findings(
+def setting_findings(
     settings: Mapping[str, str], keys: Path, home: Path, account: str, *, board: bool
-) -> Iterator[Finding]:
+) -> Iterator[SettingFinding]:
     """Yield what has to be changed for the keys of a file to be good, those of a `board` too."""
     read = [_expanded(word, home, account) for word in settings["authorizedkeysfile"].split()]
     if keys not in read:
         near = keys.is_relative_to(home)
         line = f"AuthorizedKeysFile {keys.relative_to(home) if near else shlex.quote(str(keys))}"
-        yield Finding(f"sshd does not read {keys}", line)
+        yield SettingFinding(f"sshd does not read {keys}", line)
     if settings.get("pubkeyauthentication") == "no":
-        yield Finding("sshd takes no keys", "PubkeyAuthentication yes")
+        yield SettingFinding("sshd takes no keys", "PubkeyAuthentication yes")
     if not board:
         return
     if settings.get("allowstreamlocalforwarding") != "no":
         why = "the key of a board could make Unix sockets in the place of the lab's"
-        yield Finding(why, "AllowStreamLocalForwarding no", dangerous=True)
+        yield SettingFinding(why, "AllowStreamLocalForwarding no", dangerous=True)
     if settings.get("gatewayports") == "yes":
         why = "the port of a board's tunnel would listen beyond loopback"
-        yield Finding(why, "GatewayPorts no", dangerous=True)
+        yield SettingFinding(why, "GatewayPorts no", dangerous=True)
     if settings.get("allowtcpforwarding") not in ("yes", "all") or (
         settings.get("disableforwarding") == "yes"
     ):
-        yield Finding("sshd opens no tunnels", "AllowTcpForwarding yes, and DisableForwarding no")
+        yield SettingFinding(
+            "sshd opens no tunnels", "AllowTcpForwarding yes, and DisableForwarding no"
+        )
     if not 0 < int(settings.get("clientaliveinterval", "0")) <= _LONGEST_ALIVE_S:
         why = "a board whose connection was cut would find its port taken for minutes"
-        yield Finding(why, "ClientAliveInterval 8")
+        yield SettingFinding(why, "ClientAliveInterval 8")
 
 
 def _expanded(word: str, home: Path, account: str) -> Path:

@@ -21,15 +21,15 @@ from functools import partial
 from typing import Protocol
 
 from farm.errors import DeadlineError, DeviceError, FarmError, LinkError, UsageError
-from farm.lab.relay.tracker import HOST, is_ours
-from farm.lab_client.leasing import BoardSession, Duplex, HeldLease, Lab, Wanted
-from farm.processes.cancellation import Cancellation, Cancelled, breakable
-from farm.rpc.answers import AnswerError
+from farm.lab.relay.tracker import HOST, is_same_user_or_root
+from farm.lab_client.leasing import BoardSession, DuplexSocket, HeldLease, LabAccess, WantedBoards
+from farm.processes.cancellation import Cancellation, Cancelled, interruptible
+from farm.rpc.answer_filter import AnswerError
+from farm.rpc.filtered_session import FilteredSession
 from farm.rpc.handshake import MAGIC, MISMATCH, MOST_KEY_BYTES
-from farm.rpc.passing import SafePassage
 from farm.tracker.listening import listen
-from farm.tracker.protocol import Request, granted, refused
-from farm.tracker.scheduler import Queue, Server, Summary
+from farm.tracker.protocol import Request, granted_answer, refused_answer
+from farm.tracker.scheduler import KeyQueue, ServerInfo, Summary
 
 _PICKUP_S = 10.0  # from the answer to a request until the client connects
 _GREETING_S = 10.0
@@ -42,10 +42,10 @@ _CLIENT = b"client:"
 Say = Callable[[str], None]
 
 
-class Source(Protocol):
+class SessionSource(Protocol):
     """The boards behind a relay. Its methods block; another thread may break their waits."""
 
-    def summary(self) -> Mapping[str, Queue]:
+    def summary(self) -> Mapping[str, KeyQueue]:
         """Return the boards, by their kind. Raises FarmError."""
         ...
 
@@ -58,14 +58,14 @@ class Source(Protocol):
 class LeaseSessions:
     """The boards of one lease, which somebody else keeps."""
 
-    lab: Lab
+    lab: LabAccess
     number: int
     kind: str
     count: int
 
-    def summary(self) -> Mapping[str, Queue]:
+    def summary(self) -> Mapping[str, KeyQueue]:
         """Return the boards of the lease."""
-        return {self.kind: Queue(self.count, 0)}
+        return {self.kind: KeyQueue(self.count, 0)}
 
     @contextlib.contextmanager
     def session(self, kind: str) -> Iterator[BoardSession]:
@@ -85,11 +85,11 @@ class LeaseSessions:
 class KindSessions:
     """All boards of a lab: each session has a lease of its own, made from a pattern."""
 
-    lab: Lab
-    pattern: Callable[[str], Wanted]  # from the kind
+    lab: LabAccess
+    pattern: Callable[[str], WantedBoards]  # from the kind
     say: Say
 
-    def summary(self) -> Mapping[str, Queue]:
+    def summary(self) -> Mapping[str, KeyQueue]:
         """Return the lab's boards that are not away."""
         with self.lab.client() as client:
             boards = [one for one in client.ask("boards")["boards"] if one["use"] != "away"]
@@ -97,7 +97,7 @@ class KindSessions:
         waiting = [one["kind"] for one in leases if one["state"] == "queued"]
         kinds = [one["kind"] for one in boards]
         return {
-            kind: Queue(kinds.count(kind), waiting.count(kind)) for kind in dict.fromkeys(kinds)
+            kind: KeyQueue(kinds.count(kind), waiting.count(kind)) for kind in dict.fromkeys(kinds)
         }
 
     @contextlib.contextmanager
@@ -148,12 +148,12 @@ class _Session:
 
 
 class SessionBoards:
-    """`Boards` for a relay whose sessions go through this process, for as long as the block lasts.
+    """`RelayedBoards` for a relay whose sessions go through this process, within a block.
 
     `say` is told how a session has failed.
     """
 
-    def __init__(self, source: Source, say: Say) -> None:
+    def __init__(self, source: SessionSource, say: Say) -> None:
         self._source, self._say = source, say
         self._listener = listen(HOST, [0])
         self._listener.setblocking(True)
@@ -193,7 +193,7 @@ class SessionBoards:
         except FarmError as error:
             raise LinkError(error.what, error.why, error.fix) from error
         servers = [
-            Server(f"server:{kind}", HOST, self.port)
+            ServerInfo(f"server:{kind}", HOST, self.port)
             for kind, found in queues.items()
             for _ in range(found.free)
         ]
@@ -224,7 +224,7 @@ class SessionBoards:
         except LinkError as error:
             session.answer(error)
         except FarmError as error:
-            session.answer(refused(": ".join(filter(None, (error.what, error.why)))))
+            session.answer(refused_answer(": ".join(filter(None, (error.what, error.why)))))
             self._say(f"{kind}: {error.what}: {error.why}")
         except Exception as exc:  # it would be lost in this thread
             session.answer(LinkError("a session failed", "", ""))
@@ -237,8 +237,8 @@ class SessionBoards:
         with self._lock:
             self._waiting[board.match_key] = session
         try:
-            session.answer(granted(HOST, self.port, board.match_key))
-            with breakable(partial(session.client.put, None)):
+            session.answer(granted_answer(HOST, self.port, board.match_key))
+            with interruptible(partial(session.client.put, None)):
                 client = session.client.get(timeout=_PICKUP_S)
         except queue.Empty:  # it asked, and did not come
             return
@@ -247,9 +247,9 @@ class SessionBoards:
                 self._waiting.pop(board.match_key, None)
         if client is None:
             return
-        with client.connection as peer, breakable(partial(_break, peer, board.connection)):
+        with client.connection as peer, interruptible(partial(_break, peer, board.connection)):
             try:
-                pump(peer, board.connection, client.greeting)
+                pump_session(peer, board.connection, client.greeting)
             except AnswerError as exc:
                 what = f"the board {board.board} sent what no server of TVM's RPC sends"
                 fix = "lease another one, and tell the lab's administrator"
@@ -269,7 +269,7 @@ class SessionBoards:
             stack.enter_context(client)
             client.settimeout(_GREETING_S)
             with contextlib.suppress(OSError, ValueError):
-                if not is_ours(client):
+                if not is_same_user_or_root(client):
                     return
                 greeting = _greeting(client)
                 key = greeting[_HEAD.size :].removeprefix(_CLIENT).split(b" ")[0]
@@ -282,7 +282,7 @@ class SessionBoards:
                 stack.pop_all()  # the session closes it
 
 
-def pump(client: socket.socket, board: Duplex, first: bytes) -> None:
+def pump_session(client: socket.socket, board: DuplexSocket, first: bytes) -> None:
     """Pass bytes between a client and a board until either ends; `first` goes to the board.
 
     Raises AnswerError, after the end of both, if the board sends what is no answer.
@@ -291,7 +291,7 @@ def pump(client: socket.socket, board: Duplex, first: bytes) -> None:
     board.settimeout(None)
     client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     board.sendall(first)
-    passage = SafePassage()
+    passage = FilteredSession()
 
     def ask() -> None:
         with contextlib.suppress(AnswerError):
@@ -306,7 +306,9 @@ def pump(client: socket.socket, board: Duplex, first: bytes) -> None:
         up.join()
 
 
-def _pass_on(source: Duplex, sink: Duplex, passing: Callable[[bytes], Iterable[bytes]]) -> None:
+def _pass_on(
+    source: DuplexSocket, sink: DuplexSocket, passing: Callable[[bytes], Iterable[bytes]]
+) -> None:
     """Pass bytes on until their source ends."""
     try:
         with contextlib.suppress(OSError, EOFError):
@@ -318,7 +320,7 @@ def _pass_on(source: Duplex, sink: Duplex, passing: Callable[[bytes], Iterable[b
             sink.shutdown(socket.SHUT_WR)
 
 
-def _break(*connections: Duplex) -> None:
+def _break(*connections: DuplexSocket) -> None:
     """End connections in both directions: what waits for them sees their end. Does not block."""
     for connection in connections:
         with contextlib.suppress(OSError, EOFError):

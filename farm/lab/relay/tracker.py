@@ -21,7 +21,7 @@ from typing import Protocol
 from farm import ownership
 from farm.errors import LinkError
 from farm.tracker.errors import ProtocolError
-from farm.tracker.framing import MOST_MESSAGE_BYTES, Frames
+from farm.tracker.framing import MOST_MESSAGE_BYTES, FrameBuffer
 from farm.tracker.listening import listen
 from farm.tracker.protocol import (
     FAIL,
@@ -33,13 +33,13 @@ from farm.tracker.protocol import (
     Message,
     Ping,
     Request,
-    frame,
-    parse,
-    pending,
-    refused,
-    summarized,
+    frame_message,
+    parse_message,
+    pending_answer,
+    refused_answer,
+    summary_answer,
 )
-from farm.tracker.scheduler import Queue, Server, Summary
+from farm.tracker.scheduler import KeyQueue, ServerInfo, Summary
 
 HOST = "127.0.0.1"
 _PIECE_BYTES = 1 << 16
@@ -48,7 +48,7 @@ _CONNECT_S = 10.0
 _MOST_MESSAGES = 256  # of one client that wait for an answer
 
 
-class Boards(Protocol):
+class RelayedBoards(Protocol):
     """The boards that a relay lends. Its coroutines run in the relay's loop."""
 
     async def summary(self) -> Summary:
@@ -64,7 +64,7 @@ class Boards(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Leased:
+class LeasedBoards:
     """The boards of a lease, in a network where clients reach them by themselves.
 
     Its key, which the relay tells nobody, is what the lab's `tracker` is asked for. `addresses` are
@@ -80,20 +80,20 @@ class Leased:
         """Return the tracker's summary: the boards of the lease."""
         places = [address.rpartition(":") for address in self.addresses]
         servers = [
-            Server(f"server:{self.kind}", host, int(port) if port.isdigit() else port)
+            ServerInfo(f"server:{self.kind}", host, int(port) if port.isdigit() else port)
             for host, _, port in places
         ]
-        return Summary({self.kind: Queue(len(servers), 0)}, servers)
+        return Summary({self.kind: KeyQueue(len(servers), 0)}, servers)
 
     async def ask(self, request: Request) -> bytes:
         """Return the lab's answer to a request under the lease's key."""
         if request.key != self.kind:
-            return refused(f"the lease is for the kind {self.kind!r}")
+            return refused_answer(f"the lease is for the kind {self.kind!r}")
         try:
             async with asyncio.timeout(_CONNECT_S):
                 reader, writer = await asyncio.open_connection(*self.tracker)
             try:
-                writer.write(MAGIC + frame([Code.REQUEST, self.key, "", request.priority]))
+                writer.write(MAGIC + frame_message([Code.REQUEST, self.key, "", request.priority]))
                 async with asyncio.timeout(_CONNECT_S):
                     await reader.readexactly(len(MAGIC))
                 head = await reader.readexactly(_LENGTH.size)
@@ -107,13 +107,13 @@ class Leased:
             raise LinkError("the lab's tracker does not answer", str(exc), "try again") from exc
 
 
-class Relay:
+class LeaseRelay:
     """A tracker in a thread of its own, for as long as the block lasts; port 0 is any.
 
     Raises DeviceError if the port is taken.
     """
 
-    def __init__(self, boards: Boards, port: int = 0) -> None:
+    def __init__(self, boards: RelayedBoards, port: int = 0) -> None:
         self._listener = listen(HOST, [port])
         self.port = int(self._listener.getsockname()[1])
         self._boards = boards
@@ -121,7 +121,7 @@ class Relay:
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._run, name="lease-tracker", daemon=True)
 
-    def __enter__(self) -> Relay:
+    def __enter__(self) -> LeaseRelay:
         """Listen."""
         self._thread.start()
         self._ready.wait()
@@ -145,7 +145,7 @@ class Relay:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         client = _Client(self._boards, reader, writer)
         try:
-            if is_ours(writer.get_extra_info("socket")):
+            if is_same_user_or_root(writer.get_extra_info("socket")):
                 await client.serve()
         except (OSError, ProtocolError, LinkError, asyncio.CancelledError):
             pass  # it hung up, or the lab is away: TVM's client connects anew
@@ -159,7 +159,7 @@ class _Client:
     """One client. It may send more while it waits for a board; that it hangs up is noticed."""
 
     def __init__(
-        self, boards: Boards, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self, boards: RelayedBoards, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         self._boards, self._reader, self._writer = boards, reader, writer
         self._messages: asyncio.Queue[Message] = asyncio.Queue()
@@ -178,7 +178,7 @@ class _Client:
 
     async def _read(self) -> None:
         """Take what the client sends, until it hangs up."""
-        frames = Frames()
+        frames = FrameBuffer()
         while data := await self._reader.read(_PIECE_BYTES):
             frames.feed(data)
             if not frames.greeted:
@@ -186,7 +186,7 @@ class _Client:
                     continue
                 self._writer.write(MAGIC)
             while (content := frames.next()) is not None:
-                self._messages.put_nowait(parse(content))
+                self._messages.put_nowait(parse_message(content))
             if self._messages.qsize() > _MOST_MESSAGES:
                 raise ProtocolError("more than a client has to ask")
 
@@ -201,18 +201,18 @@ class _Client:
             case Request():
                 return await self._boards.ask(message)
             case Ping():
-                return frame(SUCCESS)
+                return frame_message(SUCCESS)
             case AskSummary():
-                return summarized(await self._boards.summary())
+                return summary_answer(await self._boards.summary())
             case AskPending():
-                return pending([])
+                return pending_answer([])
             case _:
-                return frame(FAIL)
+                return frame_message(FAIL)
 
 
-def is_ours(connection: socket.socket) -> bool:
+def is_same_user_or_root(connection: socket.socket) -> bool:
     """Return whether the other end of a connection is this user's, or root's."""
-    return ownership.peer_of(connection) in (0, os.geteuid())
+    return ownership.user_of_peer(connection) in (0, os.geteuid())
 
 
 async def _end_tasks() -> None:

@@ -10,22 +10,22 @@ import shutil
 from dataclasses import dataclass, replace
 from io import BytesIO
 
-from farm.cluster import Engine, Line
+from farm.cluster import ClusterEngine, ControllerChannel
 from farm.compiler import build as compiler_build
 from farm.compiler.artifact import KIND
 from farm.compiler.fingerprint import artifact_digest
 from farm.errors import BuildError, FarmError
-from farm.pipeline.cluster.carrying import (
-    Missing,
-    carry_out,
-    imported_here,
-    packed,
-    with_import,
+from farm.pipeline.cluster.task_transfer import (
+    ImportMissing,
+    find_or_unpack_import,
+    pack_folder,
+    request_with_import,
+    run_task_in_process,
 )
-from farm.pipeline.worker_tasks import BUILD_S, build_task, kept_build_task, open_pool
+from farm.pipeline.worker_tasks import BUILD_S, build_task, find_build_task, open_pool
 from farm.processes.workers import TaskContext
-from farm.store import ArchiveError, RecordStore, Store, open_store, read_archive
-from farm.types import Artifact, Model, Prepared, Profile, Record
+from farm.store import ArchiveError, Store, TuningRecordStore, open_store, read_archive
+from farm.types import Artifact, Model, Prepared, Profile, TuningRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +39,13 @@ class BuildRequest:
     model: Model
     prepared: Prepared
     profile: Profile
-    records: tuple[Record, ...]
+    records: tuple[TuningRecord, ...]
     base: str
     archive: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Built:
+class BuildAnswer:
     """The answer of a worker: the archives of a build, and of the list of its workloads."""
 
     digest: str
@@ -59,7 +59,7 @@ def build_on_cluster_task(
     prepared: Prepared,
     profile: Profile,
     store: Store,
-    engine: Engine,
+    engine: ClusterEngine,
 ) -> Artifact:
     """Have a worker of the cluster build a prepared model; return the build from our own store.
 
@@ -70,10 +70,12 @@ def build_on_cluster_task(
     # a recipe is a file of this machine
     plain = replace(float_model(model), name=model.name)
     base = artifact_digest(prepared, profile)
-    request = BuildRequest(plain, prepared, profile, tuple(RecordStore.of_user().records()), base)
-    worker, answer = with_import(
+    request = BuildRequest(
+        plain, prepared, profile, tuple(TuningRecordStore.of_user().records()), base
+    )
+    worker, answer = request_with_import(
         engine,
-        build_here,
+        build_on_worker,
         lambda archive: replace(request, archive=archive),
         prepared,
         context.note,
@@ -90,7 +92,7 @@ def build_on_cluster_task(
         raise BuildError(
             what, str(error), "run the command again, without --cluster if it happens again"
         ) from error
-    made = kept_build_task(context, prepared, profile, store.root)
+    made = find_build_task(context, prepared, profile, store.root)
     if made is None:
         why = "a tuning record changed while it was built"
         raise BuildError(
@@ -101,13 +103,15 @@ def build_on_cluster_task(
     return replace(made, cached=False)
 
 
-def build_here(request: BuildRequest, line: Line) -> Built | Missing | FarmError:
+def build_on_worker(
+    request: BuildRequest, line: ControllerChannel
+) -> BuildAnswer | ImportMissing | FarmError:
     """Make a build on a worker of the cluster."""
     store = open_store(None)
     try:
-        directory = imported_here(request.prepared, request.archive, store)
+        directory = find_or_unpack_import(request.prepared, request.archive, store)
         if directory is None:
-            return Missing()
+            return ImportMissing()
         prepared = replace(request.prepared, directory=directory)
         if artifact_digest(prepared, request.profile) != request.base:
             why = "its farm has the same version and other sources, or another compiler"
@@ -117,11 +121,11 @@ def build_here(request: BuildRequest, line: Line) -> Built | Missing | FarmError
                 "install the same farm on the workers",
             )
         with open_pool(store) as pool, store.scratch() as folder:
-            records = RecordStore(folder / "records.sqlite")
+            records = TuningRecordStore(folder / "records.sqlite")
             if request.records:
                 records.merge(request.records)
             arguments = (request.model, prepared, request.profile, store, records)
-            made: Artifact = carry_out(
+            made: Artifact = run_task_in_process(
                 pool,
                 line,
                 build_task,
@@ -129,10 +133,12 @@ def build_here(request: BuildRequest, line: Line) -> Built | Missing | FarmError
                 BUILD_S,
                 f"compiling {request.model.name} for {request.profile.name}",
             )
-        artifact = packed(made.library.parent, KIND, made.digest)
+        artifact = pack_folder(made.library.parent, KIND, made.digest)
         workloads = store.find(compiler_build.ASKED, request.base)
         assert workloads is not None, "a build leaves them"
-        return Built(made.digest, artifact, packed(workloads, compiler_build.ASKED, request.base))
+        return BuildAnswer(
+            made.digest, artifact, pack_folder(workloads, compiler_build.ASKED, request.base)
+        )
     except FarmError as error:
         return error
     except ArchiveError as error:
@@ -143,7 +149,7 @@ def build_here(request: BuildRequest, line: Line) -> Built | Missing | FarmError
         )
 
 
-def _receive(built: Built, request: BuildRequest, store: Store) -> None:
+def _receive(built: BuildAnswer, request: BuildRequest, store: Store) -> None:
     """Publish what a worker has built. Raises ArchiveError if it is not what was asked for."""
     with store.scratch() as scratch:
         asked, made = scratch / "workloads", scratch / "artifact"
@@ -151,12 +157,12 @@ def _receive(built: Built, request: BuildRequest, store: Store) -> None:
             folder.mkdir()
         read_archive(BytesIO(built.workloads), compiler_build.ASKED, request.base, None, asked)
         read_archive(BytesIO(built.artifact), KIND, built.digest, None, made)
-        wanted = compiler_build.digest_by(asked, request.base, request.records)
+        wanted = compiler_build.digest_with_records(asked, request.base, request.records)
         if built.digest != wanted:
             raise ArchiveError(
                 "its digest is not that of the import, the profile and the tuning records"
             )
-        compiler_build.check_files(made, wanted)
+        compiler_build.check_artifact_folder(made, wanted)
         for kind, digest, folder in (
             (KIND, wanted, made),
             (compiler_build.ASKED, request.base, asked),

@@ -6,15 +6,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from farm.cluster import Engine, Line
+from farm.cluster import ClusterEngine, ControllerChannel
 from farm.compiler.fingerprint import compiler_digest
 from farm.errors import BuildError, FarmError
-from farm.pipeline.cluster.carrying import Missing, carry_out, imported_here, with_import
+from farm.pipeline.cluster.task_transfer import (
+    ImportMissing,
+    find_or_unpack_import,
+    request_with_import,
+    run_task_in_process,
+)
 from farm.pipeline.worker_tasks import BUILD_S, batch_task, open_pool
 from farm.processes.workers import TaskContext
 from farm.quantize import float_model
 from farm.store import ArchiveError, open_store
-from farm.types import Batch, Model, Prepared, Profile, Variant
+from farm.types import Model, Prepared, Profile, Variant, VariantBatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +54,8 @@ def batch_on_cluster_task(
     profile: Profile,
     wanted: tuple[tuple[str, Any], ...],
     folder: Path,
-    engine: Engine,
-) -> Batch:
+    engine: ClusterEngine,
+) -> VariantBatch:
     """Have a worker of the cluster build a batch; write its files into a new folder.
 
     It runs in a thread. Raises BuildError if what comes back is not what was asked for.
@@ -60,7 +65,9 @@ def batch_on_cluster_task(
     def request(archive: bytes | None) -> BatchRequest:
         return BatchRequest(plain, prepared, profile, wanted, compiler_digest(), archive)
 
-    worker, answer = with_import(engine, batch_here, request, prepared, context.note)
+    worker, answer = request_with_import(
+        engine, build_batch_on_worker, request, prepared, context.note
+    )
     if isinstance(answer, FarmError):
         raise answer
     names = [variant.function for variant in answer.variants]
@@ -74,13 +81,17 @@ def batch_on_cluster_task(
             "run the command again, without --cluster if it happens again",
         )
     folder.mkdir(parents=True)
-    batch = Batch(folder / "library.so", folder / "arrays.npz", answer.variants, answer.failed)
+    batch = VariantBatch(
+        folder / "library.so", folder / "arrays.npz", answer.variants, answer.failed
+    )
     batch.library.write_bytes(answer.library)
     batch.arrays.write_bytes(answer.arrays)
     return batch
 
 
-def batch_here(request: BatchRequest, line: Line) -> BatchAnswer | Missing | FarmError:
+def build_batch_on_worker(
+    request: BatchRequest, line: ControllerChannel
+) -> BatchAnswer | ImportMissing | FarmError:
     """Build a batch on a worker of the cluster."""
     store = open_store(None)
     if compiler_digest() != request.compiler:
@@ -90,12 +101,12 @@ def batch_here(request: BatchRequest, line: Line) -> BatchAnswer | Missing | Far
             "install the same farm on the workers",
         )
     try:
-        directory = imported_here(request.prepared, request.archive, store)
+        directory = find_or_unpack_import(request.prepared, request.archive, store)
         if directory is None:
-            return Missing()
+            return ImportMissing()
         prepared = replace(request.prepared, directory=directory)
         with open_pool(store) as pool, store.scratch() as scratch:
-            made: Batch = carry_out(
+            made: VariantBatch = run_task_in_process(
                 pool,
                 line,
                 batch_task,

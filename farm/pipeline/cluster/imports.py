@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from farm import importers, prepare
-from farm.cluster import Engine, Line
-from farm.compiler.build import shares_code
+from farm import checked_import, importers
+from farm.cluster import ClusterEngine, ControllerChannel
+from farm.compiler.build import build_reuses_check_code
 from farm.compiler.fingerprint import compiler_digest
 from farm.errors import BuildError, FarmError, ModelError
 from farm.importers.fingerprints import external_files
-from farm.pipeline.cluster.carrying import carry_out, packed, unpack
-from farm.pipeline.worker_tasks import PREPARE_S, kept_model_task, open_pool, prepare_task
+from farm.pipeline.cluster.task_transfer import pack_folder, run_task_in_process, unpack_folder
+from farm.pipeline.worker_tasks import PREPARE_S, find_prepared_task, open_pool, prepare_task
 from farm.processes.workers import TaskContext
 from farm.store import ArchiveError, Store, open_store
 from farm.types import RECIPES, Model, Prepared, Profile
@@ -60,7 +60,7 @@ def can_import_remotely(model: Model, host: Profile, profiles: Sequence[Profile]
         or model.dataset
         or model.source.endswith(RECIPES)
         or (model.quantize is not None and model.quantize.calibrates)
-        or any(shares_code(profile, host) for profile in profiles)
+        or any(build_reuses_check_code(profile, host) for profile in profiles)
         or not 0 < _size(model) <= _MOST_BYTES
     )
 
@@ -69,7 +69,7 @@ def _size(model: Model) -> int:
     """Return the size of a model's files in bytes; 0 if one is missing or lies elsewhere."""
     try:
         importers.check_source(model)
-        files = importers.files_of(model)
+        files = importers.model_files(model)
         if Path(model.source).suffix.lower() == ".onnx":
             elsewhere = len(external_files(Path(model.source))) - len(files) + 1
             if elsewhere:
@@ -80,29 +80,29 @@ def _size(model: Model) -> int:
 
 
 def import_on_cluster_task(
-    context: TaskContext, model: Model, host: Profile, store: Store, engine: Engine
+    context: TaskContext, model: Model, host: Profile, store: Store, engine: ClusterEngine
 ) -> Prepared:
     """Have a worker of the cluster import a model; return the import from our own store.
 
     It runs in a thread. Raises BuildError if what comes back is not the import that was asked for,
     and ModelError.
     """
-    files = importers.files_of(model)
+    files = importers.model_files(model)
     folder = files[0].parent
     content = tuple((path.relative_to(folder).as_posix(), path.read_bytes()) for path in files)
     request = ImportRequest(replace(model, labels=None), host, content, compiler_digest())
-    wanted = prepare.digest(model, store.root)
+    wanted = checked_import.prepared_digest(model, store.root)
     assert wanted is not None, "only a model with code has dependencies of its own"
-    worker, answer = engine.run(import_here, request, context.note)
+    worker, answer = engine.run(import_on_worker, request, context.note)
     if isinstance(answer, FarmError):
         raise answer
     made = None
     try:
         if answer.digest != wanted:
             raise ArchiveError("its digest is not that of the model's files, or these changed")
-        if store.find(prepare.KIND, wanted) is None:
-            unpack(answer.archive, prepare.KIND, wanted, store)
-        made = kept_model_task(context, model, store.root)
+        if store.find(checked_import.KIND, wanted) is None:
+            unpack_folder(answer.archive, checked_import.KIND, wanted, store)
+        made = find_prepared_task(context, model, store.root)
     except ArchiveError as error:
         what = f"what worker {worker} of the cluster sent is not the import of {model.name}"
         fix = "run the command again, without --cluster if it happens again"
@@ -114,7 +114,7 @@ def import_on_cluster_task(
     return replace(made, cached=False)
 
 
-def import_here(request: ImportRequest, line: Line) -> ImportAnswer | FarmError:
+def import_on_worker(request: ImportRequest, line: ControllerChannel) -> ImportAnswer | FarmError:
     """Import a model on a worker of the cluster."""
     store = open_store(None)
     if compiler_digest() != request.compiler:
@@ -131,7 +131,7 @@ def import_here(request: ImportRequest, line: Line) -> ImportAnswer | FarmError:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(content)
             model = replace(request.model, source=str(folder / request.files[0][0]))
-            made: Prepared = carry_out(
+            made: Prepared = run_task_in_process(
                 pool,
                 line,
                 prepare_task,
@@ -139,6 +139,8 @@ def import_here(request: ImportRequest, line: Line) -> ImportAnswer | FarmError:
                 PREPARE_S,
                 f"importing {model.name}",
             )
-        return ImportAnswer(made.digest, packed(made.directory, prepare.KIND, made.digest))
+        return ImportAnswer(
+            made.digest, pack_folder(made.directory, checked_import.KIND, made.digest)
+        )
     except FarmError as error:
         return error

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from farm.pipeline.doctor.checks import Examination, Finding, failed
+from farm.pipeline.doctor.checks import Examination, Finding, first_failure
 from farm.pipeline.operations import Show
 from farm.pipeline.worker_tasks import open_pool
 from farm.store import RunStore, Store
 from farm.types import Device, Model, Profile
 
-__all__ = ["Finding", "examine", "failed"]
+__all__ = ["Finding", "examine_devices", "first_failure"]
 
 
-def examine(
+def examine_devices(
     devices: Sequence[Device],
     *,
     model: Model,

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from farm import __version__, transports
-from farm.errors import FarmError, WrongAnswer, of_failure
+from farm.errors import FarmError, WrongAnswer, error_from_failure
 from farm.pipeline.operations import Show, ensure_agent
-from farm.pipeline.run_jobs import execute, expand
+from farm.pipeline.run_jobs import execute_jobs, expand_jobs
 from farm.processes.deadline import Deadline
-from farm.processes.workers import Kind, TaskContext, WorkerPool
+from farm.processes.workers import MessageKind, TaskContext, WorkerPool
 from farm.store import RunStore, Store
-from farm.transports.layer import Layer
+from farm.transports.connection_layer import ConnectionLayer
 from farm.types import Device, Event, Model, Plan, Profile, Progress
 
 _REACH_S, _PLACE_S, _SESSION_S, _ANSWER_S = 60.0, 300.0, 60.0, 300.0
@@ -36,7 +36,7 @@ class Finding:
     advice: str = ""
 
 
-def failed(findings: Sequence[Finding]) -> FarmError | None:
+def first_failure(findings: Sequence[Finding]) -> FarmError | None:
     """Return the error of the first check that failed; None if all passed."""
     return next((finding.failure for finding in findings if finding.failure), None)
 
@@ -66,7 +66,7 @@ class Examination:
     @property
     def well(self) -> list[Device]:
         """Return the devices without a failure so far."""
-        return [device for device in self.devices if not failed(self.found[device.name])]
+        return [device for device in self.devices if not first_failure(self.found[device.name])]
 
     def note(self, device: str, finding: Finding) -> None:
         """Add a finding to a device and report it."""
@@ -102,11 +102,11 @@ class Examination:
             for message in self.pool.messages(_TICK_S):
                 if isinstance(message.value, Finding):
                     self.note(message.slot, message.value)
-                elif message.kind is Kind.NOTE:
+                elif message.kind is MessageKind.NOTE:
                     self.show(message.value)
                 else:
                     running.discard(message.slot)
-                    if message.kind is Kind.FAILED:
+                    if message.kind is MessageKind.FAILED:
                         self.note(message.slot, Finding(layer, failure=message.value))
                     else:
                         returned[message.slot] = message.value
@@ -114,7 +114,7 @@ class Examination:
 
     def reach(self) -> None:
         """Check the layers below the agent."""
-        self.ask("name", reach_task, lambda _: (_REACH_S,), _REACH_S + _TICK_S)
+        self.ask("name", check_connection_task, lambda _: (_REACH_S,), _REACH_S + _TICK_S)
 
     def build_agents(self) -> None:
         """Build each agent that a device needs, once."""
@@ -142,7 +142,7 @@ class Examination:
         self.build_agents()
         self.ask(
             "agent binary",
-            place_task,
+            check_agent_start_task,
             lambda device: (self.agent(device), _PLACE_S),
             _PLACE_S + _TICK_S,
         )
@@ -151,7 +151,7 @@ class Examination:
         """Open a session on each device and read its conditions, which `prove` reports."""
         self._conditions = self.ask(
             "RPC handshake",
-            session_task,
+            check_session_task,
             lambda device: (self.agent(device), _SESSION_S),
             _SESSION_S,
         )
@@ -161,14 +161,14 @@ class Examination:
 
         The runs are stored in `keep`.
         """
-        jobs = expand(self.well, [model], replace(Plan.once(), deadline_s=_ANSWER_S))
+        jobs = expand_jobs(self.well, [model], replace(Plan.once(), deadline_s=_ANSWER_S))
 
         def hear(event: Event) -> None:
             self.show(Progress(event.stage, f"{event.device} {event.note}".strip(), event.fraction))
 
         if not jobs:
             return
-        outcome = execute(
+        outcome = execute_jobs(
             jobs,
             host=self.host,
             store=self.store,
@@ -179,7 +179,7 @@ class Examination:
         )
         for run in outcome.runs:
             if run.failure:
-                self.note(run.device, Finding("answer", failure=of_failure(run.failure)))
+                self.note(run.device, Finding("answer", failure=error_from_failure(run.failure)))
                 continue
             assert run.samples
             difference = f"largest difference {run.samples.agreement.max_abs:.2g}"
@@ -198,23 +198,27 @@ class Examination:
                 self.note(run.device, finding)
 
 
-def reach_task(context: TaskContext, device: Device, seconds: float) -> None:
+def check_connection_task(context: TaskContext, device: Device, seconds: float) -> None:
     """Check the layers below the agent, up to the first failure; called in a worker process."""
-    from farm.transports.connectivity_checks import layers
+    from farm.transports.connectivity_checks import connection_layers
 
     with ExitStack() as stack:
-        _check_each(context, device, layers(device, stack, Deadline(seconds), context.ask))
+        _check_each(
+            context, device, connection_layers(device, stack, Deadline(seconds), context.ask)
+        )
 
 
-def place_task(context: TaskContext, device: Device, agent: Path | None, seconds: float) -> None:
+def check_agent_start_task(
+    context: TaskContext, device: Device, agent: Path | None, seconds: float
+) -> None:
     """Install the agent on a device and start it once; called in a worker process."""
     from farm.transports.connectivity_checks import agent_layers
 
     _check_each(context, device, agent_layers(device, agent, Deadline(seconds), context.ask))
 
 
-def _check_each(context: TaskContext, device: Device, layers: Iterable[Layer]) -> None:
-    from farm.transports.rpc_errors import translate
+def _check_each(context: TaskContext, device: Device, layers: Iterable[ConnectionLayer]) -> None:
+    from farm.transports.rpc_errors import translate_error
 
     name = "name"
     try:
@@ -224,10 +228,10 @@ def _check_each(context: TaskContext, device: Device, layers: Iterable[Layer]) -
     except FarmError as error:
         context.note(Finding(name, failure=error))
     except OSError as error:
-        context.note(Finding(name, failure=translate(device, error)))
+        context.note(Finding(name, failure=translate_error(device, error)))
 
 
-def session_task(
+def check_session_task(
     context: TaskContext, device: Device, agent: Path | None, timeout_s: float
 ) -> list[Finding]:
     """Check the RPC session, agent and GPU of a device; called in a worker process.
@@ -242,16 +246,16 @@ def session_task(
     with transports.connect(
         device, agent, context.scratch, timeout_s, context.ask, transports.PROMPT_S
     ) as link:
-        facts = executor.facts_of(link)
+        facts = executor.device_facts(link)
         if not link.native:
-            older = agent_version.older_server(link.session.has_function)
+            older = agent_version.describe_older_server(link.session.has_function)
         apart_s = float(facts["time_s"]) - time.time() if "time_s" in facts else 0.0
         if device.profile.on_gpu and (
-            not facts or facts.get("protocol") == agent_version.ours()["protocol"]
+            not facts or facts.get("protocol") == agent_version.expected_facts()["protocol"]
         ):
             try:
                 gpu = Finding("GPU", executor.open_gpu(link, device))
-                facts = executor.facts_of(link)
+                facts = executor.device_facts(link)
             except FarmError as error:
                 gpu = Finding("GPU", failure=error)
     if not facts:
@@ -263,7 +267,7 @@ def session_task(
         return []
     context.note(Finding("RPC handshake", f"protocol {facts.get('protocol')}"))
     try:
-        agent_version.check(device, facts)
+        agent_version.check_versions(device, facts)
     except FarmError as error:
         context.note(Finding("agent version", failure=error))
         return []
@@ -275,7 +279,7 @@ def session_task(
         )
         if gpu.failure:
             return []
-    return list(conditions(facts, apart_s))
+    return list(condition_findings(facts, apart_s))
 
 
 def _of_gpu(facts: Mapping[str, str]) -> Iterator[str]:
@@ -326,7 +330,7 @@ def _of_phone(facts: Mapping[str, str]) -> Iterator[Finding]:
         )
 
 
-def conditions(facts: Mapping[str, str], apart_s: float) -> Iterator[Finding]:
+def condition_findings(facts: Mapping[str, str], apart_s: float) -> Iterator[Finding]:
     """Yield findings about what makes times unsteady, slow or hard to date, by the agent's facts.
 
     `apart_s` is how many seconds the device's clock is ahead of this machine's.

@@ -110,7 +110,7 @@ def _toolchain(store: Store) -> Finding:
         ]
         env = {"ZIG_GLOBAL_CACHE_DIR": str(store.root / "zig"), "ZIG_LOCAL_CACHE_DIR": folder}
         fix = "pip install --force-reinstall ziglang"
-        subprocesses.run(
+        subprocesses.run_program(
             command, deadline=Deadline(_LINK_S), what="compiling for aarch64", fix=fix, env=env
         )
         if library.read_bytes()[:4] != b"\x7fELF":
@@ -155,7 +155,7 @@ def _shared_cache(shared: SharedCache) -> Finding:
 
 def _sandbox() -> Finding:
     """Check whether this machine can confine the import of an untrusted model."""
-    found = sandbox.support()
+    found = sandbox.sandbox_support()
     if not found.complete:
         advice = (
             "import .pt2 and TorchScript files on a machine with Linux 5.13 or later, or say "
@@ -176,7 +176,7 @@ def _sandbox() -> Finding:
 
 
 def _emulators() -> Finding:
-    missing = [name for name in _EMULATORS if not subprocesses.find(name)]
+    missing = [name for name in _EMULATORS if not subprocesses.find_program(name)]
     if missing:
         return Finding(
             "emulators",

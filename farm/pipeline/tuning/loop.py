@@ -18,27 +18,27 @@ from typing import TYPE_CHECKING
 from farm import __version__, transports
 from farm.compiler import fingerprint
 from farm.errors import FarmError
-from farm.pipeline.tuning.search import BatchRequest, Kernel, Search
+from farm.pipeline.tuning.search import BatchRequest, KernelSearch, TuningSearch
 from farm.pipeline.worker_tasks import BUILD_S, batch_task, time_variants_task
 from farm.processes.deadline import Deadline
-from farm.processes.workers import Kind, Message, WorkerPool
-from farm.store import RecordStore, Store
+from farm.processes.workers import Message, MessageKind, WorkerPool
+from farm.store import Store, TuningRecordStore
 from farm.types import (
-    Batch,
     Device,
     Model,
     Prepared,
     Profile,
     Progress,
-    Record,
     Stage,
+    TuningRecord,
     TuningRound,
+    VariantBatch,
     VariantStarted,
     WrongVariant,
 )
 
 if TYPE_CHECKING:
-    from farm.cluster import Engine
+    from farm.cluster import ClusterEngine
 
 _TICK_S = 0.1
 _BATCH_S = 20.0  # fixed part of a batch's deadline on a device; to it are added:
@@ -52,7 +52,7 @@ _IN_QUEUE_S = 5.0  # of a lab, after which an idle board takes the batch of one 
 
 
 @dataclass
-class Board:
+class BoardState:
     """The state of a board, which has a worker process of its own.
 
     `said` is its current activity or its last error. `gone` means that it is no longer used.
@@ -64,7 +64,7 @@ class Board:
     slot: str
     agent: Path | None
     said: str = ""
-    batch: Batch | None = None
+    batch: VariantBatch | None = None
     trying: int | None = None
     rounds: list[Mapping[int, float]] = field(default_factory=list)
     wrong: dict[int, str] = field(default_factory=dict)
@@ -84,9 +84,9 @@ class TuningState:
     model: Model
     devices: Sequence[Device]
     store: Store
-    records: RecordStore
-    search: Search = field(default_factory=lambda: Search([]))
-    boards: list[Board] = field(default_factory=list)
+    records: TuningRecordStore
+    search: TuningSearch = field(default_factory=lambda: TuningSearch([]))
+    boards: list[BoardState] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
     kept: int = 0
     core: str = ""
@@ -108,8 +108,8 @@ class TuningLoop:
     prepared: Prepared
     profile: Profile
     show: Show
-    cluster: Engine | None = None
-    _built: list[Batch] = field(default_factory=list)
+    cluster: ClusterEngine | None = None
+    _built: list[VariantBatch] = field(default_factory=list)
     _building: dict[str, BatchRequest] = field(default_factory=dict)  # by slot
     _batches_begun: int = 0
 
@@ -156,7 +156,7 @@ class TuningLoop:
             self.pool.assign(slot, batch_task, *arguments, deadline_s=BUILD_S, task=task)
             return
         from farm.pipeline.cluster.candidates import batch_on_cluster_task
-        from farm.pipeline.cluster.carrying import ELSEWHERE_S
+        from farm.pipeline.cluster.task_transfer import ELSEWHERE_S
 
         self.pool.assign(
             slot,
@@ -213,7 +213,7 @@ class TuningLoop:
                     here=board.device.on_this_machine,
                 )
 
-    def _limit_s(self, batch: Batch) -> float:
+    def _limit_s(self, batch: VariantBatch) -> float:
         """Return the deadline of a batch in seconds, from the times of its kernels and its size."""
         known = {kernel.task.workload: kernel.best_s for kernel in self.work.search.kernels}
         all_s = sum(known[variant.workload] for variant in batch.variants)
@@ -226,7 +226,7 @@ class TuningLoop:
             self._hear_builder(message)
             return
         board = next(one for one in self.work.boards if one.slot == message.slot)
-        if message.kind is Kind.NOTE:
+        if message.kind is MessageKind.NOTE:
             note = message.value
             if isinstance(note, VariantStarted):
                 board.trying = note.index
@@ -241,7 +241,7 @@ class TuningLoop:
                 board.said = f"{note.stage.value} {note.note}".strip()
                 if note.stage is Stage.CONNECTING and board.queued_since is None:
                     board.queued_since = time.monotonic()
-        elif message.kind is Kind.DONE:
+        elif message.kind is MessageKind.DONE:
             board.failures, board.said = 0, ""
             board.batches += 1
             self._take(board)
@@ -250,11 +250,11 @@ class TuningLoop:
 
     def _hear_builder(self, message: Message) -> None:
         work = self.work
-        if message.kind is Kind.NOTE:
+        if message.kind is MessageKind.NOTE:
             return
         wanted = self._building.pop(message.slot)
-        if message.kind is Kind.DONE:
-            batch: Batch = message.value
+        if message.kind is MessageKind.DONE:
+            batch: VariantBatch = message.value
             self._built.append(batch)
             for workload, choice, why in batch.failed:
                 next(
@@ -265,7 +265,7 @@ class TuningLoop:
             work.search.give_up(wanted, message.value.what)
             self.show(work, f"skipped {len(wanted)} candidates: {message.value.what}")
 
-    def _failed(self, board: Board, error: FarmError) -> None:
+    def _failed(self, board: BoardState, error: FarmError) -> None:
         """Store what a board measured before it failed; strike the candidate that it was trying.
 
         After several failures in a row the board is no longer used. Raises the error if no board is
@@ -290,7 +290,7 @@ class TuningLoop:
             if all(one.gone for one in work.boards):
                 raise error
 
-    def _take(self, board: Board) -> None:
+    def _take(self, board: BoardState) -> None:
         """Store the results of a board's batch in the records."""
         work, batch = self.work, board.batch
         if batch is None:
@@ -301,13 +301,13 @@ class TuningLoop:
                 self._keep(board, kernel)
             self.show(work, _line(kernel))
 
-    def _keep(self, board: Board, kernel: Kernel) -> None:
+    def _keep(self, board: BoardState, kernel: KernelSearch) -> None:
         work = self.work
         work.kept += not kernel.recorded
         kernel.recorded = True
         facts = board.facts
         work.records.keep(
-            Record(
+            TuningRecord(
                 core=work.core,
                 workload=kernel.task.workload,
                 choice=kernel.best.choice,
@@ -318,12 +318,12 @@ class TuningLoop:
                 device=board.device.name,
                 cpu=facts.get("cpu", ""),
                 threads=int(facts.get("threads", 0)),
-                versions={"farm": __version__, **fingerprint.versions()},
+                versions={"farm": __version__, **fingerprint.compiler_versions()},
             )
         )
 
 
-def _line(kernel: Kernel) -> str:
+def _line(kernel: KernelSearch) -> str:
     told = f"{kernel.progress.replace('/', ' of ')} tried"
     return (
         f"{kernel.task.workload}: {kernel.best.words}, {1e6 * kernel.best_s:.1f} us, "

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from farm import stats
-from farm.types import Batch, Candidate, Proposals, Task
+from farm.types import Candidate, ProposalRequest, Task, VariantBatch
 
-BatchRequest = tuple[tuple[str, Candidate | Proposals], ...]
+BatchRequest = tuple[tuple[str, Candidate | ProposalRequest], ...]
 
 _AT_ONCE = 7  # candidates of a kernel per batch, besides the best so far
 _FRUITLESS = 3  # batches in a row without a gain, after which a kernel is done
@@ -24,7 +24,7 @@ _STRIKES = 2  # deaths of a device during a candidate's first run, after which i
 
 
 @dataclass
-class Kernel:
+class KernelSearch:
     """A workload of the model and the state of its search.
 
     Seconds are 0 until they are measured. `busy` is set while a batch of the kernel is under way.
@@ -95,13 +95,13 @@ class Kernel:
 
     def wanted(self) -> BatchRequest:
         """Return the next batch: the best so far and the candidates to measure against it."""
-        more: list[Candidate | Proposals] = [*self.left[:_AT_ONCE]]
+        more: list[Candidate | ProposalRequest] = [*self.left[:_AT_ONCE]]
         if self.task.open:
             tried = tuple(
                 (candidate, self.tried[words]) for words, candidate in self.proposed.items()
             )
             more = [
-                Proposals(
+                ProposalRequest(
                     _AT_ONCE,
                     tried,
                     frozenset({*self.tried, *self.skipped}),
@@ -112,12 +112,12 @@ class Kernel:
 
 
 @dataclass
-class Search:
+class TuningSearch:
     """The search over all kernels of a model."""
 
-    kernels: list[Kernel]
+    kernels: list[KernelSearch]
 
-    def share(self, kernel: Kernel) -> float:
+    def share(self, kernel: KernelSearch) -> float:
         """Return a kernel's share of the time of all kernels that are searched."""
         total = sum(one.total_s for one in self.kernels)
         return kernel.total_s / total if total else 0.0
@@ -143,7 +143,7 @@ class Search:
         kernel.busy = True
         return kernel.wanted()
 
-    def _worth(self, kernel: Kernel) -> bool:
+    def _worth(self, kernel: KernelSearch) -> bool:
         more = kernel.task.open or kernel.left
         return bool(
             kernel.default_s
@@ -153,8 +153,8 @@ class Search:
         )
 
     def take(
-        self, batch: Batch, rounds: Sequence[Mapping[int, float]], wrong: Mapping[int, str]
-    ) -> list[Kernel]:
+        self, batch: VariantBatch, rounds: Sequence[Mapping[int, float]], wrong: Mapping[int, str]
+    ) -> list[KernelSearch]:
         """Process the measurements of a batch, complete or not; return the kernels with a result.
 
         `rounds` holds seconds per call by index of the variant, one mapping per round; `wrong` the
@@ -193,12 +193,12 @@ class Search:
         for kernel in self.kernels:
             if mine := [candidate for key, candidate in wanted if key == kernel.task.workload]:
                 kernel.busy = False
-                kernel.fruitless += any(isinstance(one, Proposals) for one in mine)
+                kernel.fruitless += any(isinstance(one, ProposalRequest) for one in mine)
                 kernel.skipped.update(
                     {one.words: why for one in (mine[1:] or mine) if isinstance(one, Candidate)}
                 )
 
-    def strike(self, batch: Batch, index: int, why: str) -> str:
+    def strike(self, batch: VariantBatch, index: int, why: str) -> str:
         """Record that a device died while it ran a variant for the first time.
 
         Returns the variant's name if that has happened too often, so that it is skipped; else "".
@@ -216,7 +216,10 @@ class Search:
 
 
 def _judge(
-    kernel: Kernel, batch: Batch, mine: Sequence[int], rounds: Sequence[Mapping[int, float]]
+    kernel: KernelSearch,
+    batch: VariantBatch,
+    mine: Sequence[int],
+    rounds: Sequence[Mapping[int, float]],
 ) -> bool:
     """Update a kernel with the times of its variants; return True if there were enough rounds.
 

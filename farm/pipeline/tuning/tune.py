@@ -14,21 +14,27 @@ from typing import TYPE_CHECKING
 
 from farm import stats, transports
 from farm.errors import UsageError, WrongAnswer
-from farm.pipeline.dependencies import can_build_remotely, for_profile
+from farm.pipeline.dependencies import can_build_remotely, model_for_profile
 from farm.pipeline.operations import (
-    build,
+    build_artifact,
     check_no_emulator,
     ensure_agent,
-    prepare,
+    prepare_model,
     run_task,
     state_error,
 )
-from farm.pipeline.tuning.loop import Board, Show, TuningLoop, TuningState
-from farm.pipeline.tuning.search import Kernel, Search
-from farm.pipeline.worker_tasks import BUILD_S, boards_task, compare_task, open_pool, tasks_task
+from farm.pipeline.tuning.loop import BoardState, Show, TuningLoop, TuningState
+from farm.pipeline.tuning.search import KernelSearch, TuningSearch
+from farm.pipeline.worker_tasks import (
+    BUILD_S,
+    compare_task,
+    count_boards_task,
+    find_tuning_tasks_task,
+    open_pool,
+)
 from farm.processes.deadline import Deadline
 from farm.processes.workers import thread_map
-from farm.store import RecordStore, Store
+from farm.store import Store, TuningRecordStore
 from farm.types import (
     Artifact,
     BuildOfPair,
@@ -38,11 +44,11 @@ from farm.types import (
     PairedStopping,
     Profile,
     Progress,
-    Record,
+    TuningRecord,
 )
 
 if TYPE_CHECKING:
-    from farm.cluster import Engine
+    from farm.cluster import ClusterEngine
 
 _BOARDS_S = 60.0  # to query a tracker for its number of boards
 _COMPARE_S = 300.0
@@ -83,10 +89,10 @@ def tune(
     *,
     host: Profile,
     store: Store,
-    records: RecordStore,
+    records: TuningRecordStore,
     minutes: float,
     show: Show,
-    cluster: Engine | None = None,
+    cluster: ClusterEngine | None = None,
 ) -> TuningResult:
     """Search until nothing is left to gain or the `minutes` are over.
 
@@ -99,18 +105,18 @@ def tune(
     """
     _check(devices)
     profile = devices[0].profile
-    work = TuningState(for_profile(model, profile), devices, store, records)
+    work = TuningState(model_for_profile(model, profile), devices, store, records)
 
     def said(progress: Progress) -> None:
         show(work, f"{progress.stage.value} {progress.note}".strip())
 
     with open_pool(store) as pool:
-        _, prepared = prepare(pool, work.model, profile, host, store, said)
+        _, prepared = prepare_model(pool, work.model, profile, host, store, said)
         agents = {device.name: ensure_agent(pool, device, store, said) for device in devices}
-        before = build(pool, work.model, prepared, profile, store, said)
+        before = build_artifact(pool, work.model, prepared, profile, store, said)
         work.core, tasks = run_task(
             pool,
-            tasks_task,
+            find_tuning_tasks_task,
             (work.model, prepared, profile),
             said,
             BUILD_S,
@@ -119,16 +125,18 @@ def tune(
         there = {
             record.workload: record for record in records.records() if record.core == work.core
         }
-        work.search = Search([Kernel(task) for task in tasks])
+        work.search = TuningSearch([KernelSearch(task) for task in tasks])
         for device in devices:
-            count = run_task(pool, boards_task, (device,), said, _BOARDS_S, f"asking {device.name}")
+            count = run_task(
+                pool, count_boards_task, (device,), said, _BOARDS_S, f"asking {device.name}"
+            )
             work.boards += [
-                Board(device, f"device-{device.name}-{number + 1}", agents[device.name])
+                BoardState(device, f"device-{device.name}-{number + 1}", agents[device.name])
                 for number in range(count)
             ]
         builders = cluster if can_build_remotely(profile) else None
         TuningLoop(work, pool, prepared, profile, show, builders).run(Deadline(60 * minutes))
-        after = build(pool, work.model, prepared, profile, store, said)
+        after = build_artifact(pool, work.model, prepared, profile, store, said)
         paired = None
         if after.library_digest != before.library_digest:
             limits = work.model.limits[prepared.precision]
@@ -156,7 +164,7 @@ def tune(
         return tuned
 
 
-def _restore(work: TuningState, there: Mapping[str, Record]) -> None:
+def _restore(work: TuningState, there: Mapping[str, TuningRecord]) -> None:
     """Restore the records from before the search."""
     for kernel in work.search.kernels:
         if kernel.recorded and (record := there.get(kernel.task.workload)):

@@ -20,7 +20,7 @@ from farm.processes.deadline import Deadline
 from farm.prompts import Ask
 from farm.transports import board_scripts
 from farm.transports.adb import client, devices
-from farm.transports.adb.devices import Found
+from farm.transports.adb.devices import UsableDevice
 from farm.transports.shell_board import ShellBoard, output_of
 from farm.types import Device
 
@@ -35,16 +35,16 @@ _PREAMBLE = 'export XDG_DATA_HOME="${TMPDIR:-/data/local/tmp}"; trap "" HUP; '
 
 
 @contextlib.contextmanager
-def reached(device: Device, deadline: Deadline, ask: Ask) -> Iterator[AdbBoard]:  # noqa: ARG001
+def reach_board(device: Device, deadline: Deadline, ask: Ask) -> Iterator[AdbBoard]:  # noqa: ARG001
     """Yield the board of a device with an adb: url."""
-    yield AdbBoard(device, deadline, devices.find(device))
+    yield AdbBoard(device, deadline, devices.find_device(device))
 
 
 @dataclass(frozen=True, slots=True)
 class AdbBoard(ShellBoard):
     """A board that adb lists as one that runs commands."""
 
-    found: Found
+    found: UsableDevice
 
     @property
     def preamble(self) -> str:
@@ -72,9 +72,9 @@ class AdbBoard(ShellBoard):
             what = f"{self.device.name} does not get done with what it was asked"
             fix = "look what keeps it busy, or use --deadline SECONDS"
             raise DeadlineError(what, f"no end after {deadline.seconds:.0f} s", fix) from exc
-        seen = board_scripts.reported(printed.decode(errors="replace"))
+        seen = board_scripts.parse_report(printed.decode(errors="replace"))
         if len(seen) == 1 and status:
-            devices.find(self.device)  # the reason, where the server knows it
+            devices.find_device(self.device)  # the reason, where the server knows it
             if seen[""].startswith(("error:", "adb:")):
                 raise DeviceError(
                     f"adb runs no command on {self.device.name}",
@@ -90,9 +90,9 @@ class AdbBoard(ShellBoard):
 
         What the script and adb write to stderr goes to `log`, or to the same socket as the output.
         """
-        client.ready()
+        client.ensure_server()
         words = [
-            client.program(),
+            client.adb_program(),
             "-s",
             self.found.serial,
             "shell",

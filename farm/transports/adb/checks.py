@@ -11,33 +11,33 @@ from farm.prompts import Ask
 from farm.transports import board_architecture
 from farm.transports.adb import client, devices, server
 from farm.transports.adb.board import AdbBoard
-from farm.transports.adb.server import Listed, Place
-from farm.transports.layer import Layer
+from farm.transports.adb.server import ListedDevice, ServerAddress
+from farm.transports.connection_layer import ConnectionLayer
 from farm.types import Device
 
 
-def layers(
+def connection_layers(
     device: Device,
     stack: contextlib.ExitStack,  # noqa: ARG001
     deadline: Deadline,
     ask: Ask,  # noqa: ARG001
-) -> Iterator[Layer]:
+) -> Iterator[ConnectionLayer]:
     """Yield the layers below the agent, the lowest first."""
     return AdbChecks(device, deadline).layers()
 
 
 class AdbChecks:
-    """The checks of an Android board. Each needs those before it in `layers` to have passed."""
+    """The checks of an Android board. Each needs the lower `connection_layers` to have passed."""
 
     def __init__(self, device: Device, deadline: Deadline) -> None:
         self.device = device
         self._deadline = deadline
-        self._server: Place | None = None
-        self._listed: Listed | None = None
+        self._server: ServerAddress | None = None
+        self._listed: ListedDevice | None = None
         self._board: AdbBoard | None = None
         self._description: dict[str, str] = {}
 
-    def layers(self) -> Iterator[Layer]:
+    def layers(self) -> Iterator[ConnectionLayer]:
         """Yield the layers below the agent, the lowest first."""
         if self.device.profile.agent is None:
             raise DeviceError(
@@ -45,28 +45,30 @@ class AdbChecks:
                 "",
                 "reach the board by rpc:// or tracker://",
             )
-        yield Layer("adb program", self.program)
-        yield Layer("adb server", self.server)
-        yield Layer("device", self.listed)
-        yield Layer("authorization", self.authorization)
-        yield Layer("shell", self.shell)
-        yield Layer("folder", self.folder)
+        yield ConnectionLayer("adb program", self.program)
+        yield ConnectionLayer("adb server", self.server)
+        yield ConnectionLayer("device", self.listed)
+        yield ConnectionLayer("authorization", self.authorization)
+        yield ConnectionLayer("shell", self.shell)
+        yield ConnectionLayer("folder", self.folder)
 
     def program(self) -> str:
         """Find the adb program and its version."""
-        path = client.program()
-        return f"{path}, version {client.version(path)}"
+        path = client.adb_program()
+        return f"{path}, version {client.client_version(path)}"
 
     def server(self) -> str:
         """Connect to the adb server, which is started if none runs."""
-        self._server = client.ready()
+        self._server = client.ensure_server()
         return f"{self._server} has the same version"
 
     def listed(self) -> str:
         """Find the board in the server's list."""
         assert self._server, "the layers before have passed"
         with devices.server_errors(self.device):
-            self._listed = devices.choose(self.device, server.devices(self._server))
+            self._listed = devices.choose_listed_device(
+                self.device, server.list_devices(self._server)
+            )
         return ", ".join(filter(None, [self._listed.serial, self._listed.model]))
 
     def authorization(self) -> str:
@@ -77,9 +79,9 @@ class AdbChecks:
 
     def shell(self) -> str:
         """Run a command, and compare the board's architecture with the profile's."""
-        self._board = AdbBoard(self.device, self._deadline, devices.find(self.device))
+        self._board = AdbBoard(self.device, self._deadline, devices.find_device(self.device))
         self._description = self._board.describe()
-        return board_architecture.kind_of(self._description).words
+        return board_architecture.detect_architecture(self._description).words
 
     def folder(self) -> str:
         """Find the folder of the store and its free space."""

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from farm.config import parse_url
 from farm.errors import DeviceError
 from farm.transports.adb import client, server
-from farm.transports.adb.server import Listed, Place, ServerError
-from farm.transports.state import State
+from farm.transports.adb.server import ListedDevice, ServerAddress, ServerError
+from farm.transports.device_state import DeviceState
 from farm.types import Device
 
 _PLUG = (
@@ -45,29 +45,29 @@ _MOST_NAMED = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class UsableDevice:
     """A device that can be used: where its server is, and its serial number."""
 
-    where: Place
+    where: ServerAddress
     serial: str
 
 
-def find(device: Device) -> Found:
+def find_device(device: Device) -> UsableDevice:
     """Return the device of an adb: url, ready for commands.
 
     Raises DeviceError if adb or its server cannot be used, if the device is not in its list or not
     in the state `device`, or if the url names none and there are several.
     """
-    where = client.ready()
+    where = client.ensure_server()
     with server_errors(device):
-        listed = choose(device, server.devices(where))
+        listed = choose_listed_device(device, server.list_devices(where))
         check_state(device, listed)
-        if _SHELL not in server.features(where, listed.serial):
+        if _SHELL not in server.device_features(where, listed.serial):
             why = "its adbd has no second version of the shell's protocol (shell_v2)"
             raise DeviceError(
                 f"{device.name} is too old", why, "use a board with Android 7 or later"
             )
-    return Found(where, listed.serial)
+    return UsableDevice(where, listed.serial)
 
 
 @contextlib.contextmanager
@@ -83,7 +83,7 @@ def server_errors(device: Device) -> Iterator[None]:
         ) from exc
 
 
-def choose(device: Device, listed: Sequence[Listed]) -> Listed:
+def choose_listed_device(device: Device, listed: Sequence[ListedDevice]) -> ListedDevice:
     """Return the device of the list that the url means. Raises DeviceError if there is not one."""
     wanted = parse_url(device.url).serial
     names = ", ".join(f"{one.serial} ({one.model or one.state})" for one in listed[:_MOST_NAMED])
@@ -107,7 +107,7 @@ def choose(device: Device, listed: Sequence[Listed]) -> Listed:
     return listed[0]
 
 
-def check_state(device: Device, listed: Listed) -> None:
+def check_state(device: Device, listed: ListedDevice) -> None:
     """Raise DeviceError if a device of the list cannot run commands."""
     if listed.state == "device":
         return
@@ -119,20 +119,20 @@ def check_state(device: Device, listed: Listed) -> None:
     raise DeviceError(f"{device.name} {words}", why, fix.format(serial=shlex.quote(listed.serial)))
 
 
-def state(device: Device) -> State:
+def state(device: Device) -> DeviceState:
     """Return `ready` if adb lists the device as one that can be used, else the reason why not."""
     if device.profile.agent is None:
-        return State(
+        return DeviceState(
             "unavailable",
             False,
             f"profile {device.profile.name} has no native agent",
             "reach the board by rpc:// or tracker://",
         )
     try:
-        find(device)
+        find_device(device)
     except DeviceError as error:
         begin = f"{device.name} is "
         if error.what.startswith(begin):
-            return State(error.what.removeprefix(begin), False, error.why, error.fix)
-        return State("unavailable", False, f"{error.what}: {error.why}", error.fix)
-    return State("emulated" if device.emulated else "ready", True)
+            return DeviceState(error.what.removeprefix(begin), False, error.why, error.fix)
+        return DeviceState("unavailable", False, f"{error.what}: {error.why}", error.fix)
+    return DeviceState("emulated" if device.emulated else "ready", True)

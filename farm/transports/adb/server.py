@@ -37,7 +37,7 @@ class ServerError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class ListedDevice:
     """A device in the server's list: its serial number, its state, and its model if it tells it."""
 
     serial: str
@@ -46,7 +46,7 @@ class Listed:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ServerAddress:
     """Where the adb server listens."""
 
     host: str
@@ -62,7 +62,7 @@ class Place:
         return f"{self.host}:{self.port}"
 
 
-def place() -> Place:
+def server_address() -> ServerAddress:
     """Return where the server listens, by the variables that the adb program follows.
 
     Raises DeviceError if they name no TCP address.
@@ -86,10 +86,10 @@ def place() -> Place:
             f"its port is {port}",
             "correct ANDROID_ADB_SERVER_PORT, or unset it",
         )
-    return Place(host, int(port))
+    return ServerAddress(host, int(port))
 
 
-def is_named() -> bool:
+def is_server_configured() -> bool:
     """Return whether the user names the server, instead of the place where it is by default."""
     return any(
         os.environ.get(name)
@@ -97,16 +97,16 @@ def is_named() -> bool:
     )
 
 
-def user(where: Place) -> int | None:
+def server_user(where: ServerAddress) -> int | None:
     """Return whose process a server on this machine is; None if the kernel does not say.
 
     Raises OSError and ServerError.
     """
     with contextlib.closing(_requested(where, "host:track-devices")) as sock:
-        return ownership.peer_of(sock)
+        return ownership.user_of_peer(sock)
 
 
-def version(where: Place) -> int:
+def server_version(where: ServerAddress) -> int:
     """Return the version of the server's protocol. Raises OSError if none listens there."""
     answer = _asked(where, "host:version")
     try:
@@ -115,22 +115,22 @@ def version(where: Place) -> int:
         raise ServerError(f"it says that its version is {answer[:20]!r}") from exc
 
 
-def devices(where: Place) -> list[Listed]:
+def list_devices(where: ServerAddress) -> list[ListedDevice]:
     """Return the devices that the server lists."""
     return _parsed(_asked(where, "host:devices-l"))
 
 
-def features(where: Place, serial: str) -> frozenset[str]:
+def device_features(where: ServerAddress, serial: str) -> frozenset[str]:
     """Return what a device's adbd can do, by adb's names."""
     return frozenset(_asked(where, f"host-serial:{serial}:features").split(","))
 
 
 @dataclass(frozen=True, slots=True)
-class Watch:
+class DeviceWatch:
     """The server's reports of changes of its list, for as long as a session lasts."""
 
     sock: socket.socket
-    where: Place
+    where: ServerAddress
     serial: str
 
     def lost(self) -> str:
@@ -146,24 +146,24 @@ class Watch:
                 while select.select([self.sock], [], [], _TICK_S)[0]:
                     if (state := self._state_in(_parsed(_text(self.sock)))) != _USABLE:
                         return state
-                if (state := self._state_in(devices(self.where))) != _USABLE:
+                if (state := self._state_in(list_devices(self.where))) != _USABLE:
                     return state
         except (OSError, EOFError, ServerError):
             return "server"
         return ""
 
-    def _state_in(self, listed: list[Listed]) -> str:
+    def _state_in(self, listed: list[ListedDevice]) -> str:
         return next((one.state for one in listed if one.serial == self.serial), "absent")
 
 
 @contextlib.contextmanager
-def watched(where: Place, serial: str) -> Iterator[Watch]:
+def watch_device(where: ServerAddress, serial: str) -> Iterator[DeviceWatch]:
     """Yield the server's reports about a device that it lists now."""
     with contextlib.closing(_requested(where, "host:track-devices")) as sock:
-        yield Watch(sock, where, serial)
+        yield DeviceWatch(sock, where, serial)
 
 
-def _asked(where: Place, request: str) -> str:
+def _asked(where: ServerAddress, request: str) -> str:
     with contextlib.closing(_requested(where, request)) as sock:
         try:
             return _text(sock)
@@ -171,7 +171,7 @@ def _asked(where: Place, request: str) -> str:
             raise ServerError("it breaks off its answer") from exc
 
 
-def _requested(where: Place, request: str) -> socket.socket:
+def _requested(where: ServerAddress, request: str) -> socket.socket:
     """Return a connection on which the server has accepted a request."""
     sock = socket.create_connection((where.host, where.port), timeout=_ANSWER_S)
     try:
@@ -210,10 +210,12 @@ def _exactly(sock: socket.socket, count: int, deadline: Deadline) -> bytes:
     return data
 
 
-def _parsed(text: str) -> list[Listed]:
+def _parsed(text: str) -> list[ListedDevice]:
     found = []
     for line in text.splitlines():
         if match := _LINE.fullmatch(line.strip()):
             model = re.search(r"\bmodel:(\S+)", match[3])
-            found.append(Listed(match[1], match[2], model[1].replace("_", " ") if model else ""))
+            found.append(
+                ListedDevice(match[1], match[2], model[1].replace("_", " ") if model else "")
+            )
     return found

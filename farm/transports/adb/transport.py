@@ -17,13 +17,13 @@ from farm.processes import subprocesses
 from farm.processes.deadline import Deadline
 from farm.prompts import Ask
 from farm.rpc.blocking_connection import BlockingConnection
-from farm.transports.adb import devices, phone, server
+from farm.transports.adb import android_facts, devices, server
 from farm.transports.adb.board import AdbBoard
-from farm.transports.adb.carry import carry
-from farm.transports.adb.server import ServerError, Watch
-from farm.transports.rpc_client import session_over
-from farm.transports.rpc_errors import ended, translate
-from farm.transports.state import State
+from farm.transports.adb.server import DeviceWatch, ServerError
+from farm.transports.adb.upload import upload_file
+from farm.transports.device_state import DeviceState
+from farm.transports.rpc_client import session_over_streams
+from farm.transports.rpc_errors import session_ended_error, translate_error
 from farm.types import Device
 
 if TYPE_CHECKING:
@@ -53,23 +53,23 @@ def open(  # noqa: A001
         )
     deadline, log = Deadline(timeout_s), scratch / _LOG
     log.unlink(missing_ok=True)
-    found = devices.find(device)
+    found = devices.find_device(device)
     with _watched(found) as watch:
         board = AdbBoard(device, deadline, found)
         streams, store = board.start_agent(agent, log)
         with streams as (sock, child):
             try:
-                with session_over(device, BlockingConnection(sock), timeout_s) as session:
-                    yield session, partial(carry, board, store, log)
+                with session_over_streams(device, BlockingConnection(sock), timeout_s) as session:
+                    yield session, partial(upload_file, board, store, log)
             except FarmError:
                 raise
             except Exception as exc:
-                if isinstance(translate(device, exc), (LinkError, DeadlineError)):
+                if isinstance(translate_error(device, exc), (LinkError, DeadlineError)):
                     raise _cause(device, watch, child, log, deadline) from exc
                 raise
 
 
-def state(device: Device) -> State:
+def state(device: Device) -> DeviceState:
     """Return `ready` if adb lists the device as one that can be used."""
     return devices.state(device)
 
@@ -79,14 +79,14 @@ def facts(device: Device) -> dict[str, str]:
 
     SoC, battery, battery saver, screen, thermal status.
     """
-    return phone.facts(device)
+    return android_facts.facts(device)
 
 
 @contextlib.contextmanager
-def _watched(found: devices.Found) -> Iterator[Watch]:
+def _watched(found: devices.UsableDevice) -> Iterator[DeviceWatch]:
     with contextlib.ExitStack() as stack:
         try:
-            watch = stack.enter_context(server.watched(found.where, found.serial))
+            watch = stack.enter_context(server.watch_device(found.where, found.serial))
         except (OSError, ServerError) as exc:
             raise DeviceError(
                 "the adb server does not tell its devices",
@@ -97,7 +97,7 @@ def _watched(found: devices.Found) -> Iterator[Watch]:
 
 
 def _cause(
-    device: Device, watch: Watch, child: Popen[bytes], log: Path, deadline: Deadline
+    device: Device, watch: DeviceWatch, child: Popen[bytes], log: Path, deadline: Deadline
 ) -> FarmError:
     """Return the error that explains why the session is over."""
     name = device.name
@@ -111,8 +111,8 @@ def _cause(
     lost = watch.lost()
     if lost == "server":
         why = (
-            f"the server at {server.place()} ended, by adb kill-server, by an adb program of "
-            "another version, or by a crash"
+            f"the server at {server.server_address()} ended, by adb kill-server, by an adb program "
+            "of another version, or by a crash"
         )
         return LinkError(
             f"the adb server ended while {name} was in use",
@@ -134,7 +134,7 @@ def _cause(
         else f" with exit code {status}"
     )
     what = f"the agent on {name} ended{how}" if status else f"the session on {name} ended"
-    return ended(
+    return session_ended_error(
         device,
         what,
         said,

@@ -19,7 +19,7 @@ from farm.transports.agent import errors_by_text as agent_errors_by_text
 
 
 @dataclass(frozen=True, slots=True)
-class Meaning:
+class ErrorMeaning:
     """The error that farm raises: its class, what happened, and the fix.
 
     `what` and `fix` have places for {name} and {url} of the device.
@@ -34,107 +34,109 @@ _BUDGET = "farm undeploy --device {name} MODEL, or raise `store_budget_mb` in it
 _DEPLOYED = "see what is there: farm deployments --device {name}"
 _AGAIN = "run the command again: it goes on where it stopped"
 
-NO_MEMORY = Meaning(
+NO_MEMORY = ErrorMeaning(
     DeviceError,
     "not enough memory on {name}",
     "a smaller model or batch, or end what else runs there",
 )
-DISK_FULL = Meaning(
+DISK_FULL = ErrorMeaning(
     DeviceError,
     "the disk of {name} is full",
     "free space there, or set `store` and `work_dir` in its options",
 )
-SESSION_ENDED = Meaning(
+SESSION_ENDED = ErrorMeaning(
     LinkError,
     "the agent of {name}, or its session, ended",
     "check that the board is on and what it says: farm devices -v",
 )
 
-MEANINGS: Mapping[str, Meaning] = {
+MEANINGS: Mapping[str, ErrorMeaning] = {
     "E_NO_MEMORY": NO_MEMORY,
     "E_DISK_FULL": DISK_FULL,
-    "E_FILE": Meaning(
+    "E_FILE": ErrorMeaning(
         DeviceError,
         "{name} cannot use one of its files or folders",
         "check its disk, and who may write to the folders `store` and `work_dir` of its options",
     ),
-    "E_NAME": Meaning(
+    "E_NAME": ErrorMeaning(
         DeviceError,
         "{name} refuses a name",
         "give it a name of at most 100 letters, digits and signs, without slashes and with no dot "
         "in front",
     ),
-    "E_WORK_FULL": Meaning(
+    "E_WORK_FULL": ErrorMeaning(
         DeviceError,
         "the session's folder on {name} is full",
         "start its agent with a larger --max-work",
     ),
-    "E_STORE_FULL": Meaning(DeviceError, "the store of {name} has no room for that", _BUDGET),
-    "E_STORE_BUSY": Meaning(
+    "E_STORE_FULL": ErrorMeaning(DeviceError, "the store of {name} has no room for that", _BUDGET),
+    "E_STORE_BUSY": ErrorMeaning(
         DeviceError,
         "another session has the store of {name}",
         "run the command again when that one is done",
     ),
-    "E_STORE_LOST": Meaning(
+    "E_STORE_LOST": ErrorMeaning(
         DeviceError,
         "{name} has lost a file of the model",
         "farm deploy --device {name} MODEL",
     ),
-    "E_UPLOAD": Meaning(LinkError, "what was sent to {name} has not arrived whole", _AGAIN),
-    "E_DIGEST": Meaning(
+    "E_UPLOAD": ErrorMeaning(LinkError, "what was sent to {name} has not arrived whole", _AGAIN),
+    "E_DIGEST": ErrorMeaning(
         DeviceError,
         "what arrived on {name} is not what was sent",
         "run the command again, then suspect its memory",
     ),
-    "E_MANIFEST": Meaning(
+    "E_MANIFEST": ErrorMeaning(
         DeviceError,
         "{name} refuses the description of the model",
         "shorten its labels; 1 MiB is the most",
     ),
-    "E_NOT_DEPLOYED": Meaning(DeviceError, "that is not deployed on {name}", _DEPLOYED),
-    "E_NO_RELEASE": Meaning(DeviceError, "{name} has no such release", _DEPLOYED),
-    "E_LIBRARY": Meaning(BuildError, "{name} refuses the library", "correct `profile` of {name}"),
-    "E_PACKET": Meaning(
+    "E_NOT_DEPLOYED": ErrorMeaning(DeviceError, "that is not deployed on {name}", _DEPLOYED),
+    "E_NO_RELEASE": ErrorMeaning(DeviceError, "{name} has no such release", _DEPLOYED),
+    "E_LIBRARY": ErrorMeaning(
+        BuildError, "{name} refuses the library", "correct `profile` of {name}"
+    ),
+    "E_PACKET": ErrorMeaning(
         DeviceError,
         "{name} does not understand what it was sent",
         "run the command again; no file or tensor may have 2 GiB",
     ),
     "E_SILENT": SESSION_ENDED,
-    "E_THREADS": Meaning(
+    "E_THREADS": ErrorMeaning(
         DeviceError,
         "{name} cannot compute with these threads and cores",
         "choose others with --threads and --cores, or in its options; it tells its cores: farm "
         "devices -v",
     ),
-    "E_SAMPLES": Meaning(
+    "E_SAMPLES": ErrorMeaning(
         DeviceError,
         "{name} cannot run these samples in one call",
         "a smaller model, or samples of the model's own shape",
     ),
-    "E_PROFILE": Meaning(
+    "E_PROFILE": ErrorMeaning(
         DeviceError,
         "{name} cannot time each kernel of that",
         "measure it as a whole: farm bench",
     ),
-    "E_GPU": Meaning(
+    "E_GPU": ErrorMeaning(
         DeviceError,
         "the GPU of {name} failed",
         "run the command again: each session is a fresh one; if it fails again, look there with "
         "nvidia-smi and dmesg (Xid)",
     ),
-    "E_NO_GPU": Meaning(
+    "E_NO_GPU": ErrorMeaning(
         DeviceError, "the GPU of {name} cannot be used", "farm doctor --device {name}"
     ),
-    "E_LAB": Meaning(
+    "E_LAB": ErrorMeaning(
         DeviceError,
         "the lab has ended the session with {name}",
         "see why the lease ended: farm lab leases --all; and take another one",
     ),
     # The next two do not reach a client: they belong to commands that a person types on the board.
-    "E_ARRAY": Meaning(
+    "E_ARRAY": ErrorMeaning(
         DeviceError, "{name} cannot use an array", "save the array anew by numpy.save"
     ),
-    "E_ADDRESS": Meaning(
+    "E_ADDRESS": ErrorMeaning(
         DeviceError, "the agent of {name} cannot listen", "correct its --host and --port"
     ),
 }
@@ -155,13 +157,13 @@ _FIXES: Mapping[int, str] = {
 }
 
 
-def meaning_of(message: str) -> Meaning | None:
+def meaning_of(message: str) -> ErrorMeaning | None:
     """Return what an agent's error means by its code; None if it has no code that is known."""
     found = _CODE.search(message)
     return MEANINGS.get(found[1]) if found else None
 
 
-def meaning_by_text(message: str) -> Meaning | None:
+def meaning_by_text(message: str) -> ErrorMeaning | None:
     """Return what an error means if it is one of an agent from before there were codes."""
     code = agent_errors_by_text.code_of(message)
     return MEANINGS[code] if code else None

@@ -51,7 +51,7 @@ def is_key(text: str) -> bool:
     return _KEY.fullmatch(text) is not None
 
 
-def hold_key(address: str, port: int, *, fresh: bool) -> tuple[str, Path]:
+def create_key_file(address: str, port: int, *, fresh: bool) -> tuple[str, Path]:
     """Return the key for an agent that is about to listen, and the file that has it.
 
     This process holds the file's lock, also after it executes another program. The key of the agent

@@ -7,10 +7,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from farm.transports.agent.answers import AgentAnswerError
+from farm.transports.agent.answer_validation import AgentAnswerError
 from farm.types import Preprocess, Release, TensorSpec
 
-_MOST_TENSOR_BYTES = (1 << 31) - 1  # as in farm/agent/src/rpc/packets.h
+_MOST_TENSOR_BYTES = (1 << 31) - 1  # as in farm/agent/src/rpc/packet_check.h
 _MOST_ELEMENT_BYTES = 8
 _Text = Annotated[str, Field(max_length=1 << 16)]
 _Number = Annotated[float, Field(allow_inf_nan=False)]
@@ -49,7 +49,7 @@ class _Preprocess(BaseModel):
 
 
 class _Manifest(BaseModel):
-    """The manifest of a release as `farm.deployments.manifest` writes it.
+    """The manifest of a release as `farm.deployments.release_manifest` writes it.
 
     The agent adds the number of the release.
     """
@@ -98,7 +98,7 @@ class _Deployments(BaseModel):
     deployments: list[_Deployment]
 
 
-def release(content: Any, *, current: bool) -> Release:
+def parse_release(content: Any, *, current: bool) -> Release:
     """Return the release that a manifest describes.
 
     Raises AgentAnswerError if the manifest is invalid.
@@ -109,7 +109,7 @@ def release(content: Any, *, current: bool) -> Release:
         raise _no_manifest(exc) from exc
 
 
-def listed(content: Any) -> list[Release]:
+def parse_releases(content: Any) -> list[Release]:
     """Return all releases of a device, by name and then newest first.
 
     Raises AgentAnswerError if a manifest is invalid.

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from farm import __version__
 from farm.errors import DeviceError
-from farm.transports.agent.answers import AgentAnswerError
+from farm.transports.agent.answer_validation import AgentAnswerError
 from farm.types import Device
 
 PROTOCOL = 5  # version of the agent's own RPC functions
@@ -24,7 +24,7 @@ _NEW_FUNCTION = "vm.builtin.check_string_info"  # of the runtime; 0.26 does not 
 _NEW_SINCE = "0.27"
 
 
-def ours() -> dict[str, str]:
+def expected_facts() -> dict[str, str]:
     """Return the facts that an agent must report: its protocol and the versions of farm and TVM."""
     return {"protocol": str(PROTOCOL), "agent": __version__, "tvm": _tvm_version()}
 
@@ -34,7 +34,7 @@ def _tvm_version() -> str:
     return importlib.metadata.version("apache-tvm")
 
 
-def check(device: Device, facts: Mapping[str, Any]) -> None:
+def check_versions(device: Device, facts: Mapping[str, Any]) -> None:
     """Raise DeviceError, with a fix, if the agent's facts name another version than this farm's.
 
     Raises AgentAnswerError if `facts` is not a mapping.
@@ -42,7 +42,7 @@ def check(device: Device, facts: Mapping[str, Any]) -> None:
     if not isinstance(facts, Mapping):
         raise AgentAnswerError("farm.agent.facts gives no table")
     names = {"protocol": "protocol", "agent": "farm", "tvm": "TVM"}
-    wanted = ours()
+    wanted = expected_facts()
     wrong = [name for name in names if str(facts.get(name)) != wanted[name]]
     if wrong:
         theirs, here = (
@@ -56,7 +56,7 @@ def check(device: Device, facts: Mapping[str, Any]) -> None:
         )
 
 
-def older_server(has_function: Callable[[str], bool]) -> str:
+def describe_older_server(has_function: Callable[[str], bool]) -> str:
     """Return in words that a server of TVM's own is of an older TVM; "" if it is not.
 
     `has_function` returns whether the server has a global function of a name.

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 
 from farm.errors import DeviceError
-from farm.lab_client.client import error_of
+from farm.lab_client.client import error_from_answer
 
 MOST_LINE_BYTES = 1 << 16
 
@@ -19,14 +19,14 @@ class HandedBoard:
     match_key: str
 
 
-def board_of(line: bytes) -> HandedBoard:
+def parse_board_head(line: bytes) -> HandedBoard:
     """Return what the lab says of a board. Raises the error that it has put there instead."""
     try:
         body = json.loads(line)
     except (ValueError, RecursionError):
         body = {}
     if isinstance(body, dict) and "error" in body:
-        raise error_of(body["error"])
+        raise error_from_answer(body["error"])
     match body:
         case {"ok": {"board": str(board), "match_key": str(key)}}:
             return HandedBoard(board, key)

@@ -6,12 +6,12 @@ import contextlib
 from collections.abc import Iterator
 
 from farm.errors import DeviceError
-from farm.lab_client.leasing import Lab
+from farm.lab_client.leasing import LabAccess
 from farm.processes.deadline import Deadline
 from farm.prompts import Ask
+from farm.transports.connection_layer import ConnectionLayer
+from farm.transports.lab.reach_lab import is_local, reach_lab, socket_path, ssh_url
 from farm.transports.lab.transport import wanted
-from farm.transports.lab.ways import is_local, reach, socket_path, ssh_url
-from farm.transports.layer import Layer
 from farm.types import Device
 
 
@@ -22,18 +22,18 @@ class LabChecks:
         self, device: Device, stack: contextlib.ExitStack, deadline: Deadline, ask: Ask
     ) -> None:
         self._device, self._stack, self._deadline, self._ask = device, stack, deadline, ask
-        self._lab: Lab | None = None
+        self._lab: LabAccess | None = None
 
-    def layers(self) -> Iterator[Layer]:
+    def layers(self) -> Iterator[ConnectionLayer]:
         """Yield the layers, the lowest first."""
-        yield Layer("socket" if is_local(self._device) else "door", self.door)
-        yield Layer("server", self.server)
-        yield Layer("board", self.board)
+        yield ConnectionLayer("socket" if is_local(self._device) else "door", self.door)
+        yield ConnectionLayer("server", self.server)
+        yield ConnectionLayer("board", self.board)
 
     def door(self) -> str:
         """Reach the lab: log in, or find its socket."""
         self._lab = self._stack.enter_context(
-            reach(self._device, self._ask, self._deadline.remaining)
+            reach_lab(self._device, self._ask, self._deadline.remaining)
         )
         return str(socket_path()) if is_local(self._device) else f"logged in: {self._place}"
 

@@ -20,10 +20,10 @@ from typing import Any
 from farm.errors import LinkError
 from farm.lab_client.client import LabClient
 from farm.lab_client.leasing import BoardSession
-from farm.processes.cancellation import breakable
+from farm.processes.cancellation import interruptible
 from farm.processes.deadline import Deadline
 from farm.prompts import Ask
-from farm.transports.lab.answers import MOST_LINE_BYTES, board_of
+from farm.transports.lab.answers import MOST_LINE_BYTES, parse_board_head
 
 _CHANNEL_S = 10.0
 _MOST_CHANNELS = 8  # of one connection
@@ -80,9 +80,9 @@ class SshLab:
 
         channel = self._channel(f"board {lease}")
         try:
-            with breakable(channel.close):
+            with interruptible(channel.close):
                 channel.settimeout(wait_s + HEAD_S)
-                head = board_of(_read_line(channel))
+                head = parse_board_head(_read_line(channel))
             stream = ChannelConnection(channel, channel.close)
             yield BoardSession(head.board, head.match_key, _ChannelSocket(channel), stream)
         finally:
@@ -119,11 +119,13 @@ class SshLab:
         return self._connections[-1]
 
     def _log_in(self) -> _Connection:
-        from farm.transports.ssh.config import route
-        from farm.transports.ssh.connect import logged_in
+        from farm.transports.ssh.config import resolve_hops
+        from farm.transports.ssh.connect import log_in_through_hops
 
         with contextlib.ExitStack() as stack:
-            log_in = partial(logged_in, self._name, route(self._url), Deadline(self._limit_s))
+            log_in = partial(
+                log_in_through_hops, self._name, resolve_hops(self._url), Deadline(self._limit_s)
+            )
             client = stack.enter_context(log_in(self._ask))
             return _Connection(client, stack.pop_all())
 

@@ -16,12 +16,12 @@ from typing import Any
 
 from farm.config.urls import parse_url
 from farm.errors import DeviceError, FarmError, UsageError
-from farm.lab_client.leasing import BoardSession, HeldLease, LeasePool, Say, Wanted
+from farm.lab_client.leasing import BoardSession, HeldLease, LeasePool, Say, WantedBoards
 from farm.processes import at_exit
-from farm.prompts import Ask, nobody
-from farm.transports.lab.ways import is_local, reach, socket_path, ssh_url
-from farm.transports.rpc_client import session_with
-from farm.transports.state import State
+from farm.prompts import Ask, answer_nothing
+from farm.transports.device_state import DeviceState
+from farm.transports.lab.reach_lab import is_local, reach_lab, socket_path, ssh_url
+from farm.transports.rpc_client import session_over_connection
 from farm.types import Device
 
 _LINGER_S = 3.0
@@ -54,7 +54,9 @@ def open(  # noqa: A001
             with held.session(_BOARD_S) as board:
                 _boards.name = board.board
                 key = board.match_key
-                with session_with(device, board.stream, key, timeout_s, greeting_s) as opened:
+                with session_over_connection(
+                    device, board.stream, key, timeout_s, greeting_s
+                ) as opened:
                     yield opened, None
         except Exception as exc:
             if isinstance(exc, DeviceError) or not isinstance(exc, FarmError):
@@ -97,34 +99,34 @@ def board_facts() -> dict[str, str]:
 def boards(device: Device) -> int:
     """Return how many boards that a device may be are free now."""
     wants = wanted(device)
-    with reach(device) as lab, lab.client() as client:
+    with reach_lab(device) as lab, lab.client() as client:
         found = client.ask("boards")["boards"]
     return sum(wants.fits(board) and board["use"] == "free" for board in found)
 
 
-def state(device: Device) -> State:
+def state(device: Device) -> DeviceState:
     """Return `ready`, and how many of its boards are free, if the lab answers."""
     where = str(socket_path()) if is_local(device) else ssh_url(device)
     wants = wanted(device)
     try:
-        with reach(device, nobody, _STATE_S) as lab, lab.client() as client:
+        with reach_lab(device, answer_nothing, _STATE_S) as lab, lab.client() as client:
             found = [board for board in client.ask("boards")["boards"] if wants.fits(board)]
     except UsageError as error:
-        return State("unavailable", False, f"{error.what}: {error.why}", error.fix)
+        return DeviceState("unavailable", False, f"{error.what}: {error.why}", error.fix)
     except DeviceError as error:
-        return State("offline", False, f"{where}: {error.what}: {error.why}", error.fix)
+        return DeviceState("offline", False, f"{where}: {error.what}: {error.why}", error.fix)
     there = [board for board in found if board["use"] != "away"]
     if not there:
         why = f"the lab at {where} has not {wants.words}"
-        return State("unavailable", False, why, "see what it has: farm lab boards")
+        return DeviceState("unavailable", False, why, "see what it has: farm lab boards")
     free = sum(board["use"] == "free" for board in there)
-    return State("ready", True, f"{free} of {len(there)} free")
+    return DeviceState("ready", True, f"{free} of {len(there)} free")
 
 
-def wanted(device: Device) -> Wanted:
+def wanted(device: Device) -> WantedBoards:
     """Return what a device's url and options ask the lab for."""
     url, options = parse_url(device.url), device.options
-    return Wanted(
+    return WantedBoards(
         url.key,
         url.board,
         url.tags,
@@ -143,7 +145,7 @@ def _leased(device: Device, ask: Ask, say: Say) -> Iterator[HeldLease]:
         at_exit.register(_pool.end_all)
     wants = wanted(device)
     key = (device.url, wants.rank, wants.for_s)
-    held = _pool.take(key, lambda: HeldLease(partial(reach, device, ask), wants, say))
+    held = _pool.take(key, lambda: HeldLease(partial(reach_lab, device, ask), wants, say))
     try:
         held.wait()
         held.wait_for_board(say)

@@ -16,7 +16,7 @@ import paramiko
 from farm.errors import DeviceError
 from farm.prompts import TRIES, Ask, Question
 from farm.transports.ssh.config import Hop
-from farm.transports.ssh.keys import Keys
+from farm.transports.ssh.login_keys import LoginKeys
 
 _METHODS = ("publickey", "keyboard-interactive", "password")
 # Prompts whose answer can be reused; other answers, such as one-time codes, are valid once
@@ -30,7 +30,7 @@ _KEYS = (
 )
 
 
-class Login:
+class LoginCredentials:
     """The credentials for one hop, as a paramiko auth strategy.
 
     It may be used for several connections: each continues where the last one broke off. paramiko's
@@ -39,7 +39,7 @@ class Login:
 
     def __init__(self, name: str, hop: Hop, ask: Ask) -> None:
         self._name, self._hop, self._user_asked = name, hop, ask
-        self._keys = Keys(hop, self._ask)
+        self._keys = LoginKeys(hop, self._ask)
         # Answers that the server has neither accepted nor refused yet, by question
         self._given: dict[str, str] = {}
         self._wrong: dict[str, str] = {}  # the last refused answer, by question

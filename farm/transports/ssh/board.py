@@ -13,8 +13,8 @@ from farm.processes.deadline import Deadline
 from farm.prompts import Ask
 from farm.transports import board_scripts
 from farm.transports.shell_board import ShellBoard
-from farm.transports.ssh.config import route
-from farm.transports.ssh.errors import translated
+from farm.transports.ssh.config import resolve_hops
+from farm.transports.ssh.errors import translate_errors
 from farm.types import Device
 
 _PIECE = 1 << 16
@@ -23,20 +23,23 @@ _QUICK_S = 30.0
 
 
 @contextlib.contextmanager
-def reached(device: Device, deadline: Deadline, ask: Ask) -> Iterator[Board]:
+def reach_board(device: Device, deadline: Deadline, ask: Ask) -> Iterator[SshBoard]:
     """Yield the board of a device with an ssh:// url, logged in.
 
     Errors of the connection become FarmErrors. `ask` prompts for passwords.
     """
-    from farm.transports.ssh.connect import logged_in
+    from farm.transports.ssh.connect import log_in_through_hops
 
-    hops = route(device.url)
-    with logged_in(device.name, hops, deadline, ask) as client, translated(device.name, hops[-1]):
-        yield Board(device, deadline, client)
+    hops = resolve_hops(device.url)
+    with (
+        log_in_through_hops(device.name, hops, deadline, ask) as client,
+        translate_errors(device.name, hops[-1]),
+    ):
+        yield SshBoard(device, deadline, client)
 
 
 @dataclass(frozen=True, slots=True)
-class Board(ShellBoard):
+class SshBoard(ShellBoard):
     """A logged-in board.
 
     `client` is a paramiko.SSHClient.
@@ -80,7 +83,7 @@ class Board(ShellBoard):
             ) from exc
         finally:
             channel.close()
-        return board_scripts.reported(printed.decode(errors="replace"))
+        return board_scripts.parse_report(printed.decode(errors="replace"))
 
     def channel(self, script: str, arguments: Sequence[str]) -> Any:
         """Start a script and return the channel with its standard streams."""

@@ -17,7 +17,7 @@ _MOST_PIECES = 16  # of standard error, before the streams and the deadline are 
 
 
 class ChannelConnection:
-    """A `farm.rpc.streams.Stream` whose methods block the calling thread.
+    """A `farm.rpc.stream_protocols.Stream` whose methods block the calling thread.
 
     Keeps the end of what the agent writes to its standard error.
     """

@@ -10,24 +10,24 @@ from paramiko import AuthenticationException
 from farm.errors import DeviceError, FarmError
 from farm.processes.deadline import Deadline
 from farm.prompts import Ask
-from farm.transports import board_architecture, layer
-from farm.transports.layer import Layer
-from farm.transports.ssh.board import Board
-from farm.transports.ssh.config import route
-from farm.transports.ssh.connect import logged_in
-from farm.transports.ssh.errors import translated
+from farm.transports import board_architecture, connection_layer
+from farm.transports.connection_layer import ConnectionLayer
+from farm.transports.ssh.board import SshBoard
+from farm.transports.ssh.config import resolve_hops
+from farm.transports.ssh.connect import log_in_through_hops
+from farm.transports.ssh.errors import translate_errors
 from farm.types import Device
 
 
-def layers(
+def connection_layers(
     device: Device, stack: contextlib.ExitStack, deadline: Deadline, ask: Ask
-) -> Iterator[Layer]:
+) -> Iterator[ConnectionLayer]:
     """Yield the layers below the agent, the lowest first."""
     return SshChecks(device, stack, deadline, ask).layers()
 
 
 class SshChecks:
-    """The checks of a device by SSH. Each needs those before it in `layers` to have passed.
+    """The checks of a device by SSH. Each needs the lower `connection_layers` to have passed.
 
     The connection that `host_key` opens is closed by `stack`.
     """
@@ -37,22 +37,22 @@ class SshChecks:
     ) -> None:
         self.device = device
         self._stack, self._deadline, self._ask = stack, deadline, ask
-        self._hops = route(device.url)
-        self._board: Board | None = None
+        self._hops = resolve_hops(device.url)
+        self._board: SshBoard | None = None
         self._description: dict[str, str] = {}
         self._refused: DeviceError | None = None
 
-    def layers(self) -> Iterator[Layer]:
+    def layers(self) -> Iterator[ConnectionLayer]:
         """Yield the layers below the agent, the lowest first."""
         if self._hops[0].command:
-            yield Layer("way", self.proxy_command)
+            yield ConnectionLayer("way", self.proxy_command)
         else:
-            yield Layer("name", self.name)
-            yield Layer("TCP", self.tcp)
-        yield Layer("host key", self.host_key)
-        yield Layer("login", self.login)
-        yield Layer("architecture", self.architecture)
-        yield Layer("space", self.space)
+            yield ConnectionLayer("name", self.name)
+            yield ConnectionLayer("TCP", self.tcp)
+        yield ConnectionLayer("host key", self.host_key)
+        yield ConnectionLayer("login", self.login)
+        yield ConnectionLayer("architecture", self.architecture)
+        yield ConnectionLayer("space", self.space)
 
     def proxy_command(self) -> str:
         """Return the first hop's ProxyCommand of ssh_config(5); only a login can test it."""
@@ -60,24 +60,26 @@ class SshChecks:
 
     def name(self) -> str:
         """Resolve the first hop's name."""
-        return layer.resolve(self._hops[0].host, self._hops[0].port)
+        return connection_layer.resolve_host(self._hops[0].host, self._hops[0].port)
 
     def tcp(self) -> str:
         """Connect to the first hop's port."""
-        return layer.connect(self.device, self._hops[0].host, self._hops[0].port)
+        return connection_layer.check_address_answers(
+            self.device, self._hops[0].host, self._hops[0].port
+        )
 
     def host_key(self) -> str:
         """Log in, which checks the host keys first; a refused login is the next check's finding."""
         try:
             client = self._stack.enter_context(
-                logged_in(self.device.name, self._hops, self._deadline, self._ask)
+                log_in_through_hops(self.device.name, self._hops, self._deadline, self._ask)
             )
         except DeviceError as error:
             if not _is_of_authentication(error):
                 raise
             self._refused = error
             return "it is known"
-        self._board = Board(self.device, self._deadline, client)
+        self._board = SshBoard(self.device, self._deadline, client)
         return f"it is known, {client.get_transport().get_remote_server_key().fingerprint}"
 
     def login(self) -> str:
@@ -88,9 +90,9 @@ class SshChecks:
 
     def architecture(self) -> str:
         """Compare the board's architecture with the profile's."""
-        with translated(self.device.name, self._hops[-1]):
+        with translate_errors(self.device.name, self._hops[-1]):
             self._description = self._reached.describe()
-        return board_architecture.kind_of(self._description).words
+        return board_architecture.detect_architecture(self._description).words
 
     def space(self) -> str:
         """Find the folder of the store and its free space."""
@@ -98,7 +100,7 @@ class SshChecks:
         return f"{free} free in {store}" if free else store
 
     @property
-    def _reached(self) -> Board:
+    def _reached(self) -> SshBoard:
         assert self._board, "the layers before have passed"
         return self._board
 

@@ -25,7 +25,7 @@ from urllib.parse import urlsplit
 
 from farm.config.urls import check_host, check_user
 from farm.errors import DeviceError
-from farm.transports.ssh.config_include import included
+from farm.transports.ssh.config_include import insert_included_files
 
 SSH_PORT = 22
 _KNOWN_HOSTS = "~/.ssh/known_hosts ~/.ssh/known_hosts2"
@@ -74,7 +74,7 @@ class Hop:
         return f"{self.user}@{self.host}:{self.port}"
 
 
-def route(url: str, file: Path | None = None) -> tuple[Hop, ...]:
+def resolve_hops(url: str, file: Path | None = None) -> tuple[Hop, ...]:
     """Return the hops to the host of an `ssh://[user@]host[:port]` url.
 
     `file` is the configuration; the default is ~/.ssh/config. Raises DeviceError if it is invalid
@@ -84,7 +84,7 @@ def route(url: str, file: Path | None = None) -> tuple[Hop, ...]:
 
     file = file or Path("~/.ssh/config").expanduser()
     try:
-        text = included(file) if file.is_file() else ""
+        text = insert_included_files(file) if file.is_file() else ""
         return tuple(_hops(url, text, file, 0))
     except (paramiko.SSHException, OSError, ValueError, KeyError) as exc:
         raise DeviceError(

@@ -19,7 +19,7 @@ _MOST_DEEP = 16  # the same limit as OpenSSH
 _OPTION = re.compile(r"\s*(\w+)(?:\s*=\s*|\s+)(.*)")
 
 
-def included(file: Path) -> str:
+def insert_included_files(file: Path) -> str:
     """Return the text of a configuration with its included files inserted.
 
     Raises OSError, and DeviceError if files include each other in a circle or if another user could

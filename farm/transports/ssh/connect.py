@@ -19,14 +19,19 @@ import paramiko
 
 from farm.errors import DeviceError, FarmError
 from farm.processes import subprocesses
-from farm.processes.cancellation import breakable
+from farm.processes.cancellation import interruptible
 from farm.processes.deadline import Deadline
-from farm.prompts import Ask, nobody, patiently
+from farm.prompts import Ask, answer_nothing, extend_deadline_while_asking
 from farm.transports.ssh import paramiko_transport
-from farm.transports.ssh.auth import Login
+from farm.transports.ssh.auth import LoginCredentials
 from farm.transports.ssh.config import SSH_PORT, Hop
-from farm.transports.ssh.errors import translated
-from farm.transports.ssh.known_hosts import changed, is_revoked, known, unknown
+from farm.transports.ssh.errors import translate_errors
+from farm.transports.ssh.known_hosts import (
+    changed_key_error,
+    is_revoked,
+    known_keys,
+    unknown_host_error,
+)
 
 _STEP_S = 10.0  # time limit for each of: connecting, the banner, the key exchange, logging in
 _KEEPALIVE_S = 5
@@ -46,8 +51,8 @@ logging.getLogger("paramiko").addHandler(logging.NullHandler())
 
 
 @contextlib.contextmanager
-def logged_in(
-    name: str, hops: tuple[Hop, ...], deadline: Deadline, ask: Ask = nobody
+def log_in_through_hops(
+    name: str, hops: tuple[Hop, ...], deadline: Deadline, ask: Ask = answer_nothing
 ) -> Iterator[paramiko.SSHClient]:
     """Yield a client connected to the last hop, each hop reached through the one before.
 
@@ -62,20 +67,20 @@ def logged_in(
         )
         client: Any = None
         for hop in hops:
-            with _with_words(said), translated(name, hop):
+            with _with_words(said), translate_errors(name, hop):
                 client = _through(
                     client,
                     stack,
                     name,
                     hop,
                     deadline,
-                    Login(name, hop, patiently(ask, deadline)),
+                    LoginCredentials(name, hop, extend_deadline_while_asking(ask, deadline)),
                     said,
                 )
         yield client
 
 
-def cut(client: paramiko.SSHClient) -> None:
+def break_connection(client: paramiko.SSHClient) -> None:
     """Break the connection of a client to its first hop, and so all that go through it.
 
     It does not block: what waits for one of them sees its end.
@@ -118,7 +123,7 @@ def _through(
     name: str,
     hop: Hop,
     deadline: Deadline,
-    login: Login,
+    login: LoginCredentials,
     said: Path,
 ) -> Any:
     """Return a client of a hop, connected through the client of the hop before.
@@ -153,7 +158,7 @@ def _socket(
     if hop.command:
         command = subprocesses.peer_process(["/bin/sh", "-c", f"exec {hop.command}"], stderr=said)
         sock, _ = stack.enter_context(command)
-        stack.enter_context(breakable(partial(_shut, sock)))
+        stack.enter_context(interruptible(partial(_shut, sock)))
         return sock
     sock = _connected(
         hop, timeout_s if hop.connect_timeout_s is None else min(timeout_s, hop.connect_timeout_s)
@@ -161,7 +166,7 @@ def _socket(
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if hasattr(socket, "TCP_USER_TIMEOUT"):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _SILENCE_MS)
-    stack.enter_context(breakable(partial(_shut, sock)))
+    stack.enter_context(interruptible(partial(_shut, sock)))
     return sock
 
 
@@ -176,9 +181,14 @@ def _connected(hop: Hop, timeout_s: float) -> socket.socket:
 
 
 def _log_in(
-    client: paramiko.SSHClient, name: str, hop: Hop, sock: Any, timeout_s: float, login: Login
+    client: paramiko.SSHClient,
+    name: str,
+    hop: Hop,
+    sock: Any,
+    timeout_s: float,
+    login: LoginCredentials,
 ) -> None:
-    for key in known(hop):
+    for key in known_keys(hop):
         client.get_host_keys().add(hop.key_name, key.get_name(), key)
     client.set_missing_host_key_policy(_Refuse(name, hop))
     try:
@@ -196,7 +206,7 @@ def _log_in(
             auth_strategy=_Checked(name, hop, login),
         )
     except paramiko.BadHostKeyException as exc:
-        raise changed(name, hop, exc.key, exc.expected_key.fingerprint) from exc
+        raise changed_key_error(name, hop, exc.key, exc.expected_key.fingerprint) from exc
     transport = client.get_transport()
     assert transport
     transport.set_keepalive(_KEEPALIVE_S)
@@ -205,7 +215,7 @@ def _log_in(
 class _Checked:
     """paramiko's hook for authentication, called when the host key is one of the known ones."""
 
-    def __init__(self, name: str, hop: Hop, login: Login) -> None:
+    def __init__(self, name: str, hop: Hop, login: LoginCredentials) -> None:
         self._name, self._hop, self._login = name, hop, login
 
     def authenticate(self, transport: paramiko.Transport) -> None:
@@ -227,17 +237,17 @@ class _Refuse:
     ) -> None:
         """Raise DeviceError for the host's key."""
         if others := client.get_host_keys().lookup(hostname):
-            raise changed(
+            raise changed_key_error(
                 self._name, self._hop, key, ", ".join(one.fingerprint for one in others.values())
             )
-        raise unknown(self._name, self._hop, key)
+        raise unknown_host_error(self._name, self._hop, key)
 
 
 def _transport_of(hop: Hop) -> Callable[..., paramiko.Transport]:
     """Return a factory of transports that use the algorithms of the hop's configuration."""
 
     def made(sock: Any, **options: Any) -> paramiko.Transport:
-        transport = paramiko_transport.transport(sock, **options)
+        transport = paramiko_transport.create_transport(sock, **options)
         security = transport.get_security_options()
         for option, wanted in hop.algorithms.items():
             offered = getattr(security, _SETTABLE[option])

@@ -19,7 +19,7 @@ from farm.errors import DeviceError
 from farm.transports.ssh.config import Hop
 
 
-def known(hop: Hop) -> Iterator[paramiko.PKey]:
+def known_keys(hop: Hop) -> Iterator[paramiko.PKey]:
     """Yield the keys that the known_hosts files have for a hop.
 
     Lines that paramiko cannot read are skipped, as ssh does: they vouch for no host. Certificate
@@ -61,7 +61,7 @@ def is_revoked(hop: Hop, key: paramiko.PKey) -> bool:
     )
 
 
-def unknown(name: str, hop: Hop, key: paramiko.PKey) -> DeviceError:
+def unknown_host_error(name: str, hop: Hop, key: paramiko.PKey) -> DeviceError:
     """Return the error for a host of which no key is known."""
     return DeviceError(
         f"the host key of {name} ({hop.place}) is not known",
@@ -77,7 +77,7 @@ def unknown(name: str, hop: Hop, key: paramiko.PKey) -> DeviceError:
     )
 
 
-def changed(name: str, hop: Hop, got: paramiko.PKey, expected: str) -> DeviceError:
+def changed_key_error(name: str, hop: Hop, got: paramiko.PKey, expected: str) -> DeviceError:
     """Return the error for a host key that differs from the known ones.
 
     `expected` are the fingerprints of the known keys, which may also be of another type.

@@ -18,8 +18,8 @@ from pathlib import Path
 from farm.errors import DeviceError
 from farm.transports.local import agent_options, thread_options
 from farm.transports.shell_board import ShellBoard
-from farm.transports.ssh import systemd_scripts as scripts
-from farm.transports.ssh.board import Board
+from farm.transports.ssh import install_and_removal_scripts as scripts
+from farm.transports.ssh.board import SshBoard
 
 UNIT = "farm-agent.service"
 # Sandboxing options that restrict what no agent needs. Not among them: MemoryDenyWriteExecute,
@@ -92,7 +92,7 @@ class Service:
         return [*words, "--open-to-network"] if self.open_to_network else words
 
 
-def install(board: Board, agent: Path, service: Service) -> str:
+def install_service(board: SshBoard, agent: Path, service: Service) -> str:
     """Install and start the service on a board that has the agent; describe the result in a text.
 
     Raises DeviceError if the service does not run afterwards.
@@ -137,7 +137,7 @@ def install(board: Board, agent: Path, service: Service) -> str:
     )
 
 
-def remove(board: ShellBoard) -> list[tuple[str, str]]:
+def remove_farm(board: ShellBoard) -> list[tuple[str, str]]:
     """Remove everything that farm has put on a board; return what was there, as (kind, text) pairs.
 
     Raises DeviceError if something could not be removed.
@@ -239,7 +239,7 @@ def _quoted(word: str) -> str:
     return '"' + word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%") + '"'
 
 
-def _no_systemd(board: Board, service: Service, seen: dict[str, str], why: str) -> DeviceError:
+def _no_systemd(board: SshBoard, service: Service, seen: dict[str, str], why: str) -> DeviceError:
     start = shlex.join(
         [f"{seen['base']}/farm-agent", *service.arguments, "--work-dir", seen["work"]]
     )

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 from farm.config.urls import parse_door
 from farm.errors import DeviceError, UsageError
-from farm.transports.ssh import systemd_scripts as scripts
-from farm.transports.ssh.board import Board
-from farm.transports.ssh.config import SSH_PORT, Hop, route
-from farm.transports.ssh.known_hosts import known
+from farm.transports.ssh import install_and_removal_scripts as scripts
+from farm.transports.ssh.board import SshBoard
+from farm.transports.ssh.config import SSH_PORT, Hop, resolve_hops
+from farm.transports.ssh.known_hosts import known_keys
 from farm.transports.ssh.systemd_service import command_line, refuse_lines
 
 UNIT = "farm-tunnel.service"
@@ -60,7 +60,7 @@ _PUBLIC_KEY = re.compile(r"ssh-ed25519 [A-Za-z0-9+/]{68} farm-[a-z0-9_.-]{1,32}"
 
 
 @dataclass(frozen=True, slots=True)
-class Tunnel:
+class LabTunnel:
     """A tunnel of a board to a lab: the door's url, the board's name there, and its port.
 
     The port is the agent's on the board, and that of the tunnel's end on the lab's loopback.
@@ -75,7 +75,7 @@ class Tunnel:
     @property
     def server(self) -> Hop:
         """The lab's SSH server, as this machine's ~/.ssh/config resolves it. Raises DeviceError."""
-        return route(f"ssh://{self.lab.removeprefix('lab://').rstrip('/')}")[-1]
+        return resolve_hops(f"ssh://{self.lab.removeprefix('lab://').rstrip('/')}")[-1]
 
     def user_command(self, key: str) -> str:
         """Return the command that lets the board's key in, for the lab's server."""
@@ -83,17 +83,17 @@ class Tunnel:
         return f"echo {shlex.quote(key)} | {add}"
 
 
-def tunnel_of(lab: str, board: str, port: int, tracker: str) -> Tunnel:
+def parse_tunnel(lab: str, board: str, port: int, tracker: str) -> LabTunnel:
     """Return a tunnel. Raises UsageError for what is no door of a lab, or names no account."""
     try:
         if not parse_door(lab).user:
             raise ValueError("it has to name the account of the lab's server")
     except ValueError as exc:
         raise UsageError(f"--lab {lab} is no way to a lab", str(exc), "lab://farm@HOST") from exc
-    return Tunnel(lab, board, port, tracker or TRACKER)
+    return LabTunnel(lab, board, port, tracker or TRACKER)
 
 
-def install(board: Board, tunnel: Tunnel) -> tuple[str, str]:
+def install_tunnel(board: SshBoard, tunnel: LabTunnel) -> tuple[str, str]:
     """Install and start the tunnel; return what was done, and the board's public key.
 
     Raises DeviceError if the board has no OpenSSH, or the lab's host key is not known here.
@@ -101,7 +101,9 @@ def install(board: Board, tunnel: Tunnel) -> tuple[str, str]:
     seen = board.look("")
     is_root = seen["user"] == "0"
     unit = unit_text(tunnel, f"{seen['base']}/service", is_root=is_root)
-    told = board.ask(scripts.TUNNEL, [unit, f"farm-{tunnel.board}"], host_keys(tunnel).encode())
+    told = board.ask(
+        scripts.TUNNEL, [unit, f"farm-{tunnel.board}"], known_hosts_lines(tunnel).encode()
+    )
     name = board.device.name
     if "absent" in told:
         raise DeviceError(f"{name} cannot open a tunnel", told["absent"], "install OpenSSH there")
@@ -116,7 +118,7 @@ def install(board: Board, tunnel: Tunnel) -> tuple[str, str]:
     return words, told["key"]
 
 
-def unit_text(tunnel: Tunnel, folder: str, *, is_root: bool) -> str:
+def unit_text(tunnel: LabTunnel, folder: str, *, is_root: bool) -> str:
     """Return the text of the unit file. `folder` has the key and the lab's host key.
 
     Raises DeviceError for a path with a control character, which could start a new line.
@@ -136,7 +138,7 @@ def unit_text(tunnel: Tunnel, folder: str, *, is_root: bool) -> str:
     )
 
 
-def host_keys(tunnel: Tunnel) -> str:
+def known_hosts_lines(tunnel: LabTunnel) -> str:
     """Return the lab's lines of known_hosts, for the board. Raises DeviceError if there are none.
 
     The board knows the lab by its address: it has not this machine's ~/.ssh/config.
@@ -144,7 +146,7 @@ def host_keys(tunnel: Tunnel) -> str:
     hop = tunnel.server
     host = hop.host.lower()  # as ssh looks it up
     place = host if hop.port == SSH_PORT else f"[{host}]:{hop.port}"
-    lines = [f"{place} {key.get_name()} {key.get_base64()}\n" for key in known(hop)]
+    lines = [f"{place} {key.get_name()} {key.get_base64()}\n" for key in known_keys(hop)]
     if not lines:
         why = f"{hop.key_name} is in none of your known_hosts files, and a board must not guess"
         fix = f"look at it and accept it once: ssh -p {hop.port} {hop.user}@{hop.host}"

@@ -16,14 +16,14 @@ from farm.errors import DeadlineError, DeviceError, FarmError, LinkError
 from farm.processes.deadline import Deadline
 from farm.prompts import Ask
 from farm.transports import rpc as transports_rpc
-from farm.transports.rpc_client import session_over
-from farm.transports.rpc_errors import ended, translate
-from farm.transports.ssh.config import Hop, route
-from farm.transports.state import State
+from farm.transports.device_state import DeviceState
+from farm.transports.rpc_client import session_over_streams
+from farm.transports.rpc_errors import session_ended_error, translate_error
+from farm.transports.ssh.config import Hop, resolve_hops
 from farm.types import Device
 
 if TYPE_CHECKING:
-    from farm.transports.ssh.board import Board
+    from farm.transports.ssh.board import SshBoard
     from farm.transports.ssh.channel_connection import ChannelConnection
 
 _END_S = 1.5  # time for the agent to end by itself
@@ -48,64 +48,64 @@ def open(  # noqa: A001
         raise DeviceError(
             f"{device.name} is {there.word}", there.why or "it has no agent", there.fix
         )
-    from farm.transports.ssh.board import Board
+    from farm.transports.ssh.board import SshBoard
     from farm.transports.ssh.channel_connection import ChannelConnection
-    from farm.transports.ssh.connect import cut, logged_in
-    from farm.transports.ssh.upload import carry
+    from farm.transports.ssh.connect import break_connection, log_in_through_hops
+    from farm.transports.ssh.upload import upload_file
 
-    deadline, hops = Deadline(timeout_s), route(device.url)
-    with logged_in(device.name, hops, deadline, ask) as client:
-        board = Board(device, deadline, client)
+    deadline, hops = Deadline(timeout_s), resolve_hops(device.url)
+    with log_in_through_hops(device.name, hops, deadline, ask) as client:
+        board = SshBoard(device, deadline, client)
         channel, store = _started(board, agent, hops[-1])
-        connection = ChannelConnection(channel, partial(cut, client))
+        connection = ChannelConnection(channel, partial(break_connection, client))
         try:
-            with session_over(device, connection, deadline.remaining) as opened:
-                yield opened, partial(carry, board, store)
+            with session_over_streams(device, connection, deadline.remaining) as opened:
+                yield opened, partial(upload_file, board, store)
         except FarmError:
             raise
         except Exception as exc:
-            if isinstance(translate(device, exc), (LinkError, DeadlineError)):
+            if isinstance(translate_error(device, exc), (LinkError, DeadlineError)):
                 raise _cause(board, channel, connection, hops[-1]) from exc
             raise
         finally:
             _leave(channel)
-            cut(client)  # or paramiko would notice its end a moment later
+            break_connection(client)  # or paramiko would notice its end a moment later
 
 
-def state(device: Device) -> State:
+def state(device: Device) -> DeviceState:
     """Return `ready` if the first SSH server on the way answers; a session alone shows the rest."""
     if device.profile.agent is None:
-        return State(
+        return DeviceState(
             "unavailable",
             False,
             f"profile {device.profile.name} has no native agent",
             "reach the board by rpc:// or tracker://",
         )
     try:
-        first = route(device.url)[0]
+        first = resolve_hops(device.url)[0]
     except DeviceError as error:
-        return State("unavailable", False, f"{error.what}: {error.why}", error.fix)
+        return DeviceState("unavailable", False, f"{error.what}: {error.why}", error.fix)
     if first.command:  # whether a ProxyCommand works is known only by running it
-        return State("ready", True)
+        return DeviceState("ready", True)
     try:
-        transports_rpc.probe(first.host, first.port)
+        transports_rpc.check_port_listens(first.host, first.port)
     except OSError as exc:
-        return State(
+        return DeviceState(
             "offline",
             False,
             f"{first.host}:{first.port}: {exc.strerror or exc}",
             f"check that this works: ssh {device.url}",
         )
-    return State("ready", True)
+    return DeviceState("ready", True)
 
 
-def _started(board: Board, agent: Path, hop: Hop) -> tuple[Any, str]:
+def _started(board: SshBoard, agent: Path, hop: Hop) -> tuple[Any, str]:
     """Return the channel of the agent's standard streams, and the folder of its store."""
-    from farm.transports.ssh.errors import translated
+    from farm.transports.ssh.errors import translate_errors
 
     transport = board.client.get_transport()
     try:
-        with translated(board.device.name, hop):
+        with translate_errors(board.device.name, hop):
             return board.start_agent(agent)
     except FarmError as error:
         # A failure that looks like the board's may be the end of the connection
@@ -115,7 +115,7 @@ def _started(board: Board, agent: Path, hop: Hop) -> tuple[Any, str]:
         raise _broken(board.device.name, hop, transport) from error
 
 
-def _cause(board: Board, channel: Any, connection: ChannelConnection, hop: Hop) -> FarmError:
+def _cause(board: SshBoard, channel: Any, connection: ChannelConnection, hop: Hop) -> FarmError:
     """Return the error that explains why the session is over."""
     name, deadline = board.device.name, board.deadline
     if deadline.expired:
@@ -135,7 +135,7 @@ def _cause(board: Board, channel: Any, connection: ChannelConnection, hop: Hop) 
         else f" with exit code {status}"
     )
     what = f"the agent on {name} ended{how}" if status else f"the session on {name} ended"
-    return ended(
+    return session_ended_error(
         board.device,
         what,
         connection.last_words(),
@@ -145,10 +145,12 @@ def _cause(board: Board, channel: Any, connection: ChannelConnection, hop: Hop) 
 
 def _broken(name: str, hop: Hop, transport: Any) -> FarmError:
     """Return the error for an established connection that has ended."""
-    from farm.transports.ssh.errors import broken
+    from farm.transports.ssh.errors import broken_connection_error
 
     cause = transport.get_exception() if transport else None
-    return broken(name, hop, cause or EOFError("it was closed from the other side"))
+    return broken_connection_error(
+        name, hop, cause or EOFError("it was closed from the other side")
+    )
 
 
 def _leave(channel: Any) -> None:

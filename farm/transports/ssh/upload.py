@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from farm.transports.ssh.board import Board
+from farm.transports.ssh.board import SshBoard
 from farm.transports.upload import Note
 
 # dd writes at a fixed offset. Another dd, of a broken connection whose end it has not noticed, may
@@ -24,7 +24,9 @@ _NOTE_S = 0.2
 _END_S = 60.0  # time for the board to write what it has received
 
 
-def carry(board: Board, store: str, path: Path, digest: str, offset: int, note: Note) -> int:
+def upload_file(
+    board: SshBoard, store: str, path: Path, digest: str, offset: int, note: Note
+) -> int:
     """Send a file from `offset` on to the board's folder `store`; return the bytes sent.
 
     If the connection breaks, this function returns, and the link reports the reason.

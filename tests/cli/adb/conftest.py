@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from android_board import AdbServer, AndroidBoard, adb_server, android_board
-from farm_running import Farm
+from farm_processes import Farm
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ import os
 
 import pytest
 from android_board import AdbServer, AndroidBoard
-from android_jobs import assert_nothing_is_left, configure, deploy
-from farm_running import Farm
+from android_board_checks import assert_nothing_is_left, configure, deploy
+from farm_processes import Farm
 
 ARM = [("rasp3b", "qemu-arm"), ("pixel2", "qemu-aarch64")]
 

@@ -12,8 +12,8 @@ import numpy as np
 import onnx
 import pytest
 from android_board import AndroidBoard
-from android_jobs import assert_nothing_is_left, configure
-from farm_running import DIGITS, QUICK, Farm
+from android_board_checks import assert_nothing_is_left, configure
+from farm_processes import DIGITS, QUICK, Farm
 from onnx import numpy_helper
 
 import farm as package

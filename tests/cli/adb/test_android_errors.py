@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import pytest
 from android_board import AdbServer, AndroidBoard, android_board
-from android_jobs import (
+from android_board_checks import (
     assert_failed,
     assert_nothing_is_left,
     board_processes,
@@ -21,8 +21,8 @@ from android_jobs import (
     deploy,
     run_slowly,
 )
-from farm_running import Farm, kill_all
-from waiting import patient, wait_until
+from farm_processes import Farm, kill_all
+from timeouts import patient, wait_until
 
 FULL = "the disk of board is full"
 

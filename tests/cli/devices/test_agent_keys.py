@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from farm_running import DIGITS, HOST, QUICK, Done, Farm, Running
+from farm_processes import DIGITS, HOST, QUICK, Done, Farm, Running
 
 MAGIC = 0xFF271  # kRPCMagic and kRPCSuccess of TVM's rpc_endpoint.h
 MISMATCH = MAGIC + 2

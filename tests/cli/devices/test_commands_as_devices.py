@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from farm_running import DIGITS, QUICK, Done, Farm, Running, kill_all
-from waiting import patient, wait_until
+from farm_processes import DIGITS, QUICK, Done, Farm, Running, kill_all
+from timeouts import patient, wait_until
 
 AGENT = r"^\S*qemu-arm .*farm-agent"
 

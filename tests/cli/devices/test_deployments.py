@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from farm_running import DIGITS, QUICK, Farm, server
+from farm_processes import DIGITS, QUICK, Farm, server
 from onnx import numpy_helper
 from ssh_server import SshServer
 

@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import hostile_board
-from farm_running import HOST, Farm, server
+from farm_processes import HOST, Farm, server
 from rpc_servers import farm_agent, tvm_server
-from waiting import wait_until
+from timeouts import wait_until
 
 _BOUND_S = 60.0  # the deadlines are 10 s; the rest is for a busy machine
 

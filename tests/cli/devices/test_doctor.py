@@ -7,10 +7,10 @@ import socket
 from typing import Any
 
 import pytest
-from farm_running import DIGITS, Done, Farm
+from farm_processes import DIGITS, Done, Farm
 from ssh_server import SshServer
 
-from farm.pipeline.doctor.checks import conditions
+from farm.pipeline.doctor.checks import condition_findings
 
 SSH_LAYERS = [
     *(
@@ -119,14 +119,14 @@ def test_what_makes_figures_worthless_is_advised_with_its_cure() -> None:
         "throttled": "0",
         "time_s": "1.0",
     }
-    assert [finding.advice for finding in conditions(well, -0.3)] == [""] * 4
+    assert [finding.advice for finding in condition_findings(well, -0.3)] == [""] * 4
     ill = {
         "governor": "powersave",
         "temperatures_c": '{"cpu": 81.0, "gpu": 60.0}',
         "throttled": "327681",
         "time_s": "1.0",
     }
-    found = {finding.layer: finding for finding in conditions(ill, -7200.0)}
+    found = {finding.layer: finding for finding in condition_findings(ill, -7200.0)}
     assert "echo performance" in found["governor"].advice
     assert "cool it" in found["temperature"].advice
     assert (

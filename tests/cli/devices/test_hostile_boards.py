@@ -8,8 +8,8 @@ import sys
 
 import hostile_board
 import pytest
-from farm_running import HOST, Farm, server
-from ssh_boards import assert_failed, configure
+from farm_processes import HOST, Farm, server
+from ssh_board_checks import assert_failed, configure
 from ssh_server import SshServer
 
 REFUSED = "board sent what no agent sends: "

@@ -1,7 +1,7 @@
 """A model of float16 weights on an NVIDIA GPU: the real agent, and the kernels that TVM makes for
 tensor cores, run by the stand-in for
-NVIDIA's driver (see `gpu_running`), in which the threads of a warp multiply together. That GPUs do
-the same is for tools/bench-gpu."""
+NVIDIA's driver (see `gpu_stand_in_devices`), in which the threads of a warp multiply together. That
+GPUs do the same is for tools/bench-gpu."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from farm_running import Farm
-from gpu_running import agent, cache, device, farm, recorded
+from farm_processes import Farm
+from gpu_stand_in_devices import agent, cache, device, farm, recorded
 from onnx import TensorProto, helper, numpy_helper
 
 __all__ = ["cache", "farm"]  # fixtures

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from farm_running import DEVICES, DIGITS, QUICK, Farm
+from farm_processes import DEVICES, DIGITS, QUICK, Farm
 from PIL import Image
-from waiting import wait_until
+from timeouts import wait_until
 
 from farm import zoo
 

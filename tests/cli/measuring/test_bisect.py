@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from farm_running import Farm
+from farm_processes import Farm
 
 from farm.compiler import artifact, tensor_cache
 
@@ -49,7 +49,7 @@ def plant(folder: Path, which: int, change: Any) -> int:
     graph = json.loads((folder / artifact.GRAPH).read_text())
     number, step = convolutions(folder)[which]
     name = next(name for name in step["inputs"] if name in graph["parameters"])
-    values = tensor_cache.read(folder / "parameters")
+    values = tensor_cache.read_stored_parameters(folder / "parameters")
     place = f"{tensor_cache.PREFIX}_{graph['parameters'].index(name)}"
     offset = sum(
         value.nbytes

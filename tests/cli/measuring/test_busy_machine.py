@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from farm_running import Farm
+from farm_processes import Farm
 
 
 @pytest.fixture

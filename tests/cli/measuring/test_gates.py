@@ -5,7 +5,7 @@ is not installed.
 from __future__ import annotations
 
 import numpy as np
-from farm_running import Farm
+from farm_processes import Farm
 
 from farm import zoo
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from farm_running import DEVICES, Done, Farm
+from farm_processes import DEVICES, Done, Farm
 from onnx_models import graph, node, save
 
 CHANNELS, SIZE = 32, 28

@@ -7,7 +7,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from farm_running import Farm
+from farm_processes import Farm
 
 NET = """
 import torch

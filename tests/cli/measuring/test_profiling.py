@@ -9,7 +9,7 @@ import math
 from typing import Any
 
 import pytest
-from farm_running import HOST, Done, Farm
+from farm_processes import HOST, Done, Farm
 from rpc_servers import configure, farm_agent, farm_tracker, tvm_server
 from ssh_server import SshServer
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 
 import pytest
-from farm_running import DIGITS, QUICK, Farm
+from farm_processes import DIGITS, QUICK, Farm
 
 ALLOWED = sorted(os.sched_getaffinity(0))
 pytestmark = pytest.mark.skipif(len(ALLOWED) < 2, reason="this machine has one core")

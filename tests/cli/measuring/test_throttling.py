@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from farm_running import HOST, Farm, server
+from farm_processes import HOST, Farm, server
 from rpc_servers import configure
 
 from farm.errors import FarmError
@@ -66,7 +66,7 @@ def board(farm: Farm) -> Iterator[Board]:
         flags="0",
     )
     try:
-        subprocesses.run(
+        subprocesses.run_program(
             ["unshare", "--mount", "sh", "-c", made.mounts],
             deadline=Deadline(10),
             what="a board's files",

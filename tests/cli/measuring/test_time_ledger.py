@@ -8,7 +8,7 @@ import json
 from typing import Any
 
 import pytest
-from farm_running import HOST, Done, Farm
+from farm_processes import HOST, Done, Farm
 from rpc_servers import configure, farm_agent
 from ssh_server import SshServer
 

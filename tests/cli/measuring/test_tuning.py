@@ -16,20 +16,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from farm_running import DEVICES, HOST, Farm
+from farm_processes import DEVICES, HOST, Farm
 from onnx_models import graph, node, save
 from rpc_servers import farm_agent, farm_tracker
-from waiting import wait_until
+from timeouts import wait_until
 
-from farm.commands.measure.tune import verdict
+from farm.checked_import import prepare
+from farm.commands.measure.tune import search_result_text
 from farm.errors import WrongAnswer
 from farm.pipeline.tuning.loop import TuningState
 from farm.pipeline.tuning.tune import tune
 from farm.pipeline.worker_tasks import compare_task
-from farm.prepare import prepare
 from farm.processes.workers import TaskContext
-from farm.store import RecordStore, Store
-from farm.types import Device, Limits, Model, Profile, Record
+from farm.store import Store, TuningRecordStore
+from farm.types import Device, Limits, Model, Profile, TuningRecord
 
 numbers = np.random.default_rng(0)
 BUDGETS = (0.3, 0.6, 1.2, 2.4)  # minutes: on a busy machine, little is found in a short time
@@ -187,7 +187,7 @@ def test_where_the_model_is_slower_or_wrong_as_a_whole_the_records_are_as_they_w
     from farm.compiler.tuning import batch_build
 
     monkeypatch.setenv("FARM_DATA", str(tmp_path / "data"))  # workers have it too
-    store, records = Store(tuning.cache), RecordStore.of_user()
+    store, records = Store(tuning.cache), TuningRecordStore.of_user()
     profile = Profile(
         "x86",
         {"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "native"},
@@ -196,7 +196,7 @@ def test_where_the_model_is_slower_or_wrong_as_a_whole_the_records_are_as_they_w
     )
     model = Model("net", str(tmp_path / "net.onnx"))
     (tmp_path / "worker").mkdir()
-    core, tasks = batch_build.tasks(
+    core, tasks = batch_build.tuning_tasks(
         prepare(TaskContext(tmp_path / "worker"), model, profile, tuning.cache), profile, records
     )
     hardest = max(tasks, key=lambda task: task.default.predicted)
@@ -206,7 +206,7 @@ def test_where_the_model_is_slower_or_wrong_as_a_whole_the_records_are_as_they_w
     host = Device("host", profile, "local:")
     for minutes in BUDGETS:
         records.keep(
-            Record(
+            TuningRecord(
                 core, hardest.workload, slow, 1.0, 1.0, 9, "2026-01-01T00:00:00+00:00", "elsewhere"
             )
         )
@@ -229,7 +229,7 @@ def test_where_the_model_is_slower_or_wrong_as_a_whole_the_records_are_as_they_w
         if tuned.slower:
             assert (
                 compared is compare_reversed
-                and "the records are as they were before" in verdict(tuned)
+                and "the records are as they were before" in search_result_text(tuned)
             )
             break
     else:

@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from farm_running import Farm
+from farm_processes import Farm
 
 HIDDEN = "import sys\nsys.modules['torch'] = None  # as if it were not installed\n"
 

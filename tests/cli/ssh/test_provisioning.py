@@ -18,12 +18,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from farm_running import DEVICES, DIGITS, HOST, QUICK, Done, Farm
-from farm_running import server as serving
-from ssh_boards import assert_failed, assert_nothing_is_left, configure, run_slowly
+from farm_processes import DEVICES, DIGITS, HOST, QUICK, Done, Farm
+from farm_processes import server as serving
+from ssh_board_checks import assert_failed, assert_nothing_is_left, configure, run_slowly
 from ssh_server import SshServer, ssh_server
 from systemd_board import SystemdBoard, systemd_board
-from waiting import wait_until
+from timeouts import wait_until
 
 from farm.processes import subprocesses
 
@@ -169,7 +169,7 @@ def test_agents_of_other_versions_go_if_nobody_has_used_them_for_a_day(
         shutil.copy(agents("x86_64"), folder / "farm-agent")
         if name != "young":
             os.utime(folder, (time.time() - 200_000,) * 2)
-    with subprocesses.running(
+    with subprocesses.running_program(
         [server.kept / "agents/running/farm-agent", "--work-dir", farm.folder / "work"],
         log=farm.folder / "log",
     ):

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from farm_running import Done, Farm
-from ssh_boards import assert_failed, assert_nothing_is_left, configure
+from farm_processes import Done, Farm
+from ssh_board_checks import assert_failed, assert_nothing_is_left, configure
 from ssh_server import SshServer, keygen, ssh_server
 
 ARM = [("rasp3b", "qemu-arm"), ("rk3399", "qemu-aarch64")]

@@ -16,15 +16,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from ssh_clients import RELAY, User, configure, fails, log_in
-from ssh_passwords import KEY_AND_PASSWORD, PASSWORD, PASSWORDS, password_server
+from ssh_logins import RELAY, User, configure, fails, log_in
+from ssh_password_server import KEY_AND_PASSWORD, PASSWORD, PASSWORDS, password_server
 from ssh_server import SshServer, ssh_server
-from waiting import patient, wait_until
+from timeouts import patient, wait_until
 
 from farm.processes.cancellation import Cancellation
 from farm.processes.deadline import Deadline
-from farm.transports.ssh.config import route
-from farm.transports.ssh.connect import logged_in
+from farm.transports.ssh.config import resolve_hops
+from farm.transports.ssh.connect import log_in_through_hops
 
 
 @pytest.fixture
@@ -291,7 +291,7 @@ def test_a_proxy_command_ends_with_the_work_of_its_thread(
 
 def test_algorithms_are_those_of_the_configuration(server: SshServer) -> None:
     configure(server, "Ciphers aes256-ctr\nMACs hmac-sha2-512\n")
-    with logged_in("board", route(server.url), Deadline(30)) as client:
+    with log_in_through_hops("board", resolve_hops(server.url), Deadline(30)) as client:
         transport = client.get_transport()
         assert transport and transport.local_cipher == "aes256-ctr"
     configure(server, "Ciphers ^aes192-ctr\nHostKeyAlgorithms -ecdsa*\n")

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from farm_running import DIGITS, HIDE_CURSOR, QUICK, SHOW_CURSOR, Farm, Terminal
-from ssh_boards import assert_failed, assert_nothing_is_left, configure
-from ssh_passwords import PASSWORD, PASSWORDS, QUESTIONS, password_server
+from farm_processes import DIGITS, HIDE_CURSOR, QUICK, SHOW_CURSOR, Farm, Terminal
+from ssh_board_checks import assert_failed, assert_nothing_is_left, configure
+from ssh_password_server import PASSWORD, PASSWORDS, QUESTIONS, password_server
 from ssh_server import SshServer
-from waiting import patient, wait_until
+from timeouts import patient, wait_until
 
 ASKED = r"password of \S+: "
 

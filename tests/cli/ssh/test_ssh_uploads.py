@@ -9,13 +9,13 @@ import signal
 from collections.abc import Callable
 
 import pytest
-from farm_running import Done, Farm, command
-from farm_running import server as program
+from farm_processes import Done, Farm, command
+from farm_processes import server as program
 from heavy_models import arrives, write_heavy_model
-from slow_relay import Relay, slow_relay
-from ssh_boards import assert_failed, assert_nothing_is_left, configure
+from ssh_board_checks import assert_failed, assert_nothing_is_left, configure
 from ssh_server import SshServer
-from waiting import patient
+from throttled_tcp_relay import Relay, slow_relay
+from timeouts import patient
 
 SPEED = 4e6  # bytes per second of a slow way
 

@@ -1,5 +1,5 @@
 """Kernels stay within their tensors, write all of them, and compute the same with any number of
-threads: products of which only a part is used, and the graphs of `small_graphs`.
+threads: products of which only a part is used, and the graphs of `regression_graphs`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from onnx_models import node
-from small_graphs import CUT_LOOPS, FOLLOWED, Graph, gather_concat, normal, written
+from regression_graphs import CUT_LOOPS, FOLLOWED, Graph, gather_concat, normal, written
 
 TOOLS = Path(__file__).resolve().parents[3] / "tools"
 # The results of graphs, whose kernels run one by one with guard pages, and 1, 2 and 3 threads.

@@ -12,11 +12,11 @@ from relax_models import HOST
 from target_profiles import ARM
 
 from farm import importers
+from farm.checked_import import prepare
 from farm.compiler import host_run
 from farm.compiler.build import build
-from farm.compiler.diagnostics.reference_kernels import plain
-from farm.prepare import prepare
-from farm.store import RecordStore
+from farm.compiler.diagnostics.reference_kernels import build_reference_kernels
+from farm.store import TuningRecordStore
 from farm.types import Model, Profile, Quantize
 
 numbers = np.random.default_rng(21)
@@ -29,9 +29,11 @@ def answer(context, cache, tmp_path):
     """
 
     def compute(model, profile, x):
-        records = RecordStore(tmp_path / "records.sqlite")
+        records = TuningRecordStore(tmp_path / "records.sqlite")
         prepared = prepare(context, model, HOST, cache)
-        parts = plain(prepared, build(context, prepared, profile, cache, records), profile, {})
+        parts = build_reference_kernels(
+            prepared, build(context, prepared, profile, cache, records), profile, {}
+        )
         values = {**parts.parameters, parts.inputs[0]: x}
         for step in parts.steps:
             values.update(
@@ -48,7 +50,7 @@ def answer(context, cache, tmp_path):
 
 def built_here(model, cache, x):
     imported = importers.load(model, cache)
-    return host_run.built(imported.module, imported.weights, HOST)([x])
+    return host_run.compile_for_host(imported.module, imported.weights, HOST)([x])
 
 
 @pytest.mark.parametrize("kind", ["armv7", "aarch64"])

@@ -1,5 +1,5 @@
 """Small graphs whose kernels were once wrong, left their tensors, or could not be compiled: see
-`small_graphs`.
+`regression_graphs`.
 """
 
 from __future__ import annotations
@@ -8,22 +8,22 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from small_graphs import CUT_LOOPS, FOLLOWED, Graph, functions, gather_concat, written
-from this_machine import HOST
+from host_profile import HOST
+from regression_graphs import CUT_LOOPS, FOLLOWED, Graph, functions, gather_concat, written
 
 from farm.compiler import host_run
-from farm.importers.imported_model import Imported
+from farm.importers.imported_model import ImportedModel
 from farm.importers.onnx.load import load
 from farm.types import Model
 
 
-def imported_from(tmp_path: Path, made: Graph) -> Imported:
+def imported_from(tmp_path: Path, made: Graph) -> ImportedModel:
     return load(Model("graph", str(written(tmp_path / "graph.onnx", made))))
 
 
-def agrees(imported: Imported) -> None:
+def agrees(imported: ImportedModel) -> None:
     """Compare with ONNX Runtime on the example."""
-    run = host_run.built(imported.module, imported.weights, HOST)
+    run = host_run.compile_for_host(imported.module, imported.weights, HOST)
     answers = run([imported.example[spec.name] for spec in imported.inputs])
     for ours, theirs in zip(answers, imported.reference(imported.example), strict=True):
         np.testing.assert_allclose(

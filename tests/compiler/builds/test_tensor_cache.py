@@ -10,7 +10,14 @@ import numpy as np
 import pytest
 import tvm
 
-from farm.compiler.tensor_cache import INDEX, PREFIX, SHARD, raw, read, write
+from farm.compiler.tensor_cache import (
+    INDEX,
+    PREFIX,
+    SHARD,
+    array_bytes,
+    read_stored_parameters,
+    write_parameters,
+)
 from farm.errors import BuildError
 
 CPU = 1  # DLPack's kDLCPU
@@ -42,7 +49,7 @@ def test_every_type_comes_back_exactly(dtype, tmp_path, load):
         np.zeros((1, 17), dtype),
         np.array(1, dtype),
     ]
-    write(tmp_path / "parameters", values)
+    write_parameters(tmp_path / "parameters", values)
     for ours, theirs in zip(load(tmp_path / "parameters"), values, strict=True):
         assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
         np.testing.assert_array_equal(ours, theirs)
@@ -52,23 +59,23 @@ def test_every_bit_comes_back(tmp_path, load):
     bits = (
         np.random.default_rng(0).integers(0, 256, 4096, np.uint8).view("float32")
     )  # NaNs with payloads among them
-    write(tmp_path / "parameters", [bits])
+    write_parameters(tmp_path / "parameters", [bits])
     assert load(tmp_path / "parameters")[0].tobytes() == bits.tobytes()
 
 
 def test_the_order_holds_beyond_ten(tmp_path, load):
-    write(tmp_path / "parameters", [np.full(3, index, "int32") for index in range(25)])
+    write_parameters(tmp_path / "parameters", [np.full(3, index, "int32") for index in range(25)])
     assert [value[0] for value in load(tmp_path / "parameters")] == list(range(25))
 
 
 def test_arrays_that_are_no_block_of_memory_are_written_in_order(tmp_path, load):
     value = np.arange(12, dtype="float32").reshape(3, 4).T[:, ::-1]
-    write(tmp_path / "parameters", [value])
+    write_parameters(tmp_path / "parameters", [value])
     np.testing.assert_array_equal(load(tmp_path / "parameters")[0], value)
 
 
 def test_no_parameters_are_an_index_of_none_and_an_empty_file(tmp_path, load):
-    write(tmp_path / "parameters", [])
+    write_parameters(tmp_path / "parameters", [])
     assert json.loads((tmp_path / "parameters" / INDEX).read_text())["records"] == []
     assert (tmp_path / "parameters" / SHARD).stat().st_size == 0
     assert load(tmp_path / "parameters") == []
@@ -82,16 +89,16 @@ def test_the_bytes_of_an_array_are_in_c_order_whatever_its_type():
         np.zeros((0, 3), "int8"),
         np.array(2.5),
     ):
-        assert raw(value).tobytes() == value.tobytes()
+        assert array_bytes(value).tobytes() == value.tobytes()
 
 
 @pytest.mark.parametrize("dtype", ["O", "O,O", "M8[s]", "U2"])
 def test_parameters_of_a_type_other_than_numbers_are_not_read(dtype: str, tmp_path: Path) -> None:
     """Of objects, numpy takes the bytes in the file as addresses."""
-    write(tmp_path / "parameters", [np.full(16, 0x41, "uint8")])
+    write_parameters(tmp_path / "parameters", [np.full(16, 0x41, "uint8")])
     index = tmp_path / "parameters" / INDEX
     content = json.loads(index.read_text())
     content["records"][0]["records"][0].update(dtype=dtype, shape=[1])
     index.write_text(json.dumps(content))
     with pytest.raises(BuildError, match="are damaged"):
-        read(tmp_path / "parameters")
+        read_stored_parameters(tmp_path / "parameters")

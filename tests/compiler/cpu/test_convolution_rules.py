@@ -17,11 +17,11 @@ from relax_models import CPUS, compute, const, lowered, target
 from torch.nn import functional
 from tvm import relax
 
-from farm.compiler.codegen.executable import compiled
+from farm.compiler.codegen.executable import compile_executable
 from farm.compiler.codegen.stack_tiles import TILE_BYTES
 from farm.compiler.cpu import legalize, schedule
 from farm.compiler.cpu.register_tiles import product_tiles
-from farm.compiler.graph.whole_groups import whole_channels
+from farm.compiler.graph.pad_group_channels import padded_group_channels
 from farm.compiler.target.cpu_model import cpu_model_of
 
 sys.path.append(str(Path(__file__).parents[3] / "tools"))
@@ -173,7 +173,7 @@ NARROW = Convolution(channels=16, outputs=48, size=(40, 1), kernel=(5, 1), paddi
     ids=str,
 )
 def test_a_convolution_of_turned_images_is_right(case, cpu, monkeypatch):
-    monkeypatch.setattr(legalize, "pays_to_turn", lambda *_: True)
+    monkeypatch.setattr(legalize, "is_faster_along_height", lambda *_: True)
     answer = check(case, cpu)
     assert (answer.rules, answer.notes) == (["convolution"], [])
     assert is_turned(answer, case)
@@ -257,7 +257,7 @@ def test_a_convolution_with_one_channel_a_group_is_right_by_the_general_rule(cpu
 
 
 def test_a_group_gets_the_channels_that_fill_the_fewest_vectors():
-    assert [whole_channels(channels, (16, 8)) for channels in (34, 2, 3, 6, 17, 20, 68)] == [
+    assert [padded_group_channels(channels, (16, 8)) for channels in (34, 2, 3, 6, 17, 20, 68)] == [
         48,
         4,
         4,
@@ -266,7 +266,7 @@ def test_a_group_gets_the_channels_that_fill_the_fewest_vectors():
         20,
         68,
     ]
-    assert [whole_channels(channels, (4,)) for channels in (34, 2, 6, 20)] == [36, 4, 8, 20]
+    assert [padded_group_channels(channels, (4,)) for channels in (34, 2, 6, 20)] == [36, 4, 8, 20]
 
 
 @settings(max_examples=40, suppress_health_check=list(HealthCheck))
@@ -346,7 +346,7 @@ def test_the_largest_tiles_are_in_registers(cpu):
     """LLVM has to keep in memory what TVM allocates there."""
     x, w = np.zeros((1, 256, 14, 28), "float32"), np.ones((64, 256, 1, 1), "float32")
     low = lowered({"x": x}, lambda emit, x, w: emit(relax.op.nn.conv2d(x, w)), {"w": w}, cpu)
-    assembly = inner_loops.assembly(compiled(low.module, target(cpu)).mod)
+    assembly = inner_loops.assembly(compile_executable(low.module, target(cpu)).mod)
     innermost = re.findall(r"\n(\.LBB\S+):((?:\n(?!\.LBB).*)*?\n\s+j\w+\s+\1)\n", assembly)
     sums = max((text for _, text in innermost), key=lambda text: text.count("vfmadd"))
     assert sums.count("vfmadd") > cpu_model_of(target(cpu)).registers * 5 // 8

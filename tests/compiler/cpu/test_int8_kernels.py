@@ -12,7 +12,7 @@ import pytest
 import tvm
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
-from integer_cases import Case, convolutions, depthwise, module_of, products, rounded
+from int8_operator_cases import Case, convolutions, depthwise, module_of, products, rounded
 from relax_models import CPUS, compute, const, lowered, module, target
 from tvm import relax
 
@@ -214,7 +214,7 @@ BOARD_CASES = [
 @pytest.mark.parametrize("cpu", ["cortex-a72", "cortex-a76", "cortex-a7"])
 def test_an_emulated_board_gives_the_very_same_numbers(cpu, context, cache, kept, agents):
     emulator = {"aarch64": "qemu-aarch64", "armv7": "qemu-arm"}[ARM[cpu][0]]
-    if not subprocesses.find(emulator):
+    if not subprocesses.find_program(emulator):
         pytest.skip(f"{emulator} is not installed")
     inputs, body, weights, _ = module_of(BOARD_CASES)
     weights = {
@@ -240,7 +240,7 @@ def test_an_emulated_board_gives_the_very_same_numbers(cpu, context, cache, kept
         "general",
     }
     board = Device("board", arm(cpu), "qemu:")
-    samples = executor.measure(
+    samples = executor.measure_job(
         context,
         board,
         DeviceBuild(Model("model", "by hand"), prepared, artifact, agents(ARM[cpu][0])),

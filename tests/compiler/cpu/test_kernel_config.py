@@ -9,11 +9,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from handmade_records import record
 from relax_models import CPUS, lowered, module, run, target
 from small_network import network, weights
 from target_profiles import ARM64, X86
 from torch.nn import functional
-from tuning_records import record
 from tvm import relax
 
 from farm.compiler.build import build
@@ -23,13 +23,13 @@ from farm.compiler.cpu.kernel_config import (
     ConfigSelector,
     KernelConfig,
     Workload,
-    parsed,
+    parse_configs,
 )
 from farm.compiler.cpu.register_tiles import Tile
 from farm.compiler.lower import lower, resolve_target
 from farm.compiler.target.cpu_model import cpu_model_of
-from farm.compiler.tuning.batch_build import build_batch, tasks
-from farm.store import RecordStore
+from farm.compiler.tuning.batch_build import build_batch, tuning_tasks
+from farm.store import TuningRecordStore
 
 WORKLOAD = Workload("convolution", (1, 56, 56, 64), (3, 3, 64, 128), (1, 1), (1, 1, 1, 1))
 CHEAP, DEAR = KernelConfig(DIRECT, Tile(7, 2, 16)), KernelConfig(DIRECT, Tile(1, 1, 16))
@@ -37,7 +37,7 @@ CHEAP, DEAR = KernelConfig(DIRECT, Tile(7, 2, 16)), KernelConfig(DIRECT, Tile(1,
 
 @pytest.fixture
 def records(tmp_path):
-    return RecordStore(tmp_path / "records.sqlite")
+    return TuningRecordStore(tmp_path / "records.sqlite")
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def test_the_cheapest_candidate_is_chosen_unless_a_record_names_another_that_the
 
 
 def test_a_choice_survives_json_and_what_another_farm_wrote_is_left_out():
-    assert parsed({"a": CHEAP.to_json(), "b": {"method": "direct"}, "c": {"tile": 3}}) == {
+    assert parse_configs({"a": CHEAP.to_json(), "b": {"method": "direct"}, "c": {"tile": 3}}) == {
         "a": CHEAP
     }
 
@@ -77,7 +77,9 @@ def test_a_choice_survives_json_and_what_another_farm_wrote_is_left_out():
 def test_a_record_changes_the_code_and_only_for_its_core(context, prepared, cache, records):
     first = build(context, prepared, X86, cache, records)
     [convolution] = [
-        task for task in tasks(prepared, X86, records)[1] if task.workload.startswith("convolution")
+        task
+        for task in tuning_tasks(prepared, X86, records)[1]
+        if task.workload.startswith("convolution")
     ]
     other = next(
         one
@@ -112,7 +114,7 @@ def test_a_record_of_a_method_that_this_farm_does_not_know_is_of_no_effect_but_o
 def test_a_batch_has_a_variant_of_each_candidate_and_its_arguments(
     context, prepared, records, tmp_path
 ):
-    _, found = tasks(prepared, X86, records)
+    _, found = tuning_tasks(prepared, X86, records)
     found = [task for task in found if not task.open]
     assert {task.workload.split()[0] for task in found} == {"convolution", "dense"}
     wanted = [(task.workload, candidate) for task in found for candidate in task.candidates[:2]]
@@ -186,7 +188,7 @@ def test_a_search_measures_kernels_that_read_float16_as_the_build_will_have_them
 
     half = np.random.default_rng(5).standard_normal((512, 512)).astype("float16")
     prepared = kept({"x": np.ones((1, 512), "float32")}, body, {"w": half})
-    [task] = tasks(prepared, X86, records)[1]
+    [task] = tuning_tasks(prepared, X86, records)[1]
     assert task.workload.endswith(" f16")
     batch = build_batch(context, prepared, X86, [(task.workload, task.default)], tmp_path / "batch")
     with np.load(batch.arrays) as arrays:

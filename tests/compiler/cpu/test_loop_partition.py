@@ -7,8 +7,8 @@ import pytest
 import tvm
 from tvm.script import tirx as T  # noqa: N812
 
-from farm.compiler.codegen.stack_tiles import with_tiles_on_stack
-from farm.compiler.cpu.tir_passes.loop_partition import safely_partitioned
+from farm.compiler.codegen.stack_tiles import register_stack_tiles_pipeline
+from farm.compiler.cpu.tir_passes.loop_partition import hide_unsafe_conditions
 
 N = 16
 HIDDEN = "ignore_loop_partition"
@@ -107,10 +107,10 @@ ALL = {
 @pytest.mark.parametrize("name", ALL)
 def test_conditions_on_more_than_the_loop_and_constants_are_hidden_and_all_results_are_right(name):
     function, hidden, taken = ALL[name]
-    assert safely_partitioned(function).script().count(HIDDEN) >= hidden
-    assert bool(safely_partitioned(function).script().count(HIDDEN)) == bool(hidden)
+    assert hide_unsafe_conditions(function).script().count(HIDDEN) >= hidden
+    assert bool(hide_unsafe_conditions(function).script().count(HIDDEN)) == bool(hidden)
     module = tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
-    built = tvm.tirx.build(module, target="llvm", pipeline=with_tiles_on_stack())
+    built = tvm.tirx.build(module, target="llvm", pipeline=register_stack_tiles_pipeline())
     a = np.arange(N * N, dtype="int32").reshape(N, N) + 1000
     y = tvm.runtime.tensor(np.full((N, N), -1, "int32"))
     built["main"](tvm.runtime.tensor(a), tvm.runtime.tensor(np.full(N, 40, "int32")), y)

@@ -6,19 +6,19 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from handmade_records import record
 from relax_models import HOST, lowered, module, runner, target
 from target_profiles import ARM32, ARM64, X86
-from tuning_records import record
 from tvm import relax, te, tirx
 
 from farm.compiler.build import build
-from farm.compiler.cpu.kernel_config import ScheduleTrace, parsed
-from farm.compiler.cpu.metaschedule_traces import workload_of
+from farm.compiler.cpu.kernel_config import ScheduleTrace, parse_configs
+from farm.compiler.cpu.metaschedule_traces import workload_key
 from farm.compiler.lower import lower
-from farm.compiler.tuning.batch_build import build_batch, tasks
-from farm.compiler.tuning.metaschedule_search import predicted
-from farm.store import RecordStore, read_records, write_records
-from farm.types import Proposals
+from farm.compiler.tuning.batch_build import build_batch, tuning_tasks
+from farm.compiler.tuning.metaschedule_search import predict_scores
+from farm.store import TuningRecordStore, read_records, write_records
+from farm.types import ProposalRequest
 
 numbers = np.random.default_rng(4)
 X = {"x": numbers.standard_normal((1, 8, 4, 6, 6)).astype("float32")}
@@ -41,11 +41,11 @@ def volumes(emit, x, w):
 
 @pytest.fixture
 def records(tmp_path):
-    return RecordStore(tmp_path / "records.sqlite")
+    return TuningRecordStore(tmp_path / "records.sqlite")
 
 
-def asked(count: int, *tried, seed: int = 1) -> Proposals:
-    return Proposals(count, tuple(tried), frozenset(one.words for one, _ in tried), seed)
+def asked(count: int, *tried, seed: int = 1) -> ProposalRequest:
+    return ProposalRequest(count, tuple(tried), frozenset(one.words for one, _ in tried), seed)
 
 
 def convolution(found):
@@ -78,9 +78,9 @@ def test_kernels_that_look_up_by_values_or_have_open_extents_or_no_sum_are_not_s
     looked_up = te.compute((9,), lambda j: te.sum(table[ids[step], j], step))
     plain = te.compute((9,), lambda j: te.sum(table[step, j], step))
     assert (
-        workload_of(te.create_prim_func([ids, table, looked_up]))
+        workload_key(te.create_prim_func([ids, table, looked_up]))
         == ""
-        != workload_of(te.create_prim_func([table, plain]))
+        != workload_key(te.create_prim_func([table, plain]))
     )
     for inputs, body in [
         (open_batch, lambda emit, x: emit(relax.op.nn.max_pool3d(x, 2))),
@@ -93,7 +93,7 @@ def test_what_is_proposed_compiles_differs_and_gives_the_same_answer_as_a_record
     context, kept, cache, records, tmp_path
 ):
     prepared = kept(X, volumes, W)
-    task = convolution(tasks(prepared, HOST, records)[1])
+    task = convolution(tuning_tasks(prepared, HOST, records)[1])
     assert task.open and (task.default.words, task.chosen.words) == ("general", "general")
     first = build_batch(
         context,
@@ -120,7 +120,7 @@ def test_what_is_proposed_compiles_differs_and_gives_the_same_answer_as_a_record
             weights,
             target(),
             {},
-            parsed({task.workload: variant.candidate.choice}),
+            parse_configs({task.workload: variant.candidate.choice}),
         )
         [kernel] = [kernel for kernel in low.kernels if kernel.recorded]
         assert (kernel.rule, kernel.workload, kernel.choice) == (
@@ -136,7 +136,7 @@ def test_a_record_is_carried_and_applied_and_for_its_core_only(
     context, kept, cache, records, tmp_path
 ):
     prepared = kept(X, volumes, W)
-    task = convolution(tasks(prepared, X86, records)[1])
+    task = convolution(tuning_tasks(prepared, X86, records)[1])
     batch = build_batch(context, prepared, X86, [(task.workload, asked(1))], tmp_path / "batch")
     [variant] = batch.variants
     before = {
@@ -151,7 +151,7 @@ def test_a_record_is_carried_and_applied_and_for_its_core_only(
     ] and made.digest != before["x86"]
     assert build(context, prepared, X86, cache, records).cached
     assert build(context, prepared, ARM64, cache, records).digest == before["arm64"]
-    assert convolution(tasks(prepared, X86, records)[1]).chosen == variant.candidate
+    assert convolution(tuning_tasks(prepared, X86, records)[1]).chosen == variant.candidate
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_boards_of_other_kinds_have_proposals_that_compile(
     context, kept, records, tmp_path, profile
 ):
     prepared = kept(X, volumes, W)
-    task = convolution(tasks(prepared, profile, records)[1])
+    task = convolution(tuning_tasks(prepared, profile, records)[1])
     batch = build_batch(context, prepared, profile, [(task.workload, asked(2))], tmp_path / "batch")
     assert (len(batch.variants), batch.failed) == (2, ())
 
@@ -187,6 +187,6 @@ def test_boards_of_other_kinds_have_proposals_that_compile(
 def test_what_is_like_something_measured_is_expected_to_take_as_long():
     known = numbers.uniform(size=(40, 5))
     wanted = numbers.uniform(size=(20, 5))
-    expected = predicted(known, 3 * known[:, 0] - known[:, 1], wanted)
+    expected = predict_scores(known, 3 * known[:, 0] - known[:, 1], wanted)
     assert np.corrcoef(expected, 3 * wanted[:, 0] - wanted[:, 1])[0, 1] > 0.9
-    assert np.isfinite(predicted(np.ones((4, 3)), np.arange(4.0), np.ones((2, 3)))).all()
+    assert np.isfinite(predict_scores(np.ones((4, 3)), np.arange(4.0), np.ones((2, 3)))).all()

@@ -7,9 +7,9 @@ from relax_models import compute, lowered, target
 from tvm import relax
 
 from farm.compiler.cpu import peak_share
-from farm.compiler.cpu.cost_model import fastest_group, product_candidates
+from farm.compiler.cpu.cost_model import fastest_group_channels, product_candidates
 from farm.compiler.cpu.kernel_config import DIRECT, PIXELS, Decision, KernelConfig, Workload
-from farm.compiler.cpu.register_tiles import Tile, grouped_tile
+from farm.compiler.cpu.register_tiles import Tile, largest_group_tile
 from farm.compiler.target.cpu_model import cpu_model_of
 
 CPU = cpu_model_of(target("x86-64-v4"))
@@ -27,35 +27,40 @@ def decision(workload: Workload, tile: Tile | None = None) -> Decision:
 
 def test_a_convolution_that_fills_tiles_is_not_slow():
     wide = decision(Workload("convolution", (1, 56, 56, 64), (1, 1, 64, 128)))
-    share = peak_share.share_of(wide, CPU)
+    share = peak_share.predicted_peak_share(wide, CPU)
     assert share is not None and peak_share.SLOW < share <= 1
 
 
 def test_a_slow_kernels_main_cause_is_named():
     grouped = decision(Workload("convolution", (1, 28, 28, 68), (1, 1, 17, 272), groups=4))
-    share = peak_share.share_of(grouped, CPU)
+    share = peak_share.predicted_peak_share(grouped, CPU)
     assert share is not None and share < peak_share.SLOW
-    assert peak_share.reason_of(grouped, CPU) == (
+    assert peak_share.slowness_reason(grouped, CPU) == (
         "vectors of 4 lanes, the CPU has 16: 68 channels of a group fill no wider ones"
     )
     one = Workload("dense", (1, 1, 64), (64, 64))
-    assert "vectors of sums at once" in peak_share.reason_of(decision(one, Tile(1, 1, 16)), CPU)
+    assert "vectors of sums at once" in peak_share.slowness_reason(
+        decision(one, Tile(1, 1, 16)), CPU
+    )
     narrow = Workload("convolution", (1, 9, 9, 64), (1, 1, 64, 18))
-    assert peak_share.reason_of(decision(narrow, Tile(3, 4, 16)), CPU) == (
+    assert peak_share.slowness_reason(decision(narrow, Tile(3, 4, 16)), CPU) == (
         "18 channels in tiles of 64"
     )
 
 
 def test_weights_that_take_longer_from_memory_than_the_arithmetic_are_what_the_core_can_do():
     row = decision(Workload("dense", (1, 1, 4096), (4096, 4096)))
-    share = peak_share.share_of(row, CPU)
+    share = peak_share.predicted_peak_share(row, CPU)
     assert share is not None and share > peak_share.SLOW
 
 
 def test_nothing_is_predicted_for_what_is_no_product():
     window = Workload("depthwise", (1, 56, 56, 64), (3, 3, 1, 64))
     offered = [(KernelConfig(DIRECT, Tile(7, 1, 16)), 1e6)]
-    assert peak_share.share_of(Decision(window, offered[0][0], False, offered), CPU) is None
+    assert (
+        peak_share.predicted_peak_share(Decision(window, offered[0][0], False, offered), CPU)
+        is None
+    )
 
 
 def test_a_product_that_no_rule_tiles_is_marked_and_a_mean_is_not():
@@ -73,18 +78,18 @@ def test_a_product_that_no_rule_tiles_is_marked_and_a_mean_is_not():
 
 
 def test_a_row_of_pixels_is_divided_evenly_for_groups():
-    tile = grouped_tile(CPU, 14, 48)
+    tile = largest_group_tile(CPU, 14, 48)
     assert tile is not None and (tile.pixels, tile.vectors) == (7, 3)
     assert all(
         -(-pixels // tile.pixels) * tile.pixels - pixels < -(-pixels // tile.pixels)
         for pixels in range(1, 100)
-        if (tile := grouped_tile(CPU, pixels, 48)) is not None
+        if (tile := largest_group_tile(CPU, pixels, 48)) is not None
     )
 
 
 def test_groups_are_filled_up_for_wider_vectors_before_a_shuffle_and_not_before_a_sum():
-    assert fastest_group(CPU, 14, 68, 136) > 68
-    assert fastest_group(CPU, 14, 64, 136) == 64
+    assert fastest_group_channels(CPU, 14, 68, 136) > 68
+    assert fastest_group_channels(CPU, 14, 64, 136) == 64
     inputs = {"x": numbers.standard_normal((1, 64, 9, 9)).astype("float32")}
     weights = {"w": numbers.standard_normal((4 * 68, 16, 1, 1)).astype("float32")}
 

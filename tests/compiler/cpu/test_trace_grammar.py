@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 import tvm
+from handmade_records import record
 from target_profiles import X86
-from tuning_records import record
 from tvm import te
 from tvm.s_tir import Schedule
 
-from farm.compiler.cpu.kernel_config import ScheduleTrace, parsed
-from farm.compiler.cpu.metaschedule_traces import number_blocks
+from farm.compiler.cpu.kernel_config import ScheduleTrace, parse_configs
+from farm.compiler.cpu.metaschedule_traces import name_blocks_by_number
 from farm.store import write_records
 
 IR = 'module asm "whatever: call somewhere"\n'
@@ -30,7 +30,7 @@ def kernel() -> tvm.tirx.PrimFunc:
     left, right = te.placeholder((16, 16)), te.placeholder((16, 16))
     step = te.reduce_axis((0, 16))
     product = te.compute((16, 16), lambda i, j: te.sum(left[i, step] * right[step, j], step))
-    return number_blocks(te.create_prim_func([left, right, product]))
+    return name_blocks_by_number(te.create_prim_func([left, right, product]))
 
 
 def annotated(key: str, value: object) -> list[object]:
@@ -54,7 +54,7 @@ def test_a_schedule_is_read() -> None:
         [[2, [4, 4]]],
     ]
     steps = ScheduleTrace.from_json({"trace": trace})
-    assert parsed({"key": {"trace": trace}}) == {"key": steps}
+    assert parse_configs({"key": {"trace": trace}}) == {"key": steps}
 
 
 def test_an_annotation_that_brings_code_into_a_kernel_is_no_schedule(tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ def test_an_annotation_that_brings_code_into_a_kernel_is_no_schedule(tmp_path: P
     assert "whatever: call" in tvm.tirx.build(sch.mod, target="llvm").inspect_source("ll")
     with pytest.raises(ValueError, match=r"a trace with the step .*pragma_import_llvm"):
         ScheduleTrace.from_json({"trace": evil})
-    assert parsed({"key": {"trace": evil}}) == {}
+    assert parse_configs({"key": {"trace": evil}}) == {}
     file = tmp_path / "records.jsonl"
     write_records(file, [record(X86, "conv3d", {"method": "steps", "trace": evil})])
     command = [sys.executable, "-m", "farm", "records", "import", file]

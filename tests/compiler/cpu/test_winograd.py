@@ -15,14 +15,14 @@ from relax_models import CPUS, compute, target
 from torch.nn import functional
 from tvm import relax, te
 
-from farm.compiler.codegen.stack_tiles import with_tiles_on_stack
+from farm.compiler.codegen.stack_tiles import register_stack_tiles_pipeline
 from farm.compiler.cpu import schedule
 from farm.compiler.cpu.conv_dense import CONVOLUTION
 from farm.compiler.cpu.cost_model import product_candidates
 from farm.compiler.cpu.kernel_config import CHANNELS, PIXELS, ConfigSelector, KernelConfig, Workload
 from farm.compiler.cpu.register_tiles import Tile, can_group_loads
 from farm.compiler.cpu.winograd import compute as winograd_compute
-from farm.compiler.cpu.winograd.cost_model import candidates, filled
+from farm.compiler.cpu.winograd.cost_model import padded_input_channels, winograd_candidates
 from farm.compiler.target.cpu_model import CpuModel, cpu_model_of
 from farm.compiler.winograd_weights import WeightTransform
 
@@ -51,11 +51,17 @@ def kernel(case: Case, core: CpuModel) -> tvm.tirx.PrimFunc:
     workload, block, side = case.workload, case.choice.tile.block, case.size + 2
     data = te.placeholder(workload.data, name="data")
     weight = te.placeholder(
-        (-(-workload.channels // block), side, side, filled(workload.data[3], core), block),
+        (
+            -(-workload.channels // block),
+            side,
+            side,
+            padded_input_channels(workload.data[3], core),
+            block,
+        ),
         name="weight",
     )
-    grouped_loads = can_group_loads(core, filled(workload.data[3], core))
-    result = winograd_compute.convolution(
+    grouped_loads = can_group_loads(core, padded_input_channels(workload.data[3], core))
+    result = winograd_compute.winograd_convolution(
         workload, case.choice, case.size, case.band, grouped_loads, data, weight
     )
     residual = te.placeholder(result.shape, name="residual")
@@ -71,13 +77,13 @@ def errors(cases: list[Case], cpu: str) -> list[float]:
     """
     core, functions = cpu_model_of(target(cpu)), {}
     for index, each in enumerate(cases):
-        function, report = schedule.scheduler_for(ConfigSelector(core))(
+        function, report = schedule.kernel_scheduler(ConfigSelector(core))(
             f"case{index}", kernel(each, core)
         )
         assert (report.rule, report.note) == ("winograd", ""), each
         functions[f"case{index}"] = function.with_attr("global_symbol", f"case{index}")
     library = tvm.compile(
-        tvm.IRModule(functions), target=target(cpu), tir_pipeline=with_tiles_on_stack()
+        tvm.IRModule(functions), target=target(cpu), tir_pipeline=register_stack_tiles_pipeline()
     )
     return [error(each, core, library[f"case{index}"]) for index, each in enumerate(cases)]
 
@@ -89,7 +95,9 @@ def error(case: Case, core: CpuModel, function: Any) -> float:
         numbers.standard_normal(extents).astype("float32")
         for extents in (workload.data, workload.weight, shape)
     )
-    transform = WeightTransform(case.size, filled(workload.data[3], core), case.choice.tile.block)
+    transform = WeightTransform(
+        case.size, padded_input_channels(workload.data[3], core), case.choice.tile.block
+    )
     packed = transform.apply(w)
     got = tvm.runtime.tensor(np.full(shape, np.nan, "float32"))
     function(*map(tvm.runtime.tensor, (x, packed, residual)), got)
@@ -188,8 +196,8 @@ def test_a_convolution_with_nothing_to_gain_is_direct(workload):
 )
 def test_other_convolutions_have_no_candidates(other):
     plain = {"data": (1, 56, 56, 64), "weight": (3, 3, 64, 64), "padding": (1, 1, 1, 1)}
-    assert candidates(Workload(CONVOLUTION, **plain), A53)
-    assert candidates(Workload(CONVOLUTION, **{**plain, **other}), A53) == []
+    assert winograd_candidates(Workload(CONVOLUTION, **plain), A53)
+    assert winograd_candidates(Workload(CONVOLUTION, **{**plain, **other}), A53) == []
 
 
 def test_bias_and_activation_are_computed_with_the_tiles():
@@ -221,7 +229,7 @@ def test_bias_and_activation_are_computed_with_the_tiles():
 def best(workload: Workload, core: CpuModel) -> str:
     return (
         ConfigSelector(core)
-        .best(workload, [*product_candidates(workload, core), *candidates(workload, core)])
+        .best(workload, [*product_candidates(workload, core), *winograd_candidates(workload, core)])
         .method
     )
 
@@ -248,7 +256,7 @@ def test_no_tile_is_transformed_again_for_another(band, order, cpu):
     )
     core = cpu_model_of(machine)
     one = case((1, 24, 20, 32), 32, band=band, tile=Tile(3, 2, core.lanes), order=order)
-    function, report = schedule.scheduler_for(ConfigSelector(core))("one", kernel(one, core))
+    function, report = schedule.kernel_scheduler(ConfigSelector(core))("one", kernel(one, core))
     assert report.note == ""
     tiles, side = 6 * 5, one.size + 2
     halves = 1 if cpu.startswith("x86") else 2

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 
-import elf
+import elf_headers
 import numpy as np
 import pytest
 import torch
@@ -22,7 +22,7 @@ from farm.compiler.artifact import KIND
 from farm.compiler.build import build
 from farm.compiler.codegen import nvrtc
 from farm.compiler.diagnostics import roofline_probe
-from farm.compiler.gpu import window_sums
+from farm.compiler.gpu import short_reductions
 from farm.compiler.lower import lower, resolve_target
 from farm.errors import BuildError
 from farm.types import Prepared, Profile
@@ -60,7 +60,7 @@ def test_a_library_holds_device_code_for_the_architecture_and_no_source(
 ):
     profile = SHIPPED[name]
     artifact = build(context, prepared, profile, cache)
-    assert elf.read(artifact.library).machine == HOSTS[name]
+    assert elf_headers.read(artifact.library).machine == HOSTS[name]
     assert not [
         word
         for word in (b"__global__", b"__launch_bounds__", b"__restrict__")
@@ -142,7 +142,10 @@ def sum_within(x: T.Buffer((8, 16, 32), "float32"), y: T.Buffer((8, 32), "float3
 
 
 def test_a_sum_whose_steps_are_not_innermost_is_left_to_other_rules():
-    assert window_sums.apply(sum_within, resolve_target(SHIPPED["cuda-sm80"])) is None
+    assert (
+        short_reductions.schedule_short_reduction(sum_within, resolve_target(SHIPPED["cuda-sm80"]))
+        is None
+    )
 
 
 def test_architectures_that_cuda_no_longer_builds_are_an_error_that_names_those_it_does(
@@ -200,7 +203,9 @@ def test_a_transposed_convolution_is_the_ordinary_one_that_it_is_told_as(padding
         )
 
     with target():
-        loops = pipeline.optimize(pipeline.bind(module({"x": x}, network, {"w": w}), [w]), None)
+        loops = pipeline.optimize(
+            pipeline.bind_weights(module({"x": x}, network, {"w": w}), [w]), None
+        )
     machine = relax.VirtualMachine(tvm.compile(loops, target=target()), tvm.cpu())
     whole = torch.nn.functional.conv_transpose2d(
         torch.tensor(x), torch.tensor(w), stride=2, output_padding=more
@@ -226,7 +231,7 @@ def test_any_transposed_convolution_has_code(groups, context, kept, cache):
 @pytest.mark.parametrize("name", ["mali", "adreno"])
 def test_opencl_code_is_built_for_an_arm_host(name, context, prepared, cache):
     artifact = build(context, prepared, SHIPPED[name], cache)
-    assert elf.read(artifact.library).machine == HOSTS["jetson-orin-nano"]
+    assert elf_headers.read(artifact.library).machine == HOSTS["jetson-orin-nano"]
     assert b"__kernel" in artifact.library.read_bytes()
 
 
@@ -247,7 +252,7 @@ def test_a_kind_of_target_that_farm_does_not_know_is_an_error_that_names_those_i
 def test_the_probes_keep_a_gpu_busy_with_what_they_measure(name, context, cache, tmp_path):
     """Multiply-adds from registers, unrolled, and the widest loads and stores."""
     profile = SHIPPED[name]
-    (binary,) = binaries(roofline_probe.build(context, profile, cache).library)
+    (binary,) = binaries(roofline_probe.build_probe(context, profile, cache).library)
     kernels = {
         part.split()[0]: part
         for part in disassembled(binary, tmp_path).split("//--------------------- .text.")[1:]

@@ -18,7 +18,7 @@ from torch.nn import functional
 from tvm import relax, tirx
 
 from farm.compiler.graph.constant_folding import FoldConstants, folded_shape
-from farm.compiler.ir.constants import constant
+from farm.compiler.ir.constants import constant_value
 from farm.compiler.lower import lower
 
 FLOATS = ["float16", "float32", "float64"]
@@ -319,4 +319,4 @@ def test_arithmetic_on_shapes_is_known_when_it_is_compiled():
 def test_an_index_beyond_a_shape_is_left_alone(index):
     call = OP.take(const([1, 2, 3], "int64"), const([index], "int64"), axis=0)
     with pytest.raises(ValueError, match="not an element"):
-        folded_shape(call, constant)
+        folded_shape(call, constant_value)

@@ -16,7 +16,7 @@ from torch.nn import functional
 from tvm import relax, tirx
 
 from farm.compiler.cpu.winograd.compute import WINOGRAD
-from farm.compiler.ir.dynamic_extents import covering, same, value_at_batch_one
+from farm.compiler.ir.dynamic_extents import round_up_extent, shapes_are_equal, value_at_batch_one
 
 BATCHES = (1, 2, 3, 7)
 OP = relax.op
@@ -134,11 +134,11 @@ def test_extents_of_a_batch_are_numbers_at_one():
     batch, other = tirx.Var("batch", "int64"), tirx.Var("other", "int64")
     assert [
         value_at_batch_one(extent)
-        for extent in (7, batch, batch * 197 + 3, covering(batch * 197, 8))
+        for extent in (7, batch, batch * 197 + 3, round_up_extent(batch * 197, 8))
     ] == [7, 1, 200, 200]
     assert (
-        same([batch * 2, 3], [batch + batch, 3])
-        and not same([batch, 3], [other, 3])
-        and not same([batch], [1])
+        shapes_are_equal([batch * 2, 3], [batch + batch, 3])
+        and not shapes_are_equal([batch, 3], [other, 3])
+        and not shapes_are_equal([batch], [1])
     )
-    assert isinstance(covering(tvm.tirx.const(9, "int64"), 4), tvm.tirx.IntImm)
+    assert isinstance(round_up_extent(tvm.tirx.const(9, "int64"), 4), tvm.tirx.IntImm)

@@ -4,7 +4,7 @@ on a GPU: the numbers are those of the same loops on this machine's CPU."""
 
 from __future__ import annotations
 
-import elf
+import elf_headers
 import numpy as np
 import pytest
 import tvm
@@ -15,7 +15,7 @@ from tvm import relax
 from farm.compiler import pipeline
 from farm.compiler.build import build
 from farm.compiler.graph import fp16_arithmetic
-from farm.compiler.host_run import flat
+from farm.compiler.host_run import flatten_outputs
 from farm.compiler.tensor_cache import SHARD
 
 OP = relax.op
@@ -46,7 +46,7 @@ def network(emit, x, w, d, v):
 
 
 def bound() -> tvm.IRModule:
-    return pipeline.bind(module(X, network, WEIGHTS), list(WEIGHTS.values()))
+    return pipeline.bind_weights(module(X, network, WEIGHTS), list(WEIGHTS.values()))
 
 
 def blocks_of(kernel: tvm.tirx.PrimFunc) -> list[tvm.tirx.SBlock]:
@@ -55,7 +55,7 @@ def blocks_of(kernel: tvm.tirx.PrimFunc) -> list[tvm.tirx.SBlock]:
 
 
 def on_this_machine(given: tvm.IRModule) -> np.ndarray:
-    [answer] = flat(
+    [answer] = flatten_outputs(
         relax.VirtualMachine(tvm.compile(given, target=target()), tvm.cpu())["main"](
             tvm.runtime.tensor(X["x"])
         )
@@ -65,8 +65,10 @@ def on_this_machine(given: tvm.IRModule) -> np.ndarray:
 
 def test_an_answer_of_halves_is_that_of_float32_within_a_thousandth():
     with target():
-        single = pipeline.loop_nests(pipeline.simplified(bound()), None)
-        halves = pipeline.loop_nests(fp16_arithmetic.in_halves(pipeline.simplified(bound())), None)
+        single = pipeline.to_loop_nests(pipeline.simplify_operators(bound()), None)
+        halves = pipeline.to_loop_nests(
+            fp16_arithmetic.to_mixed_precision(pipeline.simplify_operators(bound())), None
+        )
     expected, found = on_this_machine(single), on_this_machine(halves)
     assert found.dtype == expected.dtype == np.float32
     error = np.abs(found - expected).max() / max(1, np.abs(expected).max())
@@ -75,8 +77,8 @@ def test_an_answer_of_halves_is_that_of_float32_within_a_thousandth():
 
 def test_products_take_float16_and_sum_in_float32_and_sums_elsewhere_are_never_float16():
     with target():
-        mixed = fp16_arithmetic.in_halves(pipeline.simplified(bound()))
-        nests = pipeline.loop_nests(mixed, None)
+        mixed = fp16_arithmetic.to_mixed_precision(pipeline.simplify_operators(bound()))
+        nests = pipeline.to_loop_nests(mixed, None)
     seen = {
         "relax.nn.softmax": "float32",
         "relax.mean": "float32",
@@ -106,7 +108,9 @@ def test_products_take_float16_and_sum_in_float32_and_sums_elsewhere_are_never_f
 
 def test_what_follows_a_sum_in_its_kernel_is_rounded_once_and_what_two_kernels_read_is_float16():
     with target():
-        nests = pipeline.loop_nests(fp16_arithmetic.in_halves(pipeline.simplified(bound())), None)
+        nests = pipeline.to_loop_nests(
+            fp16_arithmetic.to_mixed_precision(pipeline.simplify_operators(bound())), None
+        )
     kernels = {
         variable.name_hint: kernel
         for variable, kernel in nests.functions_items()
@@ -143,7 +147,7 @@ def test_a_halved_model_has_float16_weights_and_tensor_cores_in_its_code(
     artifact = build(context, kept(X, network, WEIGHTS), SHIPPED[name], cache)
     content, (binary,) = artifact.library.read_bytes(), binaries(artifact.library)
     assert (
-        elf.read(artifact.library).machine == HOSTS[name]
+        elf_headers.read(artifact.library).machine == HOSTS[name]
         and b"__global__" not in content
         and b"mma_sync" not in content
     )

@@ -15,13 +15,13 @@ from target_profiles import ARM
 from tvm import relax, tirx
 
 from farm import executor
+from farm.checked_import import prepare
 from farm.compiler import host_run, tensor_cache
 from farm.compiler.build import build
-from farm.compiler.codegen.executable import compiled
+from farm.compiler.codegen.executable import compile_executable
 from farm.compiler.graph import fp16_weights
 from farm.compiler.lower import lower, resolve_target
 from farm.compiler.tensor_cache import ON_LOAD
-from farm.prepare import prepare
 from farm.processes import subprocesses
 from farm.types import Device, DeviceBuild, Model, Plan, Profile, Quantize
 
@@ -75,9 +75,9 @@ def test_weights_are_kept_as_float16_and_answers_are_those_of_float32(cpu):
         sorted(value.dtype.name for value in made.parameters if value.nbytes > 1024)
         == ["float16"] * 4
     )
-    [answer] = host_run.built(module(INPUTS, network, WEIGHTS), list(WEIGHTS.values()), profile)(
-        list(INPUTS.values())
-    )
+    [answer] = host_run.compile_for_host(
+        module(INPUTS, network, WEIGHTS), list(WEIGHTS.values()), profile
+    )(list(INPUTS.values()))
     np.testing.assert_allclose(answer, expected(), rtol=1e-4, atol=1e-5)
 
 
@@ -124,12 +124,12 @@ def test_what_is_widened_when_loaded_is_the_same_to_the_bit(tmp_path):
         Profile("old", {"kind": "llvm", "mcpu": "x86-64"}, "")
     )  # converts nothing in kernels
     made = lower(given, [weight.astype("float16")], target, {})
-    tensor_cache.write(tmp_path / "parameters", made.parameters)
+    tensor_cache.write_parameters(tmp_path / "parameters", made.parameters)
     tvm.get_global_func(
         "vm.builtin.tensor_cache.clear"
     )()  # of what other tests have left in this process
     tvm.get_global_func("vm.builtin.tensor_cache.load")(str(tmp_path / "parameters"), 1, 0)
-    machine = relax.VirtualMachine(compiled(made.module, target), tvm.cpu())
+    machine = relax.VirtualMachine(compile_executable(made.module, target), tvm.cpu())
     machine.set_input(ON_LOAD)
     machine.invoke_stateful(ON_LOAD)
     [found] = tvm.get_global_func("vm.builtin.param_array_from_cache")(tensor_cache.PREFIX, -1)
@@ -144,10 +144,10 @@ def test_what_is_widened_when_loaded_is_the_same_to_the_bit(tmp_path):
 )
 def test_a_constant_that_float16_would_change_stays_as_it_is(value):
     constant = np.ones((40, 40), "float32")
-    assert fp16_weights.as_half(constant) is not None
+    assert fp16_weights.to_float16(constant) is not None
     constant[-1, -1] = value
-    assert fp16_weights.as_half(constant) is None
-    assert fp16_weights.as_half(np.ones(8, "float32")) is None  # too small to gain
+    assert fp16_weights.to_float16(constant) is None
+    assert fp16_weights.to_float16(np.ones(8, "float32")) is None  # too small to gain
 
 
 def test_a_model_of_float32_is_built_as_ever():
@@ -181,7 +181,7 @@ def test_an_emulated_board_computes_with_halved_weights(
 ):
     agent = ARM[architecture].agent
     emulator = {"armv7": "qemu-arm", "aarch64": "qemu-aarch64"}[agent]
-    if not subprocesses.find(emulator):
+    if not subprocesses.find_program(emulator):
         pytest.skip(f"{emulator} is not installed")
     source = str(save(tmp_path / "model.onnx", NETWORK))
     model, profile = Model("model", source, quantize=Quantize(dtype="float16")), ARM[architecture]
@@ -192,7 +192,7 @@ def test_an_emulated_board_computes_with_halved_weights(
     sizes = [(one.parameters / tensor_cache.SHARD).stat().st_size for one in (artifact, plain)]
     assert sizes[0] < 0.51 * sizes[1]
     assert {kernel.halves for kernel in artifact.kernels} == {"", "when loaded"}
-    samples = executor.measure(
+    samples = executor.measure_job(
         context,
         Device("board", profile, "qemu:"),
         DeviceBuild(model, prepared, artifact, agents(agent)),

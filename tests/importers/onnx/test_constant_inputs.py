@@ -7,8 +7,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import host_build
 import numpy as np
-import our_build
 import pytest
 from click.testing import CliRunner
 from onnx import TensorProto, helper
@@ -36,7 +36,7 @@ def voice(onnx_file) -> Path:
     )
 
 
-def imported(path: Path, **values: Any) -> importers.Imported:
+def imported(path: Path, **values: Any) -> importers.ImportedModel:
     return importers.load(Model("test", str(path), values=values), path.parent)
 
 
@@ -53,7 +53,7 @@ def test_an_if_on_a_constant_input_takes_one_branch(rate, operator, voice):
     np.testing.assert_array_equal(
         made.reference({"x": x})[0], np.maximum(x, 0) if rate == 16000 else -x
     )
-    np.testing.assert_array_equal(our_build.answers(made)[0], made.reference({"x": x})[0])
+    np.testing.assert_array_equal(host_build.answers(made)[0], made.reference({"x": x})[0])
 
 
 def test_layers_of_a_model_with_a_constant_input_are_computed(voice):
@@ -67,7 +67,7 @@ def test_a_number_fits_every_shape_of_one_element(onnx_file):
         [node("Mul", ["x", "gain"], ["y"])], {"x": [2, 3], "gain": [1, 1]}, {"y": [2, 3]}
     )
     made = imported(path, gain=3)
-    np.testing.assert_array_equal(our_build.answers(made)[0], made.example["x"] * 3)
+    np.testing.assert_array_equal(host_build.answers(made)[0], made.example["x"] * 3)
 
 
 def test_lists_are_tensors(onnx_file):
@@ -76,7 +76,7 @@ def test_lists_are_tensors(onnx_file):
     )
     made = imported(path, gain=[1, 2.5, 3])
     np.testing.assert_array_equal(
-        our_build.answers(made)[0], made.example["x"] * np.array([1, 2.5, 3], np.float32)
+        host_build.answers(made)[0], made.example["x"] * np.array([1, 2.5, 3], np.float32)
     )
 
 

@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx_models import graph, node, save
 
-from farm.importers.onnx.inferred_types import inferred
+from farm.importers.onnx.inferred_types import infer_types
 
 WEIGHTS = {
     "w": np.ones((64, 3, 7, 7), "float32"),
@@ -39,7 +39,7 @@ def test_types_are_those_that_are_inferred_with_all_weights(data_prop, tmp_path)
     )
     model = onnx.load(save(tmp_path / "model.onnx", body))
     expected = onnx.shape_inference.infer_shapes(model, data_prop=data_prop).graph
-    found = inferred(model, data_prop=data_prop)
+    found = infer_types(model, data_prop=data_prop)
     assert list(found.value_info) == list(expected.value_info) and len(found.value_info) >= 6
     assert list(found.output) == list(expected.output) and list(found.input) == list(expected.input)
     assert [(one.name, one.dims) for one in found.initializer] == [

@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import host_build
 import numpy as np
-import our_build
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -33,11 +33,11 @@ def branch(nodes: Sequence[Any], outputs: dict[str, list[int]], **weights: np.nd
     )
 
 
-def check(path, yes: object) -> importers.Imported:
+def check(path, yes: object) -> importers.ImportedModel:
     """Import the file and compare our build with ONNX Runtime for this condition."""
     made = importers.load(Model("test", str(path)), path.parent)
     made.example["yes"] = np.asarray(yes)
-    for ours, theirs in zip(our_build.answers(made), made.reference(made.example), strict=True):
+    for ours, theirs in zip(host_build.answers(made), made.reference(made.example), strict=True):
         assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
         np.testing.assert_allclose(ours, theirs, atol=1e-6, rtol=1e-6)
     return made

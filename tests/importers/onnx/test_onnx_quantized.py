@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from host_build import built
 from onnx import helper
 from onnx_models import graph, node
-from our_build import built
 
 from farm import importers
 from farm.errors import ModelError
@@ -37,7 +37,7 @@ def weight(*shape: int) -> dict[str, Any]:
 
 def load(
     path: Path, nodes: list[onnx.NodeProto], shape: list[int], weights: dict[str, Any]
-) -> importers.Imported:
+) -> importers.ImportedModel:
     """A model that quantizes its input x, does these nodes from xq to yq, and dequantizes."""
     around = [
         node("QuantizeLinear", ["x", "xs", "xz"], ["xq"]),
@@ -50,7 +50,7 @@ def load(
     return importers.load(Model("m", str(path)), path.parent)
 
 
-def difference(imported: importers.Imported, step: float) -> float:
+def difference(imported: importers.ImportedModel, step: float) -> float:
     """The largest between ours and theirs, in steps."""
     run = built(imported)
     worst = 0.0

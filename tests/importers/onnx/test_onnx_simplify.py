@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import host_build
 import numpy as np
-import our_build
 import pytest
 from onnx import TensorProto, helper
 
@@ -23,7 +23,7 @@ def answers(path: Path, **inputs: np.ndarray) -> tuple[list[np.ndarray], list[np
     model = Model("test", str(path))
     imported = importers.load(model, path.parent)
     imported.example.update(inputs)
-    return our_build.answers(imported), imported.reference(imported.example)
+    return host_build.answers(imported), imported.reference(imported.example)
 
 
 def same(path: Path, **inputs: np.ndarray) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 import torch.ao.quantization.fx._decomposed
-from our_build import built
+from host_build import built
 from torch import nn
 from tvm import relax
 
@@ -84,7 +84,10 @@ def test_the_answer_is_torchs_and_the_arithmetic_that_of_integers(file, tmp_path
             found.append((str(call.args[0].ty.dtype), str(call.ty.dtype)))
 
     relax.analysis.post_order_visit(
-        pipeline.simplified(pipeline.bind(imported.module, imported.weights))["main"], look
+        pipeline.simplify_operators(pipeline.bind_weights(imported.module, imported.weights))[
+            "main"
+        ],
+        look,
     )
     assert found == [("uint8", "int32"), ("int8", "int32")]
 

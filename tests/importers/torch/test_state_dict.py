@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from our_build import answers
+from host_build import answers
 
 from farm import importers
 from farm.errors import ModelError

@@ -19,7 +19,7 @@ from farm.errors import ModelError
 from farm.types import TensorSpec
 
 sys.path.append(str(Path(__file__).parent.parent))
-from torch_forms import INDEXING, Of
+from torch_regression_models import INDEXING, Of
 
 GENERATOR = torch.Generator().manual_seed(3)
 

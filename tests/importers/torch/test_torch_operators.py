@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from our_build import answers, assert_agrees
+from host_build import answers, assert_agrees
 
 from farm import importers
 from farm.types import Model
 
 sys.path.append(str(Path(__file__).parent.parent))
-from torch_forms import Of
+from torch_regression_models import Of
 
 INDEX = torch.tensor([[0, 2, 2], [1, 0, 2]])
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from our_build import assert_agrees
+from host_build import assert_agrees
 
 from farm import importers
 from farm.types import Model

@@ -10,14 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from our_build import assert_agrees
+from host_build import assert_agrees
 
 from farm import importers
 from farm.errors import ModelError
 from farm.types import Model, TensorSpec
 
 sys.path.append(str(Path(__file__).parent.parent))
-from torch_forms import INDEXING, Of
+from torch_regression_models import INDEXING, Of
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::DeprecationWarning", "ignore::UserWarning", "ignore::torch.jit.TracerWarning"

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "base/io.h"
-#include "rpc/lab.h"
+#include "rpc/lab_messages.h"
 
 namespace farm {
 namespace {

@@ -15,8 +15,8 @@
 #include <limits>
 #include <string>
 
-#include "rpc/functions.h"
-#include "rpc/packets.h"
+#include "rpc/packet_check.h"
+#include "rpc/session_functions.h"
 #include "rpc_channel.h"
 #include "rpc_endpoint.h"
 

@@ -7,8 +7,8 @@
 
 #include "base/io.h"
 #include "execution/threads.h"
-#include "rpc/lab.h"
-#include "rpc/limits.h"
+#include "rpc/lab_messages.h"
+#include "rpc/session_limits.h"
 #include "rpc/work_directory.h"
 
 namespace farm {

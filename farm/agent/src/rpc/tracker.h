@@ -5,8 +5,8 @@
 // with its length before it and each answered by one. No call waits; the server's loop calls
 // OnReady when the socket has something and Tick when time has passed.
 //
-// With a lab's tracker (see lab.h) it goes on in sessions: it says every few seconds that it lives,
-// and connects again.
+// With a lab's tracker (see lab_messages.h) it goes on in sessions: it says every few seconds that
+// it lives, and connects again.
 #pragma once
 #include <sys/socket.h>
 
@@ -14,7 +14,7 @@
 #include <string>
 
 #include "base/io.h"
-#include "rpc/lab.h"
+#include "rpc/lab_messages.h"
 
 namespace farm {
 

@@ -3,8 +3,8 @@
 #include <memory>
 #include <string>
 
+#include "store/file_store.h"
 #include "store/releases.h"
-#include "store/store.h"
 
 namespace farm {
 

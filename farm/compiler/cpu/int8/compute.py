@@ -17,12 +17,18 @@ from typing import Any
 import numpy as np
 from tvm import te, tirx
 
-from farm.compiler.cpu.conv_dense import PADDING, cropped, extents, kernel_annotations, within
-from farm.compiler.cpu.int8.dot_instructions import DotProductInstruction, intrinsic
+from farm.compiler.cpu.conv_dense import (
+    PADDING,
+    clamp_index,
+    constant_shape,
+    crop,
+    kernel_annotations,
+)
+from farm.compiler.cpu.int8.dot_instructions import DotProductInstruction, intrinsic_name
 from farm.compiler.cpu.kernel_config import KernelConfig, Workload
-from farm.compiler.cpu.register_tiles import Tile, up_to_multiple
+from farm.compiler.cpu.register_tiles import Tile, round_up_to_multiple
 from farm.compiler.ir.annotations import INSTRUCTION
-from farm.compiler.ir.dynamic_extents import covering, plain
+from farm.compiler.ir.dynamic_extents import round_up_extent, static_where_known
 
 # Main blocks, with the names of kernels and rules.
 CONVOLUTION_INT8, DENSE_INT8 = "convolution_int8", "dense_int8"
@@ -47,9 +53,9 @@ def convolution(
         workload.output(1),
         workload.channels // workload.groups,
     )
-    source = ready(workload, dot, data)
-    _, kernel_h, kernel_w, steps, *_ = extents(weight)
-    columns = up_to_multiple(out_w, config.tile.pixels)
+    source = prepare_input(workload, dot, data)
+    _, kernel_h, kernel_w, steps, *_ = constant_shape(weight)
+    columns = round_up_to_multiple(out_w, config.tile.pixels)
     window = [
         te.reduce_axis((0, extent), name=name)
         for extent, name in ((kernel_h, "ry"), (kernel_w, "rx"))
@@ -60,9 +66,12 @@ def convolution(
             axis * dilation for axis, dilation in zip(window, (dilation_y, dilation_x), strict=True)
         )
         first = c // group * steps * dot.depth if workload.groups > 1 else 0
-        return [n, y * stride_y + row, within(x, out_w, columns) * stride_x + column, first]
+        return [n, y * stride_y + row, clamp_index(x, out_w, columns) * stride_x + column, first]
 
-    notes = {**kernel_annotations(workload, config), INSTRUCTION: intrinsic(dot, config.tile.lanes)}
+    notes = {
+        **kernel_annotations(workload, config),
+        INSTRUCTION: intrinsic_name(dot, config.tile.lanes),
+    }
     main = _sums(
         CONVOLUTION_INT8,
         notes,
@@ -73,7 +82,7 @@ def convolution(
         window,
         inputs,
     )
-    return _less_offset(cropped(main, (data.shape[0], out_h, out_w, workload.channels)), *offset)
+    return _less_offset(crop(main, (data.shape[0], out_h, out_w, workload.channels)), *offset)
 
 
 def dense(
@@ -85,18 +94,28 @@ def dense(
     *offset: te.Tensor,
 ) -> te.Tensor:
     """Define [..., M, K] by a packed weight: [..., M, N]."""
-    *outer, rows, _ = plain(data.shape)
-    covered = covering(rows, config.tile.pixels)
+    *outer, rows, _ = static_where_known(data.shape)
+    covered = round_up_extent(rows, config.tile.pixels)
 
     def inputs(*at: te.Var) -> list[Expr]:
         *batch, row, _ = at
-        return [*batch, within(row, rows, covered), 0]
+        return [*batch, clamp_index(row, rows, covered), 0]
 
-    notes = {**kernel_annotations(workload, config), INSTRUCTION: intrinsic(dot, config.tile.lanes)}
+    notes = {
+        **kernel_annotations(workload, config),
+        INSTRUCTION: intrinsic_name(dot, config.tile.lanes),
+    }
     main = _sums(
-        DENSE_INT8, notes, dot, (*outer, covered), ready(workload, dot, data), weight, [], inputs
+        DENSE_INT8,
+        notes,
+        dot,
+        (*outer, covered),
+        prepare_input(workload, dot, data),
+        weight,
+        [],
+        inputs,
     )
-    return _less_offset(cropped(main, (*outer, rows, workload.channels)), *offset)
+    return _less_offset(crop(main, (*outer, rows, workload.channels)), *offset)
 
 
 def _sums(
@@ -113,7 +132,7 @@ def _sums(
 
     `inputs` returns the indices in the source of an output's first input.
     """
-    blocks, *_, steps, vectors, _, lanes, per = extents(weight)
+    blocks, *_, steps, vectors, _, lanes, per = constant_shape(weight)
     step, one = te.reduce_axis((0, steps), name="step"), te.reduce_axis((0, dot.depth), name="one")
     block = vectors * lanes
 
@@ -129,7 +148,7 @@ def _sums(
     return te.compute((*pixels, blocks * block), value, name=name, attrs=notes)
 
 
-def packed(weight: Array, tile: Tile, dot: DotProductInstruction) -> Array:
+def pack_weight(weight: Array, tile: Tile, dot: DotProductInstruction) -> Array:
     """Pack [..., CI, CO] as [CO / block, ..., CI / depth, vectors, packs, lanes, pack_size]."""
     *window, depth, channels = weight.shape
     filled = [(0, 0)] * len(window) + [(0, -depth % dot.depth), (0, -channels % tile.block)]
@@ -143,14 +162,14 @@ def packed(weight: Array, tile: Tile, dot: DotProductInstruction) -> Array:
     )
 
 
-def ready(workload: Workload, dot: DotProductInstruction, data: te.Tensor) -> te.Tensor:
+def prepare_input(workload: Workload, dot: DotProductInstruction, data: te.Tensor) -> te.Tensor:
     """Return the input with its padding, in the type that the instruction takes.
 
     The channels of each group are padded to the depth of the instruction.
     """
-    *outer, channels = plain(data.shape)
+    *outer, channels = static_where_known(data.shape)
     each = channels // workload.groups
-    filled = up_to_multiple(each, dot.depth)
+    filled = round_up_to_multiple(each, dot.depth)
     padding = workload.padding if len(outer) == 3 else ()
     if filled == each and not any(padding) and dot.data in ("", str(data.dtype)):
         return data
@@ -164,12 +183,12 @@ def ready(workload: Workload, dot: DotProductInstruction, data: te.Tensor) -> te
             n, y, x = place
             asked += [y >= top, y < height + top, x >= left, x < width + left]
             place = [n, y - top, x - left]
-        taken = converted(
+        taken = cast_with_offset(
             data(*place, c // filled * each + c % filled if filled > each else c), dot.data
         )
         return (
             tirx.if_then_else(
-                tirx.all(*asked), taken, converted(tirx.const(0, data.dtype), dot.data)
+                tirx.all(*asked), taken, cast_with_offset(tirx.const(0, data.dtype), dot.data)
             )
             if asked
             else taken
@@ -180,7 +199,7 @@ def ready(workload: Workload, dot: DotProductInstruction, data: te.Tensor) -> te
     return te.compute((*outer, workload.groups * filled), value, name=PADDING)
 
 
-def converted(value: Expr, dtype: str) -> Expr:
+def cast_with_offset(value: Expr, dtype: str) -> Expr:
     """Convert a number to another type; between int8 and uint8 with an offset of 128."""
     given = str(value.ty.dtype) if hasattr(value, "ty") else str(value.dtype)
     if dtype in ("", given):
@@ -190,7 +209,7 @@ def converted(value: Expr, dtype: str) -> Expr:
     return tirx.Cast(dtype, value)
 
 
-def offsets(weight: Array, given: str, dot: DotProductInstruction) -> Array | None:
+def channel_sum_corrections(weight: Array, given: str, dot: DotProductInstruction) -> Array | None:
     """Return the constant to add to each channel's sum, [CO] of int32; None if it is not needed.
 
     `given` is the type of the input.

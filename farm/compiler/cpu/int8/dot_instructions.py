@@ -66,7 +66,7 @@ PLAIN = DotProductInstruction("plain", 1, 1, "", 4.0)
 _BY_NAME = {dot.name: dot for dot in (VNNI, PAIRS, SDOT, SMLAL, SMULL, VMLAL, VMULL, PLAIN)}
 
 
-def dot_product_of(cpu: CpuModel, weight: np.ndarray[Any, Any]) -> DotProductInstruction:
+def select_dot_instruction(cpu: CpuModel, weight: np.ndarray[Any, Any]) -> DotProductInstruction:
     """Return the instruction that the CPU has for a weight."""
     dot = _BY_NAME[cpu.dot_product]
     return _BY_NAME[dot.fallback] if dot.fallback and (weight == -128).any() else dot
@@ -82,7 +82,7 @@ def widening_multiply(cpu: CpuModel, lanes: int) -> Callable[[Expr, Expr], Expr]
     return lambda left, right: left.astype("int32") * right.astype("int32")
 
 
-def intrinsic(dot: DotProductInstruction, lanes: int) -> str:
+def intrinsic_name(dot: DotProductInstruction, lanes: int) -> str:
     """Return the name of the intrinsic for an instruction; empty if there is none."""
     if dot.name not in _STEPS:
         return ""

@@ -19,18 +19,18 @@ from farm.compiler.cpu.int8 import compute
 from farm.compiler.cpu.int8 import tiles as int8_tiles
 from farm.compiler.cpu.int8.dot_instructions import (
     DotProductInstruction,
-    dot_product_of,
+    select_dot_instruction,
     widening_multiply,
 )
 from farm.compiler.cpu.kernel_config import CHANNELS, PIXELS, ConfigSelector, KernelConfig, Workload
-from farm.compiler.cpu.register_tiles import Tile, grouped_tile, up_to_multiple
+from farm.compiler.cpu.register_tiles import Tile, largest_group_tile, round_up_to_multiple
 from farm.compiler.graph.requantize import BYTES
 from farm.compiler.target.cpu_model import CpuModel
 
 Array = np.ndarray[Any, Any]
 
 
-def convolution(
+def legalize_convolution(
     builder: relax.BlockBuilder,
     call: relax.Call,
     selector: ConfigSelector,
@@ -47,7 +47,7 @@ def convolution(
     )
 
 
-def dense(
+def legalize_dense(
     builder: relax.BlockBuilder,
     call: relax.Call,
     selector: ConfigSelector,
@@ -70,7 +70,7 @@ def _depthwise(
     config = selector.best(workload, depthwise_pool.window_candidates(workload, selector.cpu))
     *window, _, channels = weight.shape
     packed = weight.astype(np.int16).reshape(*window, channels)[
-        :, :, depthwise_pool.channel_order(channels, config.tile.lanes)
+        :, :, depthwise_pool.channels_by_vector(channels, config.tile.lanes)
     ]
     body = partial(
         depthwise_pool.depthwise_int8,
@@ -100,13 +100,13 @@ def _product(
 ) -> relax.Expr | None:
     if not _is_integer(call, weight):
         return None
-    data, dot = call.args[0], dot_product_of(selector.cpu, weight)
+    data, dot = call.args[0], select_dot_instruction(selector.cpu, weight)
     candidates = _candidates(workload, selector.cpu, dot)
     if not candidates:
         return None
     config = selector.best(workload, candidates)
-    operands = [data, relax.const(compute.packed(weight, config.tile, dot))]
-    offsets = compute.offsets(weight, str(data.ty.dtype), dot)
+    operands = [data, relax.const(compute.pack_weight(weight, config.tile, dot))]
+    offsets = compute.channel_sum_corrections(weight, str(data.ty.dtype), dot)
     if offsets is not None:
         operands.append(relax.const(offsets))
     loops = compute.dense if workload.operator == compute.DENSE_INT8 else compute.convolution
@@ -130,7 +130,7 @@ def _candidates(
     rows, (*window, depth, channels) = int(np.prod(outer)), workload.weight
     steps = int(np.prod(window)) * -(-depth // dot.depth)
     if workload.groups > 1:
-        tile = grouped_tile(cpu, pixels, channels // workload.groups)
+        tile = largest_group_tile(cpu, pixels, channels // workload.groups)
         tiles: list[tuple[Tile, float]] = []
         if tile is not None:
             most = max(1, int8_tiles.max_accumulators(cpu, tile.lanes) // tile.vectors)
@@ -140,7 +140,7 @@ def _candidates(
     found = []
     for tile, cycles in tiles:
         weights, inputs = (
-            steps * dot.depth * up_to_multiple(channels, tile.block),
+            steps * dot.depth * round_up_to_multiple(channels, tile.block),
             int(np.prod(workload.data)),
         )
         blocks, tasks = -(-channels // tile.block), rows * -(-pixels // tile.pixels)

@@ -27,7 +27,7 @@ from tvm.s_tir import SBlock, SBlockRealize
 from tvm.sym import Analyzer
 
 from farm.compiler.cpu.tir_passes import load_fences_llvm as llvm
-from farm.compiler.ir.annotated_loops import loop_with, rewrite_loops
+from farm.compiler.ir.annotated_loops import copy_loop, rewrite_loops
 from farm.compiler.ir.annotations import COLUMN_AXIS, FENCE, IMPORT_LLVM, FenceKind, fence_kind
 
 
@@ -54,7 +54,7 @@ def _fenced(loop: tirx.For, around: Sequence[tirx.For]) -> tirx.For:
     kind = fence_kind(loop)
     if kind == FenceKind.OPAQUE_TRIP_COUNT:
         inner = _fenced(loop.body, [*around, loop])
-        counted = loop_with(
+        counted = copy_loop(
             inner,
             [inner.body],
             {**inner.annotations, IMPORT_LLVM: f"{inner.annotations[IMPORT_LLVM]}\n{llvm.COUNT}"},
@@ -66,15 +66,17 @@ def _fenced(loop: tirx.For, around: Sequence[tirx.For]) -> tirx.For:
             loop.loop_var, loop.min, count, loop.kind, counted, loop.thread_binding, kept, loop.step
         )
     if kind == FenceKind.RELOAD_EACH_ITERATION:
-        body, functions = [call("farm_anew"), *loop.body.seq], [llvm.ANEW]
+        body, functions = [call_fence_function("farm_anew"), *loop.body.seq], [llvm.ANEW]
     elif kind == FenceKind.SEPARATE_LOADS:
         given, functions = _copied_vector(loop.body), [llvm.EACH]
         body = [
-            loop.body if given is None else call("farm_each", written_vectors(loop.body), given)
+            loop.body
+            if given is None
+            else call_fence_function("farm_each", written_vectors(loop.body), given)
         ]
     else:
         body, functions = _grouped(loop, kind)
-    return loop_with(loop, body, {**kept, IMPORT_LLVM: "\n".join(functions)})
+    return copy_loop(loop, body, {**kept, IMPORT_LLVM: "\n".join(functions)})
 
 
 def _grouped(loop: tirx.For, kind: FenceKind) -> tuple[list[tirx.Stmt], list[str]]:
@@ -86,8 +88,11 @@ def _grouped(loop: tirx.For, kind: FenceKind) -> tuple[list[tirx.Stmt], list[str
     """
     inputs, weights, products = loop.body.seq
     sums = written_vectors(products)
-    fence, border = call(name := f"farm_fence_{sums.count}", sums), call("farm_border")
-    functions = [llvm.fence(name, sums.count)]
+    fence, border = (
+        call_fence_function(name := f"farm_fence_{sums.count}", sums),
+        call_fence_function("farm_border"),
+    )
+    functions = [llvm.fence_function(name, sums.count)]
     if kind == FenceKind.GROUPED_ROWS:
         there, inputs = hoist_row_bounds_check(inputs)
         body = [fence, border, inputs, weights, fence, border, products, fence, border]
@@ -99,11 +104,19 @@ def _grouped(loop: tirx.For, kind: FenceKind) -> tuple[list[tirx.Stmt], list[str
         _strided_load(inputs, loop),
     )
     if lying is None:
-        functions.append(llvm.load(load := f"farm_load_{loaded.count}", loaded.count))
-        return [fence, _backwards(inputs), call(load, loaded, packed), fence, products], functions
+        functions.append(llvm.load_function(load := f"farm_load_{loaded.count}", loaded.count))
+        return [
+            fence,
+            _backwards(inputs),
+            call_fence_function(load, loaded, packed),
+            fence,
+            products,
+        ], functions
     count, apart = lying.vectors.count, lying.apart
     functions.append(
-        llvm.loads(load := f"farm_loads_{loaded.count}_{count}_{apart}", loaded.count, count, apart)
+        llvm.loads_function(
+            load := f"farm_loads_{loaded.count}_{count}_{apart}", loaded.count, count, apart
+        )
     )
     places = [each.address for each in (loaded, written_vectors(inputs), packed, lying.vectors)]
     loads = tirx.Evaluate(
@@ -112,7 +125,7 @@ def _grouped(loop: tirx.For, kind: FenceKind) -> tuple[list[tirx.Stmt], list[str
     return [loads, fence, products, fence], functions
 
 
-def call(name: str, *groups: _Vectors) -> tirx.Stmt:
+def call_fence_function(name: str, *groups: _Vectors) -> tirx.Stmt:
     """Return a call of a function in load_fences_llvm with the addresses of vectors."""
     return tirx.Evaluate(tirx.call_extern("int32", name, *(group.address for group in groups)))
 
@@ -214,10 +227,12 @@ def _strided_load(copy: tirx.Stmt, groups: tirx.For) -> _StridedLoad | None:
         (vectors.count - 1) * apart,
         int(groups.extent) - 1,
     )
-    if not llvm.is_offset(apart) or not llvm.is_offset(last):
+    if not llvm.fits_load_offset(apart) or not llvm.fits_load_offset(last):
         return None
     farthest, pairs = step * iterations, apart == llvm.BYTES
-    if step % llvm.BYTES or not all(llvm.is_offset(farthest + one, pairs) for one in (apart, last)):
+    if step % llvm.BYTES or not all(
+        llvm.fits_load_offset(farthest + one, pairs) for one in (apart, last)
+    ):
         return _StridedLoad(vectors, apart, 0)
     first = tirx.IndexMap([groups.loop_var], list(vectors.first), None).map_indices([0])
     return _StridedLoad(replace(vectors, first=list(first)), apart, step)
@@ -285,7 +300,7 @@ def hoist_row_bounds_check(copy: tirx.Stmt) -> tuple[tirx.Expr | None, tirx.Stmt
     row = SBlock(block.iter_vars, block.reads, block.writes, block.name_hint, stored, *rest)
     body: tirx.Stmt = SBlockRealize(list(realize.iter_values), realize.predicate, row)
     for loop in reversed(loops):
-        body = loop_with(loop, [body], dict(loop.annotations))
+        body = copy_loop(loop, [body], dict(loop.annotations))
     return there, body
 
 
@@ -312,5 +327,5 @@ def _backwards(statement: tirx.Stmt) -> tirx.Stmt:
     ).map_indices(last)
     body: tirx.Stmt = SBlockRealize(list(values), realize.predicate, realize.block)
     for loop in reversed(loops):
-        body = loop_with(loop, [body], dict(loop.annotations))
+        body = copy_loop(loop, [body], dict(loop.annotations))
     return body

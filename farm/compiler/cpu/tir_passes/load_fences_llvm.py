@@ -32,7 +32,7 @@ unreachable
 }"""
 
 
-def fence(name: str, count: int) -> str:
+def fence_function(name: str, count: int) -> str:
     """Return a function that passes `count` vectors through an empty piece of assembly.
 
     It loads and stores them; LLVM, which keeps them in registers, removes the loads and stores.
@@ -58,7 +58,7 @@ def fence(name: str, count: int) -> str:
     )
 
 
-def load(name: str, count: int) -> str:
+def load_function(name: str, count: int) -> str:
     """Return a function that loads vectors, the first four by one instruction.
 
     The others take one instruction each, or one for two.
@@ -79,7 +79,7 @@ def load(name: str, count: int) -> str:
     return _DECLARED + _function(f"@{name}(ptr %to, ptr %from)", *lines)
 
 
-def loads(name: str, weights: int, inputs: int, apart: int) -> str:
+def loads_function(name: str, weights: int, inputs: int, apart: int) -> str:
     """Return a function that loads weights, the first four at once, then inputs.
 
     Adjacent vectors are loaded in pairs. Inputs are `apart` bytes
@@ -104,7 +104,7 @@ def loads(name: str, weights: int, inputs: int, apart: int) -> str:
     return _DECLARED + _function(f"@{name}(ptr %tow, ptr %toi, ptr %w, ptr %i, i32 %step)", *lines)
 
 
-def is_offset(distance: int, pairs: bool = False) -> bool:
+def fits_load_offset(distance: int, pairs: bool = False) -> bool:
     """Return whether a load of a vector, or of a pair, can add this many bytes to an address."""
     return 0 <= distance < (1 << 10 if pairs else 1 << 16 if distance % BYTES == 0 else 1 << 8)
 

@@ -25,7 +25,7 @@ from tvm import tirx
 from tvm.s_tir import SBlock, SBlockRealize
 from tvm.sym import Analyzer
 
-from farm.compiler.ir.annotated_loops import loop_with
+from farm.compiler.ir.annotated_loops import copy_loop
 from farm.compiler.ir.annotations import LOOP_PARTITION, STAYS_LOOP
 
 _COMPARISONS = (tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.EQ, tirx.NE)
@@ -43,7 +43,7 @@ _ARITHMETIC = (
 
 
 @tirx.transform.prim_func_pass(opt_level=0, name="farm.SafeLoopPartition")
-class SafeLoopPartition:
+class HideUnsafeConditions:
     """Hide from LoopPartition the conditions that it may not cut at.
 
     Runs before TVM's passes for loop nests.
@@ -52,11 +52,11 @@ class SafeLoopPartition:
     def transform_function(
         self, function: tirx.PrimFunc, _: tvm.IRModule, __: tvm.transform.PassContext
     ) -> tirx.PrimFunc:
-        """Apply `safely_partitioned`."""
-        return safely_partitioned(function)
+        """Apply `hide_unsafe_conditions`."""
+        return hide_unsafe_conditions(function)
 
 
-def safely_partitioned(function: tirx.PrimFunc) -> tirx.PrimFunc:
+def hide_unsafe_conditions(function: tirx.PrimFunc) -> tirx.PrimFunc:
     """Return the function with unsafe conditions inside `ignore_loop_partition`.
 
     A condition is unsafe if no hinted loop may be cut at it.
@@ -125,7 +125,7 @@ def _with_safe_conditions(loop: tirx.For, analyzer: Analyzer) -> tirx.For:
     nest = _Nest.of(loop)
     if nest.initialising:  # before it cuts, TVM turns that into conditions on variables of any loop
         kept = {name: value for name, value in loop.annotations.items() if name != LOOP_PARTITION}
-        return loop_with(loop, [loop.body], kept)
+        return copy_loop(loop, [loop.body], kept)
 
     def safe(condition: Any) -> Any:
         if "int" not in str(condition.a.ty.dtype) or _is_safe(condition, loop, nest):
@@ -147,7 +147,7 @@ def _of_own_type(loop: tirx.For) -> tirx.For:
     if str(loop.loop_var.ty.dtype) == "int32":
         return loop
     annotations = {**loop.annotations, STAYS_LOOP: tirx.const(1, "int32")}
-    return loop_with(loop, [loop.body], annotations)
+    return copy_loop(loop, [loop.body], annotations)
 
 
 def _in_loops(value: Any, nest: _Nest) -> Any:

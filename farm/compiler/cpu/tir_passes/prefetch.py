@@ -13,7 +13,7 @@ from functools import partial
 from tvm import tirx
 from tvm.s_tir import SBlockRealize
 
-from farm.compiler.ir.annotated_loops import loop_with, rewrite_loops
+from farm.compiler.ir.annotated_loops import copy_loop, rewrite_loops
 from farm.compiler.ir.annotations import PREFETCH_NEXT_BLOCK, PREFETCH_NEXT_PANEL, PREFETCH_OPERANDS
 from farm.compiler.ir.dynamic_extents import product_at_batch_one
 
@@ -39,7 +39,7 @@ def _prefetching(
 ) -> tirx.For:
     kept = {name: value for name, value in loop.annotations.items() if name != annotation}
     body = loop.body.seq if isinstance(loop.body, tirx.SeqStmt) else [loop.body]
-    return loop_with(loop, [*ahead(loop, around), *body], kept)
+    return copy_loop(loop, [*ahead(loop, around), *body], kept)
 
 
 def _next_block(loop: tirx.For, around: Sequence[tirx.For]) -> list[tirx.Stmt]:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from tvm import tirx
 from tvm.s_tir import SBlockRealize
 
-from farm.compiler.ir.annotated_loops import loop_with, rewrite_loops
+from farm.compiler.ir.annotated_loops import copy_loop, rewrite_loops
 from farm.compiler.ir.annotations import SKIP_PADDING_TAPS
 
 
@@ -46,4 +46,4 @@ def _asked(loop: tirx.For, _: Sequence[tirx.For]) -> tirx.Stmt:
         )
         conditions += [low < extent, high >= 0]
     kept = {name: value for name, value in loop.annotations.items() if name != SKIP_PADDING_TAPS}
-    return tirx.IfThenElse(tirx.all(*conditions), loop_with(loop, [loop.body], kept), None)
+    return tirx.IfThenElse(tirx.all(*conditions), copy_loop(loop, [loop.body], kept), None)

@@ -12,7 +12,7 @@ from typing import Any
 from tvm import tirx
 from tvm.s_tir import SBlockRealize
 
-from farm.compiler.ir.annotated_loops import loop_with, rewrite_loops
+from farm.compiler.ir.annotated_loops import copy_loop, rewrite_loops
 from farm.compiler.ir.annotations import VECTOR_TAIL
 
 
@@ -21,7 +21,7 @@ def split_vector_tails(function: tirx.PrimFunc) -> tirx.PrimFunc:
     return rewrite_loops(function, VECTOR_TAIL, _cut)
 
 
-def pieces(width: int, lanes: int) -> Iterator[tuple[int, int]]:
+def split_into_vectors(width: int, lanes: int) -> Iterator[tuple[int, int]]:
     """Yield the start and width of vectors of `width` lanes in total, the widest first.
 
     The widths are `lanes` and its halves.
@@ -50,7 +50,7 @@ def _cut(loop: tirx.For, _: Sequence[tirx.For]) -> tirx.Stmt:
     )
     (first,) = _at(vectors, lanes, realize.iter_values[-1:], 0, 0)
     end = []
-    for at, width in pieces(channels % block, int(lanes.extent)):
+    for at, width in split_into_vectors(channels % block, int(lanes.extent)):
         lane = tirx.Var(
             lanes.loop_var.name, lanes.loop_var.ty.dtype
         )  # a new variable: TVM keeps one extent for each
@@ -75,7 +75,7 @@ def _at(
 
 
 def _around(loop: tirx.For, body: tirx.Stmt) -> tirx.For:
-    return loop_with(
+    return copy_loop(
         loop,
         [body],
         {name: value for name, value in loop.annotations.items() if name != VECTOR_TAIL},

@@ -24,7 +24,7 @@ from tvm import te, tirx
 
 from farm.compiler.cpu.conv_dense import CROP, INPUTS, PADDING
 from farm.compiler.cpu.kernel_config import KernelConfig, Workload
-from farm.compiler.cpu.register_tiles import divisor, up_to_multiple
+from farm.compiler.cpu.register_tiles import largest_divisor, round_up_to_multiple
 from farm.compiler.ir.annotations import ORDER, TILE, WORKLOAD
 from farm.compiler.target.cpu_model import CpuModel
 from farm.compiler.winograd_weights import POINTS
@@ -40,7 +40,7 @@ Array = np.ndarray[Any, Any]
 Line = Callable[[int], tirx.Expr]  # the value at each position of a line through a tile
 
 
-def least_bytes(cpu: CpuModel) -> int:
+def minimum_buffer_bytes(cpu: CpuModel) -> int:
     """Return the least bytes of a buffer before the products.
 
     TVM lets a register tile share the memory of a smaller buffer.
@@ -59,10 +59,10 @@ def blocks_per_product(cpu: CpuModel, blocks: int, tiles: int, size: int, block:
     if not cpu.in_order:
         return 1
     fitting = cpu.l2_bytes // 2 // (4 * tiles * (size + 2) ** 2 * block)
-    return divisor(blocks, max(1, min(blocks // _ENOUGH_BLOCKS, fitting)))
+    return largest_divisor(blocks, max(1, min(blocks // _ENOUGH_BLOCKS, fitting)))
 
 
-def convolution(
+def winograd_convolution(
     workload: Workload,
     config: KernelConfig,
     size: int,
@@ -80,7 +80,7 @@ def convolution(
     out_h, out_w = workload.output(0), workload.output(1)
     columns, bands = -(-out_w // size), -(-out_h // (size * band))
     tiles = band * columns
-    covered = up_to_multiple(tiles, config.tile.pixels)
+    covered = round_up_to_multiple(tiles, config.tile.pixels)
     blocks, _, _, depth, block = (int(extent) for extent in weight.shape)
 
     def padded(n: te.Var, y: te.Var, x: te.Var, c: te.Var) -> tirx.Expr:

@@ -10,12 +10,12 @@ from farm.compiler.cpu.kernel_config import CHANNELS, PIXELS, KernelConfig, Work
 from farm.compiler.cpu.register_tiles import (
     Tile,
     can_group_loads,
-    divisor,
     grouped_step_cycles,
+    largest_divisor,
     product_tiles,
-    up_to_multiple,
+    round_up_to_multiple,
 )
-from farm.compiler.cpu.winograd.compute import blocks_per_product, least_bytes
+from farm.compiler.cpu.winograd.compute import blocks_per_product, minimum_buffer_bytes
 from farm.compiler.target.cpu_model import CpuModel
 from farm.compiler.winograd_weights import WeightTransform
 
@@ -29,7 +29,7 @@ _LAUNCH = 10_000  # cycles to divide another loop among threads
 _CACHE_SHARE = 0.5  # of the L2 cache for data that must stay there
 
 
-def candidates(workload: Workload, cpu: CpuModel) -> list[tuple[KernelConfig, float]]:
+def winograd_candidates(workload: Workload, cpu: CpuModel) -> list[tuple[KernelConfig, float]]:
     """Return both tile sizes in both orders with suitable register tiles, and predicted cycles.
 
     There are none for convolutions other than 3 x 3 of stride 1, dilation 1 and one group.
@@ -55,13 +55,17 @@ def candidates(workload: Workload, cpu: CpuModel) -> list[tuple[KernelConfig, fl
     return found
 
 
-def transform_of(workload: Workload, config: KernelConfig, cpu: CpuModel) -> WeightTransform:
+def weight_transform_for(
+    workload: Workload, config: KernelConfig, cpu: CpuModel
+) -> WeightTransform:
     """Return how a configuration's weight is transformed."""
-    return WeightTransform(SIZES[config.method], filled(workload.data[3], cpu), config.tile.block)
+    return WeightTransform(
+        SIZES[config.method], padded_input_channels(workload.data[3], cpu), config.tile.block
+    )
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class WinogradPlan:
     """A configuration with the rows of tiles in a band and the padded input channels."""
 
     config: KernelConfig
@@ -75,30 +79,32 @@ class Plan:
         return SIZES[self.config.method]
 
 
-def best_plan(workload: Workload, config: KernelConfig, cpu: CpuModel) -> Plan:
+def best_plan(workload: Workload, config: KernelConfig, cpu: CpuModel) -> WinogradPlan:
     """Return the plan of a configuration with the number of rows that takes the fewest cycles."""
-    depth = filled(workload.data[3], cpu)
+    depth = padded_input_channels(workload.data[3], cpu)
     plans = (
-        Plan(config, band, depth, _cycles(workload, config, band, cpu))
+        WinogradPlan(config, band, depth, _cycles(workload, config, band, cpu))
         for band in _bands(workload, SIZES[config.method], cpu)
     )
     return min(plans, key=lambda plan: plan.cycles)
 
 
-def filled(channels: int, cpu: CpuModel) -> int:
+def padded_input_channels(channels: int, cpu: CpuModel) -> int:
     """Return the input channels padded to whole vectors; narrower ones if those fit."""
-    if divisor(channels, cpu.lanes) >= cpu.vector_widths[-1]:
+    if largest_divisor(channels, cpu.lanes) >= cpu.vector_widths[-1]:
         return channels
-    return up_to_multiple(channels, cpu.lanes if channels >= cpu.lanes else cpu.vector_widths[-1])
+    return round_up_to_multiple(
+        channels, cpu.lanes if channels >= cpu.lanes else cpu.vector_widths[-1]
+    )
 
 
 def _bands(workload: Workload, size: int, cpu: CpuModel) -> list[int]:
     """Return, for each number of bands, the fewest rows that they need.
 
-    There are none if a buffer would be smaller than `least_bytes`.
+    There are none if a buffer would be smaller than `minimum_buffer_bytes`.
     """
     rows, width = -(-workload.output(0) // size), -(-workload.output(1) // size) * size + 2
-    least = least_bytes(cpu) / (4 * width * workload.data[3])
+    least = minimum_buffer_bytes(cpu) / (4 * width * workload.data[3])
     return sorted(
         band
         for band in {-(-rows // bands) for bands in range(1, rows + 1)}
@@ -110,7 +116,10 @@ def _tiles(workload: Workload, cpu: CpuModel, size: int) -> Iterator[Tile]:
     """Yield the best register tile for each number of rows."""
     columns = -(-workload.output(1) // size)
     pixels = (min(band * columns, 4 * cpu.registers) for band in _bands(workload, size, cpu))
-    depth, grouped_loads = workload.data[3], can_group_loads(cpu, filled(workload.data[3], cpu))
+    depth, grouped_loads = (
+        workload.data[3],
+        can_group_loads(cpu, padded_input_channels(workload.data[3], cpu)),
+    )
     found = (
         product_tiles(cpu, count, workload.channels, depth, grouped_loads, followed=False)
         for count in set(pixels)
@@ -121,7 +130,11 @@ def _tiles(workload: Workload, cpu: CpuModel, size: int) -> Iterator[Tile]:
 
 def _cycles(workload: Workload, config: KernelConfig, band: int, cpu: CpuModel) -> float:
     """Predict the cycles of one core: arithmetic, transforms, transfers beyond the cache."""
-    size, tile, depth = SIZES[config.method], config.tile, filled(workload.data[3], cpu)
+    size, tile, depth = (
+        SIZES[config.method],
+        config.tile,
+        padded_input_channels(workload.data[3], cpu),
+    )
     points, columns = (size + 2) ** 2, -(-workload.output(1) // size)
     bands = workload.data[0] * -(-workload.output(0) // (size * band))
     tiles, blocks = band * columns, -(-workload.channels // tile.block)
@@ -142,8 +155,8 @@ def _cycles(workload: Workload, config: KernelConfig, band: int, cpu: CpuModel) 
         * (depth * step + tile.pixels * tile.vectors * 2)
     )
 
-    inputs = depth / divisor(depth, cpu.lanes) * (size * size + size * (size + 2) + points)
-    outputs = workload.channels / divisor(workload.channels, tile.lanes) * size * (size + 2)
+    inputs = depth / largest_divisor(depth, cpu.lanes) * (size * size + size * (size + 2) + points)
+    outputs = workload.channels / largest_divisor(workload.channels, tile.lanes) * size * (size + 2)
     arithmetic = products + bands * tiles * (inputs + outputs) * _VECTOR_CYCLES
 
     room = cpu.l2_bytes / 2 * _CACHE_SHARE
@@ -168,7 +181,7 @@ def _cycles(workload: Workload, config: KernelConfig, band: int, cpu: CpuModel) 
             memory = weights * passes + 2 * transformed + max(0, transformed - room) * blocks
         tasks, launches = blocks // at_once, 2
     waited = memory / cpu.dram_bytes_per_cycle
-    idle = up_to_multiple(tasks, 2) / tasks - 1
+    idle = round_up_to_multiple(tasks, 2) / tasks - 1
     return (max(arithmetic, waited) + _UNHIDDEN * min(arithmetic, waited)) * (
         1 + _IDLE * idle
     ) + launches * _LAUNCH

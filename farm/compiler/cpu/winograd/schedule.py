@@ -12,13 +12,13 @@ from farm.compiler.cpu.conv_dense import PADDING
 from farm.compiler.cpu.conv_dense_schedule import (
     dominating_consumer,
     group_loads,
-    inline_around,
-    inputs_of,
+    grouped_inputs_block,
+    inline_producers,
     split_into_groups,
 )
 from farm.compiler.cpu.general_schedule import parallelize, vectorize_widest
 from farm.compiler.cpu.kernel_config import CHANNELS
-from farm.compiler.cpu.register_tiles import STEPS_PER_GROUP, Tile, divisor
+from farm.compiler.cpu.register_tiles import STEPS_PER_GROUP, Tile, largest_divisor
 from farm.compiler.cpu.winograd.compute import (
     ROWS_IN,
     ROWS_OUT,
@@ -26,10 +26,10 @@ from farm.compiler.cpu.winograd.compute import (
     TILES_OUT,
     WINOGRAD,
     blocks_per_product,
-    least_bytes,
+    minimum_buffer_bytes,
 )
 from farm.compiler.ir.annotations import ORDER, PREFETCH_NEXT_PANEL, TILE, FenceKind, annotate_fence
-from farm.compiler.ir.blocks import name_of
+from farm.compiler.ir.blocks import block_name
 from farm.compiler.ir.dynamic_extents import value_at_batch_one
 from farm.compiler.target.cpu_model import CpuModel
 
@@ -78,7 +78,7 @@ def schedule_winograd(sch: Schedule, cpu: CpuModel) -> None:
         sch, shared, [main], cpu
     )  # first: TVM does not accept a loop around a crop as parallel
     _unrolled(sch, [tile_x], lane)
-    grouped_loads = inputs_of(sch, main) is not None
+    grouped_loads = grouped_inputs_block(sch, main) is not None
     by_columns = halves or grouped_loads
     sch.compute_at(
         rows_out, [vector, *half][-1] if by_columns else tile_y, preserve_unit_loops=True
@@ -106,13 +106,13 @@ def _last(sch: Schedule, cpu: CpuModel) -> SBlockRV:
     """
     before = dominating_consumer(sch, sch.get_sblock(TILES_OUT))
     blocks = sch.get_child_blocks(sch.get_sblock("root"))
-    names = [name_of(sch, block) for block in blocks]
+    names = [block_name(sch, block) for block in blocks]
     *between, last = blocks[names.index(TILES_OUT) + 1 :]
     if before is None:
         for block in between:
             sch.compute_inline(block)
         return last
-    inline_around(sch, before, between, last, cpu)
+    inline_producers(sch, before, between, last, cpu)
     return before
 
 
@@ -149,7 +149,7 @@ def _schedule_products(
     sch.compute_at(main, tiles, preserve_unit_loops=True)
     *_, pixel, i, j, c, reduced = sch.get_loops(main)
     vector, lane = sch.split(c, [tile.vectors, tile.lanes])
-    inputs, steps = inputs_of(sch, main), [reduced]
+    inputs, steps = grouped_inputs_block(sch, main), [reduced]
     if inputs is not None:
         steps = split_into_groups(sch, [reduced])
     sch.reorder(i, j, *steps, pixel, vector, lane)
@@ -197,7 +197,7 @@ def _schedule_input(sch: Schedule, cpu: CpuModel, place: LoopRV | None, columns:
         sch.compute_at(tiles, place, preserve_unit_loops=True)
     *outer, t, i, j, c = sch.get_loops(tiles)
     depth = int(sch.get(tiles).writes[0].source.shape[-1])
-    lanes = divisor(depth, cpu.lanes)
+    lanes = largest_divisor(depth, cpu.lanes)
     row, column = sch.split(t, [None, columns])
     chunk, vector, lane = sch.split(c, [None, _vectors(sch, rows, lanes, cpu), lanes])
     sch.reorder(row, chunk, column, vector, i, j, lane)
@@ -226,7 +226,9 @@ def _vectors(sch: Schedule, rows: SBlockRV, lanes: int, cpu: CpuModel) -> int:
     """
     *_, side, width, depth = map(value_at_batch_one, sch.get(rows).writes[0].source.shape)
     vectors = depth // lanes
-    least = min(vectors, max(1, _LINE // lanes, -(-least_bytes(cpu) // (4 * side * width * lanes))))
+    least = min(
+        vectors, max(1, _LINE // lanes, -(-minimum_buffer_bytes(cpu) // (4 * side * width * lanes)))
+    )
     return next(count for count in range(least, vectors + 1) if vectors % count == 0)
 
 

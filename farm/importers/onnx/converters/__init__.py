@@ -24,7 +24,7 @@ _OURS: dict[str, Any] = {
 }
 
 
-def converters() -> dict[str, Any]:
+def converter_table() -> dict[str, Any]:
     """Return the converters by operator name, in the form of TVM's importer's table."""
     from tvm.relax.frontend.onnx import onnx_frontend
 
@@ -32,14 +32,14 @@ def converters() -> dict[str, Any]:
 
 
 @contextmanager
-def installed() -> Iterator[None]:
+def install_converters() -> Iterator[None]:
     """Make TVM's importer use these converters inside the context.
 
     TVM has no parameter for converters, only a function that returns its table.
     """
     from tvm.relax.frontend.onnx import onnx_frontend
 
-    original, table = onnx_frontend._get_convert_map, converters()
+    original, table = onnx_frontend._get_convert_map, converter_table()
     onnx_frontend._get_convert_map = lambda: table
     try:
         yield

@@ -114,7 +114,7 @@ class CumProd(OnnxOpConverter):  # type: ignore[misc]
     def _impl_v26(
         cls, builder: relax.BlockBuilder, inputs: Inputs, attributes: Attributes, _: Any
     ) -> relax.Expr:
-        data, axis = inputs[0], int(constant_of(inputs[1], "CumProd", "axis"))
+        data, axis = inputs[0], int(require_constant(inputs[1], "CumProd", "axis"))
         reverse = attributes.get("reverse", 0)
         data = builder.emit(relax.op.flip(data, axis)) if reverse else data
         made = builder.emit(
@@ -167,7 +167,7 @@ class Dft(OnnxOpConverter):  # type: ignore[misc]
         axis = (
             -2
             if len(inputs) < 3 or inputs[2] is None
-            else int(constant_of(inputs[2], "DFT", "axis"))
+            else int(require_constant(inputs[2], "DFT", "axis"))
         )
         return cls._transform(builder, inputs, attributes, axis)
 
@@ -182,7 +182,7 @@ class Dft(OnnxOpConverter):  # type: ignore[misc]
         to_real = inverse and one_sided
         whole = 2 * (shape[axis] - 1) if to_real else shape[axis]
         count = (
-            int(constant_of(inputs[1], "DFT", "dft_length"))
+            int(require_constant(inputs[1], "DFT", "dft_length"))
             if len(inputs) > 1 and inputs[1] is not None
             else whole
         )
@@ -250,10 +250,12 @@ class Stft(OnnxOpConverter):  # type: ignore[misc]
         count = (
             int(window.ty.shape[0])
             if length is None
-            else int(constant_of(length, "STFT", "frame_length"))
+            else int(require_constant(length, "STFT", "frame_length"))
         )
-        weights = np.ones(count) if window is None else constant_of(window, "STFT", "window")
-        begins = np.arange(0, shape[1] - count + 1, int(constant_of(step, "STFT", "frame_step")))
+        weights = np.ones(count) if window is None else require_constant(window, "STFT", "window")
+        begins = np.arange(
+            0, shape[1] - count + 1, int(require_constant(step, "STFT", "frame_step"))
+        )
         rows = builder.emit(relax.op.reshape(signal, shape[:2]))
         places = relax.const((begins[:, None] + np.arange(count)).reshape(-1), "int64")
         frames = builder.emit(
@@ -282,7 +284,7 @@ class OneHot(OnnxOpConverter):  # type: ignore[misc]
         cls, builder: relax.BlockBuilder, inputs: Inputs, attributes: Attributes, _: Any
     ) -> relax.Expr:
         depth, values = (
-            constant_of(one, "OneHot", name).reshape(-1)
+            require_constant(one, "OneHot", name).reshape(-1)
             for one, name in zip(inputs[1:], ("depth", "values"), strict=True)
         )
         count, rank = int(depth[0]), int(inputs[0].ty.ndim) + 1
@@ -379,7 +381,7 @@ class Col2Im(OnnxOpConverter):  # type: ignore[misc]
     ) -> relax.Expr:
         data, dtype = inputs[0], str(inputs[0].ty.dtype)
         image, block = (
-            [int(one) for one in constant_of(inputs[n], "Col2Im", name)]
+            [int(one) for one in require_constant(inputs[n], "Col2Im", name)]
             for n, name in ((1, "image_shape"), (2, "block_shape"))
         )
         batch, rows, columns = (int(extent) for extent in data.ty.shape)
@@ -433,7 +435,7 @@ def _overlapping(
     return places
 
 
-def constant_of(value: Any, operator: str, name: str) -> Any:
+def require_constant(value: Any, operator: str, name: str) -> Any:
     """Return the values of an input that must be constant, such as axes and sizes.
 
     Raises NotImplementedError if it is not.

@@ -16,7 +16,7 @@ from tvm.ir import GenericConst
 from tvm.relax.frontend.onnx.onnx_frontend import OnnxOpConverter
 
 from farm.kernels import recurrent as kernels_recurrent
-from farm.kernels.recurrent import FUNCTIONS, GRU, LSTM, RNN, Layer
+from farm.kernels.recurrent import FUNCTIONS, GRU, LSTM, RNN, RecurrentLayer
 
 Value = Any  # a numpy array if it is constant, else a relax expression
 _DEFAULTS = {LSTM: ("sigmoid", "tanh", "tanh"), GRU: ("sigmoid", "tanh"), RNN: ("tanh",)}
@@ -24,7 +24,7 @@ _DIRECTIONS = {"forward": (False,), "reverse": (True,), "bidirectional": (False,
 _INPUTS = ("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P")
 
 
-class Unsupported(NotImplementedError):
+class UnsupportedOption(NotImplementedError):
     """A defined option that farm does not implement; the message names it."""
 
 
@@ -38,7 +38,7 @@ class _Recurrent(OnnxOpConverter):  # type: ignore[misc]
         cls, builder: relax.BlockBuilder, inputs: Sequence[Any], attributes: dict[str, Any], _: Any
     ) -> relax.Tuple:
         given = {name: inputs[index] for index, name in enumerate(_INPUTS)}
-        return convert(
+        return emit_onnx_layer(
             builder,
             _layer(cls.cell, given, attributes),
             LayoutOps(builder),
@@ -68,25 +68,25 @@ class Rnn(_Recurrent):
 CONVERTERS = {LSTM: Lstm, GRU: Gru, RNN: Rnn}
 
 
-def _layer(cell: str, given: dict[str, Any], attributes: dict[str, Any]) -> Layer:
+def _layer(cell: str, given: dict[str, Any], attributes: dict[str, Any]) -> RecurrentLayer:
     """Return the layer that an operator's inputs and attributes describe.
 
     Raises Unsupported for options that farm does not implement.
     """
     if "clip" in attributes:
-        raise Unsupported(f"{cell} with the attribute clip")
+        raise UnsupportedOption(f"{cell} with the attribute clip")
     if attributes.get("input_forget", 0):
-        raise Unsupported(f"{cell} with input_forget=1")
+        raise UnsupportedOption(f"{cell} with input_forget=1")
     direction = _text(attributes.get("direction", "forward"))
     if direction not in _DIRECTIONS:
-        raise Unsupported(f"{cell} with direction={direction!r}")
+        raise UnsupportedOption(f"{cell} with direction={direction!r}")
     if str(given["X"].ty.dtype) != "float32":
-        raise Unsupported(f"{cell} of {given['X'].ty.dtype}; float32 is supported")
+        raise UnsupportedOption(f"{cell} of {given['X'].ty.dtype}; float32 is supported")
     steps, batch, _ = _shape(given["X"], cell)
     if attributes.get("layout", 0):
         steps, batch = batch, steps
     hidden, backwards = _shape(given["R"], cell)[2], _DIRECTIONS[direction]
-    return Layer(
+    return RecurrentLayer(
         cell,
         steps,
         batch,
@@ -107,18 +107,20 @@ def _activations(
         _DEFAULTS[cell]
     ) * directions
     if others := sorted(set(names) - set(FUNCTIONS)):
-        raise Unsupported(
+        raise UnsupportedOption(
             f"{cell} with the activation {others[0]}; Sigmoid, Tanh and Relu are supported"
         )
     each = len(_DEFAULTS[cell])
     if len(names) != each * directions:
-        raise Unsupported(f"{cell} with {len(names)} activations instead of {each * directions}")
+        raise UnsupportedOption(
+            f"{cell} with {len(names)} activations instead of {each * directions}"
+        )
     return tuple(tuple(names[index * each : (index + 1) * each]) for index in range(directions))
 
 
-def convert(
+def emit_onnx_layer(
     builder: relax.BlockBuilder,
-    layer: Layer,
+    layer: RecurrentLayer,
     layout: LayoutOps,
     given: dict[str, Any],
     batch_first: bool,
@@ -143,7 +145,7 @@ def convert(
         operands.append(layout.filled(layer, separate))
     if layer.masked:
         operands.append(relax.op.astype(given["sequence_lens"], "int32"))
-    made = kernels_recurrent.emit(
+    made = kernels_recurrent.emit_recurrent_layer(
         builder, layer, [layout.expression(operand) for operand in operands]
     )
     output, *states = [_unfilled(builder, layer, made[index]) for index in range(len(states) + 1)]
@@ -155,7 +157,7 @@ def convert(
 
 def _input_gates(
     builder: relax.BlockBuilder,
-    layer: Layer,
+    layer: RecurrentLayer,
     layout: LayoutOps,
     data: relax.Expr,
     given: dict[str, Any],
@@ -190,7 +192,7 @@ def _input_gates(
     )
 
 
-def _biases(layer: Layer, bias: Any) -> Value:
+def _biases(layer: RecurrentLayer, bias: Any) -> Value:
     """Return the biases [D, 2*G*H]; zeros if the layer has none."""
     return (
         np.zeros((len(layer.backwards), 2 * layer.gates * layer.hidden), np.float32)
@@ -199,7 +201,7 @@ def _biases(layer: Layer, bias: Any) -> Value:
     )
 
 
-def _unfilled(builder: relax.BlockBuilder, layer: Layer, value: relax.Expr) -> relax.Expr:
+def _unfilled(builder: relax.BlockBuilder, layer: RecurrentLayer, value: relax.Expr) -> relax.Expr:
     """Return a value without the padding of its last axis to whole blocks."""
     value = builder.emit(value)
     if layer.blocks * layer.lanes == layer.hidden:
@@ -263,7 +265,7 @@ class LayoutOps:
             relax.op.concat([self.expression(value) for value in values], axis)
         )
 
-    def filled(self, layer: Layer, value: Value) -> Value:
+    def filled(self, layer: RecurrentLayer, value: Value) -> Value:
         """Return the value with its last axis padded with zeros from H to N*L."""
         shape = (
             list(value.shape)
@@ -277,7 +279,7 @@ class LayoutOps:
             else value
         )
 
-    def packed(self, layer: Layer, value: Value) -> Value:
+    def packed(self, layer: RecurrentLayer, value: Value) -> Value:
         """Return weights in the layout [D, N, K, G, L], given ONNX's [D, G*H, K]."""
         directions, _, depth = (
             value.shape
@@ -289,13 +291,13 @@ class LayoutOps:
         value = self.reshaped(value, (directions, depth, layer.gates, layer.blocks, layer.lanes))
         return self.permuted(value, [0, 3, 1, 2, 4])
 
-    def without_last_gate(self, layer: Layer, bias: Value) -> Value:
+    def without_last_gate(self, layer: RecurrentLayer, bias: Value) -> Value:
         """Return a bias [D, G*H] with zeros for the last gate."""
         *first, _ = self.split(bias, 1, layer.gates)
         zero = np.zeros((len(layer.backwards), layer.hidden), np.float32)
         return self.joined([*first, zero], 1)
 
-    def state(self, layer: Layer, state: Any, batch_first: bool) -> Value:
+    def state(self, layer: RecurrentLayer, state: Any, batch_first: bool) -> Value:
         """Return the first state as [D, B, N*L]; zeros if it is None."""
         if state is None:
             return np.zeros(
@@ -314,7 +316,9 @@ def _shape(expression: relax.Expr, cell: str) -> tuple[int, ...]:
     """Return the extents of a tensor; raise Unsupported if one is open."""
     extents = list(expression.ty.shape or ())
     if not extents or not all(isinstance(extent, tirx.IntImm) for extent in extents):
-        raise Unsupported(f"{cell} over a sequence of open length; fix the shape with --shape")
+        raise UnsupportedOption(
+            f"{cell} over a sequence of open length; fix the shape with --shape"
+        )
     return tuple(int(extent) for extent in extents)
 
 

@@ -13,7 +13,7 @@ from tvm import relax
 from tvm.relax.frontend.onnx import onnx_frontend
 from tvm.relax.frontend.onnx.onnx_frontend import OnnxOpConverter
 
-from farm.importers.onnx.converters.missing import Attributes, Inputs, constant_of
+from farm.importers.onnx.converters.missing import Attributes, Inputs, require_constant
 
 _NEWEST = 19
 # The behaviour of Upsample and of the first version of Resize.
@@ -35,7 +35,7 @@ class Resize(OnnxOpConverter):  # type: ignore[misc]
             builder: relax.BlockBuilder, inputs: Inputs, attributes: Attributes, params: Any
         ) -> relax.Expr:
             if opset < 11:
-                return resized(builder, inputs[0], inputs[1], attributes, params)
+                return emit_resize(builder, inputs[0], inputs[1], attributes, params)
             if "axes" in attributes:
                 inputs = cls._along_all(inputs, attributes["axes"])
             if attributes.get("keep_aspect_ratio_policy", b"stretch") != b"stretch":
@@ -55,7 +55,7 @@ class Resize(OnnxOpConverter):  # type: ignore[misc]
             if given is None or int(given.ty.shape[0]) == 0:
                 made.append(None)
                 continue
-            values = constant_of(given, "Resize", "region, scales or sizes")
+            values = require_constant(given, "Resize", "region, scales or sizes")
             full = np.array(whole, values.dtype)
             full[[*places, *(rank + axis for axis in places)] if full.size > rank else places] = (
                 values
@@ -75,7 +75,7 @@ class Upsample(OnnxOpConverter):  # type: ignore[misc]
     def _impl_v7(
         cls, builder: relax.BlockBuilder, inputs: Inputs, attributes: Attributes, params: Any
     ) -> relax.Expr:
-        return resized(
+        return emit_resize(
             builder,
             inputs[0],
             relax.const(np.array(attributes["scales"]), "float32"),
@@ -87,17 +87,17 @@ class Upsample(OnnxOpConverter):  # type: ignore[misc]
     def _impl_v9(
         cls, builder: relax.BlockBuilder, inputs: Inputs, attributes: Attributes, params: Any
     ) -> relax.Expr:
-        return resized(builder, inputs[0], inputs[1], attributes, params)
+        return emit_resize(builder, inputs[0], inputs[1], attributes, params)
 
 
-def resized(
+def emit_resize(
     builder: relax.BlockBuilder, data: Any, scales: Any, attributes: Attributes, params: Any
 ) -> relax.Expr:
     """Emit a resize by scales, as Upsample and the Resize of opset 10 define it."""
     lengths = [
         int(extent) * float(scale)
         for extent, scale in zip(
-            data.ty.shape, constant_of(scales, "Resize", "scales"), strict=True
+            data.ty.shape, require_constant(scales, "Resize", "scales"), strict=True
         )
     ]
     # TVM samples by the ratio of the extents, not by the scale.
@@ -125,7 +125,7 @@ class AffineGrid(OnnxOpConverter):  # type: ignore[misc]
     ) -> relax.Expr:
         theta, dtype = inputs[0], str(inputs[0].ty.dtype)
         batch, _, *lengths = (
-            int(length) for length in constant_of(inputs[1], "AffineGrid", "size")
+            int(length) for length in require_constant(inputs[1], "AffineGrid", "size")
         )
         corners = bool(attributes.get("align_corners", 0))
         if corners and 1 in lengths:

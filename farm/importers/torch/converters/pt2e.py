@@ -18,7 +18,7 @@ _OPERATORS = "torch.ao.quantization.fx._decomposed"  # or torchao, which registe
 _TYPES = ("uint8", "int8")
 
 
-def known_to_torch() -> None:
+def register_operators() -> None:
     """Register the operators with torch, which otherwise cannot read programs that use them."""
     for module in (_OPERATORS, "torchao.quantization.pt2e"):
         with contextlib.suppress(ImportError):

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from tvm import relax
 
-from farm.importers.onnx.converters.recurrent import LayoutOps, Value, convert
-from farm.kernels.recurrent import GRU, LSTM, RNN, Layer
+from farm.importers.onnx.converters.recurrent import LayoutOps, Value, emit_onnx_layer
+from farm.kernels.recurrent import GRU, LSTM, RNN, RecurrentLayer
 
 _CELLS = {"lstm.input": LSTM, "gru.input": GRU, "rnn_tanh.input": RNN, "rnn_relu.input": RNN}
 _ACTIVATIONS = {
@@ -151,7 +151,7 @@ class _Stack:
             given[name] = None if states is None else states[index]
         steps, batch = (int(extent) for extent in list(data.ty.shape)[:2])
         hidden = int(_shape(given["R"])[2])
-        layer = Layer(
+        layer = RecurrentLayer(
             self.cell,
             steps,
             batch,
@@ -160,7 +160,7 @@ class _Stack:
             (_ACTIVATIONS[_name(self.node)],) * self.directions,
             reset_after=self.cell == GRU,
         )
-        return convert(self.builder, layer, self.layout, given, False)
+        return emit_onnx_layer(self.builder, layer, self.layout, given, False)
 
     def _stacked(self, parts: Sequence[Value]) -> Value:
         """Return the weights of all directions as [D, G*H, ...], with the gates in ONNX's order.

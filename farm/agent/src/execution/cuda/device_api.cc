@@ -12,7 +12,7 @@
 #include "base/error_code.h"
 #include "execution/cuda/gpu_memory.h"
 #include "execution/cuda/graph.h"
-#include "execution/cuda/session_gpu.h"
+#include "execution/cuda/open_gpu.h"
 #include "runtime/workspace_pool.h"
 
 namespace farm::cuda {

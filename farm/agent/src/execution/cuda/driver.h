@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <string>
 
-#include "execution/cuda/library.h"
+#include "execution/cuda/dynamic_library.h"
 
 namespace farm::cuda {
 

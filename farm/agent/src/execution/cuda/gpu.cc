@@ -6,7 +6,7 @@
 
 #include "execution/cuda/graph.h"
 #include "execution/cuda/nvml.h"
-#include "execution/cuda/session_gpu.h"
+#include "execution/cuda/open_gpu.h"
 
 namespace farm {
 namespace cuda {

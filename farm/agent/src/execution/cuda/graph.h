@@ -8,7 +8,7 @@
 #include <string>
 
 #include "execution/cuda/gpu_memory.h"
-#include "execution/cuda/session_gpu.h"
+#include "execution/cuda/open_gpu.h"
 
 namespace farm::cuda {
 

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "base/error_code.h"
-#include "execution/cuda/session_gpu.h"
+#include "execution/cuda/open_gpu.h"
 #include "runtime/metadata.h"
 #include "runtime/pack_args.h"
 #include "runtime/thread_storage_scope.h"

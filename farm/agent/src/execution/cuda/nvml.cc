@@ -1,6 +1,6 @@
 #include "execution/cuda/nvml.h"
 
-#include "execution/cuda/library.h"
+#include "execution/cuda/dynamic_library.h"
 
 namespace farm::cuda {
 namespace {

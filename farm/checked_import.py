@@ -1,0 +1,469 @@
+"""Import a model once, run its reference engine, and check our host build against the reference.
+
+A model is stored as module.json (its operators), weights.npz, reference.npz (example inputs and the
+reference's outputs) and prepared.json. Builds and boards start from these files, so neither onnx
+nor torch is needed after this.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from farm import data, importers, quantize, stats
+from farm.compiler import host_run
+from farm.compiler.artifact import specs_from_json
+from farm.compiler.build import (
+    GenerationResult,
+    as_build_errors,
+    generate_module_code,
+    publish_checked_build,
+)
+from farm.compiler.fingerprint import compiler_digest, compiler_versions
+from farm.errors import BuildError, ModelError, WrongAnswer
+from farm.importers.imported_model import example_inputs, with_fixed_shapes
+from farm.processes.workers import TaskContext
+from farm.sandbox.array_files import read_arrays
+from farm.sandbox.field_types import find_mistyped_field
+from farm.store import Store, Upstream, digest_of
+from farm.time_ledger import add_duration
+from farm.types import LIMITS, Agreement, Limits, Model, Prepared, Profile, Progress, Stage
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from farm.importers import ImportedModel
+    from farm.quantize.calibration import Note
+
+    Array = np.ndarray[Any, Any]
+
+KIND = "models"
+MODULE, WEIGHTS, REFERENCE, PREPARED = (
+    "module.json",
+    "weights.npz",
+    "reference.npz",
+    "prepared.json",
+)
+FILES = (MODULE, WEIGHTS, REFERENCE, PREPARED)
+_FORMAT = "5"  # version of the stored files; a change invalidates every stored model
+_EVERY_SAMPLES = 100
+BUILD = "build"  # folder of the code that the check generated
+Maker = Callable[[TaskContext, Model, Profile, Path, Path, bool], GenerationResult | None]
+_MOST_BYTES = 16 << 20  # of prepared.json
+_MOST_AXES = 32
+_NUMBERS = re.compile(
+    r"bool|u?int(4|8|16|32|64)|b?float(16|32|64)|float8_\w{1,16}|complex(64|128)", re.ASCII
+)
+_ANOTHER_BATCH = 3  # a second batch size at which a model with an open batch is checked
+
+
+def prepare(
+    context: TaskContext,
+    model: Model,
+    host: Profile,
+    cache: Path,
+    maker: Maker | None = None,
+    upstream: Upstream | None = None,
+    *,
+    keep_build: bool = False,
+) -> Prepared:
+    """Return the prepared model from the store, or prepare and store it.
+
+    `host` is the profile of this machine. `maker` replaces `write_prepared`, for example to
+    run it in a sandbox; the files that it leaves are trusted for their content only. `upstream` is
+    where others' prepared models are fetched from. With `keep_build`, the code that the check
+    generates becomes the model's build for `host`. Raises ModelError if the model cannot be
+    imported, and WrongAnswer if our build of it does not agree with the reference.
+    """
+    store = Store(cache, upstream)
+    before = prepared_digest(model, cache)
+    if before and (kept := store.find(KIND, before)):
+        return load_prepared(model.name, kept, cached=True)
+    context.note(Progress(Stage.IMPORTING, f"reading {Path(model.source).name}"))
+    with store.scratch() as scratch:
+        for made in (scratch / "first", scratch / "second"):
+            made.mkdir()
+            generated = (maker or write_prepared)(context, model, host, cache, made, keep_build)
+            found = prepared_digest(model, cache)
+            if found is not None and before in (None, found):
+                break
+            before = found  # a `python:` source may read other files than its last record names
+        else:
+            raise ModelError(
+                f"{model.name} changed while it was read", model.source, "run the command again"
+            )
+        with store.publish(KIND, found) as folder:
+            for name in FILES:
+                _moved(made / name, folder / name)
+        kept = store.find(KIND, found)
+        assert kept is not None, "published, and not there"
+        prepared = load_prepared(model.name, kept, cached=False)
+        if generated:
+            publish_checked_build(prepared, host, store, generated, made / BUILD)
+    return prepared
+
+
+def find_prepared(model: Model, cache: Path) -> Prepared | None:
+    """Return the prepared model from the store; None if it has to be imported.
+
+    Nothing is imported for this. Raises ModelError if a file of the model cannot be read.
+    """
+    found = prepared_digest(model, cache)
+    folder = found and Store(cache).find(KIND, found)
+    return load_prepared(model.name, folder, cached=True) if folder else None
+
+
+def write_prepared(
+    context: TaskContext,
+    model: Model,
+    host: Profile,
+    cache: Path,
+    folder: Path,
+    keep_build: bool = False,
+) -> GenerationResult | None:
+    """Import a model, check it, and write FILES into a folder.
+
+    If a model with an open batch cannot be built, or answers wrong, it is imported again with its
+    example shapes, which have a batch of 1. With `keep_build`, the code is written to the folder
+    BUILD in it, and its description returned.
+    """
+    seconds: dict[str, float] = {}
+
+    def note(text: str, fraction: float | None) -> None:
+        context.note(Progress(Stage.IMPORTING, text, fraction))
+
+    with add_duration(seconds, "import"):
+        imported = import_model(model, cache, host, note)
+    try:
+        return _prepare_into(folder, context, model, imported, host, seconds, keep_build)
+    except (BuildError, ModelError, WrongAnswer) as error:
+        if not imported.open:
+            raise
+        context.note(Progress(Stage.IMPORTING, "again, for a batch of 1"))
+        with add_duration(seconds, "import"):
+            fixed = import_model(with_fixed_shapes(model, imported.inputs), cache, host, note)
+        shutil.rmtree(folder / BUILD, ignore_errors=True)
+        fixed = replace(fixed, fixed=f"{error.what}: {error.why}")
+        return _prepare_into(folder, context, model, fixed, host, seconds, keep_build)
+
+
+def import_model(model: Model, cache: Path, host: Profile, note: Note) -> ImportedModel:
+    """Import a model and, if it asks for that, quantize it. `host` is the profile of this machine.
+
+    Raises ModelError if it cannot be imported or quantized.
+    """
+    imported = importers.load(quantize.float_model(model), cache)
+    return (
+        quantize.quantize_imported(model, imported, host, note)
+        if quantize.is_quantized_by_farm(model)
+        else imported
+    )
+
+
+def _moved(source: Path, target: Path) -> None:
+    """Move a file that a sandboxed process may have made; refuse links and special files."""
+    if source.is_symlink() or not source.is_file():
+        raise ModelError(
+            f"{source.name} was not made",
+            "the process that imported the model left no such file",
+            "run the command again",
+        )
+    source.rename(target)
+
+
+def load_prepared(name: str, folder: Path, *, cached: bool) -> Prepared:
+    """Read a stored model under the name `name`.
+
+    Raises ModelError if its file is not what `write_prepared` writes: a sandboxed process made it.
+    """
+    try:
+        if (size := (folder / PREPARED).stat().st_size) > _MOST_BYTES:
+            raise ValueError(f"it has {size} bytes")
+        content = json.loads((folder / PREPARED).read_text())
+        prepared = Prepared(
+            **{
+                **content,
+                "model": name,
+                "digest": folder.name,
+                "directory": folder,
+                "inputs": specs_from_json(content["inputs"]),
+                "outputs": specs_from_json(content["outputs"]),
+                "check": Agreement(**content["check"]),
+                "cached": cached,
+            }
+        )
+        if wrong := _wrong(prepared):
+            raise ValueError(f"its {wrong} is none")
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as exc:
+        why, fix = f"{type(exc).__name__}: {exc}"[:600], f"rm -r {shlex.quote(str(folder))}"
+        raise ModelError(f"{name}: {PREPARED} is damaged", why, fix) from exc
+    return prepared
+
+
+def _wrong(prepared: Prepared) -> str:
+    """Return a field of a prepared model with a value that no model has; "" if there is none."""
+    for part in (prepared, prepared.check, *prepared.inputs, *prepared.outputs):
+        if name := find_mistyped_field(part):
+            return name
+    for spec in (*prepared.inputs, *prepared.outputs):
+        if (
+            not _NUMBERS.fullmatch(spec.dtype)
+            or any(extent < 0 for extent in spec.shape)
+            or len(spec.shape) > _MOST_AXES
+        ):
+            return "dtype or shape"
+    return "" if prepared.precision in LIMITS else "precision"
+
+
+def run_reference(prepared: Prepared) -> tuple[dict[str, Array], list[Array]]:
+    """Return example inputs by name, and the reference engine's outputs for them.
+
+    Raises ModelError if the file is not what `write_prepared` writes.
+    """
+    kept = read_arrays(prepared.directory / REFERENCE)
+    wanted = [f"input:{spec.name}" for spec in prepared.inputs]
+    wanted += [f"output:{index}" for index in range(len(prepared.outputs))]
+    if missing := [name for name in wanted if name not in kept]:
+        fix = f"rm -r {shlex.quote(str(prepared.directory))}"
+        raise ModelError(
+            f"{prepared.model}: {REFERENCE} is damaged", f"it lacks {', '.join(missing)}"[:600], fix
+        )
+    values = [kept[name] for name in wanted]
+    inputs = {spec.name: value for spec, value in zip(prepared.inputs, values, strict=False)}
+    return inputs, values[len(prepared.inputs) :]
+
+
+def prepared_digest(model: Model, cache: Path) -> str | None:
+    """Return the digest of everything that the prepared model depends on.
+
+    Returns None if only importing the model can tell. Raises ModelError if the data set cannot be
+    read.
+    """
+    fingerprint = quantize.fingerprint(model, cache)
+    if fingerprint is None:
+        return None
+    try:
+        dataset = (
+            [data.data_set_digest(model.dataset), asdict(model.preprocess), model.labels or ""]
+            if model.dataset
+            else []
+        )
+        judged = {name: asdict(limits) for name, limits in model.limits.items()}
+        return digest_of(
+            _FORMAT, fingerprint, *dataset, judged, compiler_digest(), compiler_versions()
+        )
+    except OSError as exc:
+        raise ModelError(
+            f"{model.name}: its data set cannot be read",
+            f"{exc.strerror}: {exc.filename}",
+            "correct `dataset` or `labels` in devices.toml",
+        ) from exc
+
+
+def _prepare_into(
+    folder: Path,
+    context: TaskContext,
+    model: Model,
+    imported: ImportedModel,
+    host: Profile,
+    seconds: dict[str, float],
+    keep_build: bool,
+) -> GenerationResult | None:
+    """Run the reference engine and our build, compare them, and write FILES into a folder.
+
+    With `keep_build`, the code of our build is written there, too, and its description returned.
+    """
+    import numpy as np
+    import tvm
+
+    context.note(Progress(Stage.IMPORTING, f"asking {imported.engine}"))
+    with add_duration(seconds, "reference"):
+        examples = [imported.example, *([_of_another_batch(imported)] if imported.open else [])]
+        expected = [imported.reference(example) for example in examples]
+    context.note(Progress(Stage.IMPORTING, "checking the import on this machine"))
+    (folder / MODULE).write_text(tvm.ir.save_json(imported.module))
+    generated: GenerationResult | None = None
+    with add_duration(seconds, "check"):
+        if keep_build:
+            generated, answers = _build_and_run(model, imported, host, examples, folder)
+        else:
+            answers = _run_here(model, imported, host, examples)
+    if generated:
+        seconds["check"] -= sum(generated.seconds.values())  # which are those of the build
+    precision = precision_of(imported.module)
+    checks = [
+        _checked(model, imported, *pair, model.limits[precision])
+        for pair in zip(answers, expected, strict=True)
+    ]
+    with add_duration(seconds, "reference"):  # last, because it may take long
+        correct, total = _reference_accuracy(context, model, imported)
+    np.savez(folder / WEIGHTS, *imported.weights)
+    named: dict[str, Array] = {f"input:{name}": value for name, value in imported.example.items()}
+    named.update({f"output:{index}": value for index, value in enumerate(expected[0])})
+    np.savez(folder / REFERENCE, **named)  # type: ignore[arg-type]
+    content = {
+        "inputs": [asdict(spec) for spec in imported.inputs],
+        "outputs": [asdict(spec) for spec in imported.outputs],
+        "engine": imported.engine,
+        "check": asdict(min(checks, key=lambda check: check.snr_db)),
+        "fixed": imported.fixed,
+        "precision": precision,
+        "reference_correct": correct,
+        "reference_total": total,
+        "seconds": seconds,
+        "built": generated is not None,
+    }
+    (folder / PREPARED).write_text(json.dumps(content, indent=1))
+    return generated
+
+
+def _of_another_batch(imported: ImportedModel) -> dict[str, Array]:
+    """Return an example with a batch size that no other extent of the model is likely to have."""
+    specs = [
+        replace(spec, shape=(_ANOTHER_BATCH, *spec.shape[1:]))
+        for spec in imported.inputs
+        if spec.open
+    ]
+    return {**imported.example, **example_inputs(specs)}
+
+
+def _checked(
+    model: Model,
+    imported: ImportedModel,
+    ours: Sequence[Array],
+    theirs: Sequence[Array],
+    limits: Limits,
+) -> Agreement:
+    """Return the agreement of our answers with the reference's.
+
+    Raises WrongAnswer if it is beyond the limits.
+    """
+    check = stats.agreement(ours, theirs, limits)
+    if not check.right and quantize.is_quantized_by_farm(model):
+        dtype = quantize.quantize_settings(model).dtype
+        tries = (
+            "try --calibration minmax or percentile, scales for each channel, or more samples of "
+            "what it will be fed"
+        )
+        raise WrongAnswer(
+            f"{model.name}: quantized to {dtype}, its answer is too far from the float model's",
+            _difference(imported, ours, theirs, check),
+            tries
+            if dtype == "int8"
+            else "use the float model, or widen its `limits` where that is right for you",
+        )
+    if not check.right:
+        raise WrongAnswer(
+            f"{model.name}: what TVM makes of it is not what {imported.engine} makes of it",
+            f"{_difference(imported, ours, theirs, check)}, on this machine: no board is to blame",
+            (
+                "export the model another way (ONNX instead of torch.export, or the other way "
+                "round), or another opset; or widen its `limits`"
+            ),
+        )
+    return check
+
+
+def precision_of(module: Any) -> str:
+    """Return the lowest precision that a model computes in: a name in `types.LIMITS`."""
+    from tvm import relax
+
+    from farm.compiler.graph.qdq import is_quantized
+
+    if is_quantized(module):
+        return "int8"
+    dtypes: set[str] = set()
+    relax.analysis.post_order_visit(
+        module["main"], lambda node: dtypes.add(str(getattr(node.ty, "dtype", "")))
+    )
+    return "float32" if dtypes.isdisjoint(("float16", "bfloat16")) else "float16"
+
+
+def _difference(
+    imported: ImportedModel, ours: Sequence[Array], theirs: Sequence[Array], check: Agreement
+) -> str:
+    """Describe how our answer differs from the reference's."""
+    for spec, one, other in zip(imported.outputs, ours, theirs, strict=True):
+        if (one.dtype, one.shape) != (other.dtype, other.shape):
+            return (
+                f"output {spec.name!r} is {one.dtype} {list(one.shape)} instead of {other.dtype} "
+                f"{list(other.shape)}"
+            )
+    return (
+        check.why
+        or f"largest difference {check.max_abs:.3g}, signal to noise {check.snr_db:.1f} dB"
+    )
+
+
+def _reference_accuracy(
+    context: TaskContext, model: Model, imported: ImportedModel
+) -> tuple[int | None, int | None]:
+    """Return how many labelled samples the reference classifies right, and of how many.
+
+    Both are None if the model has no data set.
+    """
+    if model.dataset is None:
+        return None, None
+    samples, correct = (
+        data.open_labelled_samples(model.dataset, model, imported.inputs, imported.outputs),
+        0,
+    )
+    for sample in samples.read():
+        correct += int(imported.reference(sample.inputs)[0].argmax() == sample.label)
+        if sample.index % _EVERY_SAMPLES == 0:
+            context.note(
+                Progress(
+                    Stage.IMPORTING,
+                    f"{imported.engine} on {len(samples)} labelled samples",
+                    sample.index / len(samples),
+                )
+            )
+    return correct, len(samples)
+
+
+def _run_here(
+    model: Model, imported: ImportedModel, host: Profile, examples: Sequence[Mapping[str, Array]]
+) -> list[list[Array]]:
+    """Run our own build of the model on each example in this process."""
+    with as_build_errors(model.name, host):
+        run = host_run.compile_for_host(imported.module, imported.weights, host)
+        return [run([example[spec.name] for spec in imported.inputs]) for example in examples]
+
+
+def _build_and_run(
+    model: Model,
+    imported: ImportedModel,
+    host: Profile,
+    examples: Sequence[Mapping[str, Array]],
+    folder: Path,
+) -> tuple[GenerationResult, list[list[Array]]]:
+    """Run our own build of the model on each example, and write its code to the folder BUILD.
+
+    It starts from the stored module, as every build does.
+    """
+    import tvm
+
+    (folder / BUILD).mkdir()
+    with as_build_errors(model.name, host):
+        module = tvm.ir.load_json((folder / MODULE).read_text())
+        code = generate_module_code(
+            module,
+            imported.weights,
+            host,
+            {},
+            folder,
+            folder / BUILD,
+            lambda _: None,
+            {},
+            load=True,
+        )
+        run = host_run.make_runner(code.lowered, code.executable)
+        return code.generated, [
+            run([example[spec.name] for spec in imported.inputs]) for example in examples
+        ]

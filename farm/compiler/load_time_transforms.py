@@ -1,0 +1,142 @@
+"""Store parameters as the model has them, and make what the kernels read when a build is loaded.
+
+A build's library has a function `ON_LOAD`, which whoever loads the build calls once, after TVM's
+tensor cache has the parameters: it replaces those that kernels read in another form. The device
+computes these forms on all of its cores:
+
+    float16 -> float32                the model has float16 weights, see graph.fp16_weights
+    a weight -> Winograd's transform  four times as large, see winograd_weights
+
+The index of the parameters (tensor_cache) says which are transformed, for those who read the files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax, tirx
+
+from farm.compiler.cpu.kernel_config import LargeWeight
+from farm.compiler.cpu.winograd.weights_kernel import weights_kernel
+from farm.compiler.graph import fp16_weights
+from farm.compiler.graph.fp16_weights import HALF, SINGLE, WIDENING
+from farm.compiler.ir.constants import array_address
+from farm.compiler.tensor_cache import ON_LOAD, PREFIX
+from farm.compiler.winograd_weights import WeightTransform, transform_coefficients
+
+Array = np.ndarray[Any, Any]
+_TRANSFORM = "winograd_weights"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredModule:
+    """A module whose parameters are as they are stored, and the transforms by their index."""
+
+    module: tvm.IRModule
+    parameters: list[Array]
+    transforms: Mapping[int, WeightTransform]
+
+
+def defer_transforms_to_load(
+    module: tvm.IRModule, parameters: Sequence[Array], sources: Mapping[int, LargeWeight]
+) -> StoredModule:
+    """Return the module and the parameters as they are stored, with a function ON_LOAD if needed.
+
+    The module's parameters must be lifted. `sources` are what the legalization has transformed, by
+    the address of the transformed numbers: constants are not copied by TVM's passes. A parameter
+    that was copied is stored as the kernels read it.
+    """
+    found = {
+        index: source
+        for index, value in enumerate(parameters)
+        if (source := sources.get(array_address(value))) and value.shape == source.shape
+    }
+    kept = {index: source.weight for index, source in found.items()}
+    kept = {index: kept.get(index, value) for index, value in enumerate(parameters)}
+    halves = fp16_weights.fp16_parameters(module["main"], kept)
+    transforms = {index: source.transform for index, source in found.items()}
+    changed = sorted({*halves, *transforms})
+    if changed:
+        main = module["main"]
+        taken = {index: main.params[-1].ty.fields[index] for index in changed}
+        shapes = {index: tuple(kept[index].shape) for index in changed}
+        module = _with_function(module, shapes, taken, set(halves), transforms)
+    return StoredModule(
+        module, [halves.get(index, value) for index, value in kept.items()], transforms
+    )
+
+
+def transform_parameters(
+    module: tvm.IRModule, parameters: Sequence[Array], transforms: Mapping[int, WeightTransform]
+) -> list[Array]:
+    """Return parameters that `defer_transforms_to_load` returned in the form that `main` takes."""
+    if not parameters:
+        return []
+    types = module["main"].params[-1].ty.fields
+    return [
+        transforms[index].apply(value.astype(SINGLE, copy=False))
+        if index in transforms
+        else value.astype(str(type_.dtype), copy=False)
+        for index, (value, type_) in enumerate(zip(parameters, types, strict=True))
+    ]
+
+
+def _with_function(
+    module: tvm.IRModule,
+    shapes: Mapping[int, tuple[int, ...]],
+    taken: Mapping[int, Any],
+    halves: set[int],
+    transforms: Mapping[int, WeightTransform],
+) -> tvm.IRModule:
+    """Add the function that changes these parameters in the tensor cache.
+
+    `shapes` are those that are stored, `taken` the types that `main` takes. The function returns
+    all that it made, so that no two share memory.
+    """
+    builder = relax.BlockBuilder(module.clone())
+    kernels = {
+        name: builder.add_func(kernel.with_attr("tirx.is_scheduled", True), name)
+        for name, kernel, used in (
+            (WIDENING, fp16_weights.widening_kernel(), halves),
+            (_TRANSFORM, weights_kernel(), transforms),
+        )
+        if used
+    }
+    matrices = {
+        size: relax.const(np.array(transform_coefficients(size)), "float64")
+        for size in {transform.size for transform in transforms.values()}
+    }
+    with builder.function(ON_LOAD, [], pure=False):
+        made = []
+        for index, shape in shapes.items():
+            name = tvm.ir.StringImm(f"{PREFIX}_{index}")
+            type_ = relax.TensorType(list(shape), HALF if index in halves else SINGLE)
+            value = builder.emit(_runtime("tensor_cache.get", type_, name))
+            if index in halves:
+                value = _widened(builder, kernels[WIDENING], value, shape)
+            if index in transforms:
+                arguments = [value, matrices[transforms[index].size]]
+                value = builder.emit(relax.call_tir(kernels[_TRANSFORM], arguments, taken[index]))
+            again = tirx.const(1, "int64")
+            builder.emit(_runtime("tensor_cache.update", relax.ObjectType(), name, value, again))
+            made.append(value)
+        builder.emit_func_output(relax.Tuple(made))
+    return builder.get()
+
+
+def _widened(
+    builder: relax.BlockBuilder, kernel: Any, half: relax.Expr, shape: tuple[int, ...]
+) -> relax.Expr:
+    size = int(np.prod(shape))
+    flat, whole = relax.ShapeExpr([size]), relax.ShapeExpr(list(shape))
+    halves = builder.emit(_runtime("reshape", relax.TensorType([size], HALF), half, flat))
+    wide = builder.emit(relax.call_tir(kernel, [halves], relax.TensorType([size], SINGLE)))
+    return builder.emit(_runtime("reshape", relax.TensorType(list(shape), SINGLE), wide, whole))
+
+
+def _runtime(name: str, type_: Any, *arguments: relax.Expr) -> relax.Call:
+    return relax.Call(relax.ExternFunc(f"vm.builtin.{name}"), list(arguments), None, [type_])

@@ -1,0 +1,84 @@
+"""Whose turn it is.
+
+Classes, aging, decayed use by owner, and when a waiting lease has its boards.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from farm.lab.entities import RANKS, Lease, Rules
+
+Turn = tuple[float, float, float, float, int]
+
+
+@dataclass(slots=True)
+class _Used:
+    board_s: float = 0.0
+    at: float = 0.0
+
+
+class DecayingUsage:
+    """The board seconds of each owner: those of the past count half after each half-life."""
+
+    def __init__(self, half_life_s: float) -> None:
+        self._half_life_s = half_life_s
+        self._used: dict[str, _Used] = {}
+
+    def load(self, owner: str, board_s: float, at: float) -> None:
+        """Set the use of an owner, as it was at a time."""
+        self._used[owner] = _Used(board_s, at)
+
+    def add(self, owner: str, board_s: float, now: float) -> float:
+        """Count use that ends now; return the sum."""
+        total = self.of(owner, now) + board_s
+        self._used[owner] = _Used(total, now)
+        return total
+
+    def of(self, owner: str, now: float) -> float:
+        """Return the use of an owner."""
+        used = self._used.get(owner)
+        if used is None:
+            return 0.0
+        return float(used.board_s * 0.5 ** (max(0.0, now - used.at) / self._half_life_s))
+
+
+def queue_order(lease: Lease, use: float, rules: Rules, now: float) -> Turn:
+    """Return what waiting leases are sorted by; the least is next."""
+    request = lease.request
+    lifted = int(max(0.0, now - lease.asked_at) / rules.aging_s)
+    level = RANKS.index(request.rank) - lifted
+    if lifted >= len(RANKS):  # whatever the class: so the longest wait has a bound
+        return (-1.0, lease.asked_at, 0.0, 0.0, lease.number)
+    return (
+        max(0.0, float(level)),
+        use / rules.share(request.owner),
+        -request.priority,
+        lease.asked_at,
+        lease.number,
+    )
+
+
+def guaranteed_start(
+    ahead: Sequence[Lease], wanted: Lease, free_at: Iterable[float]
+) -> float | None:
+    """Return when a lease has its boards if all before it keep theirs to the end.
+
+    `free_at` is when each board of the kind is free. None if there are too few boards.
+    """
+    boards = list(free_at)
+    heapq.heapify(boards)
+    for lease in (*ahead, wanted):
+        count = lease.request.count
+        if count > len(boards):
+            if lease is wanted:
+                return None
+            continue
+        taken = [heapq.heappop(boards) for _ in range(count)]
+        if lease is wanted:
+            return taken[-1]
+        for _ in taken:
+            heapq.heappush(boards, taken[-1] + lease.request.for_s)
+    return None

@@ -1,0 +1,37 @@
+"""A build in a process of its own: build_program.py CACHE SCRATCH PREPARED PROFILE (the last two
+pickled) prints the artifact as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+import sys
+from pathlib import Path
+
+from farm.compiler.build import build
+from farm.processes.workers import TaskContext
+
+
+def main() -> None:
+    cache, scratch, prepared, profile = map(Path, sys.argv[1:])
+    artifact = build(
+        TaskContext(scratch),
+        pickle.loads(prepared.read_bytes()),
+        pickle.loads(profile.read_bytes()),
+        cache,
+    )
+    digests = (artifact.digest, artifact.library_digest, artifact.parameters_digest)
+    print(
+        json.dumps(
+            {
+                "cached": artifact.cached,
+                "digests": digests,
+                "seconds": sum(artifact.seconds.values()),
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()

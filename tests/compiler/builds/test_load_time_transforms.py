@@ -1,0 +1,135 @@
+"""Weights are stored as the model has them; a library makes what its kernels read when loaded."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+from relax_models import CPUS, module, target
+from target_profiles import ARM
+from tvm import relax
+
+from farm.compiler import tensor_cache
+from farm.compiler.codegen.executable import compile_executable
+from farm.compiler.lower import Lowered, lower, resolve_target
+from farm.compiler.tensor_cache import (
+    INDEX,
+    ON_LOAD,
+    PREFIX,
+    read_loaded_parameters,
+    write_parameters,
+)
+from farm.compiler.winograd_weights import WeightTransform
+from farm.errors import BuildError
+
+numbers = np.random.default_rng(18)
+WEIGHT = numbers.standard_normal((64, 48, 3, 3)).astype("float32")
+INPUTS = {"x": numbers.standard_normal((1, 48, 32, 32)).astype("float32")}
+
+
+def lowered(machine: Any, weight: np.ndarray = WEIGHT, memory_mb: int | None = None) -> Lowered:
+    def body(emit, x, w):
+        wide = emit(relax.op.astype(w, "float32")) if weight.dtype == np.float16 else w
+        return relax.op.nn.conv2d(x, wide, padding=1)
+
+    given = module(INPUTS, body, {"w": weight})
+    return lower(given, [weight], machine, {}, memory_mb=memory_mb)
+
+
+def loaded(made: Lowered, machine: Any, folder: Path) -> tuple[Any, Any]:
+    """The build on TVM's virtual machine, as a board loads it, and its parameters."""
+    write_parameters(folder, made.parameters, made.transforms)
+    tvm.get_global_func("vm.builtin.tensor_cache.clear")()
+    tvm.get_global_func("vm.builtin.tensor_cache.load")(str(folder), 1, 0)
+    virtual = relax.VirtualMachine(compile_executable(made.module, machine), tvm.cpu())
+    virtual.set_input(ON_LOAD)
+    virtual.invoke_stateful(ON_LOAD)
+    return virtual, tvm.get_global_func("vm.builtin.param_array_from_cache")(PREFIX, -1)
+
+
+@pytest.mark.parametrize("cpu", CPUS)
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_the_file_has_the_models_weight_and_the_device_its_transform_to_the_bit(
+    cpu, dtype, tmp_path
+):
+    weight, machine = WEIGHT.astype(dtype), target(cpu)
+    made = lowered(machine, weight)
+    [kept], [expected] = made.parameters, made.parameters_as_called()
+    assert (kept.dtype, kept.nbytes) == (dtype, weight.nbytes)
+    assert expected.nbytes > 1.7 * WEIGHT.nbytes and expected.dtype == np.float32
+    virtual, parameters = loaded(made, machine, tmp_path / "parameters")
+    assert parameters[0].numpy().tobytes() == expected.tobytes()
+    [by_name] = read_loaded_parameters(tmp_path / "parameters", {f"{PREFIX}_0": "float32"}).values()
+    assert by_name.tobytes() == expected.tobytes()
+    answer = virtual["main"](tvm.runtime.tensor(INPUTS["x"]), parameters).numpy()
+    padded = np.pad(INPUTS["x"].astype("float64"), [(0, 0), (0, 0), (1, 1), (1, 1)])
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), axis=(2, 3))
+    right = np.einsum("nchwyx,ocyx->nohw", windows, weight.astype("float64"))
+    assert np.abs(answer - right).max() < 1e-5 * np.abs(right).max()
+
+
+def test_without_the_transform_the_code_refuses_the_weight(tmp_path):
+    """A server that does not know the function has no answer, instead of a wrong one."""
+    made = lowered(target("native"))
+    write_parameters(tmp_path / "parameters", made.parameters, made.transforms)
+    virtual = relax.VirtualMachine(compile_executable(made.module, target("native")), tvm.cpu())
+    with pytest.raises(Exception, match="expected 5"):
+        virtual["main"](
+            tvm.runtime.tensor(INPUTS["x"]), list(map(tvm.runtime.tensor, made.parameters))
+        )
+
+
+@pytest.mark.parametrize("board", ["armv7", "aarch64"])
+def test_a_board_whose_memory_the_weights_nearly_fill_gets_no_larger_ones(board):
+    machine, weight = resolve_target(ARM[board]), numbers.standard_normal((256, 48, 3, 3))
+    weight = weight.astype("float32")  # 0.44 MB, transformed at least 0.78 MB
+    assert lowered(machine, weight).transforms
+    assert lowered(machine, weight, memory_mb=8).transforms
+    assert not lowered(machine, weight, memory_mb=1).transforms
+
+
+def test_a_transform_has_the_same_numbers_for_any_channels():
+    weight = WEIGHT.transpose(2, 3, 1, 0)[:, :, :35, :50]
+    for size in (2, 4):
+        whole = WeightTransform(size, 36, 50).apply(weight)
+        for block in (4, 16, 48):
+            packed = WeightTransform(size, 40, block).apply(weight)
+            joined = packed.transpose(1, 2, 3, 0, 4).reshape(size + 2, size + 2, 40, -1)
+            np.testing.assert_array_equal(joined[:, :, :35, :50], whole[0, :, :, :35])
+            assert not joined[:, :, 35:].any() and not joined[..., 50:].any()
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"winograd": 3, "depth": 48, "block": 16},
+        {"winograd": 4, "depth": 10**12, "block": 16},
+        {"winograd": 4, "depth": 47, "block": 16},
+        {"winograd": 4, "depth": 48, "block": 0},
+        {"winograd": 4, "depth": 48},
+        {"winograd": "x", "depth": 48, "block": 16},
+        [],
+    ],
+    ids=str,
+)
+def test_a_transform_that_does_not_fit_its_weight_is_refused(said, tmp_path):
+    folder = tmp_path / "parameters"
+    write_parameters(folder, [WEIGHT.transpose(2, 3, 1, 0)], {0: WeightTransform(4, 48, 16)})
+    assert read_loaded_parameters(folder, {})
+    index = json.loads((folder / INDEX).read_text())
+    assert index["metadata"] == {
+        "transforms": {f"{PREFIX}_0": {"winograd": 4, "depth": 48, "block": 16}}
+    }
+    index["metadata"]["transforms"][f"{PREFIX}_0"] = said
+    (folder / INDEX).write_text(json.dumps(index))
+    with pytest.raises(BuildError, match="are damaged"):
+        read_loaded_parameters(folder, {})
+
+
+def test_a_build_without_transforms_says_nothing_of_them(tmp_path):
+    tensor_cache.write_parameters(tmp_path / "parameters", [WEIGHT])
+    assert json.loads((tmp_path / "parameters" / INDEX).read_text())["metadata"] == {}

@@ -1,0 +1,83 @@
+"""Channels that do not fill vectors: what follows a convolution goes by whole vectors all the same,
+and is right at the end.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+from convolution_cases import AFTER, Convolution, check
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as some
+from relax_models import CPUS, target
+
+from farm.compiler.cpu.depthwise_pool import _lanes
+from farm.compiler.cpu.tir_passes.vector_tails import split_into_vectors
+from farm.compiler.target.cpu_model import cpu_model_of
+
+
+@pytest.mark.parametrize("lanes", [1, 4, 8, 16])
+@pytest.mark.parametrize("width", range(49))
+def test_the_pieces_of_a_rest_cover_it_once_by_halves_of_a_vector(width, lanes):
+    covered = [
+        begin + lane for begin, wide in split_into_vectors(width, lanes) for lane in range(wide)
+    ]
+    assert covered == list(range(width))
+    assert all(lanes % wide == 0 for _, wide in split_into_vectors(width, lanes))
+
+
+@settings(max_examples=24, suppress_health_check=list(HealthCheck))
+@given(data=some.data())
+def test_a_convolution_to_any_number_of_channels_is_right(data):
+    case = Convolution(
+        batch=data.draw(some.sampled_from([1, 2])),
+        channels=data.draw(some.sampled_from([3, 8, 27])),
+        outputs=data.draw(some.integers(1, 170)),
+        size=(data.draw(some.integers(1, 6)), data.draw(some.integers(1, 15))),
+        kernel=(1, data.draw(some.sampled_from([1, 1, 3]))),
+        padding=(0, 1, 0, 1),
+        then=data.draw(some.sampled_from(sorted(AFTER))),
+    )
+    assert check(case, data.draw(some.sampled_from(CPUS))).notes == []
+
+
+@pytest.mark.parametrize("cpu", CPUS)
+@pytest.mark.parametrize("channels", [27, 58, 162, 366])
+def test_an_activation_after_a_convolution_goes_by_whole_vectors(channels, cpu):
+    low = check(
+        Convolution(channels=27, outputs=channels, size=(4, 14), kernel=(1, 1), then="silu"), cpu
+    ).lowered
+    (kernel,) = (
+        function
+        for name, function in low.module.functions_items()
+        if "convolution" in str(name.name_hint)
+    )
+    widths = [
+        int(width)
+        for width in re.findall(
+            r"vectorized\(T\.int64\((\d+)\)\):\n\s+with T\.sblock\(\"(?!convolution)",
+            kernel.script(),
+        )
+    ]
+    assert max(widths) == max(
+        width for width in cpu_model_of(target(cpu)).vector_widths if width <= channels
+    )
+
+
+@pytest.mark.parametrize("cpu", CPUS)
+@pytest.mark.parametrize("channels", [24, 27, 72, 88, 162, 184, 228])
+def test_a_depthwise_convolution_goes_by_vectors_that_a_core_has(channels, cpu):
+    core = cpu_model_of(target(cpu))
+    assert _lanes(core, channels) in core.vector_widths
+    case = Convolution(
+        channels=channels,
+        outputs=channels,
+        groups=channels,
+        size=(5, 9),
+        padding=(1, 1, 1, 1),
+        then="silu",
+    )
+    assert check(case, cpu).rules == ["depthwise"]
+    assert check(replace(case, strides=(2, 2), then="residual"), cpu).rules == ["depthwise"]

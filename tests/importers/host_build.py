@@ -1,0 +1,30 @@
+"""Our own build of an imported model, in this process, beside its reference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from host_profile import HOST
+
+from farm.compiler import host_run
+from farm.importers.imported_model import ImportedModel
+
+Array = np.ndarray[Any, Any]
+
+
+def built(imported: ImportedModel) -> Callable[[Sequence[Array]], list[Array]]:
+    return host_run.compile_for_host(imported.module, imported.weights, HOST)
+
+
+def answers(imported: ImportedModel) -> list[Array]:
+    """To its example."""
+    return built(imported)([imported.example[spec.name] for spec in imported.inputs])
+
+
+def assert_agrees(imported: ImportedModel, atol: float = 3e-6, rtol: float = 3e-6) -> None:
+    """With its reference, in shape, dtype and values, on its example."""
+    for ours, theirs in zip(answers(imported), imported.reference(imported.example), strict=True):
+        assert (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype)
+        np.testing.assert_allclose(ours, theirs, atol=atol, rtol=rtol)

@@ -1,0 +1,124 @@
+"""Records are kept by core and workload, survive JSON lines, and merge: the faster stays, and a bad
+file changes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from farm.errors import FarmError, UsageError
+from farm.store import MergeCounts, TuningRecordStore, read_records, record_to_json, write_records
+from farm.types import TuningRecord
+
+CHOICE = {"method": "direct", "tile": [7, 2, 16], "order": "pixels"}
+RECORD = TuningRecord(
+    "aarch64 cortex-a72",
+    "dense 1x8 8x8",
+    CHOICE,
+    1e-6,
+    2e-6,
+    9,
+    "2026-01-02T03:04:05+00:00",
+    "pi4",
+    "Cortex-A72",
+    4,
+)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> TuningRecordStore:
+    return TuningRecordStore(tmp_path / "data" / "records.sqlite")
+
+
+def test_a_record_is_found_by_its_core_and_operator_and_replaced_by_a_later_one(store):
+    other = replace(RECORD, core="x86_64 znver4 avx512")
+    third = replace(RECORD, workload="convolution 1x8x8x8 3x3x8x8")
+    for record in (RECORD, other, third):
+        store.keep(record)
+    assert store.records() == [third, RECORD, other]
+    assert store.records("cortex-a72", "dense") == [RECORD]
+    assert store.choices(RECORD.core) == {record.workload: CHOICE for record in (RECORD, third)}
+    assert store.choices("aarch64 cortex") == {}
+    slower = replace(RECORD, seconds=2e-6)
+    store.keep(slower)
+    assert store.records(operator="dense") == [slower, other]
+    assert store.remove("cortex", None) == 2
+    assert store.records() == [other]
+
+
+def test_a_store_that_was_never_written_is_empty(store):
+    assert store.records() == [] and not store.path.exists()
+
+
+def test_records_survive_a_file_exactly(store, tmp_path):
+    write_records(tmp_path / "out.jsonl", [RECORD])
+    assert read_records(tmp_path / "out.jsonl") == [RECORD]
+    assert json.loads((tmp_path / "out.jsonl").read_text())["schema"] == "farm/record/1"
+
+
+def test_of_two_records_the_faster_stays_and_of_equals_the_one_that_was_there(store):
+    store.keep(RECORD)
+    faster, slower, new = (
+        replace(RECORD, seconds=5e-7),
+        replace(RECORD, seconds=3e-6),
+        replace(RECORD, workload="dense 1x9 9x9"),
+    )
+    assert store.merge([slower, replace(RECORD, device="another"), new]) == MergeCounts(
+        new=1, faster=0, left=2
+    )
+    assert store.records() == [RECORD, new]
+    assert store.merge([faster]) == MergeCounts(new=0, faster=1, left=0)
+    assert store.records(operator="dense")[0] == faster
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("{", "not JSON"),
+        ("[]", "not a JSON object"),
+        ('{"schema": "farm/record/2"}', "its schema is 'farm/record/2'"),
+        ('{"schema": "farm/record/1"}', "it has no core, workload"),
+        (json.dumps({**record_to_json(RECORD), "seconds": 0}), "`seconds` is 0"),
+        (json.dumps({**record_to_json(RECORD), "seconds": float("nan")}), "`seconds` is nan"),
+        (json.dumps({**record_to_json(RECORD), "default_s": "fast"}), "`default_s` is 'fast'"),
+        (json.dumps({**record_to_json(RECORD), "choice": 3}), "`choice` is 3"),
+        (json.dumps({**record_to_json(RECORD), "runs": 0}), "`runs` is 0"),
+    ],
+)
+def test_a_bad_line_is_named(tmp_path, line, why):
+    path = tmp_path / "bad.jsonl"
+    path.write_text(json.dumps(record_to_json(RECORD)) + "\n\n" + line + "\n")
+    with pytest.raises(UsageError) as caught:
+        read_records(path)
+    assert caught.value.what == f"{path}, line 3: no record"
+    assert why in caught.value.why
+
+
+def test_a_file_that_is_not_there_is_an_error(tmp_path):
+    with pytest.raises(UsageError, match="cannot be read"):
+        read_records(tmp_path / "none.jsonl")
+    with pytest.raises(FarmError, match="cannot be written"):
+        write_records(tmp_path / "none" / "out.jsonl", [])
+
+
+def _keep(path: Path, number: int) -> None:
+    for index in range(20):
+        TuningRecordStore(path).keep(replace(RECORD, workload=f"dense {number} {index}"))
+
+
+def test_several_farms_keep_records_at_once(store):
+    processes = [
+        multiprocessing.get_context("spawn").Process(target=_keep, args=(store.path, number))
+        for number in range(3)
+    ]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+    assert [process.exitcode for process in processes] == [0, 0, 0]
+    assert len(store.records()) == 60

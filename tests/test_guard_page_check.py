@@ -1,0 +1,100 @@
+"""farm check --guard: kernels that leave their tensors are found, and each one of them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import faulty_kernels
+import numpy as np
+import pytest
+from host_profile import HOST
+from onnx_models import graph, node, save
+
+from farm.compiler.diagnostics import guarded_run
+from farm.compiler.diagnostics.guarded_memory import FILL, GuardedBuffer, GuardSide
+from farm.compiler.diagnostics.guarded_run import KernelCallSite
+from farm.pipeline.guard_page_check import check_with_guards
+from farm.store import Store
+from farm.types import Model
+
+
+@pytest.fixture(scope="module")
+def small_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    nodes = [node("MatMul", ["x", "w"], ["a"]), node("Softmax", ["a"], ["y"])]
+    constants = {"w": np.ones((40, 17), "float32")}
+    made = graph(nodes, {"x": [3, 40]}, {"y": [3, 17]}, constants)
+    return save(tmp_path_factory.mktemp("model") / "small.onnx", made, opset=18)
+
+
+@pytest.mark.parametrize("trust", [False, True], ids=["in the sandbox", "trusted"])
+def test_each_kernel_that_leaves_its_memory_is_named_and_those_behind_it_are_run(
+    trust, small_model, tmp_path
+):
+    model = Model("planted", str(small_model), trust=trust)
+    found = check_with_guards(
+        model, HOST, store=Store(tmp_path), show=lambda _: None, maker=faulty_kernels.made
+    )
+    said = {one.kernel: (one.guard, one.what) for one in found.faulty}
+    assert list(said) == list(faulty_kernels.KERNELS)[1:]
+    assert said["reads_behind"][0] == "end" and "behind the end" in said["reads_behind"][1]
+    assert said["reads_before"][0] == "begin" and "before the begin" in said["reads_before"][1]
+    assert said["writes_near"] == ("end", "writes byte 400 of a tensor of 400 bytes")
+    assert said["leaves_out"] == (
+        "begin",
+        "does not write all of its output: 3 of 100 elements, the first is 97",
+    )
+    assert said["changes_input"] == ("end", "writes into one of its inputs")
+    assert "workspace" in said["beyond_workspace"][1]
+    assert found.faulty[0].layer == "layer of reads_behind"
+    assert found.agreement is not None and found.agreement.right, "the output is of a right kernel"
+    assert not found.right
+
+
+def test_other_bits_with_other_threads_are_found() -> None:
+    first, second = np.zeros(5, "float32"), np.array([0, 0, 1, 0, 0], "float32")
+    places = KernelCallSite(0, "begin", 2), KernelCallSite(0, "end", 1)
+    said = guarded_run._difference([second], [first], *places)
+    assert said == "computes other bits than with 1 thread: 1 of 5 elements, the first is 2"
+    assert guarded_run._difference([first], [first.copy()], *places) == ""
+
+
+@pytest.mark.parametrize("size", [0, 1, 64, 4095, 4096, 4097, 100_000])
+@pytest.mark.parametrize("side", list(GuardSide))
+def test_memory_is_filled_aligned_and_watched_on_both_sides(side, size):
+    memory = GuardedBuffer(size, side)
+    assert memory.address % 64 == 0
+    assert (memory.bytes() == FILL[side]).all() and memory.bytes().size == size
+    assert memory.touched() is None
+    memory.bytes()[:] = 1
+    assert memory.touched() is None
+    memory.free()
+
+
+def test_a_place_that_hostile_code_has_written_is_none(tmp_path: Path) -> None:
+    for text in ("", "[1]", '[-1, "end", 1]', '[0, "other", 1]', "[" * 100_000, '["a", "end", 1]'):
+        (tmp_path / "place.json").write_text(text)
+        assert guarded_run.last_call_site(tmp_path) is None
+    (tmp_path / "place.json").write_text('[3, "end", 2]')
+    assert guarded_run.last_call_site(tmp_path) == KernelCallSite(3, "end", 2)
+
+
+def farm(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "farm", "check", "-q", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300)
+
+
+def test_a_right_model_is_checked_by_the_command(small_model, tmp_path, monkeypatch):
+    monkeypatch.setenv("FARM_CACHE", str(tmp_path))
+    done = farm("--guard", small_model, "--json")
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)["guard"]
+    assert said["kernels"] >= 2 and said["faulty"] == [] and said["agreement"]["right"]
+
+
+def test_guards_are_of_this_machine_only(small_model):
+    done = farm("--guard", "--profile", "rasp4-64", small_model)
+    assert done.returncode == 2
+    assert "farm check --guard --profile" in done.stderr

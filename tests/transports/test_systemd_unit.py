@@ -1,0 +1,91 @@
+"""The unit that makes the agent a service: what systemd itself says of it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from farm.errors import DeviceError
+from farm.processes import subprocesses
+from farm.transports.ssh.systemd_service import Service, unit_text
+
+DIGEST = "0" * 64
+
+
+def unit(folder: Path, *, is_root: bool, walls: bool = True, launcher: tuple[str, ...] = ()) -> str:
+    """For a board that keeps what is ours in a folder."""
+    seen = {"base": str(folder), "work": str(folder / "work"), "store": str(folder / "store")}
+    return unit_text(
+        seen, DIGEST, launcher, Service("lab:9190", "pi").arguments, is_root=is_root, walls=walls
+    )
+
+
+@pytest.mark.parametrize("scope", ["--system", "--user"])
+@pytest.mark.parametrize("name", ["plain", "a b", "100%", "$HOME"])
+def test_systemd_has_nothing_to_say_against_it(tmp_path: Path, scope: str, name: str) -> None:
+    if not subprocesses.find_program("systemd-analyze"):
+        pytest.skip("there is no systemd-analyze")
+    folder = tmp_path / name
+    (folder / "service").mkdir(parents=True)
+    (folder / "service" / "farm-agent").symlink_to("/bin/true")
+    file = tmp_path / "farm-agent.service"
+    file.write_text(unit(folder, is_root=scope == "--system"))
+    command = ["systemd-analyze", "verify", scope, "--man=no", file]
+    env = {**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)}  # without one it looks at no user's unit
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=env)
+    assert [line for line in done.stderr.splitlines() if "farm-agent" in line] == []
+
+
+def test_a_key_is_on_no_command_line() -> None:
+    assert "pi" not in Service("lab:9190", "pi").arguments
+
+
+def test_it_listens_on_loopback_unless_it_is_told_otherwise() -> None:
+    assert Service().arguments == ["--host", "127.0.0.1", "--port", "9090"]
+    told = Service(host="192.168.7.2", open_to_network=True).arguments
+    assert told[:2] == ["--host", "192.168.7.2"] and "--open-to-network" in told
+
+
+def test_what_it_may_write_to_is_named() -> None:
+    text = unit(Path("/home/pi/.local/share/farm"), is_root=False)
+    assert (
+        'ReadWritePaths="/home/pi/.local/share/farm/work" "/home/pi/.local/share/farm/store"'
+        in text
+    )
+    assert "ProtectSystem=strict" in text and "PrivateTmp=yes" in text
+    assert "CapabilityBoundingSet" not in text, "of root only"
+    assert "CapabilityBoundingSet=\n" in unit(Path("/root/farm"), is_root=True)
+
+
+def test_folders_under_tmp_are_not_hidden_by_a_tmp_of_its_own() -> None:
+    assert "PrivateTmp" not in unit(Path("/tmp/farm"), is_root=True)
+
+
+def test_a_user_manager_that_cannot_build_walls_gets_none() -> None:
+    text = unit(Path("/home/pi/farm"), is_root=False, walls=False)
+    assert "ProtectSystem" not in text and "NoNewPrivileges=yes" in text
+
+
+def test_a_launcher_comes_before_the_agent() -> None:
+    text = unit(Path("/opt/farm"), is_root=True, launcher=("taskset", "-c", "4-5"))
+    assert 'ExecStart="taskset" "-c" "4-5" "/opt/farm/service/farm-agent" "--host"' in text
+
+
+@pytest.mark.parametrize("name", ["base", "work", "store", "launcher", "argument"])
+def test_no_option_begins_a_line_of_its_own_in_the_unit(name: str) -> None:
+    evil = "/tmp/w\nExecStartPre=/bin/touch /tmp/x"
+    seen = {
+        "base": "/b",
+        "work": "/w",
+        "store": "/s",
+        **({name: evil} if name in ("base", "work", "store") else {}),
+    }
+    launcher, arguments = (
+        ([evil] if name == "launcher" else []),
+        ([evil] if name == "argument" else []),
+    )
+    with pytest.raises(DeviceError, match="control character"):
+        unit_text(seen, DIGEST, launcher, arguments, is_root=True, walls=True)
