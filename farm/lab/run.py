@@ -153,9 +153,10 @@ class LabServer:
         self.lender.scheduler.note("server-started", now, "", None, "farm", detail)
         if away_s >= _DOWN_S:
             self.notifier.down(away_s)
-        self._alive.touch(mode=0o600)
+        self._touch_alive()
 
     def _tick(self) -> None:
+        self._ticking = self._loop.call_later(_TICK_S, self._tick)  # first: whatever fails below
         now = time.time()
         self.keeper.tick()
         self.lender.tick(self._loop.time())
@@ -163,8 +164,11 @@ class LabServer:
         if now >= self._prune_at:
             self._prune_at = now + _PRUNE_S
             self._writer.prune(now - self._keep_s)
-        os.utime(self._alive)
-        self._ticking = self._loop.call_later(_TICK_S, self._tick)
+        self._touch_alive()
+
+    def _touch_alive(self) -> None:
+        with contextlib.suppress(OSError):  # it only tells the next server how long there was none
+            self._alive.touch(mode=0o600)
 
 
 Beside = Callable[

@@ -24,8 +24,10 @@ from timeouts import LIMIT_S, wait_until
 from tracker_processes import MAGIC, PING, REQUEST, Wire
 
 from farm.errors import DeviceError, LinkError, UsageError
-from farm.lab.relay.tracker import LeasedBoards, LeaseRelay
+from farm.lab.relay.sessions import LeaseSessions, SessionBoards
+from farm.lab.relay.tracker import LeaseRelay
 from farm.lab_client.client import LabClient
+from farm.transports.lab.reach_lab import LocalLab
 from farm.views.schema import schema
 
 SHORT = '[lab]\ntracker_class = "batch"\n[lab.classes.interactive]\nlongest = "1h"\nboards = 2\n'
@@ -292,15 +294,14 @@ def test_run_gives_a_program_a_tracker_of_its_own_and_gives_the_board_back(serve
     program = (
         "import os, sys; sys.path[:0] = sys.argv[1:]; from tracker_processes import Wire; wire = "
         "Wire(int(os.environ['TVM_TRACKER_PORT']));"
-        "print(wire.summary()['server_info'], wire.ask([4, 'pi5', '', 1]), wire.ask([4, 'pi4', "
+        "print(os.environ['FARM_LAB_BOARDS'], wire.summary()['queue_info'], wire.ask([4, 'pi4', "
         "'', 1])); sys.exit(3)"
     )
     done = served.farm(
         "run", "pi5", "--board", second.name, "--", sys.executable, "-c", program, *sys.path
     )
     assert done.returncode == 3, done.stderr
-    assert f"[0, ['127.0.0.1', 9091, '{second.match_key}']]" in done.stdout
-    assert "[{'key': 'server:pi5', 'addr': ['127.0.0.1', 9091]}]" in done.stdout
+    assert f"{second.name} {{'pi5': {{'free': 1, 'pending': 0}}}}" in done.stdout
     assert "[-1, \"the lease is for the kind 'pi5'\"]" in done.stdout
     with served.client() as client:
         assert client.ask("leases")["leases"] == [] and use(client, first.name) == "free"
@@ -309,8 +310,8 @@ def test_run_gives_a_program_a_tracker_of_its_own_and_gives_the_board_back(serve
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user for a moment")
 def test_the_tracker_of_a_lease_hangs_up_on_another_user() -> None:
     """Whoever it answers has the boards of the lease, on which they can run anything."""
-    leased = LeasedBoards("pi5", "lease-secret", ["127.0.0.1:9090"], ("127.0.0.1", 1))
-    with LeaseRelay(leased) as relay:
+    leased = LeaseSessions(LocalLab(Path("/nowhere")), 1, "pi5", 1)
+    with SessionBoards(leased, print) as boards, LeaseRelay(boards) as relay:
         assert Wire(relay.port).ask([PING]) == 0
         os.seteuid(65534)
         try:
@@ -320,18 +321,6 @@ def test_the_tracker_of_a_lease_hangs_up_on_another_user() -> None:
         stranger.socket.sendall(MAGIC)
         with pytest.raises(ConnectionError):
             stranger.exactly(1)
-
-
-def test_a_tracker_that_announces_an_endless_answer_is_hung_up_on() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as lab:
-        leased = LeasedBoards("pi5", "lease-secret", [], lab.getsockname()[:2])
-        with LeaseRelay(leased) as relay:
-            client = Wire(relay.port)
-            client.send([REQUEST, "pi5", "", 1])
-            connection, _ = lab.accept()
-            connection.sendall(MAGIC + b"\xff\xff\xff\x7f")
-            assert client.is_closed()
-            connection.close()
 
 
 @pytest.mark.parametrize(

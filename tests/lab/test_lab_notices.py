@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.server
 import json
 import sys
@@ -108,6 +109,15 @@ def test_a_command_that_fails_is_tried_three_times_and_the_operator_is_told(tmp_
     assert not list(tmp_path.glob("notice-*"))
 
 
+def command_lines_with(text: str) -> list[str]:
+    """The command lines of this machine that have a text in them: every user can read them."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            found.append(path.read_text(errors="replace"))
+    return [one for one in found if text in one]
+
+
 @pytest.fixture
 def chat() -> Iterator[tuple[str, list[dict[str, object]]]]:
     """A chat's webhook, and what it was sent."""
@@ -116,7 +126,7 @@ def chat() -> Iterator[tuple[str, list[dict[str, object]]]]:
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
-            sent.append(json.loads(body))
+            sent.append({**json.loads(body), "seen by all": command_lines_with("/hook")})
             self.send_response(200)
             self.end_headers()
 
@@ -147,6 +157,7 @@ def test_a_webhook_is_told_as_the_last_board_of_a_kind_goes(
         "owner": "",
         "board": "",
         "lease": None,
+        "seen by all": [],
     }
 
 

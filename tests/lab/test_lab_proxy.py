@@ -29,7 +29,7 @@ from farm.lab.relay.sessions import KindSessions, LeaseSessions, SessionBoards
 from farm.lab.relay.tracker import LeaseRelay
 from farm.lab_client.leasing import WantedBoards
 from farm.rpc.handshake import MAGIC, MISMATCH, client_greeting
-from farm.transports.lab.reach_lab import reach_lab_at_door
+from farm.transports.lab.reach_lab import LocalLab, reach_lab_at_door
 
 WORD = struct.Struct("<i")
 
@@ -229,10 +229,19 @@ print(remote.get_function("runtime.config_threadpool"))
 """
 
 
-def test_a_board_runs_no_program_of_its_own_in_tvms_client(served: Door, tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", ["door", "socket"])
+def test_a_board_runs_no_program_of_its_own_in_tvms_client(
+    way: str, served: Door, tmp_path: Path
+) -> None:
     """TVM's client carries out what a board asks for: only answers may reach it."""
     marker, said = tmp_path / "ran", list[str]()
-    with socket.create_server(("127.0.0.1", 0)) as listener, reach_lab_at_door(url(served)) as lab:
+    with socket.create_server(("127.0.0.1", 0)) as listener, contextlib.ExitStack() as stack:
+        by_door = way == "door"
+        lab = (
+            stack.enter_context(reach_lab_at_door(url(served)))
+            if by_door
+            else LocalLab(served.lab.socket)
+        )
 
         def accept() -> None:
             with contextlib.suppress(OSError):

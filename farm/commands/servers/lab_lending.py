@@ -35,7 +35,6 @@ from farm.errors import UsageError
 
 if TYPE_CHECKING:
     from farm.lab.relay.tracker import LeaseRelay
-    from farm.lab_client.client import ReconnectingClient
     from farm.lab_client.leasing import LabAccess
 
 _PORT = 9190
@@ -94,8 +93,8 @@ def run(
     """Lease boards for as long as a program runs.
 
     It finds them by the variables of TVM's tools: TVM_TRACKER_HOST, TVM_TRACKER_PORT and
-    TVM_TRACKER_KEY name a tracker on this machine that shows the leased boards only. With --lab
-    the sessions go through the lab's door. The exit code is the program's.
+    TVM_TRACKER_KEY name a tracker on this machine that shows the leased boards only. Of what a
+    board sends, answers alone reach the program. The exit code is the program's.
 
     \b
     farm lab run pi5 --count 2 -- python tune.py
@@ -111,7 +110,7 @@ def run(
         )
         number = found["lease"]
         try:
-            with _relay(lab, client, kind, found) as relay:
+            with _relay(lab, kind, found) as relay:
                 variables = _variables(HOST, relay.port, kind)
                 variables |= {
                     "FARM_LAB_LEASE": str(number),
@@ -187,7 +186,7 @@ def _proxy_of_lease(lab: LabAccess, kind: str, port: int, options: dict[str, Any
         )
         number = found["lease"]
         try:
-            with _relay(lab, client, kind, found, port) as relay:
+            with _relay(lab, kind, found, port) as relay:
                 echo(
                     f"lease {number}: {', '.join(found['boards'])} for {options['for_']}", err=True
                 )
@@ -232,24 +231,14 @@ def _proxy_of_lab(lab: LabAccess, port: int, options: dict[str, Any]) -> None:
 
 @contextlib.contextmanager
 def _relay(
-    lab: LabAccess, client: ReconnectingClient, kind: str, found: Mapping[str, Any], port: int = 0
+    lab: LabAccess, kind: str, found: Mapping[str, Any], port: int = 0
 ) -> Iterator[LeaseRelay]:
     """Serve the boards of a lease under their kind."""
     from farm.lab.relay.sessions import LeaseSessions, SessionBoards
-    from farm.lab.relay.tracker import LeasedBoards, LeaseRelay
-    from farm.lab_client.client import reachable_address
+    from farm.lab.relay.tracker import LeaseRelay
 
-    if selected_door_url():
-        source = LeaseSessions(lab, found["lease"], kind, len(found["boards"]))
-        with SessionBoards(source, _say) as sessions, LeaseRelay(sessions, port) as relay:
-            yield relay
-        return
-    tracker = client.hello["tracker"]
-    addresses = [
-        one["address"] for one in client.ask("boards")["boards"] if one["name"] in found["boards"]
-    ]
-    place = (reachable_address(tracker["host"]), tracker["port"])
-    with LeaseRelay(LeasedBoards(kind, found["key"], addresses, place), port) as relay:
+    source = LeaseSessions(lab, found["lease"], kind, len(found["boards"]))
+    with SessionBoards(source, _say) as sessions, LeaseRelay(sessions, port) as relay:
         yield relay
 
 

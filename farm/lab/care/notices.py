@@ -34,9 +34,10 @@ _TOLD_S = 60.0  # for a program that tells
 _TRIES = 3
 _MOST_WAITING = 200
 _POST = """
-import os, sys, urllib.request
+import os, urllib.request
 body = os.environ["FARM_NOTICE_JSON"].encode()
-request = urllib.request.Request(sys.argv[1], body, {"Content-Type": "application/json"})
+webhook = os.environ["FARM_NOTICE_WEBHOOK"]
+request = urllib.request.Request(webhook, body, {"Content-Type": "application/json"})
 urllib.request.urlopen(request, timeout=20).read()
 """
 _OF_HEALTH = {
@@ -80,14 +81,14 @@ class Notifier:
         say: Callable[[str], None],
     ) -> None:
         self._scheduler = scheduler
-        self._commands = {
-            **(
-                {"webhook": (sys.executable, "-I", "-c", _POST, ways.webhook)}
-                if ways.webhook
-                else {}
-            ),
-            **({"command": ways.command} if ways.command else {}),
-        }
+        self._commands: dict[str, tuple[str, ...]] = {}
+        self._variables: dict[str, dict[str, str]] = {"webhook": {}, "command": {}}
+        if ways.webhook:
+            self._commands["webhook"] = (sys.executable, "-I", "-c", _POST)
+            # whoever knows a webhook may post there: command lines are read by every user
+            self._variables["webhook"] = {"FARM_NOTICE_WEBHOOK": ways.webhook}
+        if ways.command:
+            self._commands["command"] = tuple(ways.command)
         self._folder, self._clock, self._say = folder, clock, say
         self._waiting: deque[tuple[Notice, str, int]] = deque(maxlen=_MOST_WAITING)
         self._telling: _Telling | None = None
@@ -210,7 +211,10 @@ class Notifier:
         log = self._folder / f"notice-{secrets.token_hex(4)}.log"
         try:
             child = subprocesses.start_program(
-                self._commands[way], log=log, own_group=True, env=variables(notice)
+                self._commands[way],
+                log=log,
+                own_group=True,
+                env={**variables(notice), **self._variables[way]},
             )
         except (OSError, ValueError) as exc:
             reason = exc.strerror if isinstance(exc, OSError) else exc

@@ -12,16 +12,13 @@ import asyncio
 import contextlib
 import os
 import socket
-import struct
 import threading
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from farm import ownership
 from farm.errors import LinkError
 from farm.tracker.errors import ProtocolError
-from farm.tracker.framing import MOST_MESSAGE_BYTES, FrameBuffer
+from farm.tracker.framing import FrameBuffer
 from farm.tracker.listening import listen
 from farm.tracker.protocol import (
     FAIL,
@@ -29,22 +26,18 @@ from farm.tracker.protocol import (
     SUCCESS,
     AskPending,
     AskSummary,
-    Code,
     Message,
     Ping,
     Request,
     frame_message,
     parse_message,
     pending_answer,
-    refused_answer,
     summary_answer,
 )
-from farm.tracker.scheduler import KeyQueue, ServerInfo, Summary
+from farm.tracker.scheduler import Summary
 
 HOST = "127.0.0.1"
 _PIECE_BYTES = 1 << 16
-_LENGTH = struct.Struct("<i")
-_CONNECT_S = 10.0
 _MOST_MESSAGES = 256  # of one client that wait for an answer
 
 
@@ -61,50 +54,6 @@ class RelayedBoards(Protocol):
         Raises LinkError, on which the relay hangs up, too.
         """
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class LeasedBoards:
-    """The boards of a lease, in a network where clients reach them by themselves.
-
-    Its key, which the relay tells nobody, is what the lab's `tracker` is asked for. `addresses` are
-    where the boards serve.
-    """
-
-    kind: str
-    key: str
-    addresses: Sequence[str]
-    tracker: tuple[str, int]
-
-    async def summary(self) -> Summary:
-        """Return the tracker's summary: the boards of the lease."""
-        places = [address.rpartition(":") for address in self.addresses]
-        servers = [
-            ServerInfo(f"server:{self.kind}", host, int(port) if port.isdigit() else port)
-            for host, _, port in places
-        ]
-        return Summary({self.kind: KeyQueue(len(servers), 0)}, servers)
-
-    async def ask(self, request: Request) -> bytes:
-        """Return the lab's answer to a request under the lease's key."""
-        if request.key != self.kind:
-            return refused_answer(f"the lease is for the kind {self.kind!r}")
-        try:
-            async with asyncio.timeout(_CONNECT_S):
-                reader, writer = await asyncio.open_connection(*self.tracker)
-            try:
-                writer.write(MAGIC + frame_message([Code.REQUEST, self.key, "", request.priority]))
-                async with asyncio.timeout(_CONNECT_S):
-                    await reader.readexactly(len(MAGIC))
-                head = await reader.readexactly(_LENGTH.size)
-                (length,) = _LENGTH.unpack(head)
-                if not 0 < length <= MOST_MESSAGE_BYTES:
-                    raise LinkError("the lab's tracker", f"an answer of {length} bytes", "")
-                return head + await reader.readexactly(length)
-            finally:
-                writer.close()
-        except (OSError, asyncio.IncompleteReadError) as exc:  # TimeoutError, too
-            raise LinkError("the lab's tracker does not answer", str(exc), "try again") from exc
 
 
 class LeaseRelay:
