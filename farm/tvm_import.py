@@ -12,6 +12,7 @@ for torch's tensors and streams, which farm does not use; the general path is `_
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from importlib.abc import Loader, MetaPathFinder
@@ -19,7 +20,10 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
+from farm.errors import UsageError
+
 _TVM, _TORCH = {"tvm", "tvm_ffi"}, "torch"
+_VDSO = "linux-vdso.so.1"
 
 
 def hide_torch() -> None:
@@ -63,12 +67,26 @@ class _WithoutTorch(Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         """Execute the module with torch hidden."""
+        _check_folder()
         sys.modules[_TORCH] = None  # type: ignore[assignment]
         try:
             with _brief_answers() if module.__name__ == "tvm" else contextlib.nullcontext():
                 self._loader.exec_module(module)
         finally:
             del sys.modules[_TORCH]
+
+
+def _check_folder() -> None:
+    """Raise UsageError if TVM would read a file of the working directory as the kernel's library.
+
+    Its libbacktrace opens all loaded libraries by their names, and the kernel's has no folder.
+    """
+    if os.path.lexists(_VDSO):
+        raise UsageError(
+            f"there is a file {_VDSO} in the working directory",
+            "TVM would read it as a part of the kernel, whoever wrote it",
+            "remove it, or work in another folder",
+        )
 
 
 @contextlib.contextmanager

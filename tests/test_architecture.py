@@ -19,8 +19,9 @@ import farm
 # other.
 LAYERS = """
     sanitize regular_files npy_header
-    types time_ledger interleaved_measurement prompts tvm_import
+    types time_ledger interleaved_measurement prompts
     errors
+    tvm_import
     processes stats ownership this_machine
     rpc formatting metrics sandbox
     comparison
@@ -82,7 +83,7 @@ PRINTING_IMPORTS = {
 # room's own file.
 INSIDE_TABLES = {
     "processes": """
-        deadline cancellation at_exit
+        deadline cancellation at_exit output_end
         subprocesses signals worker_main
         workers
         __init__
@@ -406,6 +407,26 @@ def test_every_package_is_a_map_of_its_modules() -> None:
             if not re.search(rf"^\s*{name}\b", text, re.MULTILINE)
         ]
     assert missing == []
+
+
+def _modules_run_by_python(tree: ast.AST) -> Iterator[int]:
+    """Yield the lines of commands whose Python would import modules of the working directory."""
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.List, ast.Tuple)):
+            words = [ast.unparse(word) for word in node.elts]
+            at = words.index("'-m'") if "'-m'" in words else 0
+            if at and words[at - 1] not in ("'-P'", "'-I'"):
+                yield node.lineno
+
+
+def test_no_program_takes_modules_from_the_working_directory() -> None:
+    assert list(_modules_run_by_python(ast.parse("[sys.executable, '-m', 'ziglang']"))) == [1]
+    found = [
+        f"{module}:{line}"
+        for module, source in ours().items()
+        for line in _modules_run_by_python(ast.parse(source))
+    ]
+    assert found == []
 
 
 def test_every_layer_and_exception_is_of_use() -> None:

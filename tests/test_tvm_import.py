@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 
 def _python(program: str) -> str:
@@ -98,3 +100,13 @@ def test_what_a_worker_and_a_command_do_not_need_is_not_loaded() -> None:
         )
         == "False"
     )
+
+
+def test_a_file_that_tvm_would_take_for_the_kernels_library_is_refused(tmp_path: Path) -> None:
+    """TVM's libbacktrace opens it by its name alone: one of another user, or a FIFO for ever."""
+    os.mkfifo(tmp_path / "linux-vdso.so.1")
+    code = "from farm.tvm_import import hide_torch\nhide_torch()\nimport tvm"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode and "there is a file linux-vdso.so.1" in done.stderr

@@ -162,7 +162,7 @@ def compile_steps(arch: str, scratch: Path) -> tuple[list[CompilerCall], Compile
     (scratch / "agent.cc").write_text(
         _includes(path for path in _own_sources(arch) if path.suffix == ".cc")
     )
-    zig = (sys.executable, "-m", "ziglang", "c++", *zig_flags(arch))
+    zig = (sys.executable, "-P", "-m", "ziglang", "c++", *zig_flags(arch))
     compiler = (*zig, *compiler_flags(scratch))
     objects = (scratch / "tvm.o", scratch / "agent.o")
     executable = scratch / "farm-agent"

@@ -45,6 +45,7 @@ def build_driver_stub(store: Store) -> Path:
             (folder / "driver.c").write_text(source)
             command = [
                 sys.executable,
+                "-P",
                 "-m",
                 "ziglang",
                 "cc",

@@ -78,7 +78,17 @@ def begin_check(
     golden = "\n".join(f"[models.{name}]\n{_GOLDEN[name]}" for name in models)
     text = _DEVICES.format(profile=json.dumps(profile), url=json.dumps(url), models=golden)
     (place / "devices.toml").write_text(text, "utf-8")
-    command = [sys.executable, "-m", "farm", "bench", "--json", "--quiet", "--device", "board"]
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "farm",
+        "bench",
+        "--json",
+        "--quiet",
+        "--device",
+        "board",
+    ]
     command += ["--config", str(place / "devices.toml"), *models]
     kept = {"FARM_DATA": str(folder / "checks")}  # the runs of checks are nobody's
     child = subprocesses.start_program(command, log=place / "log", env=kept)
@@ -86,7 +96,15 @@ def begin_check(
 
 
 def result_of(said: str, health: Health, now: float) -> CheckResult:
-    """Return the verdict by the output of `farm bench --json`."""
+    """Return the verdict by the output of `farm bench --json`, some of which a board has said."""
+    try:
+        return _parsed_result(said, health, now)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as exc:
+        why = f"its check reports what none does: {type(exc).__name__}"
+        return CheckResult(now, UNREACHABLE, why)
+
+
+def _parsed_result(said: str, health: Health, now: float) -> CheckResult:
     document: Any = None
     if (at := said.find("{")) >= 0:
         try:

@@ -97,6 +97,7 @@ def _toolchain(store: Store) -> Finding:
         source.write_text(_SOURCE)
         command: list[str | Path] = [
             sys.executable,
+            "-P",
             "-m",
             "ziglang",
             "cc",
