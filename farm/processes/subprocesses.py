@@ -21,6 +21,7 @@ from pathlib import Path
 from farm.errors import BuildError, DeadlineError, UsageError
 from farm.processes.cancellation import interruptible
 from farm.processes.deadline import Deadline
+from farm.processes.output_end import OutputEnd
 
 GRACE_S = 2.0
 _ENDED = ("Z", "X")  # states of processes that have ended
@@ -152,7 +153,7 @@ def running_program(
 def peer_process(
     command: Sequence[str | Path],
     *,
-    stderr: Path | None,
+    stderr: OutputEnd | None,
     both: bool = False,
     grace_s: float = 0.0,
     own_group: bool = False,
@@ -162,16 +163,17 @@ def peer_process(
     Yields the other end of the socket, and the process. Another thread that cancels this one ends
     the program (see farm.processes.cancellation).
 
-    The program's stderr is appended to the file `stderr`, if there is one, or goes to the socket,
-    too, with `both`. At the end of the block its input ends; it is given `grace_s` seconds to end
-    by itself. With `own_group` it leads a new session, without a terminal, and all that it has
-    started ends with it.
+    The program's stderr goes to `stderr`, if there is one, or to the socket, too, with `both`. At
+    the end of the block its input ends; it is given `grace_s` seconds to end by itself. With
+    `own_group` it leads a new session, without a terminal, and all that it has started ends too.
     """
     ours, theirs = socket.socketpair()
     with ours, contextlib.ExitStack() as stack:
         with theirs:
             words, stream = [str(word) for word in command], theirs.fileno()
-            errors = stack.enter_context(stderr.open("ab")) if stderr else stream if both else None
+            errors = (
+                stack.enter_context(stderr.collecting()) if stderr else stream if both else None
+            )
             child = subprocess.Popen(
                 words, stdin=stream, stdout=stream, stderr=errors, start_new_session=own_group
             )

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from farm.errors import DeadlineError, DeviceError, FarmError, LinkError
 from farm.processes import subprocesses
 from farm.processes.deadline import Deadline
+from farm.processes.output_end import OutputEnd
 from farm.prompts import Ask
 from farm.rpc.blocking_connection import BlockingConnection
 from farm.transports import board_scripts
@@ -30,7 +31,6 @@ from farm.types import Device
 if TYPE_CHECKING:
     from subprocess import Popen
 
-_LOG = "agent.log"
 _STATE_S = 10.0
 _QUICK_S = 30.0
 _END_S = 1.5  # time for the agent, and so for the command, to end by itself
@@ -44,7 +44,7 @@ _HEARD = "farm:heard="
 def open(  # noqa: A001
     device: Device,
     agent: Path | None,
-    scratch: Path,
+    scratch: Path,  # noqa: ARG001
     timeout_s: float,
     ask: Ask,  # noqa: ARG001
     greeting_s: float | None,  # noqa: ARG001
@@ -58,8 +58,7 @@ def open(  # noqa: A001
         raise DeviceError(
             f"{device.name} is {there.word}", there.why or "it has no agent", there.fix
         )
-    deadline, log = Deadline(timeout_s), scratch / _LOG
-    log.unlink(missing_ok=True)
+    deadline, log = Deadline(timeout_s), OutputEnd()
     arguments, _ = (board := CommandBoard(device, deadline)).start_arguments(agent)
     with board.channel(board_scripts.START, arguments, log) as (sock, child):
         try:
@@ -92,7 +91,7 @@ def state(device: Device) -> DeviceState:
 
 
 @contextlib.contextmanager
-def reached(device: Device, deadline: Deadline, ask: Ask) -> Iterator[CommandBoard]:  # noqa: ARG001
+def reach_board(device: Device, deadline: Deadline, ask: Ask) -> Iterator[CommandBoard]:  # noqa: ARG001
     """Yield the board of a device with an exec: url."""
     yield CommandBoard(device, deadline)
 
@@ -124,7 +123,7 @@ class CommandBoard(ShellBoard):
         return board_scripts.parse_report(text.replace(line or "", "", 1))
 
     def channel(
-        self, script: str, arguments: Sequence[str], log: Path | None
+        self, script: str, arguments: Sequence[str], log: OutputEnd | None
     ) -> AbstractContextManager[tuple[socket.socket, Popen[bytes]]]:
         """Return a context in which a script runs, with its streams and the command's process.
 
@@ -203,7 +202,7 @@ def _started(
         yield streams
 
 
-def _cause(device: Device, child: Popen[bytes], log: Path, deadline: Deadline) -> FarmError:
+def _cause(device: Device, child: Popen[bytes], log: OutputEnd, deadline: Deadline) -> FarmError:
     """Return the error that explains why the session is over."""
     name = device.name
     if deadline.expired:
@@ -212,7 +211,7 @@ def _cause(device: Device, child: Popen[bytes], log: Path, deadline: Deadline) -
             f"the session on {name} ran out of time", why, "give it longer with --deadline SECONDS"
         )
     status = subprocesses.shell_status(child, _END_S)
-    said = subprocesses.last_lines(log.read_text(errors="replace")) if log.exists() else ""
+    said = subprocesses.last_lines(log.text())
     there = state(device)
     if not there.usable:
         return LinkError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import shlex
 import sys
 import time
@@ -12,8 +13,10 @@ from host_profile import HOST
 
 from farm import transports
 from farm.errors import DeadlineError, DeviceError
+from farm.processes import subprocesses
 from farm.processes.deadline import Deadline
-from farm.transports import command
+from farm.processes.output_end import OutputEnd
+from farm.transports import command, shell_transports
 from farm.transports.command import CommandBoard
 from farm.types import Device
 
@@ -68,6 +71,25 @@ def test_a_command_that_runs_no_shell_as_it_should(
     assert error.what == f"box is {what}" and why in error.why and fix in error.fix
     there = transports.state(device(*words))
     assert (there.word, there.usable, there.why) == (what, False, error.why)
+
+
+def test_what_a_command_says_takes_bounded_room_and_its_end_is_kept() -> None:
+    said = OutputEnd()
+    script = "yes 0123456789abcde | head -c 20000000 >&2; echo the end >&2"
+    with board("env").channel(script, [], said) as (_, child):
+        assert subprocesses.shell_status(child, 60) == 0
+    text = said.text()
+    assert len(text) == 1 << 16 and text.endswith("abcde\nthe end\n")
+
+
+@pytest.mark.parametrize("scheme", sorted(shell_transports._SHELLS))
+def test_what_a_shell_is_reached_by_is_there(scheme: str) -> None:
+    assert callable(importlib.import_module(shell_transports._SHELLS[scheme]).reach_board)
+
+
+@pytest.mark.parametrize("scheme", sorted(shell_transports._CHECKS))
+def test_the_layers_of_a_connection_are_there(scheme: str) -> None:
+    assert callable(importlib.import_module(shell_transports._CHECKS[scheme]).connection_layers)
 
 
 def test_a_program_that_the_kernel_cannot_start(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from farm.errors import DeadlineError, DeviceError
 from farm.processes import subprocesses
 from farm.processes.deadline import Deadline
+from farm.processes.output_end import OutputEnd
 from farm.prompts import Ask
 from farm.transports import board_scripts
 from farm.transports.adb import client, devices
@@ -52,7 +53,7 @@ class AdbBoard(ShellBoard):
         return _PREAMBLE
 
     def start_agent(
-        self, executable: Path, log: Path
+        self, executable: Path, log: OutputEnd
     ) -> tuple[AbstractContextManager[tuple[socket.socket, Popen[bytes]]], str]:
         """Return a context with the agent's streams and adb's process, and the agent's store.
 
@@ -84,7 +85,7 @@ class AdbBoard(ShellBoard):
         return seen
 
     def channel(
-        self, script: str, arguments: Sequence[str], log: Path | None
+        self, script: str, arguments: Sequence[str], log: OutputEnd | None
     ) -> AbstractContextManager[tuple[socket.socket, Popen[bytes]]]:
         """Return a context in which a script runs, with its standard streams and adb's process.
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from farm.errors import DeadlineError, DeviceError, FarmError, LinkError
 from farm.processes import subprocesses
 from farm.processes.deadline import Deadline
+from farm.processes.output_end import OutputEnd
 from farm.prompts import Ask
 from farm.rpc.blocking_connection import BlockingConnection
 from farm.transports.adb import android_facts, devices, server
@@ -29,7 +30,6 @@ from farm.types import Device
 if TYPE_CHECKING:
     from subprocess import Popen
 
-_LOG = "agent.log"
 _LAST_WORDS_S = 1.5
 
 
@@ -37,7 +37,7 @@ _LAST_WORDS_S = 1.5
 def open(  # noqa: A001
     device: Device,
     agent: Path | None,
-    scratch: Path,
+    scratch: Path,  # noqa: ARG001
     timeout_s: float,
     ask: Ask,  # noqa: ARG001
     greeting_s: float | None,  # noqa: ARG001
@@ -51,8 +51,7 @@ def open(  # noqa: A001
         raise DeviceError(
             f"{device.name} is {there.word}", there.why or "it has no agent", there.fix
         )
-    deadline, log = Deadline(timeout_s), scratch / _LOG
-    log.unlink(missing_ok=True)
+    deadline, log = Deadline(timeout_s), OutputEnd()
     found = devices.find_device(device)
     with _watched(found) as watch:
         board = AdbBoard(device, deadline, found)
@@ -97,7 +96,7 @@ def _watched(found: devices.UsableDevice) -> Iterator[DeviceWatch]:
 
 
 def _cause(
-    device: Device, watch: DeviceWatch, child: Popen[bytes], log: Path, deadline: Deadline
+    device: Device, watch: DeviceWatch, child: Popen[bytes], log: OutputEnd, deadline: Deadline
 ) -> FarmError:
     """Return the error that explains why the session is over."""
     name = device.name
@@ -107,7 +106,7 @@ def _cause(
             f"the session on {name} ran out of time", why, "give it longer with --deadline SECONDS"
         )
     status = subprocesses.shell_status(child, _LAST_WORDS_S)
-    said = subprocesses.last_lines(log.read_text(errors="replace")) if log.exists() else ""
+    said = subprocesses.last_lines(log.text())
     lost = watch.lost()
     if lost == "server":
         why = (

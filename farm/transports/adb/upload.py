@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 from farm.processes import subprocesses
+from farm.processes.output_end import OutputEnd
 from farm.transports.adb.board import AdbBoard
 from farm.transports.upload import Note
 
@@ -25,7 +26,7 @@ _END_S = 60.0  # time for the board to write what it has received
 
 
 def upload_file(
-    board: AdbBoard, store: str, log: Path, path: Path, digest: str, offset: int, note: Note
+    board: AdbBoard, store: str, log: OutputEnd, path: Path, digest: str, offset: int, note: Note
 ) -> int:
     """Send a file from `offset` on; return the bytes sent.
 

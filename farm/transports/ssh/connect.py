@@ -9,10 +9,8 @@ import contextlib
 import fnmatch
 import logging
 import socket
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import paramiko
@@ -21,6 +19,7 @@ from farm.errors import DeviceError, FarmError
 from farm.processes import subprocesses
 from farm.processes.cancellation import interruptible
 from farm.processes.deadline import Deadline
+from farm.processes.output_end import OutputEnd
 from farm.prompts import Ask, answer_nothing, extend_deadline_while_asking
 from farm.transports.ssh import paramiko_transport
 from farm.transports.ssh.auth import LoginCredentials
@@ -61,10 +60,7 @@ def log_in_through_hops(
     Raises DeviceError, DeadlineError and LinkError.
     """
     with contextlib.ExitStack() as stack:
-        said = (
-            Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="farm-ssh-")))
-            / "proxy-command.log"
-        )
+        said = OutputEnd()
         client: Any = None
         for hop in hops:
             with _with_words(said), translate_errors(name, hop):
@@ -104,12 +100,12 @@ def _shut(sock: socket.socket) -> None:
 
 
 @contextlib.contextmanager
-def _with_words(said: Path) -> Iterator[None]:
-    """Add what a ProxyCommand wrote to its standard error, a file, to an error of the block."""
+def _with_words(said: OutputEnd) -> Iterator[None]:
+    """Add what a ProxyCommand wrote to its standard error to an error of the block."""
     try:
         yield
     except FarmError as error:
-        words = subprocesses.last_lines(said.read_text(errors="replace")) if said.exists() else ""
+        words = subprocesses.last_lines(said.text())
         if not words:
             raise
         raise type(error)(
@@ -124,7 +120,7 @@ def _through(
     hop: Hop,
     deadline: Deadline,
     login: LoginCredentials,
-    said: Path,
+    said: OutputEnd,
 ) -> Any:
     """Return a client of a hop, connected through the client of the hop before.
 
@@ -148,7 +144,7 @@ def _through(
 
 
 def _socket(
-    hop: Hop, before: Any, stack: contextlib.ExitStack, timeout_s: float, said: Path
+    hop: Hop, before: Any, stack: contextlib.ExitStack, timeout_s: float, said: OutputEnd
 ) -> Any:
     """Return a connection to a hop, which another thread may break."""
     if before is not None:
