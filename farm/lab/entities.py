@@ -8,6 +8,7 @@ from enum import Enum
 
 from farm.tracker.agent_messages import BoardState
 
+CHECKS_OWNER = "farm:check"  # of the leases for checks; no account has a colon in its name
 RANKS = ("interactive", "ci", "batch")  # the classes of leases, the most urgent first
 HOUR_S = 3600.0
 

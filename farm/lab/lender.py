@@ -194,6 +194,11 @@ class LabLender:
         """Return the agent of a board; None for TVM's own server, and one that is away."""
         return self._agents.get(self._peer_of.get(board, -1))
 
+    def origin_of(self, board: str) -> str:
+        """Return the address from which a board is offered; "" if it is away."""
+        peer = self.peer_of(board)
+        return "" if peer is None or peer not in self._boards_of else self._connections.origin(peer)
+
     def peer_of(self, board: str) -> int | None:
         """Return the connection of a board."""
         return self._peer_of.get(board)

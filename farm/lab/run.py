@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from farm import ownership
+from farm import ownership, sanitize
 from farm.config.profiles import built_in_profiles
 from farm.errors import DeviceError, FarmError, UsageError
 from farm.lab.board_records import BoardRecords
@@ -73,7 +73,7 @@ class LabServer:
     ) -> None:
         past, now = journal.open(), time.time()
         self.journal = journal
-        self._loop = loop
+        self._loop, self._say, self._said = loop, say, set[str]()
         self._writer = JournalWriter(loop, journal, failed)
         scheduler = LeaseScheduler(settings.rules, settings.boards, past, now)
         self.lender = LabLender(
@@ -121,7 +121,9 @@ class LabServer:
         health_keeper.remove_old_check_folders(place.folder)
         notices.remove_old(place.folder)
         self.lender.keeper = self.control.keeper = self.keeper
-        self.notifier = Notifier(scheduler, settings.notify, place.folder, time.time, say)
+        self.notifier = Notifier(
+            scheduler, settings.notify, settings.boards, place.folder, time.time, say
+        )
         self.control.watch(self.notifier.note)
         self._keep_s, self._prune_at = settings.keep_s, now
         self._alive = place.folder / _ALIVE
@@ -156,15 +158,25 @@ class LabServer:
         self._touch_alive()
 
     def _tick(self) -> None:
-        self._ticking = self._loop.call_later(_TICK_S, self._tick)  # first: whatever fails below
-        now = time.time()
-        self.keeper.tick()
+        self._ticking = self._loop.call_later(_TICK_S, self._tick)
+        for step in (self._lend, self.keeper.tick, self.notifier.tick, self._prune):
+            try:
+                step()
+            except Exception as exc:  # the rest goes on: leases end, silent boards are noticed
+                words = f"a bug of farm's own: {step.__qualname__}: {type(exc).__name__}"
+                if words not in self._said:
+                    self._said.add(words)
+                    self._say(f"{words}: {sanitize.one_line(str(exc))}")
+        self._touch_alive()
+
+    def _lend(self) -> None:
         self.lender.tick(self._loop.time())
-        self.notifier.tick()
+
+    def _prune(self) -> None:
+        now = time.time()
         if now >= self._prune_at:
             self._prune_at = now + _PRUNE_S
             self._writer.prune(now - self._keep_s)
-        self._touch_alive()
 
     def _touch_alive(self) -> None:
         with contextlib.suppress(OSError):  # it only tells the next server how long there was none

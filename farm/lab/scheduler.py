@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 
 from farm.lab import refusals
 from farm.lab.entities import (
+    CHECKS_OWNER,
     BoardView,
     Caller,
     Event,
@@ -134,7 +135,7 @@ class LeaseScheduler:
         usable = board is not None and board.idle and board.lease is None
         if board is None or not usable or board.hushed or board.silent:
             return None
-        request = LeaseRequest("farm", board.kind, for_s, board=name, check=True)
+        request = LeaseRequest(CHECKS_OWNER, board.kind, for_s, board=name, check=True)
         lease = Lease(self._next_lease, request, key, now, heard_at=now)
         self._next_lease += 1
         self._enter(lease)
@@ -438,14 +439,13 @@ class LeaseScheduler:
 
     def _make_up(self, name: str, now: float) -> None:
         """Give free boards of a kind to leases that have lost theirs, before all others."""
-        free = self._registry.kinds[name].free
         for number in list(self._short):
             lease = self._live[number]
             if lease.request.kind != name or lease.request.board:
                 continue
             for lost in [one for one in lease.boards if one in lease.lost]:
-                if free:
-                    self._swap(number, lost, next(iter(free.values())), now)
+                if fitting := self._fitting(lease.request):
+                    self._swap(number, lost, fitting[0], now)
             if not set(self._live[number].boards) & set(self._live[number].lost):
                 del self._short[number]
 
@@ -621,15 +621,8 @@ class LeaseScheduler:
         for lease in self._order(kind, now):
             if self._over_limit(lease):
                 continue
-            request = lease.request
-            count = request.count
-            fitting = [
-                board
-                for board in kind.free.values()
-                if board.name not in kept
-                and request.fits(board.name, board.tags)
-                and (not board.batch_only or request.rank == "batch" or request.any_health)
-            ]
+            count = lease.request.count
+            fitting = [board for board in self._fitting(lease.request) if board.name not in kept]
             if len(fitting) >= count:
                 self._grant(lease, fitting[:count], now)
                 return True
@@ -638,6 +631,15 @@ class LeaseScheduler:
             if len(kept) == len(kind.free):
                 return False
         return False
+
+    def _fitting(self, request: LeaseRequest) -> list[RegisteredBoard]:
+        """Return the free boards that a lease may be given."""
+        return [
+            board
+            for board in self._registry.kinds[request.kind].free.values()
+            if request.fits(board.name, board.tags)
+            and (not board.batch_only or request.rank == "batch" or request.any_health)
+        ]
 
     def _gathers(self, lease: Lease, now: float) -> bool:
         """Return whether free boards are kept for a lease of several, which has too few of them.

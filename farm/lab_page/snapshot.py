@@ -10,6 +10,7 @@ from farm.lab.care.health import BAD, HANDS
 from farm.lab.entities import BoardView, Caller, Lease, LeaseState, QueuePosition
 from farm.lab.lender import LabLender
 
+_MOST_SHARE = 1000.0  # of the usual latency, in hundredths
 _MOST_SHOWN = 200  # of the queue: what a person reads, and the scheduler works out
 
 
@@ -109,7 +110,9 @@ def health_of(lender: LabLender, board: BoardView, now: float) -> BoardHealth:
         last.verdict if last else "",
         last.at if last else None,
         tuple(
-            round(100 * one.median_s / usual_s) for one in health.checks if one.median_s and usual_s
+            round(min(_MOST_SHARE, 100 * one.median_s / usual_s))
+            for one in health.checks
+            if one.median_s and usual_s
         ),
         health.reduced_stability(now),
         temperature,

@@ -16,7 +16,7 @@ from lab_process import Board, lab
 from timeouts import wait_until
 
 from farm.errors import ConfigError
-from farm.lab.care.notices import FLAPPING_S, Notifier
+from farm.lab.care.notices import FLAPPING_S, Notice, Notifier, variables
 from farm.lab.entities import Event, KnownBoard, Lease, LeaseRequest, LeaseState, NoticeWays, Rules
 from farm.lab.journal import EndedSession, Journal, JournalBatch
 from farm.lab.lab_toml import read_settings
@@ -33,9 +33,12 @@ class Told:
 
     def __init__(self, folder: Path) -> None:
         self.file, self.now, self.said = folder / "told", 1000.0, list[str]()
-        self.scheduler = LeaseScheduler(Rules(), [KnownBoard("pi5-07", "pi5", "")])
+        boards = [KnownBoard("pi5-07", "pi5", "")]
+        self.scheduler = LeaseScheduler(Rules(), boards)
         ways = NoticeWays(command=(sys.executable, "-I", "-c", TOLD, str(self.file)))
-        self.notifier = Notifier(self.scheduler, ways, folder, lambda: self.now, self.said.append)
+        self.notifier = Notifier(
+            self.scheduler, ways, boards, folder, lambda: self.now, self.said.append
+        )
 
     def happen(self, what: str, detail: str = "", board: str = "pi5-07") -> None:
         self.notifier.note([], [Event(1, self.now, what, "farm", None, board, detail)])
@@ -96,7 +99,7 @@ def test_a_command_that_fails_is_tried_three_times_and_the_operator_is_told(tmp_
     said: list[str] = []
     script = f"open({str(tmp_path / 'tries')!r}, 'a').write('x'); raise SystemExit('no chat today')"
     ways = NoticeWays(command=(sys.executable, "-I", "-c", script))
-    notifier = Notifier(LeaseScheduler(Rules()), ways, tmp_path, time.time, said.append)
+    notifier = Notifier(LeaseScheduler(Rules()), ways, (), tmp_path, time.time, said.append)
     notifier.down(90.0)
 
     def ended() -> bool:
@@ -107,6 +110,42 @@ def test_a_command_that_fails_is_tried_three_times_and_the_operator_is_told(tmp_
     assert said == ["a notice was not told by the command: no chat today"]
     assert (tmp_path / "tries").read_text() == "xxx"
     assert not list(tmp_path.glob("notice-*"))
+
+
+def test_boards_that_anybody_may_offer_are_told_ten_times_an_hour(tmp_path: Path) -> None:
+    told = Told(tmp_path)
+    for number in range(50):
+        told.happen("board-bad", board=f"stranger-{number}")
+    told.happen("board-bad", "wrong: digits")
+    assert told.words(11)[-1] == "the board pi5-07 is bad: wrong: digits"
+    told.now += 3601.0
+    told.happen("board-bad", board="stranger-50")
+    assert told.words(12)[-1] == "the board stranger-50 is bad"
+
+
+def test_the_end_of_a_kind_is_told_if_it_is_of_the_lab_or_had_a_lease(tmp_path: Path) -> None:
+    told = Told(tmp_path)
+    for board, kind in (("mine", "pi5"), ("stranger", "<!channel>"), ("lent", "pi4")):
+        told.scheduler.board_came(board, kind, 0.0)
+        told.scheduler.board_idle(board, kind, 0.0)
+    lease = told.scheduler.request(LeaseRequest("alice", "pi4", 60.0), "key", told.now)
+    told.notifier.note([lease], [])
+    told.notifier.tick()
+    for board in ("mine", "stranger", "lent"):
+        told.scheduler.board_gone(board, 1.0)
+    assert sorted(told.words(2)) == ["no board of kind pi4 is left", "no board of kind pi5 is left"]
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("no board of kind <!channel> is left", "no board of kind &lt;!channel&gt; is left"),
+        ("@here: [log in](https://evil.example)", "@ here: [log in] (https: //evil.example)"),
+        ("pi5@10.0.0.7:9090 is bad & hot", "pi5@10.0.0.7:9090 is bad &amp; hot"),
+    ],
+)
+def test_words_of_strangers_mention_nobody_in_a_chat(said: str, shown: str) -> None:
+    assert json.loads(variables(Notice("board", said))["FARM_NOTICE_JSON"])["text"] == shown
 
 
 def command_lines_with(text: str) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -248,7 +249,7 @@ def _variables(host: str, port: int, key: str) -> dict[str, str]:
 
 
 def _in_words(variables: Mapping[str, str]) -> str:
-    return " ".join(f"{name}={value}" for name, value in variables.items())
+    return " ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items())
 
 
 def _say(line: str) -> None:

@@ -22,7 +22,7 @@ from farm.lab import refusals
 from farm.lab.board_records import OpenSession
 from farm.lab.care import board_checks, health
 from farm.lab.care.health import CheckResult, Fault, Health, HealthRules
-from farm.lab.entities import Caller, KnownBoard
+from farm.lab.entities import CHECKS_OWNER, Caller, KnownBoard
 from farm.lab.lender import LabLender
 from farm.processes import subprocesses
 from farm.tracker.agent_messages import SessionEnded
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from subprocess import Popen
 
 MOST_CHECKS = 2  # at once: they build and measure
+MOST_CHECKS_OF_OTHERS = 1  # of boards that are not in lab.toml
 _POWER_S = 60.0  # of the command that cycles the power
 _OUT_OF_MEMORY = 9  # SIGKILL: the kernel of the board ended the session
 _TO_BE_CHECKED = "to be checked"
@@ -75,6 +76,7 @@ class HealthKeeper:
         self._missing: dict[str, float] = {}  # boards that are not heard, since when
         self._cooling: dict[str, float] = {}  # boards that rest, since when
         self._wanted: set[str] = set()  # checks that somebody has asked for
+        self._begun: Counter[str] = Counter()  # checks, by the address that offers the board
         self.verdicts: Counter[str] = Counter()  # of checks
         self.cycles: Counter[str] = Counter()  # of power, by how they went
         for record in lender.records.all():
@@ -185,8 +187,10 @@ class HealthKeeper:
         self._cool(now)
         if not self._rules.checks and not self._wanted:
             return
-        for view in self._lender.scheduler.boards():
-            self._look_at(view.name, now)
+        for board in sorted(
+            (view.name for view in self._lender.scheduler.boards()), key=self._turn
+        ):
+            self._look_at(board, now)
         self._lender.settle()
 
     def close(self) -> None:
@@ -214,8 +218,19 @@ class HealthKeeper:
         if not (due or board in self._wanted) or board in self._checks or board in self._cooling:
             return
         self._apply(board, found)
-        if len(self._checks) < MOST_CHECKS:
+        others = sum(one not in self._known for one in self._checks)
+        has_room = board in self._known or others < MOST_CHECKS_OF_OTHERS
+        if has_room and len(self._checks) < MOST_CHECKS:
             self._begin_check(board, now)
+
+    def _turn(self, board: str) -> tuple[bool, bool, int, float]:
+        """Return a key that sorts boards by whose check is next.
+
+        Those of the inventory come before others, of whom one address may offer any number.
+        """
+        others = board not in self._known
+        begun = self._begun[self._lender.origin_of(board)] if others else 0
+        return board not in self._wanted, others, begun, self.of(board).due_at
 
     def _miss(self, board: str, found: Health, now: float) -> None:
         """Take out a board of the inventory that stays away, and cycle its power if that helps."""
@@ -237,6 +252,7 @@ class HealthKeeper:
             return
         self._lender.know(lease)
         self._wanted.discard(board)
+        self._begun[self._lender.origin_of(board)] += 1
         self._checks[board] = board_checks.begin_check(
             self._folder,
             board,
@@ -262,7 +278,7 @@ class HealthKeeper:
             self._take_in(board, result)  # first, or the board would be lent meanwhile
             del self._checks[board]
             with contextlib.suppress(FarmError):  # the lease has ended by itself
-                self._lender.scheduler.end(check.lease, Caller("farm"), now)
+                self._lender.scheduler.end(check.lease, Caller(CHECKS_OWNER), now)
             self._lender.settle()
 
     def _take_in(self, board: str, check: CheckResult) -> None:

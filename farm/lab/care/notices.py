@@ -8,11 +8,12 @@ notice. Programs that run are looked at, and never waited for.
 from __future__ import annotations
 
 import json
+import re
 import secrets
 import sys
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING
 from farm import sanitize
 from farm.lab.care.health import BAD, GOOD, HANDS, PROBATION
 from farm.lab.durations import format_duration
-from farm.lab.entities import Event, Lease, LeaseState, NoticeWays
+from farm.lab.entities import HOUR_S, Event, KnownBoard, Lease, LeaseState, NoticeWays
 from farm.lab.scheduler import LeaseScheduler
 from farm.processes import subprocesses
 
@@ -33,6 +34,8 @@ _SHORT_S = 1200.0  # leases that are no longer end without a notice
 _TOLD_S = 60.0  # for a program that tells
 _TRIES = 3
 _MOST_WAITING = 200
+_MOST_OF_OTHERS = 10  # notices in an hour of boards that are not in lab.toml
+_MENTION = re.compile(r"(?<!\w)@(?=\w)")
 _POST = """
 import os, urllib.request
 body = os.environ["FARM_NOTICE_JSON"].encode()
@@ -76,11 +79,15 @@ class Notifier:
         self,
         scheduler: LeaseScheduler,
         ways: NoticeWays,
+        inventory: Iterable[KnownBoard],
         folder: Path,
         clock: Callable[[], float],
         say: Callable[[str], None],
     ) -> None:
         self._scheduler = scheduler
+        self._listed = frozenset(board.name for board in inventory)
+        self._kinds = {board.kind for board in inventory}  # of which people are told
+        self._of_others: deque[float] = deque(maxlen=_MOST_OF_OTHERS)  # when those were told
         self._commands: dict[str, tuple[str, ...]] = {}
         self._variables: dict[str, dict[str, str]] = {"webhook": {}, "command": {}}
         if ways.webhook:
@@ -90,7 +97,7 @@ class Notifier:
         if ways.command:
             self._commands["command"] = tuple(ways.command)
         self._folder, self._clock, self._say = folder, clock, say
-        self._waiting: deque[tuple[Notice, str, int]] = deque(maxlen=_MOST_WAITING)
+        self._waiting: deque[tuple[Notice, str, int]] = deque()
         self._telling: _Telling | None = None
         self._told_at: dict[str, float] = {}  # of boards
         self._held: dict[str, list[str]] = {}  # what has happened to a board since it was told
@@ -106,6 +113,8 @@ class Notifier:
         for event in events:
             self._of_event(event)
         for lease in leases:
+            if not lease.request.check:
+                self._kinds.add(lease.request.kind)
             self._of_lost(lease)
 
     def down(self, seconds: float) -> None:
@@ -152,7 +161,11 @@ class Notifier:
             self._tell_of_board(event.board, words)
 
     def _tell_of_board(self, board: str, words: str, count: int = 1) -> None:
-        self._told_at[board] = self._clock()
+        self._told_at[board] = now = self._clock()
+        if board not in self._listed:  # anybody who reaches the tracker may have offered it
+            if len(self._of_others) == _MOST_OF_OTHERS and now - self._of_others[0] < HOUR_S:
+                return
+            self._of_others.append(now)
         often = f" ({count} changes in {format_duration(FLAPPING_S)})" if count > 1 else ""
         self._tell(Notice("board", f"the board {board} {words}{often}", board=board))
 
@@ -171,7 +184,7 @@ class Notifier:
     def _of_kinds(self) -> None:
         views = self._scheduler.boards()
         usable = {one.kind for one in views if one.use not in ("away", "silent", "out")}
-        for kind in sorted(self._with - usable):
+        for kind in sorted((self._with - usable) & self._kinds):
             self._tell(Notice("kind-empty", f"no board of kind {kind} is left"))
         self._with = usable
 
@@ -194,7 +207,8 @@ class Notifier:
     def _tell(self, notice: Notice) -> None:
         text, board = sanitize.one_line(notice.text), sanitize.one_line(notice.board)
         notice = replace(notice, text=text, board=board)
-        self._waiting.extend((notice, way, 1) for way in self._commands)
+        if len(self._waiting) < _MOST_WAITING:
+            self._waiting.extend((notice, way, 1) for way in self._commands)
 
     def _look(self) -> None:
         if (telling := self._telling) is not None:
@@ -244,7 +258,7 @@ def variables(notice: Notice) -> dict[str, str]:
     """Return a notice as variables of a program."""
     lease = "" if notice.lease is None else str(notice.lease)
     body = {
-        "text": notice.text,
+        "text": chat_text(notice.text),
         "kind": notice.kind,
         "owner": notice.owner,
         "board": notice.board,
@@ -258,6 +272,17 @@ def variables(notice: Notice) -> dict[str, str]:
         "FARM_NOTICE_LEASE": lease,
         "FARM_NOTICE_JSON": json.dumps(body),
     }
+
+
+def chat_text(text: str) -> str:
+    """Return a text that a chat shows as it is: words of strangers mention and link nobody.
+
+    Slack's escapes (https://docs.slack.dev/messaging/formatting-message-text), and a space in what
+    other chats take for a mention, a link, or a url.
+    """
+    for character, escape in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):
+        text = text.replace(character, escape)
+    return _MENTION.sub("@ ", text).replace("](", "] (").replace("://", ": //")
 
 
 def remove_old(folder: Path) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 _MOST_FACTS_CHARACTERS = 1 << 20
 _MOST_TEXT_CHARACTERS = 1 << 16
 _MOST_NUMBER = 1e18
+_LEAST_S, _MOST_S = 1e-12, 1e9  # no clock tells less, and no session lasts longer
 _MOST_DEPTH = 32  # of a document, as in farm/agent/src/store/manifest.cc
 _MOST_CORE = 1 << 16
 _CORES = re.compile(r"(\d{1,5}(-\d{1,5})?(,\d{1,5}(-\d{1,5})?)*)?")
@@ -33,7 +34,7 @@ def check_number(name: str, answer: object, least: int, most: int) -> int:
 
 def check_seconds(name: str, answers: list[float], count: int) -> list[float]:
     """Return the durations if there are `count` of them and all are valid."""
-    if len(answers) != count or not all(0 <= each < _MOST_NUMBER for each in answers):
+    if len(answers) != count or not all(_LEAST_S <= each < _MOST_S for each in answers):
         raise AgentAnswerError(f"{name} gives times that are none")
     return answers
 
