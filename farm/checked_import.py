@@ -21,19 +21,19 @@ from farm.compiler import host_run
 from farm.compiler.artifact import specs_from_json
 from farm.compiler.build import (
     GenerationResult,
-    as_build_errors,
     generate_module_code,
-    publish_checked_build,
+    publish_build_from_import_check,
+    tvm_errors_as_build_errors,
 )
-from farm.compiler.fingerprint import compiler_digest, compiler_versions
+from farm.compiler.build_digests import compiler_package_versions, compiler_sources_digest
 from farm.errors import BuildError, ModelError, WrongAnswer
-from farm.importers.imported_model import example_inputs, with_fixed_shapes
+from farm.importers.imported_model import example_inputs, fix_input_shapes
 from farm.processes.workers import TaskContext
 from farm.sandbox.array_files import read_arrays
 from farm.sandbox.field_types import find_mistyped_field
 from farm.store import Store, Upstream, digest_of
-from farm.time_ledger import add_duration
-from farm.types import LIMITS, Agreement, Limits, Model, Prepared, Profile, Progress, Stage
+from farm.time_ledger import add_block_duration
+from farm.types import LIMITS, Agreement, Limits, Model, PreparedModel, Profile, Progress, Stage
 
 if TYPE_CHECKING:
     import numpy as np
@@ -63,7 +63,7 @@ _NUMBERS = re.compile(
 _ANOTHER_BATCH = 3  # a second batch size at which a model with an open batch is checked
 
 
-def prepare(
+def prepare_model(
     context: TaskContext,
     model: Model,
     host: Profile,
@@ -72,25 +72,27 @@ def prepare(
     upstream: Upstream | None = None,
     *,
     keep_build: bool = False,
-) -> Prepared:
+) -> PreparedModel:
     """Return the prepared model from the store, or prepare and store it.
 
-    `host` is the profile of this machine. `maker` replaces `write_prepared`, for example to
+    `host` is the profile of this machine. `maker` replaces `write_prepared_model`, for example to
     run it in a sandbox; the files that it leaves are trusted for their content only. `upstream` is
     where others' prepared models are fetched from. With `keep_build`, the code that the check
     generates becomes the model's build for `host`. Raises ModelError if the model cannot be
     imported, and WrongAnswer if our build of it does not agree with the reference.
     """
     store = Store(cache, upstream)
-    before = prepared_digest(model, cache)
+    before = prepared_model_digest(model, cache)
     if before and (kept := store.find(KIND, before)):
-        return load_prepared(model.name, kept, cached=True)
+        return load_prepared_model(model.name, kept, cached=True)
     context.note(Progress(Stage.IMPORTING, f"reading {Path(model.source).name}"))
     with store.scratch() as scratch:
         for made in (scratch / "first", scratch / "second"):
             made.mkdir()
-            generated = (maker or write_prepared)(context, model, host, cache, made, keep_build)
-            found = prepared_digest(model, cache)
+            generated = (maker or write_prepared_model)(
+                context, model, host, cache, made, keep_build
+            )
+            found = prepared_model_digest(model, cache)
             if found is not None and before in (None, found):
                 break
             before = found  # a `python:` source may read other files than its last record names
@@ -103,23 +105,23 @@ def prepare(
                 _moved(made / name, folder / name)
         kept = store.find(KIND, found)
         assert kept is not None, "published, and not there"
-        prepared = load_prepared(model.name, kept, cached=False)
+        prepared = load_prepared_model(model.name, kept, cached=False)
         if generated:
-            publish_checked_build(prepared, host, store, generated, made / BUILD)
+            publish_build_from_import_check(prepared, host, store, generated, made / BUILD)
     return prepared
 
 
-def find_prepared(model: Model, cache: Path) -> Prepared | None:
+def find_prepared_model(model: Model, cache: Path) -> PreparedModel | None:
     """Return the prepared model from the store; None if it has to be imported.
 
     Nothing is imported for this. Raises ModelError if a file of the model cannot be read.
     """
-    found = prepared_digest(model, cache)
+    found = prepared_model_digest(model, cache)
     folder = found and Store(cache).find(KIND, found)
-    return load_prepared(model.name, folder, cached=True) if folder else None
+    return load_prepared_model(model.name, folder, cached=True) if folder else None
 
 
-def write_prepared(
+def write_prepared_model(
     context: TaskContext,
     model: Model,
     host: Profile,
@@ -138,27 +140,27 @@ def write_prepared(
     def note(text: str, fraction: float | None) -> None:
         context.note(Progress(Stage.IMPORTING, text, fraction))
 
-    with add_duration(seconds, "import"):
-        imported = import_model(model, cache, host, note)
+    with add_block_duration(seconds, "import"):
+        imported = import_and_quantize(model, cache, host, note)
     try:
         return _prepare_into(folder, context, model, imported, host, seconds, keep_build)
     except (BuildError, ModelError, WrongAnswer) as error:
         if not imported.open:
             raise
         context.note(Progress(Stage.IMPORTING, "again, for a batch of 1"))
-        with add_duration(seconds, "import"):
-            fixed = import_model(with_fixed_shapes(model, imported.inputs), cache, host, note)
+        with add_block_duration(seconds, "import"):
+            fixed = import_and_quantize(fix_input_shapes(model, imported.inputs), cache, host, note)
         shutil.rmtree(folder / BUILD, ignore_errors=True)
         fixed = replace(fixed, fixed=f"{error.what}: {error.why}")
         return _prepare_into(folder, context, model, fixed, host, seconds, keep_build)
 
 
-def import_model(model: Model, cache: Path, host: Profile, note: Note) -> ImportedModel:
+def import_and_quantize(model: Model, cache: Path, host: Profile, note: Note) -> ImportedModel:
     """Import a model and, if it asks for that, quantize it. `host` is the profile of this machine.
 
     Raises ModelError if it cannot be imported or quantized.
     """
-    imported = importers.load(quantize.float_model(model), cache)
+    imported = importers.import_model(quantize.float_model(model), cache)
     return (
         quantize.quantize_imported(model, imported, host, note)
         if quantize.is_quantized_by_farm(model)
@@ -177,16 +179,17 @@ def _moved(source: Path, target: Path) -> None:
     source.rename(target)
 
 
-def load_prepared(name: str, folder: Path, *, cached: bool) -> Prepared:
+def load_prepared_model(name: str, folder: Path, *, cached: bool) -> PreparedModel:
     """Read a stored model under the name `name`.
 
-    Raises ModelError if its file is not what `write_prepared` writes: a sandboxed process made it.
+    Raises ModelError if its file is not what `write_prepared_model` writes: a sandboxed process
+    made it.
     """
     try:
         if (size := (folder / PREPARED).stat().st_size) > _MOST_BYTES:
             raise ValueError(f"it has {size} bytes")
         content = json.loads((folder / PREPARED).read_text())
-        prepared = Prepared(
+        prepared = PreparedModel(
             **{
                 **content,
                 "model": name,
@@ -206,7 +209,7 @@ def load_prepared(name: str, folder: Path, *, cached: bool) -> Prepared:
     return prepared
 
 
-def _wrong(prepared: Prepared) -> str:
+def _wrong(prepared: PreparedModel) -> str:
     """Return a field of a prepared model with a value that no model has; "" if there is none."""
     for part in (prepared, prepared.check, *prepared.inputs, *prepared.outputs):
         if name := find_mistyped_field(part):
@@ -221,10 +224,12 @@ def _wrong(prepared: Prepared) -> str:
     return "" if prepared.precision in LIMITS else "precision"
 
 
-def run_reference(prepared: Prepared) -> tuple[dict[str, Array], list[Array]]:
+def read_reference_inputs_and_outputs(
+    prepared: PreparedModel,
+) -> tuple[dict[str, Array], list[Array]]:
     """Return example inputs by name, and the reference engine's outputs for them.
 
-    Raises ModelError if the file is not what `write_prepared` writes.
+    Raises ModelError if the file is not what `write_prepared_model` writes.
     """
     kept = read_arrays(prepared.directory / REFERENCE)
     wanted = [f"input:{spec.name}" for spec in prepared.inputs]
@@ -239,13 +244,13 @@ def run_reference(prepared: Prepared) -> tuple[dict[str, Array], list[Array]]:
     return inputs, values[len(prepared.inputs) :]
 
 
-def prepared_digest(model: Model, cache: Path) -> str | None:
+def prepared_model_digest(model: Model, cache: Path) -> str | None:
     """Return the digest of everything that the prepared model depends on.
 
     Returns None if only importing the model can tell. Raises ModelError if the data set cannot be
     read.
     """
-    fingerprint = quantize.fingerprint(model, cache)
+    fingerprint = quantize.quantized_import_fingerprint(model, cache)
     if fingerprint is None:
         return None
     try:
@@ -256,7 +261,12 @@ def prepared_digest(model: Model, cache: Path) -> str | None:
         )
         judged = {name: asdict(limits) for name, limits in model.limits.items()}
         return digest_of(
-            _FORMAT, fingerprint, *dataset, judged, compiler_digest(), compiler_versions()
+            _FORMAT,
+            fingerprint,
+            *dataset,
+            judged,
+            compiler_sources_digest(),
+            compiler_package_versions(),
         )
     except OSError as exc:
         raise ModelError(
@@ -283,25 +293,25 @@ def _prepare_into(
     import tvm
 
     context.note(Progress(Stage.IMPORTING, f"asking {imported.engine}"))
-    with add_duration(seconds, "reference"):
+    with add_block_duration(seconds, "reference"):
         examples = [imported.example, *([_of_another_batch(imported)] if imported.open else [])]
         expected = [imported.reference(example) for example in examples]
     context.note(Progress(Stage.IMPORTING, "checking the import on this machine"))
     (folder / MODULE).write_text(tvm.ir.save_json(imported.module))
     generated: GenerationResult | None = None
-    with add_duration(seconds, "check"):
+    with add_block_duration(seconds, "check"):
         if keep_build:
             generated, answers = _build_and_run(model, imported, host, examples, folder)
         else:
             answers = _run_here(model, imported, host, examples)
     if generated:
         seconds["check"] -= sum(generated.seconds.values())  # which are those of the build
-    precision = precision_of(imported.module)
+    precision = lowest_precision(imported.module)
     checks = [
         _checked(model, imported, *pair, model.limits[precision])
         for pair in zip(answers, expected, strict=True)
     ]
-    with add_duration(seconds, "reference"):  # last, because it may take long
+    with add_block_duration(seconds, "reference"):  # last, because it may take long
         correct, total = _reference_accuracy(context, model, imported)
     np.savez(folder / WEIGHTS, *imported.weights)
     named: dict[str, Array] = {f"input:{name}": value for name, value in imported.example.items()}
@@ -344,7 +354,7 @@ def _checked(
 
     Raises WrongAnswer if it is beyond the limits.
     """
-    check = stats.agreement(ours, theirs, limits)
+    check = stats.measure_agreement(ours, theirs, limits)
     if not check.right and quantize.is_quantized_by_farm(model):
         dtype = quantize.quantize_settings(model).dtype
         tries = (
@@ -370,13 +380,13 @@ def _checked(
     return check
 
 
-def precision_of(module: Any) -> str:
+def lowest_precision(module: Any) -> str:
     """Return the lowest precision that a model computes in: a name in `types.LIMITS`."""
     from tvm import relax
 
-    from farm.compiler.graph.qdq import is_quantized
+    from farm.compiler.graph.qdq import has_qdq
 
-    if is_quantized(module):
+    if has_qdq(module):
         return "int8"
     dtypes: set[str] = set()
     relax.analysis.post_order_visit(
@@ -411,7 +421,7 @@ def _reference_accuracy(
     if model.dataset is None:
         return None, None
     samples, correct = (
-        data.open_labelled_samples(model.dataset, model, imported.inputs, imported.outputs),
+        data.open_labelled_data_set(model.dataset, model, imported.inputs, imported.outputs),
         0,
     )
     for sample in samples.read():
@@ -431,7 +441,7 @@ def _run_here(
     model: Model, imported: ImportedModel, host: Profile, examples: Sequence[Mapping[str, Array]]
 ) -> list[list[Array]]:
     """Run our own build of the model on each example in this process."""
-    with as_build_errors(model.name, host):
+    with tvm_errors_as_build_errors(model.name, host):
         run = host_run.compile_for_host(imported.module, imported.weights, host)
         return [run([example[spec.name] for spec in imported.inputs]) for example in examples]
 
@@ -450,7 +460,7 @@ def _build_and_run(
     import tvm
 
     (folder / BUILD).mkdir()
-    with as_build_errors(model.name, host):
+    with tvm_errors_as_build_errors(model.name, host):
         module = tvm.ir.load_json((folder / MODULE).read_text())
         code = generate_module_code(
             module,

@@ -25,13 +25,13 @@ from farm.commands.measure import accuracy, bench, bisect, deploy, profile, run,
 from farm.commands.models import cache, check, export, quantize
 from farm.commands.models.compile import compile_
 from farm.commands.output import (
-    deferred_warnings,
+    defer_warnings,
     echo_json,
     echo_text,
-    sanitized_streams,
+    sanitize_standard_streams,
     show_error,
 )
-from farm.commands.servers import lab, serve
+from farm.commands.servers import agent_and_tracker, lab
 from farm.errors import FarmError, InternalError, Interrupted, UsageError, did_you_mean
 from farm.processes import signals
 from farm.tvm_import import hide_torch
@@ -148,7 +148,13 @@ for command in (
         provision.provision,
         doctor.doctor,
     ),
-    *(serve.agent, serve.tracker, lab.lab, schema.schema, completion.completion),
+    *(
+        agent_and_tracker.agent,
+        agent_and_tracker.tracker,
+        lab.lab,
+        schema.schema,
+        completion.completion,
+    ),
 ):
     cli.add_command(command)
 
@@ -158,7 +164,7 @@ def main() -> NoReturn:
     signals.catch_signals()
     hide_torch()
     try:
-        with sanitized_streams(), deferred_warnings():
+        with sanitize_standard_streams(), defer_warnings():
             code = _run()
     except BrokenPipeError:  # the reader, such as `head`, closed the pipe
         os.dup2(

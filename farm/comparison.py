@@ -105,7 +105,7 @@ def runs_with_latency(runs: Iterable[Run]) -> list[Run]:
     return [run for run in runs if run.latency and run.latency.p50_ms > 0 and not run.emulated]
 
 
-def changepoints(runs: Sequence[Run]) -> list[Changepoint]:
+def latency_changepoints(runs: Sequence[Run]) -> list[Changepoint]:
     """Return the steps in the medians of one model's runs on one device, in time order."""
     found = stats.find_level_shifts([run.latency.p50_ms for run in runs if run.latency])
     sides = [(runs[step.index - 1], runs[step.index], step) for step in found]
@@ -115,7 +115,7 @@ def changepoints(runs: Sequence[Run]) -> list[Changepoint]:
     ]
 
 
-def pair_up(first: Iterable[Run], second: Iterable[Run]) -> list[tuple[Run, Run]]:
+def pair_runs(first: Iterable[Run], second: Iterable[Run]) -> list[tuple[Run, Run]]:
     """Return the pairs of runs with the same model and device in both sets.
 
     Two single runs are a pair, whatever their models and devices.
@@ -127,7 +127,7 @@ def pair_up(first: Iterable[Run], second: Iterable[Run]) -> list[tuple[Run, Run]
     return [(known[key], run) for run in second if (key := (run.device, run.title)) in known]
 
 
-def compare(
+def compare_run_pairs(
     pairs: Sequence[tuple[Run, Run]], confidence: float = stats.CONFIDENCE
 ) -> list[RunComparison]:
     """Compare the latencies of each pair.
@@ -152,7 +152,7 @@ def compare(
     ]
 
 
-def compare_interleaved(
+def compare_interleaved_measurements(
     pairs: Sequence[tuple[Run, Run]],
     measured: Sequence[PairedSamples | FarmError],
     confidence: float = stats.CONFIDENCE,

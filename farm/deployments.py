@@ -79,7 +79,7 @@ def release_manifest(model: Model, artifact: Artifact) -> dict[str, Any]:
         "inputs": [asdict(spec) for spec in artifact.inputs],
         "outputs": [asdict(spec) for spec in artifact.outputs],
         "preprocess": asdict(model.preprocess),
-        "labels": read.read_labels(model.labels) if model.labels else None,
+        "labels": read.read_class_names(model.labels) if model.labels else None,
         "installed_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": {"farm": __version__, **artifact.versions},
     }

@@ -24,7 +24,7 @@ VERDICT_STYLE = {
 }
 
 _BARS = "▁▂▃▄▅▆▇█"
-one_line = sanitize.one_line
+sanitized_line = sanitize.sanitized_line
 
 
 def format_number(value: float, count: int = 3) -> str:
@@ -42,7 +42,7 @@ def format_number(value: float, count: int = 3) -> str:
     return f"{value:.{max(0, count - 1 - exponent)}f}"
 
 
-def counted(number: int, noun: str) -> str:
+def format_count(number: int, noun: str) -> str:
     """Return a number with its noun: 1 device, 20 devices, 20 000 devices (with narrow spaces)."""
     return f"{number:,} {noun}{'s' * (number != 1)}".replace(",", "\u202f")
 

@@ -28,7 +28,7 @@ class BlockLength:
     warm: int = 2
 
 
-def inference_block(
+def make_inference_block(
     run: Callable[[], object], clock: Callable[[], float] = time.perf_counter
 ) -> Block:
     """Return a function that measures single inferences in this process."""
@@ -44,10 +44,10 @@ def inference_block(
     return block
 
 
-def stop_after_rounds(
+def continue_for_rounds(
     rounds: int, note: Callable[[int], None] = lambda _: None
 ) -> Callable[[Medians], bool]:
-    """Return a stop condition that allows `rounds` rounds.
+    """Return a function that tells whether to continue: for `rounds` rounds.
 
     It calls `note(i)` at the start of round i.
     """

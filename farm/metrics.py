@@ -131,7 +131,7 @@ def _labels(labels: Mapping[str, str]) -> str:
 
 def _plain(value: str) -> str:
     """Return a label without control characters: pages of metrics are read on terminals too."""
-    return sanitize.one_line(value)
+    return sanitize.sanitized_line(value)
 
 
 def _number(value: float) -> str:

@@ -78,7 +78,7 @@ class _Line:
             modes[_ECHO_AT] &= ~termios.ECHO
         termios.tcsetattr(descriptor, termios.TCSAFLUSH, modes)  # earlier input is not for us
         again = "That was refused, once more: " if question.wrong is not None else ""
-        self._say(again + sanitize.one_line(question.text))
+        self._say(again + sanitize.sanitized_line(question.text))
 
     def read(self) -> str | None:
         """Return the answer after its line has ended, else None; does not wait.

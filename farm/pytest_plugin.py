@@ -76,7 +76,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     except UntrustedNumber as error:
         if item.config.getini("farm_untrusted") != "skip" or error.wrong:
             raise
-        pytest.skip(sanitize.one_line(f"{error.what}: {error.why}"))
+        pytest.skip(sanitize.sanitized_line(f"{error.what}: {error.why}"))
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
@@ -88,7 +88,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         for run in runs:
             figure = formatting.format_latency(run) if run.latency and not run.emulated else ""
             terminalreporter.line(
-                formatting.one_line(
+                formatting.sanitized_line(
                     f"{run.title} on {run.device}: {run.verdict.value} {figure} "
                     f"({formatting.verdict_reason(run)})"
                 )

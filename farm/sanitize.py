@@ -1,9 +1,9 @@
 """Make text from outside safe to show on a terminal.
 
-    one_line(text)      a name or a cell: control characters and line breaks become visible escapes
-    lines(text)         a log or a message of several lines, as a list of safe lines
-    block(text)         the same as one text
-    is_unicode(text)    whether it can be written at all
+    sanitized_line(text)     a name or a cell: line breaks and controls become visible escapes
+    sanitized_lines(text)    a log or a message of several lines, as a list of safe lines
+    sanitized_block(text)    the same as one text
+    is_utf8_encodable(text)  whether it can be written at all
 
 Names in models, messages of boards, files and environment variables may contain escape sequences
 (ECMA-48), marks that change the direction of writing (Unicode TR 9, CVE-2021-42574) and invisible
@@ -28,12 +28,12 @@ def is_terminal_safe(text: str) -> bool:
     return text.isprintable() and not _INVISIBLE.search(text)
 
 
-def is_unicode(text: str) -> bool:
+def is_utf8_encodable(text: str) -> bool:
     """Return whether a text can be written as UTF-8: JSON may hold half a character."""
     return text.isascii() or not any("\ud800" <= char <= "\udfff" for char in text)
 
 
-def one_line(text: str) -> str:
+def sanitized_line(text: str) -> str:
     r"""Return a text on one line with everything visible: ESC as \x1b, a line break as \n.
 
     Colours (SGR sequences) and line breaks at the end are removed. Tabs, and spaces of other
@@ -45,8 +45,8 @@ def one_line(text: str) -> str:
 
 
 def sanitized_lines(text: str) -> list[str]:
-    r"""Return the lines of a text, each as by `one_line`. Only \n, \r\n and \r end a line."""
-    return [one_line(line) for line in _LINE_BREAK.split(text.rstrip("\r\n"))] if text else []
+    r"""Return the lines of a text, each as by `sanitized_line`. Only \n, \r\n and \r end a line."""
+    return [sanitized_line(line) for line in _LINE_BREAK.split(text.rstrip("\r\n"))] if text else []
 
 
 def sanitized_block(text: str, indent: str = "") -> str:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def add_duration(ledger: dict[str, float], part: str) -> Iterator[None]:
+def add_block_duration(ledger: dict[str, float], part: str) -> Iterator[None]:
     """Add the block's duration to a ledger."""
     begin = time.perf_counter()
     try:

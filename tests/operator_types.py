@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tvm import relax
 
-from farm.compiler import pipeline
+from farm.compiler import relax_pipeline
 
 
 def types_of(imported, operator):
@@ -18,9 +18,9 @@ def types_of(imported, operator):
             found.append((str(call.args[0].ty.dtype), str(call.ty.dtype)))
 
     relax.analysis.post_order_visit(
-        pipeline.simplify_operators(pipeline.bind_weights(imported.module, imported.weights))[
-            "main"
-        ],
+        relax_pipeline.simplify_operators(
+            relax_pipeline.bind_weights(imported.module, imported.weights)
+        )["main"],
         look,
     )
     return found

@@ -15,9 +15,9 @@ from types import ModuleType
 
 TESTS = Path(__file__).parent
 PATHS = (
-    "config/test_edit.py",
+    "config/test_edit_devices_toml.py",
     "config/test_fleet.py",
-    "config/test_locate.py",
+    "config/test_find_config_file.py",
     "config/test_config_mistakes.py",
     "config/test_quantize.py",
     "config/test_toml_lines.py",
@@ -35,7 +35,7 @@ PATHS = (
     "test_efficiency.py",
     "test_formatting.py",
     "test_help.py",
-    "test_interleaving.py",
+    "test_interleaved_models.py",
     "test_metrics.py",
     "test_ownership.py",
     "test_profile_records.py",
@@ -43,7 +43,7 @@ PATHS = (
     "test_report.py",
     "test_sanitize.py",
     "test_schema.py",
-    "test_quantiles_and_verdicts.py",
+    "test_percentiles_agreement_and_verdicts.py",
     "test_tuning_search.py",
     "test_type_methods.py",
     "test_verdict.py",

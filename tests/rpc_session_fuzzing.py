@@ -19,7 +19,7 @@ from farm.rpc.answer_filter import PacketCode
 from farm.rpc.connection import Connection
 from farm.rpc.errors import RemoteError
 from farm.rpc.session import Session
-from farm.rpc.values import CPU, DataType, Pointer, RemoteDevice, RemoteObject, RemoteTensor
+from farm.rpc.values import CPU, DataType, RemoteDevice, RemoteObject, RemotePointer, RemoteTensor
 
 _DEADLINE_S = 5.0
 _MOST_RETURN_BYTES = 1 << 20
@@ -33,7 +33,7 @@ RESULTS = (
     bytearray,
     DataType,
     RemoteDevice,
-    Pointer,
+    RemotePointer,
     RemoteObject,
     RemoteTensor,
 )

@@ -22,15 +22,17 @@ def off(values: np.ndarray, by: float) -> np.ndarray:
 
 def test_the_relative_difference_is_of_values_that_count() -> None:
     reference = np.array([100.0, 10.0, 1e-9])
-    found = stats.agreement([np.array([100.0, 11.0, 1e-3])], [reference], LIMITS["float32"])
+    found = stats.measure_agreement([np.array([100.0, 11.0, 1e-3])], [reference], LIMITS["float32"])
     assert found.max_rel == pytest.approx(0.1) and found.max_abs == pytest.approx(1.0)
 
 
 def test_the_cosine_does_not_see_a_scale_and_sees_a_direction() -> None:
-    scaled = stats.agreement([off(SCORES, 0.5)], [SCORES], LIMITS["int8"])
+    scaled = stats.measure_agreement([off(SCORES, 0.5)], [SCORES], LIMITS["int8"])
     assert scaled.cosine == pytest.approx(1.0) and scaled.snr_db == pytest.approx(6.02, abs=0.01)
-    assert stats.agreement([-SCORES], [SCORES], LIMITS["int8"]).cosine == pytest.approx(-1.0)
-    assert stats.agreement(
+    assert stats.measure_agreement([-SCORES], [SCORES], LIMITS["int8"]).cosine == pytest.approx(
+        -1.0
+    )
+    assert stats.measure_agreement(
         [np.array([1e200, 1e200])], [np.array([1e200, 0.0])], LIMITS["int8"]
     ).cosine == pytest.approx(math.sqrt(0.5))
 
@@ -38,11 +40,11 @@ def test_the_cosine_does_not_see_a_scale_and_sees_a_direction() -> None:
 def test_rows_whose_best_class_is_another_are_counted() -> None:
     ours = SCORES.copy()
     ours[0, 1] = 0.0  # the best one becomes the last
-    found = stats.agreement([ours], [SCORES], LIMITS["float32"])
+    found = stats.measure_agreement([ours], [SCORES], LIMITS["float32"])
     assert (found.same_top1, found.top1, found.top5) == (False, 0.5, 0.5)
     ours[0, 1] = 3.5
-    assert stats.agreement([ours], [SCORES], LIMITS["float32"]).top5 == 1.0
-    assert stats.agreement([SCORES[:, :1]], [SCORES[:, :1]], LIMITS["float32"]).top1 is None
+    assert stats.measure_agreement([ours], [SCORES], LIMITS["float32"]).top5 == 1.0
+    assert stats.measure_agreement([SCORES[:, :1]], [SCORES[:, :1]], LIMITS["float32"]).top1 is None
 
 
 @pytest.mark.parametrize(
@@ -60,21 +62,24 @@ def test_rows_whose_best_class_is_another_are_counted() -> None:
 def test_an_answer_is_right_within_all_of_its_limits(
     limits: Limits, right: bool, words: str
 ) -> None:
-    found = stats.agreement([off(SCORES, 0.01)], [SCORES], limits)
+    found = stats.measure_agreement([off(SCORES, 0.01)], [SCORES], limits)
     assert found.right is right and words in found.why and bool(words) <= bool(found.why)
 
 
 def test_limits_of_cosine_and_best_class_say_why() -> None:
-    assert "cosine" in stats.agreement([SCORES[::-1].copy()], [SCORES], Limits(min_cosine=0.99)).why
+    assert (
+        "cosine"
+        in stats.measure_agreement([SCORES[::-1].copy()], [SCORES], Limits(min_cosine=0.99)).why
+    )
     assert (
         "0 % of the rows"
-        in stats.agreement([SCORES[::-1].copy()], [SCORES], Limits(same_top1=True)).why
+        in stats.measure_agreement([SCORES[::-1].copy()], [SCORES], Limits(same_top1=True)).why
     )
 
 
 def test_no_limit_allows_nan_or_another_shape() -> None:
     for ours in (np.full_like(SCORES, np.nan), SCORES[:1], SCORES.astype(np.float64)):
-        assert not stats.agreement([ours], [SCORES], Limits()).right
+        assert not stats.measure_agreement([ours], [SCORES], Limits()).right
 
 
 ANSWER = Agreement(1e-3, 45.0, False, True, top1=0.5)

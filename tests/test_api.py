@@ -19,7 +19,7 @@ from report_runs import timed
 
 import farm
 from farm import Farm, Result
-from farm.api.resolve import resolve_deadline, resolve_plan, with_shapes
+from farm.api.resolve import model_with_input_shapes, resolve_deadline, resolve_plan
 from farm.cli import cli
 from farm.commands.common import Session
 from farm.errors import (
@@ -39,7 +39,7 @@ from farm.types import (
     Device,
     Failure,
     Model,
-    PairedStopping,
+    PairedStoppingRule,
     Plan,
     Profile,
     Run,
@@ -194,7 +194,7 @@ def test_a_store_that_is_given_outweighs_the_configuration(config: Path, tmp_pat
 
 def test_what_is_for_turns_alone_is_refused_without_them(config: Path) -> None:
     with pytest.raises(UsageError, match=r"until=\.\.\.: nothing is measured"):
-        Farm.load(config).compare(STABLE, STABLE, until=PairedStopping(seconds=5.0))
+        Farm.load(config).compare(STABLE, STABLE, until=PairedStoppingRule(seconds=5.0))
     with pytest.raises(UsageError, match=r"deadline_s=\.\.\.: nothing is measured"):
         Farm.load(config).compare(STABLE, STABLE, deadline_s=5.0)
 
@@ -224,7 +224,7 @@ def test_turns_have_the_deadline_of_a_job(
 
     def measure(
         contests: list[Device],
-        until: PairedStopping,
+        until: PairedStoppingRule,
         limit_s: Callable[[Device], float],
         **_: object,
     ) -> list[FarmError]:
@@ -321,7 +321,7 @@ def test_a_failure_of_a_kind_that_is_none_is_an_error_all_the_same() -> None:
 
 def test_values_of_inputs_are_added_to_those_of_devices_toml() -> None:
     model = Model("voice", "/voice.onnx", values={"sr": 8000, "mode": 1}, shapes={"x": (1, 2)})
-    made = with_shapes(
+    made = model_with_input_shapes(
         model,
         {"y": [3, 4]},
         {
@@ -344,5 +344,5 @@ def test_values_of_inputs_are_added_to_those_of_devices_toml() -> None:
 @pytest.mark.parametrize("value", ["16000", None, [1, "2"], {"a": 1}])
 def test_what_no_input_can_have_as_a_value_is_refused(value: object) -> None:
     with pytest.raises(UsageError, match=r"values={'sr': .*}: no value of an input") as caught:
-        with_shapes(Model("voice", "/voice.onnx"), None, {"sr": value})  # type: ignore[dict-item]
+        model_with_input_shapes(Model("voice", "/voice.onnx"), None, {"sr": value})  # type: ignore[dict-item]
     assert "a number, true, false" in caught.value.why

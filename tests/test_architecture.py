@@ -90,11 +90,11 @@ INSIDE_TABLES = {
     """,
     "compiler": """
         winograd_weights
-        target ir tensor_cache artifact fingerprint __init__
+        target ir tensor_cache artifact build_digests __init__
         graph
         cpu.tir_passes
         cpu gpu
-        execution_graph pipeline load_time_transforms codegen
+        execution_graph relax_pipeline load_time_transforms codegen
         lower
         build host_run
         tuning diagnostics
@@ -134,10 +134,10 @@ INSIDE_TABLES = {
         board_records care.board_checks
         queue_order refusals lab_toml codec scheduler_effects registry door.main
         door.authorized_keys callers door.own_address
-        scheduler relay.tracker door.handover
+        scheduler relay.tracker door.board_socket_broker
         relay.sessions
-        journal care.notices
-        journal_writer
+        lab_database care.notices
+        lab_database_writer
         board_sessions
         lender
         care.health_keeper
@@ -494,8 +494,8 @@ def test_a_planted_violation_is_found(module: str, source: str, words: str) -> N
         ("farm.pipeline", "def f():\n    from farm.executor import execute\n    import tvm"),
         ("farm.stats", "if TYPE_CHECKING:\n    import torch\n    from subprocess import Popen"),
         ("farm.compiler.lower", "import tvm"),
-        ("farm.compiler.lower", "from farm.compiler import pipeline"),
-        ("farm.compiler.cpu.winograd.compute", "import farm.compiler.cpu.conv_dense"),
+        ("farm.compiler.lower", "from farm.compiler import relax_pipeline"),
+        ("farm.compiler.cpu.winograd.compute", "import farm.compiler.cpu.conv_dense_compute"),
         ("farm.processes.subprocesses", "import subprocess"),
         ("farm.commands.devices.devices", "import sys\nfrom rich.table import Table\nsys.exit(0)"),
         ("farm.commands.output", "click.echo(1)\nConsole()"),

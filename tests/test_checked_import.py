@@ -14,13 +14,13 @@ from onnx_models import graph, node, save
 from tvm import topi
 
 from farm import checked_import, importers, stats
-from farm.checked_import import KIND, run_reference
-from farm.compiler.cpu import conv_dense
+from farm.checked_import import KIND, read_reference_inputs_and_outputs
+from farm.compiler.cpu import conv_dense_compute
 from farm.compiler.host_run import flatten_outputs
 from farm.errors import BuildError, ModelError, WrongAnswer
 from farm.importers.onnx import converters
 from farm.processes.workers import TaskContext
-from farm.types import LIMITS, Model, Prepared, Preprocess, Profile
+from farm.types import LIMITS, Model, PreparedModel, PreprocessSettings, Profile
 
 CLASSES = 8
 # The file that holds the factor is named by a variable.
@@ -50,8 +50,8 @@ def cache(tmp_path: Path) -> Path:
 def run(tmp_path: Path, cache: Path):
     context = TaskContext(tmp_path / "scratch")
 
-    def once(model: Model, host: Profile = HOST) -> Prepared:
-        return checked_import.prepare(context, model, host, cache)
+    def once(model: Model, host: Profile = HOST) -> PreparedModel:
+        return checked_import.prepare_model(context, model, host, cache)
 
     return once
 
@@ -79,7 +79,7 @@ def no_import(monkeypatch):
     def refuse(*_):
         raise AssertionError("imported again")
 
-    monkeypatch.setattr(importers, "load", refuse)
+    monkeypatch.setattr(importers, "import_model", refuse)
 
 
 def kept(cache: Path) -> list[Path]:
@@ -107,7 +107,7 @@ def test_a_prepared_model_says_what_it_takes_gives_and_how_well_it_agrees(run, m
 
 
 def test_the_reference_is_an_example_and_what_the_engine_makes_of_it(run, model):
-    inputs, outputs = run_reference(run(model))
+    inputs, outputs = read_reference_inputs_and_outputs(run(model))
     np.testing.assert_allclose(outputs[0], inputs["x"], rtol=1e-6)
 
 
@@ -130,7 +130,9 @@ def test_a_changed_file_is_prepared_anew(run, model, cache):
     assert (second.cached, len(kept(cache))) == (False, 2)
     assert second.digest != first.digest
     np.testing.assert_allclose(
-        run_reference(second)[1][0], 3 * run_reference(first)[1][0], rtol=1e-5
+        read_reference_inputs_and_outputs(second)[1][0],
+        3 * read_reference_inputs_and_outputs(first)[1][0],
+        rtol=1e-5,
     )
 
 
@@ -155,7 +157,7 @@ def test_what_is_judged_and_fed_is_part_of_what_is_kept(run, model, tmp_path):
     asked = replace(model, dataset=tmp_path / "set.npz", labels=tmp_path / "labels.txt")
     first = run(asked)
     changed = [
-        replace(asked, preprocess=Preprocess(mean=(0.5,))),
+        replace(asked, preprocess=PreprocessSettings(mean=(0.5,))),
         replace(asked, labels=tmp_path / "other.txt"),
         replace(
             asked, limits={name: replace(limits, max_abs=0.5) for name, limits in LIMITS.items()}
@@ -186,7 +188,7 @@ def test_a_python_source_is_found_again_too_and_anew_when_its_file_changes(
 
 def test_an_import_that_another_compiler_passed_is_checked_again(run, model, monkeypatch):
     first = run(model)
-    monkeypatch.setattr(checked_import, "compiler_digest", lambda: "other sources")
+    monkeypatch.setattr(checked_import, "compiler_sources_digest", lambda: "other sources")
     again = run(model)
     assert not again.cached and again.digest != first.digest
     monkeypatch.undo()
@@ -196,8 +198,10 @@ def test_an_import_that_another_compiler_passed_is_checked_again(run, model, mon
 def test_an_import_that_computes_something_else_is_a_wrong_answer_and_is_not_kept(
     run, model, cache, monkeypatch
 ):
-    right = conv_dense.dense
-    monkeypatch.setattr(conv_dense, "dense", lambda *given: topi.add(right(*given), 1e-3))
+    right = conv_dense_compute.dense_compute
+    monkeypatch.setattr(
+        conv_dense_compute, "dense_compute", lambda *given: topi.add(right(*given), 1e-3)
+    )
     with pytest.raises(WrongAnswer) as caught:
         run(model)
     assert "model: what TVM makes of it is not what onnxruntime" in caught.value.what
@@ -303,7 +307,7 @@ def test_a_data_set_that_is_not_there_is_an_error_of_the_model(run, model, tmp_p
 
 
 def test_a_model_that_changes_while_it_is_read_is_an_error(run, model, cache, monkeypatch):
-    monkeypatch.setattr(importers, "fingerprint", lambda *_: None)
+    monkeypatch.setattr(importers, "import_fingerprint", lambda *_: None)
     with pytest.raises(ModelError, match="changed while it was read"):
         run(model)
     assert kept(cache) == []
@@ -321,7 +325,7 @@ def test_a_source_that_reads_another_file_than_last_time_is_prepared(tmp_path, c
         limits = {
             precision: replace(limits, max_abs=max_abs) for precision, limits in LIMITS.items()
         }
-        assert not checked_import.prepare(
+        assert not checked_import.prepare_model(
             context, replace(model, limits=limits), HOST, cache
         ).cached
     assert len(kept(cache)) == 2
@@ -341,6 +345,10 @@ def test_results_are_flattened_in_order():
 
 def test_the_tolerance_is_that_of_the_agreement(run, model):
     prepared = run(model)
-    _, outputs = run_reference(prepared)
-    assert stats.agreement([outputs[0] + 0.9e-4], outputs, model.limits[prepared.precision]).right
-    assert not stats.agreement([outputs[0] + 4e-4], outputs, model.limits[prepared.precision]).right
+    _, outputs = read_reference_inputs_and_outputs(prepared)
+    assert stats.measure_agreement(
+        [outputs[0] + 0.9e-4], outputs, model.limits[prepared.precision]
+    ).right
+    assert not stats.measure_agreement(
+        [outputs[0] + 4e-4], outputs, model.limits[prepared.precision]
+    ).right

@@ -23,7 +23,7 @@ from farm.cli import GROUPS, cli
 from farm.inputs.images import read_image
 from farm.lab.lab_toml import read_settings
 from farm.processes.signals import Stopped
-from farm.types import Model, Preprocess, TensorSpec, Verdict
+from farm.types import Model, PreprocessSettings, TensorSpec, Verdict
 
 PACKAGE = Path(farm.__file__).parent
 ROOT = PACKAGE.parent
@@ -249,7 +249,7 @@ def test_a_python_model_of_the_docs_imports(folder: Path) -> None:
     named = re.search(r"python:(\w+):(\w+)", text)
     assert named
     (folder / f"{named[1]}.py").write_text(text)
-    imported = importers.load(Model("example", named[0]), folder / "cache")
+    imported = importers.import_model(Model("example", named[0]), folder / "cache")
     assert imported.reference(imported.example)[0].shape == (1, 3)
 
 
@@ -356,7 +356,9 @@ def test_the_example_image_is_read_as_a_digit() -> None:
     import onnxruntime
 
     image = read_image(
-        DOCS / "digit.png", TensorSpec("image", (1, 1, 8, 8), "float32"), Preprocess(channels="L")
+        DOCS / "digit.png",
+        TensorSpec("image", (1, 1, 8, 8), "float32"),
+        PreprocessSettings(channels="L"),
     )
     session = onnxruntime.InferenceSession(PACKAGE / "zoo" / "digits" / "digits.onnx")
     assert session.run(None, {"image": image})[0].argmax() == 8

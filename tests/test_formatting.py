@@ -131,7 +131,7 @@ def test_complaints_of_a_device_that_are_alike_are_one() -> None:
 
 @given(st.text() | st.text("\x1b[]0;m\x07\\"))
 def test_all_text_becomes_printable(text: str) -> None:
-    assert formatting.one_line(text).isprintable()
+    assert formatting.sanitized_line(text).isprintable()
 
 
 def test_every_verdict_has_a_style() -> None:

@@ -38,13 +38,13 @@ def test_an_agent_is_made_once_for_a_kind_of_board_and_what_keeps_one_out_is_tol
         asked.append(device.name)
         raise BuildError("compiling the agent failed", "the disk is full", "make room")
 
-    monkeypatch.setattr(operations, "ensure_agent", ensure)
+    monkeypatch.setattr(operations, "ensure_agent_for_device", ensure)
     gone, here, there = (
         Device(name, HOST, url)
         for name, url in (("gone", "rpc://127.0.0.1:9"), ("here", "local:"), ("there", "local:"))
     )
     with open_pool(Store(tmp_path)) as pool:
-        found = operations.agents_for_devices(
+        found = operations.ensure_agents_for_devices(
             pool, [gone, here, there], Store(tmp_path), lambda _: None
         )
     assert "offline" in found["gone"].what

@@ -16,7 +16,7 @@ import pytest
 
 from farm.ownership import (
     foreign_writer,
-    listens_for_peer,
+    is_peer_listening_at,
     make_private,
     make_private_folder,
     open_private,
@@ -217,10 +217,10 @@ def test_a_port_is_the_peers_if_its_own_process_listens_there(host: str) -> None
     with listening(socket.AF_INET, "127.0.0.1") as lab, listening(socket.AF_INET, host) as board:
         with accepted_from_here(lab) as accepted:
             port = board.getsockname()[1]
-            assert listens_for_peer("127.0.0.1", port, accepted)
+            assert is_peer_listening_at("127.0.0.1", port, accepted)
             board.close()
-            assert not listens_for_peer("127.0.0.1", port, accepted)
-        assert not listens_for_peer("127.0.0.1", lab.getsockname()[1], accepted)  # it has left
+            assert not is_peer_listening_at("127.0.0.1", port, accepted)
+        assert not is_peer_listening_at("127.0.0.1", lab.getsockname()[1], accepted)  # it has left
 
 
 def test_a_port_that_another_process_of_the_peers_user_listens_at_is_not_the_peers() -> None:
@@ -229,7 +229,7 @@ def test_a_port_that_another_process_of_the_peers_user_listens_at_is_not_the_pee
         accepted_from_here(lab) as accepted,
         of_another_process() as port,
     ):
-        assert not listens_for_peer("127.0.0.1", port, accepted)
+        assert not is_peer_listening_at("127.0.0.1", port, accepted)
 
 
 @as_root
@@ -241,4 +241,4 @@ def test_a_port_of_another_user_is_not_the_peers() -> None:
         finally:
             os.seteuid(0)
         with board:  # in the same process, though
-            assert not listens_for_peer("127.0.0.1", board.getsockname()[1], accepted)
+            assert not is_peer_listening_at("127.0.0.1", board.getsockname()[1], accepted)

@@ -9,7 +9,7 @@ import pytest
 
 from farm.executor.profile_records import (
     RecordedInference,
-    mean_steps,
+    mean_step_times,
     median_inference,
     parse_records,
 )
@@ -86,7 +86,9 @@ KERNELS = [Kernel("add", "general", operations=100), Kernel("mul", "dense")]
 def test_each_call_of_a_kernel_is_a_step_of_the_graph_and_the_rest_is_the_runtimes() -> None:
     names = ["alloc", "add", "mul"]
     times = [(0, 0, 0, 1), (1, 0, 1, 2), (1, 0, 3, 4), (2, 0, 7, 5), (RECORDED, 0, 0, 13)]
-    steps, runtime_s, calls = mean_steps(parse_records(recording(names, *times))[1], KERNELS, GRAPH)
+    steps, runtime_s, calls = mean_step_times(
+        parse_records(recording(names, *times))[1], KERNELS, GRAPH
+    )
     assert [(step.kernel, step.nbytes, step.operations, step.rule) for step in steps] == [
         ("add", 64 + 8 + 16, 50, "general"),  # of 100 in two calls
         ("add", None, 50, "general"),
@@ -98,14 +100,14 @@ def test_each_call_of_a_kernel_is_a_step_of_the_graph_and_the_rest_is_the_runtim
 
 def test_steps_add_up_to_typical_inferences_and_a_disturbed_one_does_not_count() -> None:
     found = [inference(add=add, mul=mul) for add, mul in [(4, 6), (5, 5), (6, 4), (5, 500)]]
-    steps, runtime_s, _ = mean_steps(found, KERNELS, GRAPH)
+    steps, runtime_s, _ = mean_step_times(found, KERNELS, GRAPH)
     assert sum(step.seconds for step in steps) + runtime_s == pytest.approx(11e-3)
     assert all(4e-3 <= step.seconds <= 6e-3 for step in steps)
     assert median_inference(found).seconds == pytest.approx(11e-3)
 
 
 def test_a_kernel_that_is_called_now_and_then_counts_as_often_as_it_was() -> None:
-    steps, _, _ = mean_steps([inference(add=4), inference(add=3, mul=1)] * 5, KERNELS, GRAPH)
+    steps, _, _ = mean_step_times([inference(add=4), inference(add=3, mul=1)] * 5, KERNELS, GRAPH)
     assert [step.seconds for step in steps] == pytest.approx([3.5e-3, 0.5e-3])
 
 

@@ -18,22 +18,22 @@ from farm.importers.format_risks import format_risk_of
 from farm.inputs import read
 from farm.quantize import recipe
 from farm.store import file_digest
-from farm.types import Model, Preprocess, TensorSpec
+from farm.types import Model, PreprocessSettings, TensorSpec
 
 SPECS = [TensorSpec("x", (1, 3, 4, 4), "float32")]
 READERS: dict[str, Callable[[Path], object]] = {
-    "net.onnx": lambda path: importers.fingerprint(Model("m", str(path)), path.parent),
+    "net.onnx": lambda path: importers.import_fingerprint(Model("m", str(path)), path.parent),
     "net.pt2": lambda path: importers.check_source(Model("m", str(path))),
     "net.pt": lambda path: (
         format_risk_of(Model("m", str(path))) or importers.check_source(Model("m", str(path)))
     ),
-    "net.tflite": lambda path: importers.fingerprint(Model("m", str(path)), path.parent),
+    "net.tflite": lambda path: importers.import_fingerprint(Model("m", str(path)), path.parent),
     "net.int8": recipe.read_recipe,
     "devices.toml": config.load_fleet,
-    "x.npy": lambda path: read.read_inputs(path, SPECS, Preprocess()),
-    "x.npz": lambda path: read.read_inputs(path, SPECS, Preprocess()),
-    "x.png": lambda path: read.read_inputs(path, SPECS, Preprocess()),
-    "labels.txt": read.read_labels,
+    "x.npy": lambda path: read.read_inputs(path, SPECS, PreprocessSettings()),
+    "x.npz": lambda path: read.read_inputs(path, SPECS, PreprocessSettings()),
+    "x.png": lambda path: read.read_inputs(path, SPECS, PreprocessSettings()),
+    "labels.txt": read.read_class_names,
     "set.npz": lambda path: ArraySamples(path, SPECS, None),
 }
 
@@ -86,7 +86,7 @@ def test_an_array_of_a_terabyte_is_one_error(tmp_path: Path) -> None:
         archive.writestr("x.npy", declaring((1 << 38,)))
     for name in ("x.npy", "x.npz"):
         with pytest.raises(ModelError, match="cannot be read as numpy data"):
-            read.read_inputs(tmp_path / name, SPECS, Preprocess())
+            read.read_inputs(tmp_path / name, SPECS, PreprocessSettings())
 
 
 def test_an_archive_that_unpacks_to_more_than_the_memory_is_not_unpacked(
@@ -98,5 +98,5 @@ def test_an_archive_that_unpacks_to_more_than_the_memory_is_not_unpacked(
         os, "sysconf", lambda name: {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 1 << 14}[name]
     )
     with pytest.raises(ModelError) as raised:
-        read.read_inputs(tmp_path / "bomb.npz", SPECS, Preprocess())
+        read.read_inputs(tmp_path / "bomb.npz", SPECS, PreprocessSettings())
     assert "more than half of this machine's memory" in raised.value.why

@@ -281,7 +281,7 @@ def test_the_report_is_a_view_like_the_tables() -> None:
 
 def profile_of(folder: Path, **changes: object) -> profile_rooflines.ProfileRoofline:
     (folder / "profile.json").write_text(json.dumps({**PROFILE, **changes}))
-    return profile_rooflines.read_profile(folder / "profile.json")
+    return profile_rooflines.read_profile_json(folder / "profile.json")
 
 
 def test_a_profile_becomes_a_roofline_with_the_slowest_kernel_first(tmp_path: Path) -> None:
@@ -315,4 +315,4 @@ def test_a_profile_without_a_roof_is_a_table_and_an_emulated_one_shows_no_time(
 def test_a_file_that_is_no_profile_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "profile.json").write_text(text)
     with pytest.raises(UsageError, match="is no profile"):
-        profile_rooflines.read_profile(tmp_path / "profile.json")
+        profile_rooflines.read_profile_json(tmp_path / "profile.json")

@@ -39,7 +39,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> str:
     )
     profile.write_text(json.dumps(PROFILE))
     before = [timed("pi5", "resnet18", 1), timed("host", "resnet18", 0, 3.0)]
-    rooflines = [profile_rooflines.read_profile(profile)]
+    rooflines = [profile_rooflines.read_profile_json(profile)]
     found = build_report(
         many(),
         title="Nightly",

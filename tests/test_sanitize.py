@@ -35,14 +35,14 @@ ANY = st.text(st.characters()) | st.text("\x1b[]0;m\x07\\\n\r\t\x85\u2028\u202e\
     ],
 )
 def test_what_a_terminal_would_act_on_is_shown(text: str, shown: str) -> None:
-    assert sanitize.one_line(text) == shown
+    assert sanitize.sanitized_line(text) == shown
 
 
 @given(ANY)
 def test_a_line_is_safe_whatever_it_was(text: str) -> None:
-    line = sanitize.one_line(text)
+    line = sanitize.sanitized_line(text)
     assert sanitize.is_terminal_safe(line) and line.isprintable()
-    assert sanitize.one_line(line) == line
+    assert sanitize.sanitized_line(line) == line
     line.encode()
 
 
@@ -59,7 +59,7 @@ def test_lines_end_where_the_text_says_and_are_safe(text: str) -> None:
 
 @given(st.text(st.characters(categories=["L", "N", "P", "S"])).filter(sanitize.is_terminal_safe))
 def test_what_can_be_seen_stays_as_it_is(text: str) -> None:
-    assert sanitize.one_line(text) == text
+    assert sanitize.sanitized_line(text) == text
 
 
 @given(ANY.filter(bool), ANY)

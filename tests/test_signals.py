@@ -57,10 +57,10 @@ except signals.Stopped:
 def test_in_a_deferred_block_it_waits_for_the_next_check() -> None:
     script = """
 try:
-    with signals.deferred_signals():
+    with signals.defer_signals():
         os.kill(me, signal.SIGTERM)
         print("goes on")
-        with signals.deferred_signals():
+        with signals.defer_signals():
             print("and on")
         signals.raise_if_stopped()
         print("not here")
@@ -73,7 +73,7 @@ except signals.Stopped:
 def test_at_the_end_of_a_deferred_block_it_is_heard() -> None:
     script = """
 try:
-    with signals.deferred_signals():
+    with signals.defer_signals():
         os.kill(me, signal.SIGINT)
     print("not here")
 except signals.Stopped:

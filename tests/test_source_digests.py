@@ -13,10 +13,10 @@ import pytest
 import farm
 from farm import quantize
 from farm.agent import recipe
-from farm.compiler import fingerprint
+from farm.compiler import build_digests
 from farm.importers import fingerprints
 from farm.store import source_digests
-from farm.types import Model, Quantize
+from farm.types import Model, QuantizeSettings
 
 ROOT = Path(farm.__file__).parent
 
@@ -38,8 +38,8 @@ def sources_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def compiled() -> str:
-    fingerprint.compiler_digest.cache_clear()
-    return fingerprint.compiler_digest()
+    build_digests.compiler_sources_digest.cache_clear()
+    return build_digests.compiler_sources_digest()
 
 
 def imported() -> str:
@@ -76,10 +76,10 @@ def test_a_module_added_anywhere_in_quantize_changes_what_is_quantized(
     sources_in: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "m.tflite").write_bytes(b"model")
-    model = Model("m", str(tmp_path / "m.tflite"), quantize=Quantize(dtype="float16"))
+    model = Model("m", str(tmp_path / "m.tflite"), quantize=QuantizeSettings(dtype="float16"))
 
     def quantized() -> str:
-        digest = quantize.fingerprint(model, tmp_path)
+        digest = quantize.quantized_import_fingerprint(model, tmp_path)
         assert digest is not None
         return digest
 

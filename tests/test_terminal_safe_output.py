@@ -38,7 +38,7 @@ from farm.pipeline import compare
 from farm.pipeline.doctor.board import Finding
 from farm.sanitize import is_terminal_safe
 from farm.store import RunStore, Store, TuningRecordStore
-from farm.types import Preprocess, Release, TensorSpec, TuningRecord, Verdict
+from farm.types import PreprocessSettings, Release, TensorSpec, TuningRecord, Verdict
 
 EVIL = "EVIL\x1b]0;PWNED\x07\x1b[2J\nerror: forged\r\x9b2J\u202e\u2066\u200b\x7f\u2028\x08[link=http://x]y[/link]"
 MAGIC, EXCEPTION, RAW_STRING = (
@@ -81,7 +81,7 @@ def said(folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFix
 
     def run(*arguments: str) -> str:
         monkeypatch.setattr(sys, "argv", ["farm", *arguments])
-        with output.sanitized_streams(), contextlib.suppress(SystemExit):
+        with output.sanitize_standard_streams(), contextlib.suppress(SystemExit):
             cli._run()
         return "".join(capfd.readouterr())
 
@@ -334,7 +334,7 @@ def test_devices_and_deployments_are_shown_clean(capfd: pytest.CaptureFixture[st
         )
     )
     release = Release(
-        EVIL, 1, True, EVIL, EVIL, {}, (), (), Preprocess(), (EVIL,), EVIL, {"farm": EVIL}
+        EVIL, 1, True, EVIL, EVIL, {}, (), (), PreprocessSettings(), (EVIL,), EVIL, {"farm": EVIL}
     )
     console.print(views.deployments_table([(EVIL, release)], 300))
     clean(capfd.readouterr().out)
@@ -353,7 +353,7 @@ def test_a_table_whose_cells_nobody_cleaned_is_clean(capfd: pytest.CaptureFixtur
 
 
 def test_what_libraries_warn_log_and_raise_is_clean(capfd: pytest.CaptureFixture[str]) -> None:
-    with output.sanitized_streams():
+    with output.sanitize_standard_streams():
         sys.stderr.write(warnings.formatwarning(EVIL, UserWarning, "file.py", 1))
         logging.lastResort.stream.write(EVIL)  # type: ignore[union-attr]
         sys.excepthook(ValueError, ValueError(EVIL), None)
@@ -367,7 +367,7 @@ def test_what_libraries_warn_log_and_raise_is_clean(capfd: pytest.CaptureFixture
 
 def test_streams_are_as_they_were_after_guarding() -> None:
     before = sys.stdout, sys.stderr
-    with output.sanitized_streams():
+    with output.sanitize_standard_streams():
         assert sys.stdout is not before[0]
         assert sys.stdout.fileno() == before[0].fileno() or not before[0].isatty()
     assert (sys.stdout, sys.stderr) == before

@@ -30,7 +30,7 @@ def test_the_built_in_host_is_this_machine(of_machine: str, profile: str) -> Non
     host = fleet.device("host")
     assert host.profile.name == host_profile(fleet).name == profile
     assert host.profile.target["mcpu"] == "native"
-    assert local.state(host).word == "ready"
+    assert local.probe_state(host).word == "ready"
 
 
 @pytest.mark.parametrize(("machine", "profile"), MACHINES)
@@ -52,17 +52,17 @@ def test_no_other_device_may_leave_its_profile_out(of_machine: str, url: str) ->
 @pytest.mark.parametrize("machine", ["riscv64"])
 def test_a_machine_without_a_profile_of_its_own_has_to_name_one(of_machine: str) -> None:
     host = load_fleet(Path(cli.__file__).parent / "devices.toml").device("host")
-    state = local.state(host)
+    state = local.probe_state(host)
     assert state.word == "unavailable" and "this machine is riscv64" in state.why
     fleet = parse_fleet(
         '[devices.me]\nurl = "local:"\nprofile = "riscv64"\n', Path("/devices.toml")
     )
-    assert local.state(fleet.device("me")).word == "ready"
+    assert local.probe_state(fleet.device("me")).word == "ready"
     assert host_profile(fleet).target == {"kind": "llvm", "mcpu": "native"}
 
 
 def test_an_arm_machine_that_adds_itself_gets_the_profile_of_its_own_cpu() -> None:
-    evidence = boards.evidence_from_report(
+    evidence = boards.hardware_from_report(
         "aarch64", {"arm_cores": "4 0x41 0xd0b,", "board": "Raspberry Pi 5 Model B Rev 1.0"}
     )
     choice = boards.choose_profile("me", evidence, built_in_profiles.built_in_profiles(), here=True)

@@ -27,8 +27,8 @@ def test_a_device_is_emulated_by_its_url_or_by_what_launches_its_agent(
 
 @pytest.mark.parametrize("layer", ["/features/features.6/Conv", "a_b", "_x2f", "conv [é]"])
 def test_a_variable_tells_its_layer_by_a_name_that_c_allows_behind_the_number(layer):
-    name = layer_variable_names.variable_name(12, layer)
-    assert layer_variable_names.layer_of(name) == layer
+    name = layer_variable_names.layer_variable_name(12, layer)
+    assert layer_variable_names.layer_name_of_variable(name) == layer
     assert (
         name.partition(":")[0] == "layer12"
         and name.partition(":")[2].isascii()
@@ -37,7 +37,9 @@ def test_a_variable_tells_its_layer_by_a_name_that_c_allows_behind_the_number(la
 
 
 def test_a_variable_without_a_layer_tells_none():
-    assert [layer_variable_names.layer_of(name) for name in ("lv", "layers:x", "lv1:x")] == [
+    assert [
+        layer_variable_names.layer_name_of_variable(name) for name in ("lv", "layers:x", "lv1:x")
+    ] == [
         "",
         "",
         "",

@@ -199,7 +199,7 @@ def run(
 
 
 def test_a_slower_run_is_told_with_what_else_differs() -> None:
-    (pair,) = comparison.compare(
+    (pair,) = comparison.compare_run_pairs(
         [(run(governor="performance"), run(factor=1.1, governor="powersave"))]
     )
     assert pair.found.change is stats.ChangeVerdict.SLOWER and pair.found.ratio == pytest.approx(
@@ -213,7 +213,7 @@ def test_a_slower_run_is_told_with_what_else_differs() -> None:
     "doubtful", [Verdict.NOISY, Verdict.THROTTLED, Verdict.EMULATED, Verdict.WRONG]
 )
 def test_a_run_that_is_not_to_be_trusted_is_no_evidence(doubtful: Verdict) -> None:
-    (pair,) = comparison.compare([(run(), run(doubtful, factor=3.0))])
+    (pair,) = comparison.compare_run_pairs([(run(), run(doubtful, factor=3.0))])
     assert pair.found.change is stats.ChangeVerdict.UNSURE
     assert f"the second is {doubtful.value}: why" in pair.found.reason
     assert not pair.found.reaches(0.0)
@@ -222,7 +222,7 @@ def test_a_run_that_is_not_to_be_trusted_is_no_evidence(doubtful: Verdict) -> No
 def hints(pairs: list[tuple[Run, Run]], capsys: pytest.CaptureFixture[str]) -> list[str]:
     """The commands that a table of these pairs ends with."""
     baseline_comparison.show_comparison(
-        Session(None, as_json=False, verbosity=0), comparison.compare(pairs), "again"
+        Session(None, as_json=False, verbosity=0), comparison.compare_run_pairs(pairs), "again"
     )
     return [
         line.partition("in turns: ")[2]
@@ -264,10 +264,10 @@ def test_turns_are_advised_only_where_they_are_possible(capsys: pytest.CaptureFi
 
 def test_runs_of_two_sets_are_paired_by_model_and_device() -> None:
     a, b = run(device="a"), run(device="b")
-    assert comparison.pair_up([a, b], [run(device="b", factor=2), run(device="c")]) == [
+    assert comparison.pair_runs([a, b], [run(device="b", factor=2), run(device="c")]) == [
         (b, run(device="b", factor=2))
     ]
-    assert comparison.pair_up([a], [b]) == [(a, b)]
+    assert comparison.pair_runs([a], [b]) == [(a, b)]
     assert "device: a → b" in comparison.describe_differences(a, b)
 
 

@@ -14,8 +14,8 @@ from rich.table import Table
 
 from farm import views
 from farm.types import Agreement, Failure, Kernel, Latency, Run, Samples, Verdict
-from farm.views.runs import final_table, history_table
-from farm.views.tables import Column, select_columns
+from farm.views.runs import finished_jobs_table, history_table
+from farm.views.tables import Column, columns_that_fit
 
 SAMPLES = Samples(
     (0.0437,) * 700, 0.1, Agreement(3.1e-7, 120.0, True, True), 450, 460, {}, {}, {}, 0
@@ -64,7 +64,9 @@ def row(text: str, name: str) -> str:
 
 def test_the_final_table_has_units_in_its_header_and_three_digits_in_its_figures() -> None:
     text = shown(
-        final_table([dataclasses.replace(STABLE, reference_correct=449, reference_total=460)], 160),
+        finished_jobs_table(
+            [dataclasses.replace(STABLE, reference_correct=449, reference_total=460)], 160
+        ),
         160,
     )
     header = (
@@ -77,12 +79,12 @@ def test_the_final_table_has_units_in_its_header_and_three_digits_in_its_figures
 
 
 def test_at_80_columns_the_verdict_and_the_main_figures_remain_on_one_line() -> None:
-    text = shown(final_table([STABLE, EMULATED], 80), 80)
+    text = shown(finished_jobs_table([STABLE, EMULATED], 80), 80)
     assert row(text, "host") == "host digits STABLE 43.7 4.0 97.8 3.1e-7"
 
 
 @pytest.mark.parametrize("verdict", list(Verdict))
-@pytest.mark.parametrize("table", [final_table, history_table])
+@pytest.mark.parametrize("table", [finished_jobs_table, history_table])
 def test_no_table_shows_a_latency_of_an_emulated_device(table: object, verdict: Verdict) -> None:
     run = dataclasses.replace(EMULATED, verdict=verdict)
     text = shown(table([run], 200), 200)  # type: ignore[operator]
@@ -93,16 +95,16 @@ def test_no_table_shows_a_latency_of_an_emulated_device(table: object, verdict: 
 
 
 def test_what_failed_is_told_below_the_narrow_table_and_within_the_wide_one() -> None:
-    narrow = shown(final_table([STABLE, FAILED], 80), 80)
+    narrow = shown(finished_jobs_table([STABLE, FAILED], 80), 80)
     assert row(narrow, "rk3399") == "rk3399 [b]net[/b] FAILED"
     assert r"✗ rk3399 [b]net[/b]: the agent died\nof signal 9" in narrow
     long = dataclasses.replace(
         FAILED, failure=dataclasses.replace(FAILED.failure, what=f"{'a ' * 40}long reason")
     )
     assert f"✗ rk3399 [b]net[/b]: {'a ' * 40}long reason" in shown(
-        final_table([STABLE, long], 130), 130
+        finished_jobs_table([STABLE, long], 130), 130
     )
-    wide = shown(final_table([STABLE, FAILED], 160), 160)
+    wide = shown(finished_jobs_table([STABLE, FAILED], 160), 160)
     assert row(wide, "rk3399").endswith(r" the agent died\nof signal 9")
     assert "✗" not in wide
 
@@ -111,7 +113,7 @@ def test_what_failed_is_told_below_the_narrow_table_and_within_the_wide_one() ->
 def test_a_long_model_name_is_not_broken_where_other_columns_can_make_room(width: int) -> None:
     name = "a-detector-with-many-words-in-its-name"
     text = shown(
-        final_table(
+        finished_jobs_table(
             [dataclasses.replace(STABLE, model=name), dataclasses.replace(FAILED, model=name)],
             width,
         ),
@@ -128,13 +130,13 @@ def test_a_long_model_name_is_not_broken_where_other_columns_can_make_room(width
 
 
 def test_a_model_name_that_is_wider_than_the_terminal_is_broken() -> None:
-    text = shown(final_table([dataclasses.replace(STABLE, model="n" * 90)], 80), 80)
+    text = shown(finished_jobs_table([dataclasses.replace(STABLE, model="n" * 90)], 80), 80)
     assert sum(line.count("n" * 5) > 0 for line in text.splitlines()) > 1
     assert text.count("n") >= 90 and max(map(cell_len, text.splitlines())) <= 80
 
 
 def test_a_column_that_nothing_fills_is_left_out() -> None:
-    text = shown(final_table([FAILED], 200), 200)
+    text = shown(finished_jobs_table([FAILED], 200), 200)
     assert row(text, "device") == "device profile model verdict why"
 
 
@@ -262,7 +264,7 @@ def test_kernels_are_listed_by_their_share_and_what_fell_back_is_said_plainly() 
 
 def test_runs_say_how_the_device_was_asked_to_compute_where_it_was() -> None:
     asked = dataclasses.replace(STABLE, threads=2, cores="big", pinned=True)
-    text = shown(final_table([STABLE, asked], 160), 160)
+    text = shown(finished_jobs_table([STABLE, asked], 160), 160)
     assert row(text, "device").startswith("device profile model threads cores verdict")
     assert [" ".join(line.split())[:31] for line in text.splitlines() if "digits" in line] == [
         "host x86 digits STABLE 43.7 4.0",
@@ -273,7 +275,10 @@ def test_runs_say_how_the_device_was_asked_to_compute_where_it_was() -> None:
 
 def test_without_rows_the_titles_are_shown_but_not_those_of_rare_columns() -> None:
     columns = [Column("always", str), Column("rarely", lambda _: "", rare=True)]
-    assert [shown.column.title for shown in select_columns(columns, [], 80)] == ["always"]
-    assert [shown.column.title for shown in select_columns(columns, ["a"], 80)] == ["always"]
+    assert [shown.column.title for shown in columns_that_fit(columns, [], 80)] == ["always"]
+    assert [shown.column.title for shown in columns_that_fit(columns, ["a"], 80)] == ["always"]
     told = [Column("always", str), Column("rarely", str, rare=True)]
-    assert [shown.column.title for shown in select_columns(told, ["a"], 80)] == ["always", "rarely"]
+    assert [shown.column.title for shown in columns_that_fit(told, ["a"], 80)] == [
+        "always",
+        "rarely",
+    ]

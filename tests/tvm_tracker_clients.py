@@ -17,7 +17,7 @@ from tvm import rpc, te
 from tvm.rpc import base
 from tvm.rpc.tracker import Tracker  # noqa: F401  (as TVM's own programs import it)
 
-from farm.compiler.codegen.link import link_function
+from farm.compiler.codegen.link import fcompile_for_profile
 from farm.types import Profile
 
 HOST, KEY = "127.0.0.1", "x86"
@@ -48,7 +48,7 @@ def runner(port: int) -> Any:
     with tempfile.TemporaryDirectory() as folder:
         library = os.path.join(folder, "more.so")  # noqa: PTH118
         tvm.compile(more, target="llvm").export_library(
-            library, fcompile=link_function(Profile("here", {"kind": "llvm"}, ""))
+            library, fcompile=fcompile_for_profile(Profile("here", {"kind": "llvm"}, ""))
         )
         config = ms.runner.RPCConfig(HOST, port, KEY, session_timeout_sec=100)
         assert config.count_num_servers() == 1

@@ -21,7 +21,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
 
-from farm.executor.gpu import open_gpu  # noqa: E402
+from farm.executor.gpu import use_gpu_in_session  # noqa: E402
 from farm.transports import gpu_preflight  # noqa: E402
 from farm.types import Device  # noqa: E402
 
@@ -127,8 +127,8 @@ def endless(device: Device, folder: Path) -> Path:
     from tvm import IRModule, te
 
     from farm.compiler.codegen.executable import compile_executable
-    from farm.compiler.codegen.link import link_function
-    from farm.compiler.codegen.nvrtc import compile_cuda_with_nvrtc
+    from farm.compiler.codegen.link import fcompile_for_profile
+    from farm.compiler.codegen.nvrtc import use_nvrtc_for_cuda
     from farm.compiler.gpu import schedule as gpu
     from farm.compiler.lower import resolve_target
     from farm.store import Store, cache_root
@@ -142,11 +142,11 @@ def endless(device: Device, folder: Path) -> Path:
     function, _ = gpu.schedule_gpu_kernel(
         "spin", te.create_prim_func([given, total]).with_attr("global_symbol", "spin"), target
     )
-    with compile_cuda_with_nvrtc(target, Store(cache_root())):
+    with use_nvrtc_for_cuda(target, Store(cache_root())):
         module = IRModule({"spin": function.with_attr("global_symbol", "spin")})
         compile_executable(module, target).export_library(
             str(folder / _LIBRARY),
-            fcompile=link_function(device.profile),
+            fcompile=fcompile_for_profile(device.profile),
             workspace_dir=str(folder),
         )
     return folder / _LIBRARY
@@ -166,7 +166,7 @@ def spin(device: Device, library: Path, timeout_s: float) -> None:
         tempfile.TemporaryDirectory() as scratch,
         transports.open(device, None, Path(scratch), timeout_s) as link,
     ):
-        open_gpu(link, device)
+        use_gpu_in_session(link, device)
         link.session.upload(str(library), _LIBRARY)
         there = link.session.device("cuda", device.gpu)
         one, other = (
@@ -296,7 +296,7 @@ def _serve(device: Device) -> None:
         tempfile.TemporaryDirectory() as scratch,
         transports.open(device, None, Path(scratch), _OVER_S) as link,
     ):
-        open_gpu(link, device)
+        use_gpu_in_session(link, device)
         sent = np.arange(1024, dtype="float32")
         back = tvm.runtime.tensor(sent, device=link.session.device("cuda", device.gpu)).numpy()
         assert (back == sent).all(), "it gives back other numbers"

@@ -18,14 +18,14 @@ import onnx
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
 
-import graphs  # noqa: E402
+import random_onnx_graphs  # noqa: E402
 
 from farm.compiler.codegen.executable import compile_executable  # noqa: E402
 from farm.compiler.codegen.kernel_libraries import export_shared_library  # noqa: E402
-from farm.compiler.codegen.link import link_function  # noqa: E402
+from farm.compiler.codegen.link import fcompile_for_profile  # noqa: E402
 from farm.compiler.diagnostics import guarded_run  # noqa: E402
 from farm.compiler.diagnostics.steps_of_main import MainSteps  # noqa: E402
-from farm.compiler.lower import lower, resolve_target  # noqa: E402
+from farm.compiler.lower import lower_module, resolve_target  # noqa: E402
 from farm.errors import FarmError  # noqa: E402
 from farm.importers.onnx.load import load  # noqa: E402
 from farm.types import Model, Profile  # noqa: E402
@@ -44,14 +44,14 @@ def check(path: Path, cpu: str) -> tuple[str, str]:
         library = Path(folder) / "library.so"
         try:
             target = resolve_target(profile)
-            lowered = lower(imported.module, imported.weights, target, {})
+            lowered = lower_module(imported.module, imported.weights, target, {})
             main = lowered.module["main"]
             steps = MainSteps("graph", main, lowered.parameters_as_called())
             outputs = steps.of(main.body.body)
             export_shared_library(
                 compile_executable(lowered.module, target),
                 library,
-                link_function(profile),
+                fcompile_for_profile(profile),
                 Path(folder),
             )
         except Exception as error:  # whatever TVM says
@@ -78,7 +78,7 @@ def main() -> None:
     os.dup2(2, 1)
     for seed in seeds:
         path = folder / f"{seed}.onnx"
-        onnx.save(graphs.generated(seed), path)
+        onnx.save(random_onnx_graphs.generated(seed), path)
         result, why = check(path, cpu)
         if result == "right":
             path.unlink()

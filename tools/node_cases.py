@@ -151,11 +151,11 @@ def _run_here(imported: Any, inputs: list[Array]) -> list[Array]:
 def _run_there(session: Any, folder: Path, imported: Any, inputs: list[Array]) -> list[Array]:
     import tvm
 
-    from farm.compiler.codegen.link import link_function
+    from farm.compiler.codegen.link import fcompile_for_profile
 
     executable, parameters = _compiled(imported)
     library = folder / "model.so"
-    executable.export_library(str(library), fcompile=link_function(HOST))
+    executable.export_library(str(library), fcompile=fcompile_for_profile(HOST))
     session.upload(str(library), "model.so")
     remember, recall = (
         session.get_function(f"vm.builtin.{name}")
@@ -168,13 +168,13 @@ def _run_there(session: Any, folder: Path, imported: Any, inputs: list[Array]) -
 
 
 def _compiled(imported: Any) -> tuple[Any, list[Array]]:
-    from farm.compiler.build import as_build_errors
+    from farm.compiler.build import tvm_errors_as_build_errors
     from farm.compiler.codegen.executable import compile_executable
-    from farm.compiler.lower import lower, resolve_target
+    from farm.compiler.lower import lower_module, resolve_target
 
     target = resolve_target(HOST)
-    with as_build_errors("the model", HOST):
-        lowered = lower(imported.module, imported.weights, target, {})
+    with tvm_errors_as_build_errors("the model", HOST):
+        lowered = lower_module(imported.module, imported.weights, target, {})
         return compile_executable(lowered.module, target), lowered.parameters_as_called()
 
 

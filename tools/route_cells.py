@@ -44,7 +44,7 @@ def made(name: str, route: str, folder: Path) -> Cell:
         model = Model(name, source)
         if name == ANY_BATCH:
             model = Model(name, source, shapes={NAMES[route]: tuple(inputs[0].shape)})
-        imported = importers.load(model, folder)
+        imported = importers.import_model(model, folder)
         imported.example.update(
             {spec.name: value.numpy() for spec, value in zip(imported.inputs, inputs, strict=True)}
         )
@@ -67,7 +67,7 @@ def made(name: str, route: str, folder: Path) -> Cell:
         expected = [
             value.numpy() for value in torch.utils._pytree.tree_flatten(network(*inputs))[0]
         ]
-    agreement = stats.agreement(answers, expected, LIMITS["float32"])
+    agreement = stats.measure_agreement(answers, expected, LIMITS["float32"])
     return Cell(name, route, RIGHT if agreement.right else WRONG, agreement.max_abs)
 
 

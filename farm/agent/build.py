@@ -39,10 +39,10 @@ if TYPE_CHECKING:
 __all__ = [
     "AGENTS",
     "ARCHITECTURES",
-    "build",
+    "compile_agent",
     "ensure_executable",
     "executable_digest",
-    "find_built",
+    "find_existing_executable",
     "place_in_package",
 ]
 
@@ -60,7 +60,7 @@ def ensure_executable(arch: str, cache: Path, note: Note, deadline: Deadline) ->
     BuildError for an unknown architecture or if the compiler fails, DeadlineError if it takes too
     long.
     """
-    if found := find_built(arch, cache):
+    if found := find_existing_executable(arch, cache):
         return found
     wanted = executable_digest(arch)
     executable = cache / "agents" / wanted / "farm-agent"
@@ -70,11 +70,11 @@ def ensure_executable(arch: str, cache: Path, note: Note, deadline: Deadline) ->
     with _alone(executable.with_name("lock"), arch, note, deadline):
         if not executable.exists():
             with tempfile.TemporaryDirectory(prefix="farm-agent-") as scratch:
-                _copy(build(arch, Path(scratch), cache / "zig", note, deadline), executable)
+                _copy(compile_agent(arch, Path(scratch), cache / "zig", note, deadline), executable)
     return executable
 
 
-def find_built(arch: str, cache: Path) -> Path | None:
+def find_existing_executable(arch: str, cache: Path) -> Path | None:
     """Return the agent's executable for an architecture if it need not be built, else None.
 
     Raises BuildError for an unknown architecture.
@@ -87,7 +87,9 @@ def find_built(arch: str, cache: Path) -> Path | None:
     return executable if executable.exists() else None
 
 
-def build(arch: str, scratch: Path, zig_cache: Path, note: Note, deadline: Deadline) -> Path:
+def compile_agent(
+    arch: str, scratch: Path, zig_cache: Path, note: Note, deadline: Deadline
+) -> Path:
     """Compile the agent in an empty folder, and return the executable.
 
     `zig_cache` keeps the C and C++ libraries for the next build. The errors are those of

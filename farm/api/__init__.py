@@ -25,19 +25,19 @@ from typing import TYPE_CHECKING, Any
 
 from farm import this_machine
 from farm.api.resolve import (
-    build_slots,
+    device_with_options,
     find_runs,
     host_profile,
+    max_parallel_builds,
+    model_with_batch,
+    model_with_input_shapes,
     resolve_cluster_address,
     resolve_deadline,
     resolve_plan,
-    with_batch,
-    with_device_options,
-    with_shapes,
 )
 from farm.api.results import Answer, Result
 from farm.errors import UsageError, WrongAnswer, error_from_failure
-from farm.types import Device, Model, PairedStopping, Plan, Run, Verdict
+from farm.types import Device, Model, PairedStoppingRule, Plan, Run, Verdict
 
 if TYPE_CHECKING:
     import numpy as np
@@ -119,7 +119,7 @@ class Farm:
         Raises FarmError if the run fails, UsageError for unknown names and invalid arguments.
         """
         options = {"threads": threads, "cores": cores or None, "pinned": pinned or None}
-        board = with_device_options(self.fleet.device(device), options)
+        board = device_with_options(self.fleet.device(device), options)
         if batch is not None and batch < 1:
             raise UsageError(
                 f"batch={batch}: no number of samples",
@@ -127,7 +127,9 @@ class Farm:
                 "batch=8",
             )
         chosen, how = (
-            with_batch(with_shapes(self.fleet.model(str(model)), shapes, values), batch),
+            model_with_batch(
+                model_with_input_shapes(self.fleet.model(str(model)), shapes, values), batch
+            ),
             resolve_plan(self.fleet.bench.plan, preset, plan),
         )
         for number in range(tries):
@@ -156,7 +158,7 @@ class Farm:
         how = replace(Plan.once(), deadline_s=self.fleet.bench.plan.deadline_s, install=True)
         run = self._one(
             self.fleet.device(device),
-            with_shapes(self.fleet.model(str(model)), shapes, values),
+            model_with_input_shapes(self.fleet.model(str(model)), shapes, values),
             how,
             show,
         )
@@ -194,7 +196,7 @@ class Farm:
         chosen = self.fleet.device(device)
         seconds = self.fleet.deadline_s(chosen)
         asked = (
-            with_shapes(self.fleet.model(str(model)), shapes, values)
+            model_with_input_shapes(self.fleet.model(str(model)), shapes, values)
             if shapes or values
             else str(model)
         )
@@ -212,7 +214,7 @@ class Farm:
         second: str | Result | Run,
         *,
         in_turns: bool = False,
-        until: PairedStopping | None = None,
+        until: PairedStoppingRule | None = None,
         deadline_s: float | None = None,
         show: Callable[[Progress], None] | None = None,
     ) -> list[RunComparison]:
@@ -235,7 +237,7 @@ class Farm:
         return (
             self.in_turns(pairs, until=until, deadline_s=deadline_s, show=show)
             if in_turns
-            else comparison.compare(pairs)
+            else comparison.compare_run_pairs(pairs)
         )
 
     def pairs(self, first: str | Result | Run, second: str | Result | Run) -> list[tuple[Run, Run]]:
@@ -249,7 +251,7 @@ class Farm:
             else [one.run if isinstance(one, Result) else one]
             for one in (first, second)
         ]
-        pairs = comparison.pair_up(*sides)
+        pairs = comparison.pair_runs(*sides)
         if not pairs:
             names = [
                 one if isinstance(one, str) else side[0].id
@@ -266,7 +268,7 @@ class Farm:
         self,
         pairs: Sequence[tuple[Run, Run]],
         *,
-        until: PairedStopping | None = None,
+        until: PairedStoppingRule | None = None,
         confidence: float | None = None,
         deadline_s: float | None = None,
         show: Callable[[Progress], None] | None = None,
@@ -287,7 +289,9 @@ class Farm:
 
         store, sure = open_store(self.fleet.cache), confidence or stats.CONFIDENCE
         contests = [pipeline_compare.pair_of_builds(*pair, self.fleet, store) for pair in pairs]
-        length = replace(until or PairedStopping(), confidence=1 - (1 - sure) / max(1, len(pairs)))
+        length = replace(
+            until or PairedStoppingRule(), confidence=1 - (1 - sure) / max(1, len(pairs))
+        )
 
         def limit_s(device: Device) -> float:
             return self.fleet.deadline_s(device, deadline_s)
@@ -295,7 +299,7 @@ class Farm:
         measured = pipeline_compare.measure_pairs(
             contests, length, limit_s, store=store, show=show or (lambda _: None)
         )
-        return comparison.compare_interleaved(pairs, measured, sure)
+        return comparison.compare_interleaved_measurements(pairs, measured, sure)
 
     @contextlib.contextmanager
     def cluster_engine(self) -> Iterator[ClusterEngine | None]:
@@ -334,7 +338,7 @@ class Farm:
                 host=host_profile(self.fleet),
                 store=open_store(self.fleet.cache),
                 keep=record,
-                slots=build_slots(),
+                slots=max_parallel_builds(),
                 show=show or (lambda _: None),
                 tick=tick or (lambda: None),
                 canaries=canaries,
@@ -374,7 +378,7 @@ class Farm:
         specs, outputs, words = pipeline.infer(
             chosen, device, source, host=host, store=store, deadline_s=deadline_s, show=said
         )
-        labels = tuple(read.read_labels(chosen.labels)) if chosen.labels else ()
+        labels = tuple(read.read_class_names(chosen.labels)) if chosen.labels else ()
         return Answer(chosen.name, tuple(specs), tuple(outputs), labels, converted=tuple(words))
 
     def _one(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from farm import this_machine
 from farm.errors import UsageError, did_you_mean
-from farm.types import PRESETS, Device, Model, Plan, Profile, Run, Value, check_cluster
+from farm.types import PRESETS, Device, Model, Plan, Profile, Run, Value, check_cluster_address
 
 if TYPE_CHECKING:
     from farm.config import Fleet
@@ -33,7 +33,7 @@ def resolve_plan(plan: Plan, preset: str | None, given: Mapping[str, Any]) -> Pl
     return replace(plan, maximum_s=max(plan.maximum_s, plan.minimum_s))
 
 
-def with_batch(model: Model, batch: int | None) -> Model:
+def model_with_batch(model: Model, batch: int | None) -> Model:
     """Return a model with a batch size and a name of its own; unchanged if `batch` is None.
 
     Its latencies are those of a different model, hence the name. The labelled dataset is removed,
@@ -46,7 +46,7 @@ def with_batch(model: Model, batch: int | None) -> Model:
     )
 
 
-def with_shapes(
+def model_with_input_shapes(
     model: Model, shapes: Mapping[str, Sequence[int]] | None, values: Mapping[str, Value] | None
 ) -> Model:
     """Return a model with these shapes and constants of inputs added.
@@ -61,7 +61,7 @@ def with_shapes(
     return replace(model, shapes={**model.shapes, **sizes}, values={**model.values, **constants})
 
 
-def with_device_options(device: Device, options: Mapping[str, str | int | bool | None]) -> Device:
+def device_with_options(device: Device, options: Mapping[str, str | int | bool | None]) -> Device:
     """Return a device with those of these options that are not None."""
     given = {name: value for name, value in options.items() if value is not None}
     return replace(device, options={**device.options, **given})
@@ -135,14 +135,14 @@ def resolve_cluster_address(asked: str | None, configured: str | None) -> str | 
     if asked is None:
         return configured
     try:
-        return None if asked == "none" else check_cluster(asked)
+        return None if asked == "none" else check_cluster_address(asked)
     except ValueError as exc:
         raise UsageError(
             f"{asked} names no cluster", str(exc), "--cluster tcp://HOST:8786"
         ) from exc
 
 
-def build_slots() -> int:
+def max_parallel_builds() -> int:
     """Return how many builds run at once: one per available CPU, at most four.
 
     Each build needs about a gigabyte of memory.

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from farm.boards.arm_cores import EXTENSIONS, ArmCore, CoreClass, core_by_midr
-from farm.boards.evidence import Evidence
+from farm.boards.detected_hardware import DetectedHardware
 from farm.errors import DeviceError
 from farm.this_machine import NATIVE_PROFILES
 
@@ -82,7 +82,7 @@ _LIKE = {("aarch64", 8): "rasp4-64", ("armv7", 8): "rasp4", ("armv7", 7): "pynq"
 
 def choose_profile(
     name: str,
-    evidence: Evidence,
+    evidence: DetectedHardware,
     profiles: Mapping[str, Table],
     *,
     here: bool = False,
@@ -143,7 +143,9 @@ def choose_profile(
     return ProfileChoice(host.profile, host.reason, host.table, (*host.notes, note))
 
 
-def _of_gpu(evidence: Evidence, architecture: str, profiles: Mapping[str, Table]) -> str | None:
+def _of_gpu(
+    evidence: DetectedHardware, architecture: str, profiles: Mapping[str, Table]
+) -> str | None:
     """Return the first built-in profile for a GPU whose host is of the board's architecture."""
     agent = f"{evidence.architecture}-cuda"
     fitting = (name for name, table in profiles.items() if table.get("agent") == agent)
@@ -152,7 +154,7 @@ def _of_gpu(evidence: Evidence, architecture: str, profiles: Mapping[str, Table]
     )
 
 
-def _for_cpu(name: str, evidence: Evidence) -> ProfileChoice:
+def _for_cpu(name: str, evidence: DetectedHardware) -> ProfileChoice:
     known = _known(evidence)
     if known is not None:
         return ProfileChoice(known, f"it is a {evidence.board or evidence.compatible[0]}")
@@ -163,7 +165,7 @@ def _for_cpu(name: str, evidence: Evidence) -> ProfileChoice:
     return _own(name, evidence)
 
 
-def _known(evidence: Evidence) -> str | None:
+def _known(evidence: DetectedHardware) -> str | None:
     """Return the built-in profile of a board that has one."""
     for known in _KNOWN:
         by_tree = known.compatible and any(known.compatible in word for word in evidence.compatible)
@@ -173,7 +175,7 @@ def _known(evidence: Evidence) -> str | None:
     return None
 
 
-def _x86(name: str, evidence: Evidence) -> ProfileChoice:
+def _x86(name: str, evidence: DetectedHardware) -> ProfileChoice:
     cpu = evidence.cpu or "an x86-64 CPU"
     if not evidence.features:
         note = "whether it has AVX-512 is not known: --profile x86-v4 uses it"
@@ -194,7 +196,7 @@ def _x86(name: str, evidence: Evidence) -> ProfileChoice:
     return ProfileChoice(name, f"{cpu} lacks AVX2 or FMA", table)
 
 
-def _own(name: str, evidence: Evidence) -> ProfileChoice:
+def _own(name: str, evidence: DetectedHardware) -> ProfileChoice:
     """Return a profile of the board's own, for the largest of its ARM cores."""
     if (
         evidence.architecture == "armv7"
@@ -242,7 +244,7 @@ def _own(name: str, evidence: Evidence) -> ProfileChoice:
     return ProfileChoice(name, f"it has {kinds}", _table(title, evidence, largest, kinds))
 
 
-def _table(title: str, evidence: Evidence, core: ArmCore, kinds: str) -> Table:
+def _table(title: str, evidence: DetectedHardware, core: ArmCore, kinds: str) -> Table:
     """Return the profile's table for a kind of core; `kinds` names the cores of the board."""
     # The kernel tells programs only of extensions that all cores have and that it supports: one
     # that LLVM would enable by -mcpu and that is not among them must not be used.

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from farm.api.resolve import build_slots as build_slots
 from farm.api.resolve import host_profile as host_profile
+from farm.api.resolve import max_parallel_builds as max_parallel_builds
 from farm.commands import output
-from farm.commands.options import add_option_group
+from farm.commands.options import option_group_decorator
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -89,7 +89,7 @@ def _session(
     return Session(config, as_json, -1 if quiet else int(verbose), store)
 
 
-with_session = add_option_group(
+with_session = option_group_decorator(
     "session",
     _session,
     click.option(

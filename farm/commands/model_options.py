@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from farm.commands.options import add_option_group
+from farm.commands.options import option_group_decorator
 
 if TYPE_CHECKING:
     from farm.types import Model, Value
@@ -131,7 +131,7 @@ def _module(text: str) -> str:
         ) from exc
 
 
-with_model_properties = add_option_group(
+with_model_properties = option_group_decorator(
     "described",
     _described,
     click.option(

@@ -20,7 +20,7 @@ def was_given(parameter: str) -> bool:
     return source is click.core.ParameterSource.COMMANDLINE
 
 
-class AnyNumber(click.types.FloatParamType):
+class FiniteFloatParamType(click.types.FloatParamType):
     """A finite number.
 
     "nan" is rejected because it is neither below nor above a limit, and "inf" because it is never
@@ -39,11 +39,11 @@ class AnyNumber(click.types.FloatParamType):
         )
 
 
-class Number(AnyNumber, click.FloatRange):
+class FiniteFloatRange(FiniteFloatParamType, click.FloatRange):
     """A finite number in a range."""
 
 
-def add_option_group(
+def option_group_decorator(
     name: str, make: Callable[..., Any], *options: Option
 ) -> Callable[[Command], Command]:
     """Return a decorator that adds options and passes `make(**values)` as the argument `name`."""
@@ -64,7 +64,9 @@ def add_option_group(
     return decorate
 
 
-def name_completion(kind: str) -> Callable[[click.Context, click.Parameter, str], list[str]]:
+def configured_name_completer(
+    kind: str,
+) -> Callable[[click.Context, click.Parameter, str], list[str]]:
     """Return a shell completion of the configured `devices`, `profiles` or `models`."""
 
     def names(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
@@ -84,7 +86,7 @@ def name_completion(kind: str) -> Callable[[click.Context, click.Parameter, str]
     return names
 
 
-def device_option(name: str, help: str, **more: Any) -> Option:  # noqa: A002
+def create_device_option(name: str, help: str, **more: Any) -> Option:  # noqa: A002
     """Return the option -d, --device; the command receives it as `name`."""
     return click.option(
         "-d",
@@ -92,14 +94,14 @@ def device_option(name: str, help: str, **more: Any) -> Option:  # noqa: A002
         name,
         metavar="NAME",
         help=help,
-        shell_complete=name_completion("devices"),
+        shell_complete=configured_name_completer("devices"),
         **more,
     )
 
 
-with_device = device_option("device_name", "The device.", required=True)
-with_device_filter = device_option("device", "Only runs on this device.")
-with_several_devices = device_option("devices", "A device; may be repeated.", multiple=True)
+with_device = create_device_option("device_name", "The device.", required=True)
+with_device_filter = create_device_option("device", "Only runs on this device.")
+with_several_devices = create_device_option("devices", "A device; may be repeated.", multiple=True)
 
 
 def add_device_selection_options(command: Command) -> Command:
@@ -143,7 +145,7 @@ def add_gate_options(command: Command) -> Command:
     """
     top1 = click.option(
         "--min-top1",
-        type=Number(0, 100),
+        type=FiniteFloatRange(0, 100),
         callback=lambda _context, _parameter, value: None if value is None else value / 100,
         metavar="PERCENT",
         help=(
@@ -154,7 +156,7 @@ def add_gate_options(command: Command) -> Command:
     snr = click.option(
         "--min-snr",
         "min_snr_db",
-        type=AnyNumber(),
+        type=FiniteFloatParamType(),
         metavar="DB",
         help="WRONG below this signal-to-noise ratio.",
     )

@@ -8,8 +8,8 @@
     show_error(error)                     a FarmError
 
 tests/test_architecture.py refuses print, click.echo, sys.stdout and Console elsewhere.
-`sanitized_streams` also sanitizes the warnings, logs and tracebacks of libraries. Data goes to
-stdout; progress and errors go to stderr.
+`sanitize_standard_streams` also sanitizes the warnings, logs and tracebacks of libraries. Data goes
+to stdout; progress and errors go to stderr.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def console(*, stderr: bool) -> Console:
 
 
 @contextlib.contextmanager
-def sanitized_streams() -> Iterator[None]:
+def sanitize_standard_streams() -> Iterator[None]:
     """Sanitize what libraries write to sys.stdout and sys.stderr while the block lasts."""
     before = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = (_Guarded(stream) if stream else stream for stream in before)
@@ -113,7 +113,7 @@ def sanitized_streams() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def deferred_warnings() -> Iterator[None]:
+def defer_warnings() -> Iterator[None]:
     """Print the warnings of farm's log on stderr when the block ends, below what is shown live."""
     log, kept = logging.getLogger("farm"), _Kept()
     propagates, log.propagate = log.propagate, False
@@ -169,12 +169,12 @@ def _unguarded(err: bool) -> TextIO:
 
 def _rendered(part: str | Styled) -> str:
     if isinstance(part, str):
-        return sanitize.one_line(part)
-    return click.style(sanitize.one_line(part.text), fg=part.colour, bold=part.bold)
+        return sanitize.sanitized_line(part)
+    return click.style(sanitize.sanitized_line(part.text), fg=part.colour, bold=part.bold)
 
 
 def _lines_with_tabs(text: str) -> list[str]:
-    return ["\t".join(map(sanitize.one_line, line.split("\t"))) for line in text.split("\n")]
+    return ["\t".join(map(sanitize.sanitized_line, line.split("\t"))) for line in text.split("\n")]
 
 
 def _is_drawn(text: str) -> bool:

@@ -34,7 +34,7 @@ class Spinner:
         self._block = ExitStack()
 
     def __enter__(self) -> Spinner:
-        self._block.enter_context(signals.deferred_signals())
+        self._block.enter_context(signals.defer_signals())
         self._start()
         self._block.callback(self._stop)
         self._block.enter_context(terminal.lent(self._stop, self._start))
@@ -81,4 +81,4 @@ class Spinner:
 def _plain(text: str):  # type: ignore[no-untyped-def]
     from rich.text import Text
 
-    return Text(sanitize.one_line(text))
+    return Text(sanitize.sanitized_line(text))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from farm.commands.options import Command, add_option_group, parse_whole_numbers
+from farm.commands.options import Command, option_group_decorator, parse_whole_numbers
 
 if TYPE_CHECKING:
     from farm.commands.common import Session
@@ -46,7 +46,7 @@ class ThreadSettings:
         ]
 
 
-def add_thread_options(*, several: bool) -> Callable[[Command], Command]:
+def thread_options_decorator(*, several: bool) -> Callable[[Command], Command]:
     """Return a decorator that adds the three options; the command receives `asked`, an Asked."""
     many = ", or several: 1,2,4" if several else ""
     each = ", or each: one thread, on each core in turn; may be repeated" if several else ""
@@ -55,7 +55,7 @@ def add_thread_options(*, several: bool) -> Callable[[Command], Command]:
         chosen = (cores,) if isinstance(cores, str) else tuple(cores or ())
         return ThreadSettings(_counts(threads, several), _sets(chosen, several), pinned)
 
-    return add_option_group(
+    return option_group_decorator(
         "asked",
         asked,
         click.option(
@@ -97,15 +97,15 @@ def devices_per_thread_setting(
 
 
 def _cores_of(session: Session, devices: Sequence[Device]) -> list[list[str]]:
-    from farm.commands.common import build_slots
+    from farm.commands.common import max_parallel_builds
     from farm.commands.progress import Spinner
     from farm.errors import FarmError, UsageError
     from farm.executor.threads import parse_core_ranges
-    from farm.pipeline import facts_of
+    from farm.pipeline import query_device_facts
 
     with Spinner(session, "asking the devices for their cores") as spinner:
-        answers = facts_of(
-            devices, store=session.artifacts(), slots=build_slots(), show=spinner.show
+        answers = query_device_facts(
+            devices, store=session.artifacts(), slots=max_parallel_builds(), show=spinner.show
         )
     found = []
     for device in devices:

@@ -3,9 +3,9 @@
 Modules:
     build                 build a prepared model for a profile, or take the artifact from the store
     artifact              read what a build left in the store
-    fingerprint           digests that name builds: of sources, versions, CPU and model
+    build_digests         digests that name builds: of sources, versions, CPU and model
     lower                 imported module -> scheduled module and its parameters, for one target
-    pipeline              the ordered list of graph passes
+    relax_pipeline        the ordered list of graph passes
     winograd_weights      the transform of Winograd's weights, in numpy
     load_time_transforms  what a library makes of its parameters when it is loaded
     execution_graph       the steps and tensors of a built model as data
@@ -30,15 +30,15 @@ Stages of a build. farm/checked_import.py does the first two once per model, for
     2 check            host_run.py: build for this machine, compare with the reference's outputs
 build.py does the others once per (model, profile):
     3 resolve          lower.py: the profile's target; target/cpu_model.py: the model of its CPU
-    4 graph passes     pipeline.py `simplify_operators`: fold constants, choose layouts, rewrite
-                       to int8; the passes are in graph/
-    5 legalize, fuse   pipeline.py `to_loop_nests`: operators -> TIR loops (cpu/legalize.py,
-                       gpu/schedule.py), in the configuration that cpu/kernel_config.py selects,
-                       then fused into kernels
+    4 graph passes     relax_pipeline.py `simplify_operators`: fold constants, choose layouts,
+                       rewrite to int8; the passes are in graph/
+    5 legalize, fuse   relax_pipeline.py `legalize_and_fuse`: operators -> TIR loops
+                       (cpu/legalize.py, gpu/schedule.py), in the configuration that
+                       cpu/kernel_config.py selects, then fused into kernels
     6 schedule         cpu/schedule.py or gpu/schedule.py: tiles, vectors and threads of each
                        kernel; then cpu/tir_passes/
-    7 parameters       pipeline.py `lift_constants_into_tuple`: constants -> parameters, out of
-                       the code
+    7 parameters       relax_pipeline.py `lift_constants_into_tuple`: constants -> parameters,
+                       out of the code
     8 machine code     codegen/executable.py: plan memory, then TVM's and LLVM's code generation;
                        codegen/nvrtc.py for CUDA
     9 link, store      codegen/link.py: library; tensor_cache.py: parameters;

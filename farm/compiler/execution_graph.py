@@ -8,12 +8,12 @@ import tvm
 from tvm import relax
 from tvm.ir import Call
 
-from farm.compiler.graph.layer_names import KernelCallLayers
-from farm.compiler.ir.relax_rewriter import callee_name, main_inputs, main_parameters
-from farm.types.layer_variable_names import layer_of
+from farm.compiler.graph.layer_names import LayersInCallOrder
+from farm.compiler.ir.relax_rewriter import callee_name, main_inputs, main_weight_parameters
+from farm.types.layer_variable_names import layer_name_of_variable
 
 
-def graph_of(module: tvm.IRModule) -> dict[str, Any]:
+def describe_execution_graph(module: tvm.IRModule) -> dict[str, Any]:
     """Return the inputs, parameters, steps and outputs of `main`.
 
     The form is {"tensors": {name: {"shape", "dtype"}}, "inputs": [...], "parameters": [...],
@@ -27,10 +27,10 @@ def graph_of(module: tvm.IRModule) -> dict[str, Any]:
     main = module["main"]
     names = _Names()
     inputs = [names.noted(parameter) for parameter in main_inputs(main)]
-    bundle = main_parameters(main)
+    bundle = main_weight_parameters(main)
     parameters: list[str] = []
     steps: list[dict[str, Any]] = []
-    layers = KernelCallLayers(main)
+    layers = LayersInCallOrder(main)
     for block in main.body.blocks:
         for binding in block.bindings:
             value = binding.value
@@ -38,7 +38,7 @@ def graph_of(module: tvm.IRModule) -> dict[str, Any]:
                 parameters.append(names.noted(binding.var))
             elif isinstance(value, Call):
                 kernel = callee_name(value)
-                layer = layers.next(kernel) or layer_of(binding.var.name)
+                layer = layers.next(kernel) or layer_name_of_variable(binding.var.name)
                 arguments = [name for argument in value.args for name in names.of(argument)]
                 steps.append(
                     {

@@ -10,7 +10,7 @@ from farm.types import Profile
 if TYPE_CHECKING:
     import numpy as np
 
-    from farm.compiler.lower import Lowered
+    from farm.compiler.lower import LoweredModule
 
     Array = np.ndarray[Any, Any]
 
@@ -23,14 +23,16 @@ def compile_for_host(
     Raises whatever TVM's passes raise.
     """
     from farm.compiler.codegen.executable import compile_executable
-    from farm.compiler.lower import lower, resolve_target
+    from farm.compiler.lower import lower_module, resolve_target
 
     target = resolve_target(host)
-    lowered = lower(module, weights, target, {})
+    lowered = lower_module(module, weights, target, {})
     return make_runner(lowered, compile_executable(lowered.module, target, load=True))
 
 
-def make_runner(lowered: Lowered, executable: Any) -> Callable[[Sequence[Array]], list[Array]]:
+def make_runner(
+    lowered: LoweredModule, executable: Any
+) -> Callable[[Sequence[Array]], list[Array]]:
     """Return a function that runs `main` of a lowered module, like `compile_for_host`."""
     import tvm
     from tvm import relax

@@ -20,8 +20,8 @@ import numpy as np
 import tvm
 from tvm import relax, tirx
 
-from farm.compiler.cpu.kernel_config import LargeWeight
-from farm.compiler.cpu.winograd.weights_kernel import weights_kernel
+from farm.compiler.cpu.kernel_config import ExpandedWeight
+from farm.compiler.cpu.winograd.weight_transform_kernel import weight_transform_kernel
 from farm.compiler.graph import fp16_weights
 from farm.compiler.graph.fp16_weights import HALF, SINGLE, WIDENING
 from farm.compiler.ir.constants import array_address
@@ -33,7 +33,7 @@ _TRANSFORM = "winograd_weights"
 
 
 @dataclass(frozen=True, slots=True)
-class StoredModule:
+class ModuleWithStoredParameters:
     """A module whose parameters are as they are stored, and the transforms by their index."""
 
     module: tvm.IRModule
@@ -42,8 +42,8 @@ class StoredModule:
 
 
 def defer_transforms_to_load(
-    module: tvm.IRModule, parameters: Sequence[Array], sources: Mapping[int, LargeWeight]
-) -> StoredModule:
+    module: tvm.IRModule, parameters: Sequence[Array], sources: Mapping[int, ExpandedWeight]
+) -> ModuleWithStoredParameters:
     """Return the module and the parameters as they are stored, with a function ON_LOAD if needed.
 
     The module's parameters must be lifted. `sources` are what the legalization has transformed, by
@@ -65,7 +65,7 @@ def defer_transforms_to_load(
         taken = {index: main.params[-1].ty.fields[index] for index in changed}
         shapes = {index: tuple(kept[index].shape) for index in changed}
         module = _with_function(module, shapes, taken, set(halves), transforms)
-    return StoredModule(
+    return ModuleWithStoredParameters(
         module, [halves.get(index, value) for index, value in kept.items()], transforms
     )
 
@@ -101,8 +101,8 @@ def _with_function(
     kernels = {
         name: builder.add_func(kernel.with_attr("tirx.is_scheduled", True), name)
         for name, kernel, used in (
-            (WIDENING, fp16_weights.widening_kernel(), halves),
-            (_TRANSFORM, weights_kernel(), transforms),
+            (WIDENING, fp16_weights.fp16_to_fp32_kernel(), halves),
+            (_TRANSFORM, weight_transform_kernel(), transforms),
         )
         if used
     }

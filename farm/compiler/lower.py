@@ -15,15 +15,15 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from farm.compiler import load_time_transforms, pipeline
+from farm.compiler import load_time_transforms, relax_pipeline
 from farm.compiler.cpu import peak_share
 from farm.compiler.cpu import schedule as cpu_schedule
 from farm.compiler.cpu.kernel_config import (
     NO_RECORDS,
+    ConfigDecision,
     ConfigSelector,
-    Decision,
     Records,
-    weight_memory_budget,
+    weight_expansion_budget_bytes,
 )
 from farm.compiler.gpu import schedule as gpu_schedule
 from farm.compiler.graph import fp16_weights
@@ -31,7 +31,7 @@ from farm.compiler.ir.blocks import is_loop_nest
 from farm.compiler.target.cpu_model import cpu_model_of
 from farm.compiler.winograd_weights import WeightTransform
 from farm.errors import BuildError
-from farm.time_ledger import add_duration
+from farm.time_ledger import add_block_duration
 from farm.types import Kernel, Profile
 
 # In every library: TVM exports a module without kernels as C source, which needs a C compiler to
@@ -43,7 +43,7 @@ _ON_EVERY_DEVICE = "vm.builtin."
 
 
 @dataclass(frozen=True, slots=True)
-class Lowered:
+class LoweredModule:
     """A module ready for code generation.
 
     Its `main` takes the inputs, then a tuple of parameters if there are any. `parameters` are these
@@ -56,7 +56,7 @@ class Lowered:
     parameters: list[np.ndarray[Any, Any]]
     transforms: Mapping[int, WeightTransform]
     kernels: tuple[Kernel, ...]
-    decisions: Mapping[str, Decision]
+    decisions: Mapping[str, ConfigDecision]
     record_keys: Sequence[str]
 
     def parameters_as_called(self) -> list[np.ndarray[Any, Any]]:
@@ -94,14 +94,14 @@ def _hidden_features(target: tvm.target.Target) -> list[str]:
     return sorted(f"-{feature}" for feature in implied if feature in found and not found[feature])
 
 
-def lower(
+def lower_module(
     module: tvm.IRModule,
     weights: Sequence[np.ndarray[Any, Any]],
     target: tvm.target.Target,
     seconds: dict[str, float],
     records: Records = NO_RECORDS,
     memory_mb: int | None = None,
-) -> Lowered:
+) -> LoweredModule:
     """Run the graph passes, schedule the kernels, and move parameters out of the code.
 
     Adds the seconds of each stage to `seconds`. `records` are those of the target's CPU model.
@@ -109,37 +109,37 @@ def lower(
     """
     selector: ConfigSelector | None = None
     with target:
-        with add_duration(seconds, "graph"):
-            module = pipeline.bind_weights(module, weights)
+        with add_block_duration(seconds, "graph"):
+            module = relax_pipeline.bind_weights(module, weights)
             if not gpu_schedule.is_gpu(target):
                 selector = ConfigSelector(
                     cpu_model_of(target),
                     records,
                     fp16_weights.has_fp16_weights(module),
-                    weight_memory_budget(memory_mb, weights),
+                    weight_expansion_budget_bytes(memory_mb, weights),
                 )
-            module = pipeline.optimize(module, selector)
+            module = relax_pipeline.run_graph_passes(module, selector)
         schedule_one = (
             cpu_schedule.kernel_scheduler(selector)
             if selector
             else partial(gpu_schedule.schedule_gpu_kernel, target=target)
         )
         _check_functions(module)
-        with add_duration(seconds, "schedule"):
+        with add_block_duration(seconds, "schedule"):
             module, kernels = cpu_schedule.schedule_module(module, schedule_one)
-        module, parameters = pipeline.lift_constants_into_tuple(module)
+        module, parameters = relax_pipeline.lift_constants_into_tuple(module)
         stored = load_time_transforms.defer_transforms_to_load(
             module, parameters, selector.large_weights if selector else {}
         )
         module, parameters = stored.module, stored.parameters
     module["no_kernel"] = NOTHING if selector else NOTHING.with_attr("target", target.host)
     decisions = selector.decisions if selector else {}
-    widened = fp16_weights.widening_sites(module, parameters)
+    widened = fp16_weights.fp16_widening_site_by_kernel(module, parameters)
     said = (
         replace(_with_choice(kernel, decisions, selector), halves=widened.get(kernel.name, ""))
         for kernel in kernels
     )
-    return Lowered(
+    return LoweredModule(
         module,
         parameters,
         stored.transforms,
@@ -150,7 +150,7 @@ def lower(
 
 
 def _with_choice(
-    kernel: Kernel, decisions: Mapping[str, Decision], selector: ConfigSelector | None
+    kernel: Kernel, decisions: Mapping[str, ConfigDecision], selector: ConfigSelector | None
 ) -> Kernel:
     """Return the report on a kernel with its configuration and its predicted speed."""
     made = decisions.get(kernel.workload)

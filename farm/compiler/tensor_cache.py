@@ -123,7 +123,7 @@ def read_stored_parameters(folder: Path) -> dict[str, np.ndarray[Any, Any]]:
     return {record["name"]: tensor(record) for shard in shards for record in shard["records"]}
 
 
-def read_loaded_parameters(
+def read_transformed_parameters(
     folder: Path, dtypes: Mapping[str, str]
 ) -> dict[str, np.ndarray[Any, Any]]:
     """Return the parameters as the code takes them, by name, in order.

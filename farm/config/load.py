@@ -112,9 +112,9 @@ def _checked(
 
 def _error(path: Path | None, mistakes: list[Mistake]) -> ConfigError:
     """Return the ConfigError that lists the mistakes by line."""
-    shown = locate.display_name(path)
+    shown = locate.config_display_name(path)
     lines = [
-        sanitize.one_line(f"{shown}:{one.line}: {_dotted(one.path)}{one.message}")
+        sanitize.sanitized_line(f"{shown}:{one.line}: {_dotted(one.path)}{one.message}")
         for one in sorted(mistakes, key=lambda one: one.line)
     ]
     count = "a mistake" if len(lines) == 1 else f"{len(lines)} mistakes"

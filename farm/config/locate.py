@@ -30,7 +30,7 @@ import shlex
 from pathlib import Path
 
 from farm import ownership
-from farm.config.sources import PACKAGE, is_file
+from farm.config.sources import PACKAGE, is_accessible_file
 from farm.errors import ConfigError
 from farm.regular_files import check_regular
 
@@ -49,7 +49,7 @@ def find_config(path: Path | None) -> Path | None:
         return _absolute(path)
     if named := os.environ.get("FARM_CONFIG"):
         return _absolute(Path(named))
-    found = next((place for place in _places() if is_file(place)), None)
+    found = next((place for place in _places() if is_accessible_file(place)), None)
     if found is not None:
         _refuse_foreign(found)
     return found
@@ -108,7 +108,7 @@ def read_config(path: Path) -> str:
         raise ConfigError(f"{path} is not UTF-8 text", why, f"save {path.name} in UTF-8") from exc
 
 
-def display_name(path: Path | None) -> str:
+def config_display_name(path: Path | None) -> str:
     """Return a configuration file's name for messages.
 
     The path is relative if the file is in the working directory or below it.

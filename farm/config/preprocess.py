@@ -9,14 +9,16 @@ from pydantic import AfterValidator, Field, model_validator
 
 from farm.config.table import Table
 from farm.errors import did_you_mean
-from farm.types import Preprocess
+from farm.types import PreprocessSettings
 
-KINDS: Mapping[str, Preprocess] = {
+KINDS: Mapping[str, PreprocessSettings] = {
     # torchvision's, for its trained models
-    "imagenet": Preprocess(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225), crop=0.875),
-    "unit": Preprocess(),
-    "grey": Preprocess(channels="L"),
-    "none": Preprocess(std=(1 / 255,)),  # undoes the scaling to [0, 1]
+    "imagenet": PreprocessSettings(
+        mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225), crop=0.875
+    ),
+    "unit": PreprocessSettings(),
+    "grey": PreprocessSettings(channels="L"),
+    "none": PreprocessSettings(std=(1 / 255,)),  # undoes the scaling to [0, 1]
 }
 
 
@@ -59,10 +61,10 @@ class PreprocessTable(Table):
                 raise ValueError(f"{name} takes {each}, got {len(values)}")
         return self
 
-    def made(self) -> Preprocess:
+    def made(self) -> PreprocessSettings:
         """Return the preprocessing: the named kind, with the given keys replaced."""
         kind = KINDS[self.kind]
-        return Preprocess(
+        return PreprocessSettings(
             mean=kind.mean
             if self.mean is None
             else tuple(value / self.range for value in self.mean),

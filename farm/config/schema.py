@@ -32,7 +32,7 @@ from farm.config.table import Table
 from farm.config.toml_lines import Key
 from farm.config.urls import parse_url
 from farm.errors import did_you_mean
-from farm.types import DTYPES, Quantize, check_cache_url, check_cluster
+from farm.types import DTYPES, QuantizeSettings, check_cache_url, check_cluster_address
 from farm.types.postgres_url import is_postgres_url, parse_postgres_url
 from farm.types.python_source import normalize_python_source
 
@@ -299,7 +299,10 @@ class DeviceTable(Table):
 
 
 class QuantizeTable(Table):
-    """The table `quantize` of a model; unset keys have the defaults of `farm.types.Quantize`."""
+    """The table `quantize` of a model.
+
+    Unset keys have the defaults of `farm.types.QuantizeSettings`.
+    """
 
     dtype: Literal["int8", "float16"] = "int8"
     """The element type to quantize to. float16 uses none of the other keys."""
@@ -317,9 +320,9 @@ class QuantizeTable(Table):
     global_scale: Annotated[float, Field(gt=0)] | None = None
     """For `calibration = "global_scale"`. The default is 8."""
 
-    def made(self) -> Quantize:
+    def made(self) -> QuantizeSettings:
         """Return the quantization settings."""
-        return Quantize(**self.model_dump(exclude_none=True))
+        return QuantizeSettings(**self.model_dump(exclude_none=True))
 
     @model_validator(mode="after")
     def _for_its_type(self) -> QuantizeTable:
@@ -429,7 +432,7 @@ class Document(Table):
     cache: Annotated[Text, AfterValidator(check_cache_url)] | None = None
     """The shared cache of builds: a bucket, as `s3://BUCKET/PREFIX`, or a folder, as
     `file:///FOLDER`."""
-    cluster: Annotated[Text, AfterValidator(check_cluster)] | None = None
+    cluster: Annotated[Text, AfterValidator(check_cluster_address)] | None = None
     """The cluster that makes builds: the scheduler of Dask, as `tcp://HOST:8786` or
     `tls://HOST:8786`; or Slurm, as `slurm` or `slurm:/FOLDER`."""
     devices: dict[Name, DeviceTable] = Field(default_factory=dict)

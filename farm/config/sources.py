@@ -64,11 +64,11 @@ def is_source(text: str) -> bool:
         text.startswith((PYTHON, "package:", "~"))
         or "/" in text
         or text.lower().endswith(SUFFIXES)
-        or is_file(Path(text))
+        or is_accessible_file(Path(text))
     )
 
 
-def is_file(path: Path) -> bool:
+def is_accessible_file(path: Path) -> bool:
     """Return whether a file exists and may be accessed."""
     try:
         return path.is_file()

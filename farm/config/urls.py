@@ -95,7 +95,7 @@ def parse_url(text: str) -> DeviceUrl:
         raise ValueError(f"{exc}; for example {EXAMPLES[scheme]!r}") from exc
 
 
-def parse_door(text: str) -> DeviceUrl:
+def parse_lab_door_url(text: str) -> DeviceUrl:
     """Return the parts of the door of a lab, `lab://[user@]host[:port]`, as a url of SSH.
 
     Raises ValueError that says in plain words what is wrong with it.

@@ -16,7 +16,7 @@ from farm.dashboard.display import LogLines, TerminalRegion, open_display
 from farm.types import Progress
 
 if TYPE_CHECKING:
-    from farm.pipeline.accuracy import AccuracyProgress, Participant
+    from farm.pipeline.accuracy import AccuracyParticipant, AccuracyProgress
 
 _LINE_S = 15.0
 _BAR = 24
@@ -70,7 +70,9 @@ class LiveDisplay(QuietDisplay):
     def told(self, progress: Progress) -> None:
         """Draw the current stage of the preparation."""
         share = "" if progress.fraction is None else f" {progress.fraction:.0%}"
-        text = Text(formatting.one_line(f"{progress.stage.value} {progress.note}{share}".strip()))
+        text = Text(
+            formatting.sanitized_line(f"{progress.stage.value} {progress.note}{share}".strip())
+        )
         self._screen.draw(lambda *_: text, at_once=True)
 
     def __call__(self, counting: AccuracyProgress) -> None:
@@ -84,7 +86,7 @@ def progress_table(counting: AccuracyProgress, now: float) -> Table:
     total = max(1, len(counting.wanted))
     for participant in counting.participants:
         state = Text(
-            formatting.one_line(_state(counting, participant, now)),
+            formatting.sanitized_line(_state(counting, participant, now)),
             "red" if participant.failure else "",
         )
         table.add_row(
@@ -93,7 +95,7 @@ def progress_table(counting: AccuracyProgress, now: float) -> Table:
     return table
 
 
-def _state(counting: AccuracyProgress, participant: Participant, now: float) -> str:
+def _state(counting: AccuracyProgress, participant: AccuracyParticipant, now: float) -> str:
     """Return "257 of 1000, 3:20 left".
 
     Without an estimate, the participant's note replaces the time.

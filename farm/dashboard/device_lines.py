@@ -19,7 +19,7 @@ from farm.dashboard.widgets import (
     STATE_MARK,
     STATE_STYLE,
     count_states,
-    line_of,
+    join_cells_into_line,
     spinner_frame,
     state_bar,
     states_as_text,
@@ -41,7 +41,7 @@ def device_lines(
     room_now = width - 2 - sum(cells + GAP for cells in (name, bar, _DONE, _BAD_CELLS, _LEFT))
     counted = {device: count_states(rows) for device, rows in devices.items()}
     chosen = _choose(counted, room - 1)
-    titles = line_of(
+    titles = join_cells_into_line(
         ("", 1),
         ("DEVICE", name),
         ("JOBS", bar),
@@ -108,9 +108,9 @@ def _device(
         else f"{'≥' if left.at_least else ''}{formatting.format_duration(round(left.seconds))}"
     )
     name, bar = widths[:2]
-    return line_of(
+    return join_cells_into_line(
         (Text(mark, STATE_STYLE[state]), 1),
-        (Text(formatting.one_line(device), "bold"), name),
+        (Text(formatting.sanitized_line(device), "bold"), name),
         (state_bar(counted, bar), bar),
         (Text(f"{over}/{len(rows)}".rjust(_DONE)), _DONE),
         (Text(f"✗ {bad}" if bad else "", "red"), _BAD_CELLS),
@@ -124,8 +124,8 @@ def _now(rows: Sequence[JobRow], room: int) -> Text:
     if row := next((row for row in rows if row.state == "running"), None):
         stage = row.stage.value + ("" if row.fraction is None else f" {row.fraction:.0%}")
         long, short = (
-            Text.assemble(f"{formatting.one_line(row.model)} ", (said, "cyan"))
-            for said in (f"{stage} {formatting.one_line(row.note)}", stage)
+            Text.assemble(f"{formatting.sanitized_line(row.model)} ", (said, "cyan"))
+            for said in (f"{stage} {formatting.sanitized_line(row.note)}", stage)
         )
         return long if long.cell_len <= room else short
     last = max(
@@ -137,7 +137,7 @@ def _now(rows: Sequence[JobRow], room: int) -> Text:
         return Text()
     figure = formatting.format_latency(last.run) if not last.run.emulated else ""
     return Text.assemble(
-        (f"{formatting.one_line(last.model)} ", "bright_black"),
+        (f"{formatting.sanitized_line(last.model)} ", "bright_black"),
         (last.run.verdict.value, formatting.VERDICT_STYLE[last.run.verdict]),
         f" {figure}",
     )

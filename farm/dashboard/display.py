@@ -75,7 +75,7 @@ class LogLines:
     def line(self, text: str) -> None:
         """Print one line."""
         passed = formatting.format_duration(self._clock() - self._began)
-        self._console.print(Text(f"{passed:>7}  {formatting.one_line(text)}"), soft_wrap=True)
+        self._console.print(Text(f"{passed:>7}  {formatting.sanitized_line(text)}"), soft_wrap=True)
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ from farm.dashboard.widgets import (
     STATE_MARK,
     STATE_STYLE,
     count_states,
-    line_of,
+    join_cells_into_line,
     spinner_frame,
     state_bar,
     states_as_text,
@@ -51,7 +51,7 @@ def group_lines(groups: dict[str, list[JobRow]], width: int, room: int, now: flo
     shown = ranked if len(ranked) <= room - 1 else ranked[: room - 2]
     name = min(_NAME, max(map(cell_len, ["group", *shown])))
     bar = _WIDE_BAR if width >= _WIDE else _BAR
-    titles = line_of(
+    titles = join_cells_into_line(
         ("", 1),
         ("GROUP", name),
         ("DEVICES", _DEVICES),
@@ -70,7 +70,7 @@ def group_lines(groups: dict[str, list[JobRow]], width: int, room: int, now: flo
     return lines
 
 
-def most_unusual(groups: dict[str, list[JobRow]], most: int, now: float) -> list[JobRow]:
+def most_unusual_jobs(groups: dict[str, list[JobRow]], most: int, now: float) -> list[JobRow]:
     """Return the jobs that deserve a look, at most `most`.
 
     First those that failed, the latest first; then the results with another verdict than those
@@ -127,9 +127,9 @@ def _group(group: str, rows: Sequence[JobRow], name: int, bar: int, now: float) 
         else "done"
     )
     mark = spinner_frame(now) if state == "running" else STATE_MARK[state]
-    return line_of(
+    return join_cells_into_line(
         (Text(mark, STATE_STYLE[state]), 1),
-        (Text(formatting.one_line(group), "bold"), name),
+        (Text(formatting.sanitized_line(group), "bold"), name),
         (Text(str(len({row.device for row in rows})).rjust(_DEVICES)), _DEVICES),
         (state_bar(counted, bar), bar),
         (Text(f"{over}/{len(rows)}".rjust(_DONE)), _DONE),

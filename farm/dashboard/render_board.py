@@ -15,7 +15,7 @@ from farm import formatting
 from farm.dashboard import eta
 from farm.dashboard.device_lines import device_lines
 from farm.dashboard.eta import TimeLeft
-from farm.dashboard.group_lines import group_lines, group_rows, most_unusual
+from farm.dashboard.group_lines import group_lines, group_rows, most_unusual_jobs
 from farm.dashboard.job_board import JobBoard, JobRow
 from farm.dashboard.widgets import (
     GAP,
@@ -83,7 +83,7 @@ def _groups(rows: Sequence[JobRow], width: int, room: int, now: float) -> list[T
     """Return at most `room` lines: one line per group of devices, then the jobs that are odd."""
     groups = group_rows(rows)
     summary = group_lines(groups, width, max(3, room * 2 // 3), now)
-    odd = most_unusual(groups, room - len(summary) - 2, now) if room - len(summary) > 2 else []
+    odd = most_unusual_jobs(groups, room - len(summary) - 2, now) if room - len(summary) > 2 else []
     if not odd:
         return summary
     layout = _layout(odd, width)
@@ -187,9 +187,9 @@ def _row(row: JobRow, layout: Layout, now: float) -> Text:
     )
     cells = {
         "mark": Text(mark, style),
-        "device": Text(formatting.one_line(row.device), "bold"),
-        "profile": Text(formatting.one_line(row.profile), "bright_black"),
-        "model": Text(formatting.one_line(row.model)),
+        "device": Text(formatting.sanitized_line(row.device), "bold"),
+        "profile": Text(formatting.sanitized_line(row.profile), "bright_black"),
+        "model": Text(formatting.sanitized_line(row.model)),
         "state": Text(row.run.verdict.value if row.run else row.stage.value, style),
         "time": Text(elapsed.rjust(layout.time), "bright_black"),
         "result": _outcome(row, layout.result),
@@ -209,7 +209,7 @@ def _mark(row: JobRow, now: float) -> tuple[str, str]:
 def _outcome(row: JobRow, width: int) -> Text:
     """Return a running job's progress bar and note, or a finished job's figures or error."""
     if row.bad:
-        return Text(formatting.one_line(row.error), STATE_STYLE[row.state])
+        return Text(formatting.sanitized_line(row.error), STATE_STYLE[row.state])
     if row.state == "done" and row.run:
         ways = formatting.result_descriptions(row.run)
         room = ANSWER_CELLS if width >= WITH_WHY else width - LATENCY_CELLS - GAP
@@ -218,7 +218,7 @@ def _outcome(row: JobRow, width: int) -> Text:
             formatting.format_latency(row.run),
             row.trend,
             answer,
-            formatting.one_line(formatting.verdict_reason(row.run)),
+            formatting.sanitized_line(formatting.verdict_reason(row.run)),
             width,
         )
     text = Text()
@@ -229,7 +229,7 @@ def _outcome(row: JobRow, width: int) -> Text:
         text.append("━" * full, "cyan").append("─" * (cells - full), "bright_black").append(
             f" {100 * fraction:3.0f} %  "
         )
-    return text.append(formatting.one_line(row.note), "bright_black")
+    return text.append(formatting.sanitized_line(row.note), "bright_black")
 
 
 def _result(latency: str, trend: str, answer: str, why: str, width: int) -> Text:
@@ -259,7 +259,10 @@ def _errors(rows: Sequence[JobRow]) -> list[Text]:
     lines = formatting.group_errors((row.device, row.model, row.error) for row in bad)
     return [
         Text.assemble(
-            ("✗ ", "red"), (formatting.one_line(whose), "bold"), "  ", formatting.one_line(error)
+            ("✗ ", "red"),
+            (formatting.sanitized_line(whose), "bold"),
+            "  ",
+            formatting.sanitized_line(error),
         )
         for whose, error in lines
     ]

@@ -70,7 +70,7 @@ def render(work: TuningState, passed: str, last: str, width: int, height: int) -
     """Return the header, the kernels and the latest message, in at most `height` lines."""
     boards = ", ".join(f"{board.device.name} {board.said}".strip() for board in work.boards)
     head = Text(
-        f"farm tune {work.model.name}   {passed}   {formatting.one_line(boards)}",
+        f"farm tune {work.model.name}   {passed}   {formatting.sanitized_line(boards)}",
         "bold",
         no_wrap=True,
         overflow="ellipsis",
@@ -79,7 +79,7 @@ def render(work: TuningState, passed: str, last: str, width: int, height: int) -
     hidden = len(work.search.kernels) - most
     said = [f"{hidden} more kernels"] if hidden > 0 else []
     foot = Text(
-        "   ".join([*said, _UNREMARKABLE.sub("", formatting.one_line(last))]),
+        "   ".join([*said, _UNREMARKABLE.sub("", formatting.sanitized_line(last))]),
         "bright_black",
         no_wrap=True,
         overflow="ellipsis",

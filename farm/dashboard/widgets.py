@@ -56,7 +56,7 @@ def count_states(rows: Sequence[JobRow]) -> Counter[str]:
     return Counter(row.state for row in rows)
 
 
-def line_of(*cells: tuple[Text | str, int]) -> Text:
+def join_cells_into_line(*cells: tuple[Text | str, int]) -> Text:
     """Return cells of the given widths in one line: a mark, then columns. A width of 0 is any."""
     line = Text()
     for place, (content, width) in enumerate(cells):

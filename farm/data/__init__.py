@@ -6,7 +6,7 @@
     data_set        the base class of all sets
 
     # Opening is quick and raises the errors of the whole set; reading raises those of one sample.
-    samples = data.open_samples(path, inputs, preprocess, data.classes_of_model(...))
+    samples = data.open_data_set(path, inputs, preprocess, data.classes_of_model(...))
     for sample in samples.read(samples.spread(128)): ...
 
 A set of any size is streamed. A set is labelled if it gives the class of each sample; calibration
@@ -19,28 +19,28 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from farm.data.array_samples import ArraySamples
-from farm.data.classes import ModelClasses, classes_of_model
+from farm.data.classes import ModelClasses, classifier_classes
 from farm.data.data_set import DataSet, Sample
 from farm.data.folder_samples import FolderSamples
 from farm.errors import ModelError
 from farm.store import digest_of, file_digest
-from farm.types import Model, Preprocess, TensorSpec
+from farm.types import Model, PreprocessSettings, TensorSpec
 
 __all__ = [
     "DataSet",
     "ModelClasses",
     "Sample",
-    "classes_of_model",
+    "classifier_classes",
     "data_set_digest",
-    "open_labelled_samples",
-    "open_samples",
+    "open_data_set",
+    "open_labelled_data_set",
 ]
 
 
-def open_samples(
+def open_data_set(
     path: Path,
     inputs: Sequence[TensorSpec],
-    preprocess: Preprocess,
+    preprocess: PreprocessSettings,
     classes: ModelClasses | None = None,
 ) -> DataSet:
     """Open the samples at a path for a model's inputs.
@@ -69,19 +69,19 @@ def data_set_digest(path: Path) -> str:
     """
     if not path.is_dir():
         return file_digest(path)
-    samples = FolderSamples.of(path, (), Preprocess(), None)
+    samples = FolderSamples.of(path, (), PreprocessSettings(), None)
     return digest_of(*map(samples.key, range(len(samples))))
 
 
-def open_labelled_samples(
+def open_labelled_data_set(
     path: Path, model: Model, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
 ) -> DataSet:
     """Open samples with known classes for a classifier's inputs and outputs.
 
-    Raises ModelError if the set has no labels, and as `open_samples` does.
+    Raises ModelError if the set has no labels, and as `open_data_set` does.
     """
-    samples = open_samples(
-        path, inputs, model.preprocess, classes_of_model(model.name, outputs, model.labels)
+    samples = open_data_set(
+        path, inputs, model.preprocess, classifier_classes(model.name, outputs, model.labels)
     )
     if samples.labels is None:
         fix = (

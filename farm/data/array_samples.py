@@ -13,10 +13,10 @@ from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
-from farm.data.classes import ModelClasses, check_labels
+from farm.data.classes import ModelClasses, labels_as_class_numbers
 from farm.data.data_set import DataSet
 from farm.errors import ModelError
-from farm.inputs.read import ARRAY_ERRORS, cast_losslessly, single_input, unreadable_error
+from farm.inputs.read import ARRAY_ERRORS, cast_losslessly, require_single_input, unreadable_error
 from farm.npy_header import read_npy_header
 from farm.regular_files import check_regular
 from farm.types import TensorSpec
@@ -40,7 +40,9 @@ class ArraySamples(DataSet):
         try:
             check_regular(path)
             labels = self._open(path, inputs)
-            super().__init__(path, None if labels is None else check_labels(path, labels, classes))
+            super().__init__(
+                path, None if labels is None else labels_as_class_numbers(path, labels, classes)
+            )
             there = path.stat()
             self._stamp = f"{there.st_size}:{there.st_mtime_ns}"
         except ARRAY_ERRORS as exc:
@@ -61,13 +63,17 @@ class ArraySamples(DataSet):
     def _open(self, path: Path, inputs: Sequence[TensorSpec]) -> Array | None:
         """Open the array of each input; return the labels, or None."""
         if path.suffix.lower() == ".npy":
-            spec = single_input(inputs, path, "an .npy file")
+            spec = require_single_input(inputs, path, "an .npy file")
             self._rows = {spec.name: _Rows(path.open("rb"), spec, path, f"{path.name} holds")}
             return None
         self._archive = zipfile.ZipFile(path)
         members = {name.removesuffix(".npy"): name for name in self._archive.namelist()}
         alone = INPUTS in members and not set(self._specs) <= set(members)
-        wanted = {INPUTS: single_input(inputs, path, "an array `inputs`")} if alone else self._specs
+        wanted = (
+            {INPUTS: require_single_input(inputs, path, "an array `inputs`")}
+            if alone
+            else self._specs
+        )
         if missing := [name for name in wanted if name not in members]:
             name = INPUTS if len(inputs) == 1 else missing[0]
             names = [INPUTS] if len(inputs) == 1 else list(wanted)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from farm.errors import ModelError, did_you_mean
-from farm.inputs.read import read_labels
+from farm.inputs.read import read_class_names
 from farm.types import TensorSpec
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class ModelClasses:
     names: tuple[str, ...] = ()
 
 
-def classes_of_model(
+def classifier_classes(
     model: str, outputs: Sequence[TensorSpec], labels: Path | None
 ) -> ModelClasses:
     """Return the classes of a classifier, whose first output is a vector of scores.
@@ -50,7 +50,7 @@ def classes_of_model(
             "name a model whose first output is a score for each class",
         )
     count = scores.shape[-1]
-    names = tuple(read_labels(labels)) if labels else ()
+    names = tuple(read_class_names(labels)) if labels else ()
     if names and len(names) != count:
         why = f"{labels} names {len(names)} classes, the model's output {scores.name} has {count}"
         raise ModelError(
@@ -61,7 +61,7 @@ def classes_of_model(
     return ModelClasses(count, names)
 
 
-def classes_of_folders(
+def assign_folders_to_classes(
     path: Path, folders: Sequence[str], classes: ModelClasses
 ) -> tuple[dict[str, int], str]:
     """Return the class of each folder, and a remark on the assignment, or an empty text.
@@ -115,7 +115,7 @@ def _mismatch(path: Path, wrong: Sequence[str], folders: Sequence[str], why: str
     )
 
 
-def check_labels(
+def labels_as_class_numbers(
     path: Path, labels: NDArray[Any], classes: ModelClasses | None
 ) -> NDArray[np.int64]:
     """Return the labels of samples as class numbers; raise ModelError if they are not.

@@ -9,11 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from farm.data.classes import ModelClasses, classes_of_folders
+from farm.data.classes import ModelClasses, assign_folders_to_classes
 from farm.data.data_set import DataSet
 from farm.errors import ModelError
 from farm.inputs import images, read
-from farm.types import Preprocess, TensorSpec
+from farm.types import PreprocessSettings, TensorSpec
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,7 +29,7 @@ class FolderSamples(DataSet):
         self,
         path: Path,
         inputs: Sequence[TensorSpec],
-        preprocess: Preprocess,
+        preprocess: PreprocessSettings,
         files: Sequence[Path],
         labels: NDArray[np.int64] | None,
         note: str = "",
@@ -44,7 +44,7 @@ class FolderSamples(DataSet):
         cls,
         path: Path,
         inputs: Sequence[TensorSpec],
-        preprocess: Preprocess,
+        preprocess: PreprocessSettings,
         classes: ModelClasses | None,
     ) -> FolderSamples:
         """Return the samples below a folder.
@@ -77,7 +77,7 @@ class FolderSamples(DataSet):
                 why,
                 "move them into the folders, or away",
             )
-        numbers, note = classes_of_folders(path, list(groups), classes)
+        numbers, note = assign_folders_to_classes(path, list(groups), classes)
         files = [
             file
             for folder in sorted(groups, key=lambda folder: (numbers[folder], folder))

@@ -20,8 +20,8 @@ Only this package uses RPC objects, and it returns none. Its functions run in wo
 RPC in the main thread, so that they can be killed. Times are by the device's clock.
 """
 
-from farm.executor.gpu import open_gpu
-from farm.executor.loading import device_facts
+from farm.executor.gpu import use_gpu_in_session
+from farm.executor.loading import read_device_facts
 from farm.executor.measuring import measure_job
 from farm.executor.short_sessions import (
     infer,
@@ -32,12 +32,12 @@ from farm.executor.short_sessions import (
 )
 
 __all__ = [
-    "device_facts",
     "infer",
     "infer_deployed",
     "list_deployments",
     "measure_job",
-    "open_gpu",
+    "read_device_facts",
     "roll_back",
     "undeploy",
+    "use_gpu_in_session",
 ]

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from farm import data, importers, quantize, stats
 from farm.data import Sample
-from farm.executor.batches import first_outputs
-from farm.executor.loading import open_and_load
+from farm.executor.batches import run_samples_in_batches
+from farm.executor.loading import connect_and_load_model
 from farm.processes.deadline import Deadline
 from farm.processes.workers import TaskContext
-from farm.types import Artifact, Device, Model, PredictionBatch, Prepared, Progress, Stage
+from farm.types import Artifact, Device, Model, PredictionBatch, PreparedModel, Progress, Stage
 
 if TYPE_CHECKING:
     import numpy as np
@@ -36,7 +36,7 @@ def classify_on_device(
     device: Device,
     artifact: Artifact,
     agent: Path | None,
-    sitting: tuple[Path, Model, Prepared, Sequence[int]],
+    sitting: tuple[Path, Model, PreparedModel, Sequence[int]],
     sitting_s: float,
     deadline_s: float,
 ) -> None:
@@ -46,21 +46,23 @@ def classify_on_device(
     Classification stops after `sitting_s` seconds.
     """
     with ExitStack() as stack:
-        loaded, _, _ = open_and_load(stack, context, device, artifact, agent, deadline_s, {})
+        loaded, _, _ = connect_and_load_model(
+            stack, context, device, artifact, agent, deadline_s, {}
+        )
         context.note(Progress(Stage.ACCURACY))
-        _answer(context, sitting, partial(first_outputs, loaded), Deadline(sitting_s))
+        _answer(context, sitting, partial(run_samples_in_batches, loaded), Deadline(sitting_s))
 
 
 def classify_with_reference(
     context: TaskContext,
-    sitting: tuple[Path, Model, Prepared, Sequence[int]],
+    sitting: tuple[Path, Model, PreparedModel, Sequence[int]],
     cache: Path,
     sitting_s: float,
 ) -> None:
     """Classify samples with the reference engine on this machine; see `classify_on_device`."""
     model = sitting[1]
     context.note(Progress(Stage.IMPORTING, f"reading {Path(model.source).name}"))
-    imported = importers.load(quantize.float_model(model), cache)
+    imported = importers.import_model(quantize.float_model(model), cache)
     context.note(Progress(Stage.ACCURACY))
 
     def answered(samples: Iterable[Sample]) -> Iterator[tuple[Sample, Array]]:
@@ -72,7 +74,7 @@ def classify_with_reference(
 
 def _answer(
     context: TaskContext,
-    sitting: tuple[Path, Model, Prepared, Sequence[int]],
+    sitting: tuple[Path, Model, PreparedModel, Sequence[int]],
     answered: Answering,
     deadline: Deadline,
 ) -> None:
@@ -81,7 +83,7 @@ def _answer(
     Raises ModelError for a sample that cannot be fed; earlier predictions are reported before.
     """
     path, model, prepared, indices = sitting
-    samples = data.open_labelled_samples(path, model, prepared.inputs, prepared.outputs)
+    samples = data.open_labelled_data_set(path, model, prepared.inputs, prepared.outputs)
     best: dict[str, tuple[int, ...]] = {}
     converted, told = Counter[str](), time.monotonic()
 

@@ -19,7 +19,9 @@ _MOST_BYTES = 4 << 20  # of the inputs of a call
 _GROWTH = 4
 
 
-def first_outputs(loaded: LoadedModel, samples: Iterable[Sample]) -> Iterator[tuple[Sample, Array]]:
+def run_samples_in_batches(
+    loaded: LoadedModel, samples: Iterable[Sample]
+) -> Iterator[tuple[Sample, Array]]:
     """Yield each sample with the model's first output for it.
 
     If reading a sample fails, the outputs for those before it are yielded first.

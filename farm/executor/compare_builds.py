@@ -13,18 +13,18 @@ from farm import checked_import, stats
 from farm.errors import WrongAnswer
 from farm.executor.loading import (
     LoadedModel,
-    device_facts,
-    exclusive_cpu,
+    connect_and_load_model,
     has_parameters,
     load_model,
-    open_and_load,
-    push_artifact,
+    pause_other_workers,
+    read_device_facts,
+    upload_artifact,
 )
 from farm.interleaved_measurement import Block, BlockLength, Medians, measure_interleaved
 from farm.processes.deadline import Deadline
 from farm.processes.workers import TaskContext
 from farm.transports import Link
-from farm.types import BuildOfPair, Device, PairedSamples, PairedStopping, Progress, Stage
+from farm.types import Device, PairedBuild, PairedSamples, PairedStoppingRule, Progress, Stage
 
 # Time one inference per block, or more if the RPC round trip would dominate. The device runs one
 # untimed inference before each block, which refills the caches. Blocks are short, so that a
@@ -37,12 +37,12 @@ BEFORE, AFTER = "before", "after"
 _LIBRARY = "second.so"  # TVM's own server would overwrite the first library, which is running
 
 
-def compare_builds(
+def measure_builds_interleaved(
     context: TaskContext,
     device: Device,
-    sides: tuple[BuildOfPair, BuildOfPair],
+    sides: tuple[PairedBuild, PairedBuild],
     agent: Path | None,
-    until: PairedStopping,
+    until: PairedStoppingRule,
     deadline_s: float,
 ) -> PairedSamples:
     """Measure both builds in one session, or in several sessions if they are to be reloaded.
@@ -54,11 +54,11 @@ def compare_builds(
     while enough.another_load():
         with ExitStack() as stack:
             loaded, link = _load(stack, context, device, sides, agent, deadline.remaining)
-            stack.enter_context(exclusive_cpu(context, device))
+            stack.enter_context(pause_other_workers(context, device))
             medians = measure_interleaved(
                 dict(zip(found, map(_block, loaded), strict=True)), enough, PACE
             )
-            facts = device_facts(link)
+            facts = read_device_facts(link)
         for name, seconds in medians.items():
             found[name] += seconds
     return PairedSamples(tuple(found[BEFORE]), tuple(found[AFTER]), facts, tuple(enough.loads))
@@ -68,13 +68,15 @@ def _load(
     stack: ExitStack,
     context: TaskContext,
     device: Device,
-    sides: tuple[BuildOfPair, BuildOfPair],
+    sides: tuple[PairedBuild, PairedBuild],
     agent: Path | None,
     timeout_s: float,
 ) -> tuple[list[LoadedModel], Link]:
     """Load both builds in one session, feed them their example inputs and check their answers."""
-    first, link, _ = open_and_load(stack, context, device, sides[0].artifact, agent, timeout_s, {})
-    push_artifact(context, link, sides[1].artifact, _LIBRARY)
+    first, link, _ = connect_and_load_model(
+        stack, context, device, sides[0].artifact, agent, timeout_s, {}
+    )
+    upload_artifact(context, link, sides[1].artifact, _LIBRARY)
     loaded = [
         first,
         load_model(
@@ -82,11 +84,11 @@ def _load(
         ),
     ]
     for one, side in zip(loaded, sides, strict=True):
-        inputs, expected = checked_import.run_reference(side.prepared)
+        inputs, expected = checked_import.read_reference_inputs_and_outputs(side.prepared)
         one.feed(inputs)
         one.run()
         one.record()
-        agreement = stats.agreement(one.outputs(), expected, side.limits)
+        agreement = stats.measure_agreement(one.outputs(), expected, side.limits)
         if not agreement.right:
             why = stats.overall_verdict(False, agreement, None)[1]
             fix = f"farm bisect --device {device.name} {shlex.quote(side.artifact.model)}"
@@ -94,7 +96,7 @@ def _load(
     return loaded, link
 
 
-def _noting(context: TaskContext, until: PairedStopping) -> Callable[[int, int, float], None]:
+def _noting(context: TaskContext, until: PairedStoppingRule) -> Callable[[int, int, float], None]:
     """Return a callback that reports the load's number, its rounds and the share of its time."""
 
     def note(load: int, rounds: int, share: float) -> None:
@@ -122,7 +124,7 @@ class StoppingRule:
 
     def __init__(
         self,
-        until: PairedStopping,
+        until: PairedStoppingRule,
         note: Callable[[int, int, float], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -150,9 +152,9 @@ class StoppingRule:
             self._note(len(self.loads), done, min(1.0, spent))
         if done >= self._look_at:
             self._look_at = _LOOK_AGAIN * done
-            low, high = stats.ratio_interleaved(medians[BEFORE], medians[AFTER], until.confidence)[
-                1
-            ]
+            low, high = stats.interleaved_ratio_interval(
+                medians[BEFORE], medians[AFTER], until.confidence
+            )[1]
             sure = math.log(high / low) / 2 <= until.precision * math.sqrt(until.loads)
         goes_on = done < self._least() or not (spent >= 1 or sure or done >= _MOST)
         if not goes_on:

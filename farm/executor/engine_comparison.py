@@ -8,18 +8,18 @@ from pathlib import Path
 from farm import checked_import, quantize, stats
 from farm.errors import ModelError
 from farm.executor import other_engines
-from farm.executor.loading import device_facts, exclusive_cpu, open_and_load
+from farm.executor.loading import connect_and_load_model, pause_other_workers, read_device_facts
 from farm.interleaved_measurement import (
     Block,
-    inference_block,
+    continue_for_rounds,
+    make_inference_block,
     measure_interleaved,
-    stop_after_rounds,
 )
 from farm.processes.workers import TaskContext
 from farm.types import Device, DeviceBuild, EngineComparison, EngineResult, Progress, Stage
 
 
-def compare_engines(
+def measure_engines_interleaved(
     context: TaskContext,
     device: Device,
     fitted: DeviceBuild,
@@ -34,30 +34,30 @@ def compare_engines(
     listed in `missing` with the reason.
     """
     context.note(Progress(Stage.IMPORTING, f"for {', '.join(names)}"))
-    inputs, expected = checked_import.run_reference(fitted.prepared)
+    inputs, expected = checked_import.read_reference_inputs_and_outputs(fitted.prepared)
     source = quantize.float_model(fitted.model)
     imported = other_engines.import_for_engines(source, names, cache)
     with ExitStack() as stack:
-        loaded, link, _ = open_and_load(
+        loaded, link, _ = connect_and_load_model(
             stack, context, device, fitted.artifact, fitted.agent, deadline_s, {}
         )
         loaded.feed(inputs)
         loaded.record()
-        threads = int(device_facts(link)["threads"])
+        threads = int(read_device_facts(link)["threads"])
         blocks: dict[str, Block] = {"farm": loaded.time}
         versions, agreements, missing = {}, {}, {}
         for name in names:
             try:
-                version, run = other_engines.open_engine(
+                version, run = other_engines.load_model_in_engine(
                     name, source, imported, inputs, threads, context.scratch
                 )
-                agreements[name] = stats.agreement(run(), expected, fitted.limits)
+                agreements[name] = stats.measure_agreement(run(), expected, fitted.limits)
             except ModelError as error:
                 missing[name] = f"{error.what}: {error.why}"
                 continue
-            versions[name], blocks[name] = version, inference_block(run)
-        stack.enter_context(exclusive_cpu(context, device))
-        goes_on = stop_after_rounds(
+            versions[name], blocks[name] = version, make_inference_block(run)
+        stack.enter_context(pause_other_workers(context, device))
+        goes_on = continue_for_rounds(
             rounds,
             lambda index: context.note(
                 Progress(Stage.MEASURING, f"round {index + 1} of {rounds}", index / rounds)

@@ -48,7 +48,7 @@ _PROBLEMS = {
 }
 
 
-def open_gpu(link: Link, device: Device) -> str:
+def use_gpu_in_session(link: Link, device: Device) -> str:
     """Make the session compute on the device's GPU; return the GPU's name and architecture.
 
     Raises DeviceError if the GPU cannot be used or is of another kind than the profile says.
@@ -56,7 +56,7 @@ def open_gpu(link: Link, device: Device) -> str:
     if not link.native:
         why, fix = (
             "TVM's own RPC server answers there, which says nothing of its GPU",
-            f"on the board: {agent_version.start_command(device)}",
+            f"on the board: {agent_version.agent_start_command(device)}",
         )
         raise DeviceError(f"{device.name} is not asked to compute on a GPU", why, fix)
     found = link.document("farm.agent.gpu", device.gpu)
@@ -70,7 +70,7 @@ def open_gpu(link: Link, device: Device) -> str:
     if "problem" in found:
         raise _problem(device, found)
     profile, architecture = device.profile, str(found["architecture"])
-    if not can_run(str(profile.target["arch"]), architecture):
+    if not can_gpu_run_architecture(str(profile.target["arch"]), architecture):
         fitting = [
             name
             for name, table in profiles.built_in_profiles().items()
@@ -90,7 +90,7 @@ def open_gpu(link: Link, device: Device) -> str:
     return f"{found['name']}, {architecture}"
 
 
-def can_run(built_for: str, architecture: str) -> bool:
+def can_gpu_run_architecture(built_for: str, architecture: str) -> bool:
     """Return True if a GPU runs machine code of an architecture: of its generation and no newer.
 
     CUDA C++ Programming Guide, "Binary Compatibility". Code with the suffix a runs on that
@@ -111,5 +111,9 @@ def _problem(device: Device, found: dict[str, Any]) -> FarmError:
     what, fix = _PROBLEMS.get(
         found["problem"], ("the GPU of {name} cannot be used", "farm doctor --device {name}")
     )
-    names = {"name": device.name, "gpu": device.gpu, "start": agent_version.start_command(device)}
+    names = {
+        "name": device.name,
+        "gpu": device.gpu,
+        "start": agent_version.agent_start_command(device),
+    }
     return DeviceError(what.format(**names), str(found["why"]), fix.format(**names))

@@ -22,8 +22,8 @@ from farm import checked_import, stats
 from farm.compiler.artifact import LIBRARY
 from farm.compiler.diagnostics.reference_run import compute_reference_steps
 from farm.compiler.diagnostics.reference_steps import ComputedSteps, ReferenceStep, ReferenceValues
-from farm.compiler.tensor_cache import PREFIX, array_bytes, read_loaded_parameters
-from farm.executor.loading import open_and_load
+from farm.compiler.tensor_cache import PREFIX, array_bytes, read_transformed_parameters
+from farm.executor.loading import connect_and_load_model
 from farm.processes.workers import TaskContext
 from farm.store import TuningRecordStore
 from farm.types import (
@@ -49,7 +49,7 @@ LEAST_OF_INTEGERS_DB = 30.0  # a tiny difference before rounding changes an inte
 _NOTHING = 1e-6  # largest absolute difference from a reference that is zero everywhere
 
 
-def bisect_kernels(
+def compare_kernels_with_reference(
     context: TaskContext,
     device: Device,
     fitted: DeviceBuild,
@@ -66,7 +66,7 @@ def bisect_kernels(
     `compute_reference_steps`, for example to run it in a sandbox.
     """
     prepared, artifact = fitted.prepared, fitted.artifact
-    inputs, expected = fed or checked_import.run_reference(prepared)
+    inputs, expected = fed or checked_import.read_reference_inputs_and_outputs(prepared)
     store = TuningRecordStore.of_user()
     records = {core: store.choices(core) for core in store.cores()}
     with ExitStack() as stack:
@@ -74,13 +74,13 @@ def bisect_kernels(
             stack.enter_context(TemporaryDirectory(prefix="reference-", dir=context.scratch))
         )
         computed = computer(context, prepared, artifact, device.profile, records, inputs, folder)
-        loaded, link, _ = open_and_load(
+        loaded, link, _ = connect_and_load_model(
             stack, context, device, artifact, fitted.agent, deadline_s, {}
         )
         context.note(Progress(Stage.RUNNING, "the whole model"))
         loaded.feed(inputs)
         loaded.run()
-        whole = stats.agreement(loaded.outputs(), list(expected), fitted.limits)
+        whole = stats.measure_agreement(loaded.outputs(), list(expected), fitted.limits)
         here = {
             number: np.ascontiguousarray(inputs[spec.name])
             for number, spec in zip(computed.inputs, prepared.inputs, strict=True)
@@ -112,7 +112,7 @@ class _Walk:
         self._module = link.session.load_module(LIBRARY)
         self._places = {number: f"{PREFIX}_{place}" for number, place in parts.places.items()}
         dtypes = {self._places[number]: dtype for number, (_, dtype) in parts.parameters.items()}
-        self._kept = read_loaded_parameters(artifact.parameters, dtypes)
+        self._kept = read_transformed_parameters(artifact.parameters, dtypes)
         self._uses = Counter(number for step in parts.steps for number in step.tensors)
         self._there: dict[int, Any] = {}
 
@@ -223,7 +223,7 @@ class _Walk:
 
 def _compared(got: Sequence[Array], expected: Sequence[Array]) -> tuple[float, float]:
     """Return the signal-to-noise ratio in dB and the largest absolute difference."""
-    found = stats.agreement(got, expected, Limits())
+    found = stats.measure_agreement(got, expected, Limits())
     return found.snr_db, found.max_abs
 
 

@@ -14,7 +14,7 @@ from farm import deployments, transports
 from farm.compiler.artifact import LIBRARY
 from farm.compiler.tensor_cache import ON_LOAD, PREFIX, SHARD
 from farm.errors import DeviceError, LinkError
-from farm.executor.threads import configure_session
+from farm.executor.threads import configure_threads_and_gpu
 from farm.processes.deadline import Deadline
 from farm.processes.workers import TaskContext
 from farm.prompts import extend_deadline_while_asking
@@ -22,7 +22,7 @@ from farm.rpc.blocking_session import BlockingSession, Tensor
 from farm.rpc.values import CPU, RemoteDevice
 from farm.rpc.virtual_machine import RemoteVirtualMachine
 from farm.store import file_digest
-from farm.time_ledger import add_duration
+from farm.time_ledger import add_block_duration
 from farm.transports import Link
 from farm.transports.agent import answer_validation as agent_answers
 from farm.types import Artifact, Device, Progress, Stage, TensorSpec
@@ -146,7 +146,7 @@ class LoadedModel:
 
         The device's clock is read. The device runs one more inference first.
         """
-        return agent_answers.check_seconds(
+        return agent_answers.check_durations(
             "the timer", self.machine.timer(block, count)("main"), count
         )
 
@@ -180,7 +180,7 @@ class _Meter:
         return note
 
 
-def open_and_load(
+def connect_and_load_model(
     stack: ExitStack,
     context: TaskContext,
     device: Device,
@@ -200,10 +200,10 @@ def open_and_load(
         try:
             with ExitStack() as attempt:
                 link = _connect(attempt, context, device, agent, deadline, ledger)
-                with add_duration(ledger, "upload"):
+                with add_block_duration(ledger, "upload"):
                     _push(link, artifact, meter)
                 context.note(Progress(Stage.LOADING))
-                with add_duration(ledger, "load"):
+                with add_block_duration(ledger, "load"):
                     loaded = load_model(link, device, artifact.inputs, has_parameters(artifact))
                 stack.enter_context(attempt.pop_all())
                 return loaded, link, meter.sent
@@ -239,7 +239,7 @@ def _connect(
     ledger: dict[str, float],
 ) -> Link:
     context.note(Progress(Stage.CONNECTING, device.url))
-    with add_duration(ledger, "connect"):
+    with add_block_duration(ledger, "connect"):
         link = stack.enter_context(
             transports.open(
                 device,
@@ -249,17 +249,17 @@ def _connect(
                 extend_deadline_while_asking(context.ask, deadline),
             )
         )
-        configure_session(link, device)
+        configure_threads_and_gpu(link, device)
         return link
 
 
 def _push(link: Link, artifact: Artifact, meter: _Meter, library: str = LIBRARY) -> None:
     """Place the artifact's files in the session's folder, except those that our agent stores."""
     for path in deployments.artifact_files(artifact):
-        send_file(link, path, library if path == artifact.library else path.name, meter.of(path))
+        upload_file(link, path, library if path == artifact.library else path.name, meter.of(path))
 
 
-def send_file(
+def upload_file(
     link: Link, path: Path, name: str, note: Callable[[int], None] = lambda _: None
 ) -> None:
     """Place a file in the session's folder under a name.
@@ -279,7 +279,7 @@ def send_file(
 
 
 @contextlib.contextmanager
-def exclusive_cpu(context: TaskContext, device: Device) -> Iterator[None]:
+def pause_other_workers(context: TaskContext, device: Device) -> Iterator[None]:
     """Pause all other workers on this machine within the block, if the device is this machine."""
     if device.scheme != "local":
         yield
@@ -289,7 +289,7 @@ def exclusive_cpu(context: TaskContext, device: Device) -> Iterator[None]:
         yield
 
 
-def push_artifact(context: TaskContext, link: Link, artifact: Artifact, library: str) -> None:
+def upload_artifact(context: TaskContext, link: Link, artifact: Artifact, library: str) -> None:
     """Place the artifact's files in the session's folder, with the library under a name of its own.
 
     Parameters replace those of another artifact.
@@ -335,7 +335,7 @@ def load_model(
     )
 
 
-def device_facts(link: Link, *, system: bool = True) -> dict[str, str]:
+def read_device_facts(link: Link, *, system: bool = True) -> dict[str, str]:
     """Return what a device reports about itself, as texts by name; empty for TVM's own server.
 
     With `system` those of its system are among them, which are slower to read.

@@ -12,11 +12,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from farm import checked_import, data, deployments, stats
-from farm.executor.batches import first_outputs
-from farm.executor.loading import LoadedModel, device_facts, exclusive_cpu, open_and_load
+from farm.executor.batches import run_samples_in_batches
+from farm.executor.loading import (
+    LoadedModel,
+    connect_and_load_model,
+    pause_other_workers,
+    read_device_facts,
+)
 from farm.processes.deadline import Deadline
 from farm.processes.workers import TaskContext
-from farm.time_ledger import add_duration
+from farm.time_ledger import add_block_duration
 from farm.transports import Link
 from farm.types import (
     Agreement,
@@ -25,7 +30,7 @@ from farm.types import (
     Limits,
     Model,
     Plan,
-    Prepared,
+    PreparedModel,
     Progress,
     Samples,
     Stage,
@@ -75,19 +80,19 @@ def measure_job(context: TaskContext, device: Device, fitted: DeviceBuild, plan:
     ledger: dict[str, float] = {}
     begin = time.perf_counter()
     with ExitStack() as stack:
-        with add_duration(ledger, "reference"):
-            inputs, expected = checked_import.run_reference(fitted.prepared)
-        loaded, link, uploaded = open_and_load(
+        with add_block_duration(ledger, "reference"):
+            inputs, expected = checked_import.read_reference_inputs_and_outputs(fitted.prepared)
+        loaded, link, uploaded = connect_and_load_model(
             stack, context, device, fitted.artifact, fitted.agent, plan.deadline_s, ledger
         )
         meter = _Meter(context, device, link, loaded, plan, ledger)
         before = meter.facts()
-        first_s, agreement = first_answer(
+        first_s, agreement = run_and_check_first_inference(
             context, loaded, fitted.limits, inputs, expected, ledger, record=True
         )
         meter.sample(first_s)
         correct, total = _classify(context, loaded, fitted.model, fitted.prepared, plan, ledger)
-        with add_duration(ledger, "install"):
+        with add_block_duration(ledger, "install"):
             good = agreement.right and not stats.unmet_requirements(plan, agreement, correct, total)
             release = (
                 deployments.install(link, fitted.model, fitted.artifact)
@@ -123,7 +128,7 @@ def measure_job(context: TaskContext, device: Device, fitted: DeviceBuild, plan:
     )
 
 
-def first_answer(
+def run_and_check_first_inference(
     context: TaskContext,
     loaded: LoadedModel,
     limits: Limits,
@@ -139,20 +144,20 @@ def first_answer(
     captured as a CUDA graph, if the device can, and the checked answer is that of the inference
     after the first.
     """
-    with add_duration(ledger, "feed"):
+    with add_block_duration(ledger, "feed"):
         loaded.feed(inputs)
     context.note(Progress(Stage.RUNNING, "first inference"))
     begin = time.perf_counter()
-    with add_duration(ledger, "first run"):
+    with add_block_duration(ledger, "first run"):
         loaded.run()
     first_s = time.perf_counter() - begin
     if record and loaded.recordable:
-        with add_duration(ledger, "record"):
+        with add_block_duration(ledger, "record"):
             loaded.record()
-    with add_duration(ledger, "read-back"):
+    with add_block_duration(ledger, "read-back"):
         outputs = loaded.outputs()
-    with add_duration(ledger, "check"):
-        return first_s, stats.agreement(outputs, expected, limits)
+    with add_block_duration(ledger, "check"):
+        return first_s, stats.measure_agreement(outputs, expected, limits)
 
 
 @dataclass
@@ -179,8 +184,8 @@ class _Meter:
 
     def facts(self, *, system: bool = True) -> dict[str, str]:
         """Return the device's facts and add the time of reading them to the ledger."""
-        with add_duration(self.ledger, "facts"):
-            return device_facts(self.link, system=system)
+        with add_block_duration(self.ledger, "facts"):
+            return read_device_facts(self.link, system=system)
 
     def sample(self, first_s: float) -> None:
         """Take samples until there are enough, over a long enough time.
@@ -192,8 +197,8 @@ class _Meter:
         if self.plan.maximum_s <= 0 or self.device.emulated:
             return
         with ExitStack() as stack:
-            with add_duration(self.ledger, "wait for quiet"):
-                stack.enter_context(exclusive_cpu(self.context, self.device))
+            with add_block_duration(self.ledger, "wait for quiet"):
+                stack.enter_context(pause_other_workers(self.context, self.device))
             typical = self._warm_up(first_s)
             self.block = self.plan.block or 1
             if typical < _LEAST_SAMPLE_S and not self.plan.block:
@@ -210,7 +215,7 @@ class _Meter:
         self.context.note(Progress(Stage.MEASURING, "warming up"))
         windows: list[list[float]] = []
         deadline = Deadline(self.plan.warmup_s)
-        with add_duration(self.ledger, "warm-up"):
+        with add_block_duration(self.ledger, "warm-up"):
             while True:
                 windows.append(self.loaded.time(_count(_WINDOW_S, typical)))
                 typical = statistics.median(windows[-1])
@@ -259,7 +264,7 @@ class _Meter:
             return True
         if elapsed_s < self._look_again_s:
             return False
-        with add_duration(self.ledger, "judging"):
+        with add_block_duration(self.ledger, "judging"):
             self._look_again_s = _LOOK_AGAIN * elapsed_s
             return stats.median_standard_error(self.seconds) <= self.plan.precision
 
@@ -285,10 +290,10 @@ class _Meter:
         deadline, target = Deadline(self.plan.cooldown_s), _hottest(before)
         if target is None or not self.seconds:
             return
-        with add_duration(self.ledger, "cool-down"):
+        with add_block_duration(self.ledger, "cool-down"):
             while (
                 not deadline.expired
-                and (now := _hottest(device_facts(self.link, system=False))) is not None
+                and (now := _hottest(read_device_facts(self.link, system=False))) is not None
                 and now > target + _COOLER_BY_C
             ):
                 self.context.note(
@@ -314,7 +319,7 @@ def _classify(
     context: TaskContext,
     loaded: LoadedModel,
     model: Model,
-    prepared: Prepared,
+    prepared: PreparedModel,
     plan: Plan,
     ledger: dict[str, float],
 ) -> tuple[int | None, int | None]:
@@ -325,14 +330,16 @@ def _classify(
     if model.dataset is None or plan.dataset_limit == 0:
         return None, None
     samples, correct = (
-        data.open_labelled_samples(model.dataset, model, prepared.inputs, prepared.outputs),
+        data.open_labelled_data_set(model.dataset, model, prepared.inputs, prepared.outputs),
         0,
     )
     chosen = samples.spread(plan.dataset_limit)  # a folder's samples come class by class
     total = len(chosen)
-    with add_duration(ledger, "accuracy"):
+    with add_block_duration(ledger, "accuracy"):
         told = -math.inf
-        for number, (sample, output) in enumerate(first_outputs(loaded, samples.read(chosen))):
+        for number, (sample, output) in enumerate(
+            run_samples_in_batches(loaded, samples.read(chosen))
+        ):
             if time.monotonic() - told > _NOTE_EVERY_S:
                 told = time.monotonic()
                 context.note(Progress(Stage.ACCURACY, f"{number} of {total}", number / total))

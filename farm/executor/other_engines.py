@@ -31,11 +31,11 @@ def import_for_engines(model: Model, names: tuple[str, ...], cache: Path) -> Imp
     return (
         None
         if Path(model.source).suffix.lower() == ".onnx" or not names
-        else importers.load(model, cache)
+        else importers.import_model(model, cache)
     )
 
 
-def open_engine(
+def load_model_in_engine(
     name: str,
     model: Model,
     imported: ImportedModel | None,
@@ -62,9 +62,9 @@ def _constants(model: Model) -> Mapping[str, Array]:
         return {}
     import onnx
 
-    from farm.importers.onnx.constant_inputs import stated_constants
+    from farm.importers.onnx.inputs_to_initializers import user_value_arrays
 
-    return stated_constants(
+    return user_value_arrays(
         onnx.load(model.source, load_external_data=False).graph,
         model.values,
         Path(model.source).name,

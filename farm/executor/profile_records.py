@@ -1,6 +1,6 @@
 """Decode the records of the agent's profiler into the steps of a model; pure functions.
 
-farm/agent/src/execution/profile.h defines the format.
+farm/agent/src/execution/call_profiler.h defines the format.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def _inference(
     )
 
 
-def mean_steps(
+def mean_step_times(
     inferences: Sequence[RecordedInference], kernels: Sequence[Kernel], graph: Mapping[str, Any]
 ) -> tuple[list[KernelCall], float, int]:
     """Return a model's steps with their mean seconds; the seconds and number of all other calls.

@@ -12,18 +12,23 @@ from typing import TYPE_CHECKING
 from farm import checked_import
 from farm.compiler.artifact import GRAPH
 from farm.errors import DeviceError, WrongAnswer
-from farm.executor.loading import LoadedModel, device_facts, exclusive_cpu, open_and_load
-from farm.executor.measuring import first_answer
+from farm.executor.loading import (
+    LoadedModel,
+    connect_and_load_model,
+    pause_other_workers,
+    read_device_facts,
+)
+from farm.executor.measuring import run_and_check_first_inference
 from farm.executor.profile_records import (
     RecordedInference,
-    mean_steps,
+    mean_step_times,
     median_inference,
     parse_records,
 )
 from farm.executor.roofline import measure_roofline
 from farm.processes.deadline import Deadline
 from farm.processes.workers import TaskContext
-from farm.time_ledger import add_duration
+from farm.time_ledger import add_block_duration
 from farm.transports import Link
 from farm.transports.agent import answer_validation as agent_answers
 from farm.types import Device, DeviceBuild, ModelProfile, Progress, Stage
@@ -54,9 +59,9 @@ def profile_model(
     started = datetime.now(UTC).isoformat(timespec="milliseconds")
     begin = time.perf_counter()
     with ExitStack() as stack:
-        with add_duration(ledger, "reference"):
-            inputs, expected = checked_import.run_reference(fitted.prepared)
-        loaded, link, _ = open_and_load(
+        with add_block_duration(ledger, "reference"):
+            inputs, expected = checked_import.read_reference_inputs_and_outputs(fitted.prepared)
+        loaded, link, _ = connect_and_load_model(
             stack, context, device, artifact, fitted.agent, deadline_s, ledger
         )
         if not link.native:
@@ -66,7 +71,9 @@ def profile_model(
                 why,
                 f"start farm's agent there: farm agent, for {device.url}",
             )
-        first_s, agreement = first_answer(context, loaded, fitted.limits, inputs, expected, ledger)
+        first_s, agreement = run_and_check_first_inference(
+            context, loaded, fitted.limits, inputs, expected, ledger
+        )
         if not agreement.right:
             what = (
                 f"{model.name} on {device.name}: "
@@ -77,16 +84,16 @@ def profile_model(
                 "the time of a wrong answer is no profile",
                 f"farm bench --device {device.name} {shlex.quote(model.name)}",
             )
-        with add_duration(ledger, "wait for quiet"):
-            stack.enter_context(exclusive_cpu(context, device))
+        with add_block_duration(ledger, "wait for quiet"):
+            stack.enter_context(pause_other_workers(context, device))
         plain, recorded = _record(context, device, link, loaded, first_s, seconds, ledger)
-        with add_duration(ledger, "roof"):
+        with add_block_duration(ledger, "roof"):
             context.note(Progress(Stage.MEASURING, "what the device can do at the most"))
             roof = measure_roofline(link, device, probe) if probe else None
-        facts = device_facts(link)
+        facts = read_device_facts(link)
         closing = time.perf_counter()
     ledger["close"] = time.perf_counter() - closing
-    steps, runtime_s, calls = mean_steps(
+    steps, runtime_s, calls = mean_step_times(
         recorded, artifact.kernels, json.loads((artifact.library.parent / GRAPH).read_text())
     )
     return ModelProfile(
@@ -125,7 +132,7 @@ def _record(
 ) -> tuple[list[float], list[RecordedInference]]:
     """Return the seconds of plain inferences and as many recorded inferences, interleaved."""
     context.note(Progress(Stage.MEASURING, "warming up"))
-    with add_duration(ledger, "warm-up"):
+    with add_block_duration(ledger, "warm-up"):
         times = loaded.time(max(1, min(100, int(_WARM_S / max(typical, 1e-6)))))
     typical = sorted(times)[len(times) // 2]
     plain: list[float] = []
@@ -135,7 +142,7 @@ def _record(
         Deadline(seconds),
         Deadline(_LONGEST * seconds),
     )
-    with add_duration(ledger, "recording"):
+    with add_block_duration(ledger, "recording"):
         while not (enough.expired and len(recorded) >= least) and not (recorded and limit.expired):
             context.note(
                 Progress(

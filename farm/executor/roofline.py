@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from farm.executor.loading import device_facts, send_file, tensor_device
+from farm.executor.loading import read_device_facts, tensor_device, upload_file
 from farm.transports import Link
 from farm.transports.agent import answer_validation as agent_answers
 from farm.types import Device, Roofline
@@ -27,7 +27,7 @@ def measure_roofline(link: Link, device: Device, probe: Probe) -> Roofline:
     """
     from farm.compiler.diagnostics.roofline_probe import BLOCK_BYTES
 
-    timer, facts = _Timer(link, device, probe), device_facts(link)
+    timer, facts = _Timer(link, device, probe), read_device_facts(link)
     tasks = probe.tasks or int(facts["gpu_multiprocessors"])
     arithmetic_s = timer.arithmetic(tasks)
     while probe.tasks is None and arithmetic_s < _LONG_S and tasks < _MOST_TASKS:
@@ -54,7 +54,7 @@ class _Timer:
     """Times the probes on a device."""
 
     def __init__(self, link: Link, device: Device, probe: Probe) -> None:
-        send_file(link, probe.library, _LIBRARY)
+        upload_file(link, probe.library, _LIBRARY)
         self._library = link.session.load_module(_LIBRARY)
         self._session, self._there = link.session, tensor_device(device)
         self._probe = probe
@@ -89,4 +89,4 @@ class _Timer:
 
     def _best(self, name: str, *arguments: Tensor) -> float:
         timer = self._library.timer(name, self._there, number=1, repeat=_REPEATS)
-        return min(agent_answers.check_seconds("the timer", timer(*arguments), _REPEATS))
+        return min(agent_answers.check_durations("the timer", timer(*arguments), _REPEATS))

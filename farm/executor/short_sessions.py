@@ -12,8 +12,8 @@ from farm import deployments as farm_deployments
 from farm import transports
 from farm.compiler.tensor_cache import SHARD
 from farm.errors import DeviceError
-from farm.executor.loading import load_model, open_and_load
-from farm.executor.threads import configure_session
+from farm.executor.loading import connect_and_load_model, load_model
+from farm.executor.threads import configure_threads_and_gpu
 from farm.inputs import read
 from farm.processes.workers import TaskContext
 from farm.types import Artifact, Device, Progress, Release, Stage
@@ -34,7 +34,9 @@ def infer(
 ) -> list[Array]:
     """Return the outputs for one input."""
     with ExitStack() as stack:
-        loaded, _, _ = open_and_load(stack, context, device, artifact, agent, deadline_s, {})
+        loaded, _, _ = connect_and_load_model(
+            stack, context, device, artifact, agent, deadline_s, {}
+        )
         context.note(Progress(Stage.RUNNING))
         loaded.feed(inputs)
         loaded.run()
@@ -59,7 +61,7 @@ def infer_deployed(
             release.name != name for release in farm_deployments.list_releases(link)
         ):
             return None
-        configure_session(link, device)
+        configure_threads_and_gpu(link, device)
         release = farm_deployments.open_release(link, name)
         _check_kind(device, release)
         said: list[str] = []

@@ -6,21 +6,21 @@ Without options the device decides.
 from __future__ import annotations
 
 from farm.errors import DeviceError
-from farm.executor.gpu import open_gpu
+from farm.executor.gpu import use_gpu_in_session
 from farm.transports import Link
 from farm.types import Device
 
 _BIG, _LITTLE = 1, -1  # threading::ThreadGroup::AffinityMode
 
 
-def configure_session(link: Link, device: Device) -> None:
+def configure_threads_and_gpu(link: Link, device: Device) -> None:
     """Set the session's threads and cores and open its GPU; call this before a library is loaded.
 
     Raises DeviceError if the device cannot do it: TVM's own server has fewer options than our
     agent.
     """
     if device.profile.on_gpu:
-        open_gpu(link, device)
+        use_gpu_in_session(link, device)
     threads, cores = int(device.options.get("threads", 0)), str(device.options.get("cores", ""))
     pinned = bool(device.options.get("pinned"))
     if not (threads or cores or pinned):

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from farm import transports
-from farm.executor.loading import device_facts, exclusive_cpu, send_file
-from farm.executor.threads import configure_session
+from farm.executor.loading import pause_other_workers, read_device_facts, upload_file
+from farm.executor.threads import configure_threads_and_gpu
 from farm.processes.workers import TaskContext
 from farm.rpc.blocking_session import Tensor
 from farm.rpc.values import CPU
@@ -37,7 +37,7 @@ _BEHIND = 1.3  # times the best of its workload: slower variants are dropped aft
 _TOLERANCE = 1e-3  # of the largest value: for another order of summation and for Winograd
 
 
-def time_variants(
+def measure_variants(
     context: TaskContext, device: Device, batch: VariantBatch, agent: Path | None, deadline_s: float
 ) -> None:
     """Measure the variants of a batch.
@@ -46,16 +46,16 @@ def time_variants(
     device's facts (a dictionary), Trying, Wrong, and one Round per round.
     """
     with transports.open(device, agent, context.scratch, deadline_s, context.ask) as link:
-        configure_session(link, device)
-        context.note(device_facts(link))
+        configure_threads_and_gpu(link, device)
+        context.note(read_device_facts(link))
         context.note(Progress(Stage.UPLOADING, f"{len(batch.variants)} variants"))
-        send_file(link, batch.library, batch.library.name)
+        upload_file(link, batch.library, batch.library.name)
         machine = RemoteVirtualMachine(link.session.load_module(batch.library.name), CPU)
         tensors = {
             name: link.session.tensor(value) for name, value in read_arrays(batch.arrays).items()
         }
         context.note(Progress(Stage.MEASURING, f"{len(batch.variants)} variants"))
-        with exclusive_cpu(context, device):
+        with pause_other_workers(context, device):
             race = _Race(context, batch, machine, tensors)
             for _ in range(_ROUNDS):
                 context.note(TuningRound({index: race.block(index) for index in race.counts}))
@@ -116,7 +116,7 @@ class _Race:
 
     def _seconds(self, index: int) -> float:
         timer = self._machine.timer(self.counts[index], 1)
-        return agent_answers.check_seconds(
+        return agent_answers.check_durations(
             "the timer", timer(self._batch.variants[index].function), 1
         )[0]
 

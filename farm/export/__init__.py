@@ -81,7 +81,7 @@ def write_model_parts(model: Model, artifact: Artifact, folder: Path) -> list[Pa
         )
     )
     dtypes = {name: tensor["dtype"] for name, tensor in steps["tensors"].items()}
-    taken = tensor_cache.read_loaded_parameters(artifact.parameters, dtypes)
+    taken = tensor_cache.read_transformed_parameters(artifact.parameters, dtypes)
     np.savez(values, **taken)  # type: ignore[arg-type]  # a parameter of savez is called allow_pickle
     return [library, graph, values]
 
@@ -139,7 +139,7 @@ def _readme(artifact: Artifact) -> str:
 
 def _plain(name: str) -> str:
     """Return a model author's name without terminal control characters and Markdown code marks."""
-    return sanitize.one_line(name).replace("`", "'")
+    return sanitize.sanitized_line(name).replace("`", "'")
 
 
 def _listed(specs: Sequence[TensorSpec]) -> str:

@@ -76,17 +76,17 @@ _FIXES = {
 }
 
 
-def load(model: Model, cache: Path) -> ImportedModel:
+def import_model(model: Model, cache: Path) -> ImportedModel:
     """Import a model; raise ModelError if it cannot be imported.
 
     Takes seconds, including the import of TVM and the framework. Runs the user's code for `python:`
     sources, and records the files that it read in `cache/python-sources`.
     """
     loader = _chosen(_LOADERS, model)
-    if Path(model.source).suffix.lower() != ".onnx" and not is_program(model):
-        from farm.importers.model_file import refuse_values
+    if Path(model.source).suffix.lower() != ".onnx" and not may_contain_code(model):
+        from farm.importers.model_file import refuse_constant_inputs
 
-        refuse_values(model)
+        refuse_constant_inputs(model)
     imported: ImportedModel = loader(model)
     if model.batch is not None:
         from farm.importers.fixed_batch import import_at_batch
@@ -99,12 +99,12 @@ def load(model: Model, cache: Path) -> ImportedModel:
     return imported
 
 
-def fingerprint(model: Model, cache: Path) -> str | None:
-    """Return the SHA-256 digest (hex) of everything that the result of `load` depends on.
+def import_fingerprint(model: Model, cache: Path) -> str | None:
+    """Return the SHA-256 digest (hex) of everything that the result of `import_model` depends on.
 
     That is: files, shapes, versions and the importers' own sources. Returns None for a `python:`
-    source whose files are unknown or have changed: call `load`, then call this again. Raises
-    ModelError for a file that is missing, empty or a Git LFS pointer.
+    source whose files are unknown or have changed: call `import_model`, then call this again.
+    Raises ModelError for a file that is missing, empty or a Git LFS pointer.
     """
     digest: str | None = _chosen(_FINGERPRINTS, model)(model, cache)
     return digest
@@ -115,7 +115,7 @@ def python_source(model: Model) -> str | None:
     return model.source if is_python_source(model.source) else model.module
 
 
-def is_program(model: Model) -> bool:
+def may_contain_code(model: Model) -> bool:
     """Return whether a model's file may contain its author's code, as .pt2 and TorchScript do."""
     return (
         not is_python_source(model.source)
@@ -124,7 +124,7 @@ def is_program(model: Model) -> bool:
     )
 
 
-def loader_module(model: Model) -> str:
+def importer_module_name(model: Model) -> str:
     """Return the name of the module that imports this kind of model.
 
     Raises ModelError for a kind that farm does not read.
@@ -142,10 +142,10 @@ def check_source(model: Model) -> None:
 
 def model_files(model: Model) -> list[Path]:
     """Return the model's file and the external weight files that lie in or below its folder."""
-    from farm.importers.fingerprints import external_files
+    from farm.importers.fingerprints import checked_external_files
 
     path = Path(model.source)
-    beside = external_files(path) if path.suffix.lower() == ".onnx" else []
+    beside = checked_external_files(path) if path.suffix.lower() == ".onnx" else []
     folder = path.resolve().parent
     return [path, *(other for other in beside if other.resolve().is_relative_to(folder))]
 

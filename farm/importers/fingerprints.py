@@ -39,7 +39,7 @@ def fingerprint_onnx(model: Model, _: Path) -> str:
     """Return the digest of the file, its external data, the shapes and package versions."""
     path = Path(model.source)
     check_file(path)
-    files = [path, *external_files(path)]
+    files = [path, *checked_external_files(path)]
     return _digest(model, [file_digest(file) for file in files], _ONNX)
 
 
@@ -163,7 +163,7 @@ def _imports(file: Path) -> Iterator[str]:
             yield node.module.partition(".")[0]
 
 
-def external_files(path: Path) -> list[Path]:
+def checked_external_files(path: Path) -> list[Path]:
     """Return the external weight files of an ONNX model, sorted.
 
     Raises ModelError if one of them is missing, or does not lie in or below the model's folder: it

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from farm.errors import ModelError
-from farm.importers.imported_model import ImportedModel, with_fixed_shapes
+from farm.importers.imported_model import ImportedModel, fix_input_shapes
 from farm.types import Model, TensorSpec
 from farm.types.python_source import is_python_source
 
@@ -38,7 +38,7 @@ def import_at_batch(
     if tuple(changed) == imported.inputs:
         return imported
     try:
-        made = load(with_fixed_shapes(model, changed))
+        made = load(fix_input_shapes(model, changed))
     except ModelError as error:
         raise ModelError(
             f"{what} cannot be built for a batch of {batch}", f"{error.what}: {error.why}", _FIX
@@ -53,7 +53,7 @@ def import_at_batch(
     return made
 
 
-def with_batch_of_one(inputs: Sequence[TensorSpec]) -> list[TensorSpec]:
+def inputs_at_batch_one(inputs: Sequence[TensorSpec]) -> list[TensorSpec]:
     """Return the inputs of a model with a batch of one."""
     return _of_batch(inputs, 1)
 

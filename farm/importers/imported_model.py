@@ -50,7 +50,7 @@ class ImportedModel:
         return any(spec.open for spec in self.inputs)
 
 
-def with_fixed_shapes(model: Model, inputs: Sequence[TensorSpec]) -> Model:
+def fix_input_shapes(model: Model, inputs: Sequence[TensorSpec]) -> Model:
     """Return the model with the shape of each input set to that of its spec."""
     return replace(model, shapes={spec.name: spec.shape for spec in inputs})
 

@@ -15,7 +15,7 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from farm.types.layer_variable_names import variable_name
+from farm.types.layer_variable_names import layer_variable_name
 
 Names = dict[str, str]  # layer name by the name of the variable that an importer has made
 
@@ -118,7 +118,7 @@ class _Renamer(PyExprMutator):  # type: ignore[misc]
             return
         self._count += 1
         kind = relax.DataflowVar if isinstance(binding.var, relax.DataflowVar) else relax.Var
-        variable = kind(variable_name(self._count, self._names[name]), binding.var.ty)
+        variable = kind(layer_variable_name(self._count, self._names[name]), binding.var.ty)
         value = self.visit_expr(binding.value)
         self.set_var_remap(binding.var, variable)
         self.builder_.emit_normalized(relax.VarBinding(variable, value))

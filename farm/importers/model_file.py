@@ -54,7 +54,7 @@ def refuse_dtypes(model: Model) -> None:
         )
 
 
-def refuse_values(model: Model) -> None:
+def refuse_constant_inputs(model: Model) -> None:
     """Raise ModelError if inputs of a format other than ONNX are stated to be constants."""
     if model.values:
         name = Path(model.source).name

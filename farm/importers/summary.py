@@ -21,7 +21,7 @@ _OUTLINES = {".onnx": "farm.importers.onnx.summary", ".tflite": "farm.importers.
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class ImportProblem:
     """An operator, or an aspect of it, that cannot be imported, and the affected nodes."""
 
     operator: str
@@ -44,7 +44,7 @@ class ModelSummary:
     parameters: int
     parameter_bytes: int
     operators: dict[str, int]
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[ImportProblem, ...] = ()
 
 
 def summarize_file(model: Model) -> ModelSummary | None:

@@ -12,7 +12,7 @@ import numpy as np
 from farm.errors import ModelError
 from farm.inputs.quantize import quantize_input
 from farm.regular_files import check_regular
-from farm.types import Preprocess, TensorSpec, describe_shape
+from farm.types import PreprocessSettings, TensorSpec, describe_shape
 
 if TYPE_CHECKING:
     import PIL.Image
@@ -36,7 +36,7 @@ _BROKEN = "feed an image that other programs open, or an .npz or .npy file"
 
 
 def read_image(
-    path: Path, spec: TensorSpec, preprocess: Preprocess, tell: Tell | None = None
+    path: Path, spec: TensorSpec, preprocess: PreprocessSettings, tell: Tell | None = None
 ) -> Array:
     """Return an image as a batch of one that fits the input `spec`.
 
@@ -92,7 +92,7 @@ def _whole_numbers(pixels: Array, spec: TensorSpec, path: Path) -> Array:
     return np.ascontiguousarray(pixels, spec.dtype)
 
 
-def _normalise(pixels: Array, preprocess: Preprocess, layout: str) -> Array:
+def _normalise(pixels: Array, preprocess: PreprocessSettings, layout: str) -> Array:
     """Return (pixel / 255 - mean) / std in float32, per channel.
 
     A mean or std of one number applies to all channels. Raises ModelError if their number does not

@@ -15,7 +15,7 @@ from farm.errors import ModelError, did_you_mean
 from farm.inputs.images import Tell, read_image
 from farm.inputs.quantize import quantize_input
 from farm.regular_files import check_regular
-from farm.types import Preprocess, TensorSpec, describe_shape
+from farm.types import PreprocessSettings, TensorSpec, describe_shape
 
 if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
@@ -32,7 +32,10 @@ ARRAY_ERRORS = (
 
 
 def read_inputs(
-    path: Path, inputs: Sequence[TensorSpec], preprocess: Preprocess, tell: Tell | None = None
+    path: Path,
+    inputs: Sequence[TensorSpec],
+    preprocess: PreprocessSettings,
+    tell: Tell | None = None,
 ) -> dict[str, Array]:
     """Return the inputs of one inference by name, with exactly the model's shapes and dtypes.
 
@@ -47,12 +50,12 @@ def read_inputs(
     """
     suffix = path.suffix.lower()
     if suffix not in (".npz", ".npy"):
-        spec = single_input(inputs, path, "an image")
+        spec = require_single_input(inputs, path, "an image")
         return {spec.name: read_image(path, spec, preprocess, tell)}
     arrays = (
         _named(_load_all(path), inputs, path)
         if suffix == ".npz"
-        else {single_input(inputs, path, "a .npy file").name: _load(path)}
+        else {require_single_input(inputs, path, "a .npy file").name: _load(path)}
     )
     fitted = {spec.name: _fit(arrays[spec.name], spec, path) for spec in inputs}
     if (
@@ -68,7 +71,7 @@ def read_inputs(
     return fitted
 
 
-def read_labels(path: Path) -> list[str]:
+def read_class_names(path: Path) -> list[str]:
     """Return the names of the classes from a text file with one name per line.
 
     Raises ModelError if the file cannot be read or is empty.
@@ -92,7 +95,7 @@ def read_labels(path: Path) -> list[str]:
     return labels
 
 
-def single_input(inputs: Sequence[TensorSpec], path: Path, kind: str) -> TensorSpec:
+def require_single_input(inputs: Sequence[TensorSpec], path: Path, kind: str) -> TensorSpec:
     """Return the only input of the model; raise ModelError if the model has several."""
     if len(inputs) != 1:
         raise ModelError(

@@ -10,8 +10,8 @@
     board_records      what is kept of a board
     board_sessions     the sessions of boards: of whom, for which lease, whether they are to end
     codec              leases, boards and events as JSON
-    journal            what is kept, in SQLite or PostgreSQL
-    journal_writer     the thread that keeps it, and what is said only after that
+    lab_database       what is kept, in SQLite or PostgreSQL
+    lab_database_writer  the thread that keeps it, and what is said only after that
     lender             the lab's side of TVM's tracker protocol
     control_socket     the control socket: what people ask, and what they are answered
     callers            who is at the other end of a Unix socket, and the limits of connections

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from farm.errors import UsageError
 from farm.lab.board_records import BoardRecords, OpenSession
 from farm.lab.durations import format_duration
-from farm.lab.entities import Lease, LeaseRequest, LeaseState, Rules
-from farm.lab.journal import EndedSession
-from farm.lab.journal_writer import JournalWriter
+from farm.lab.entities import Lease, LeaseRequest, LeaseState, SharingRules
+from farm.lab.lab_database import EndedSession
+from farm.lab.lab_database_writer import LabDatabaseWriter
 from farm.lab.scheduler import LeaseScheduler
 from farm.tracker.agent_messages import BoardSession, EndSessionRequest
 
@@ -41,9 +41,9 @@ class OpenSessions:
     def __init__(
         self,
         scheduler: LeaseScheduler,
-        writer: JournalWriter,
+        writer: LabDatabaseWriter,
         records: BoardRecords,
-        rules: Rules,
+        rules: SharingRules,
         clock: Callable[[], float],
     ) -> None:
         self._scheduler = scheduler

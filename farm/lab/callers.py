@@ -22,7 +22,7 @@ MOST_OF_ONE = 192  # a bench on 96 boards at once: a lease has a connection, and
 _UCRED = struct.Struct("3i")
 
 
-def caller_of(connection: socket.socket) -> Caller:
+def identify_caller(connection: socket.socket) -> Caller:
     """Return who is at the other end of a Unix socket, by the kernel's word."""
     _, uid, _ = _UCRED.unpack(
         connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
@@ -44,7 +44,7 @@ class ControlConnections:
         """Take in a connection. Raises DeviceError if there are too many; it is to be closed."""
         self._count += 1
         if self._count > MOST:
-            raise refusals.too_many_connections()
+            raise refusals.too_many_connections_error()
         if not caller.admin:
             self._enter(writer, caller.name)
 
@@ -73,9 +73,9 @@ class ControlConnections:
 
     def _enter(self, writer: asyncio.StreamWriter, name: str) -> None:
         if self._of_one[name] >= MOST_OF_ONE:
-            raise refusals.too_many_connections(name, self._of_one[name])
+            raise refusals.too_many_connections_error(name, self._of_one[name])
         if len(self._names) >= MOST_OF_PEOPLE:
-            raise refusals.too_many_connections()
+            raise refusals.too_many_connections_error()
         self._names[writer] = name
         self._of_one[name] += 1
 

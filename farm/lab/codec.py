@@ -87,7 +87,7 @@ def board_for_display(
     }
 
 
-def shown_health(board: str, kind: str, health: Health, now: float) -> dict[str, Any]:
+def health_for_display(board: str, kind: str, health: Health, now: float) -> dict[str, Any]:
     """Return the health of a board as people see it, with its checks, the oldest first."""
     at = {"since": health.since or None, "due_at": health.due_at or None}
     return {

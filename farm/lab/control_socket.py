@@ -21,18 +21,18 @@ from typing import Any
 
 from farm.errors import FarmError, UsageError, did_you_mean
 from farm.lab import refusals
-from farm.lab.callers import ControlConnections, caller_of
+from farm.lab.callers import ControlConnections, identify_caller
 from farm.lab.care.health import Health
 from farm.lab.care.health_keeper import HealthKeeper
-from farm.lab.codec import board_for_display, lease_for_display, shown_health
+from farm.lab.codec import board_for_display, health_for_display, lease_for_display
+from farm.lab.door.board_socket_broker import WAIT_S, BoardSocketBroker, LabCallbacks
 from farm.lab.door.commands import is_user_name
-from farm.lab.door.handover import WAIT_S, BoardHandover, LabFunctions
 from farm.lab.entities import Caller, Event, Lease, LeaseRequest, LeaseState
-from farm.lab.journal import Journal
-from farm.lab.journal_writer import JournalWriter
+from farm.lab.lab_database import LabDatabase
+from farm.lab.lab_database_writer import LabDatabaseWriter
 from farm.lab.lender import LabLender
 from farm.lab_client.client import PROTOCOL, reachable_address
-from farm.sanitize import is_unicode
+from farm.sanitize import is_utf8_encodable
 from farm.types import new_lease_key
 
 MOST_LINE_BYTES = 1 << 16
@@ -59,7 +59,7 @@ class RequestFields:
     def text(self, name: str, usual: str | None = None) -> str:
         """Return a text of at most 200 characters. Raises UsageError."""
         value = self._body.get(name, usual)
-        if not isinstance(value, str) or len(value) > 200 or not is_unicode(value):
+        if not isinstance(value, str) or len(value) > 200 or not is_utf8_encodable(value):
             raise _bad(name, "a text of at most 200 characters")
         return value
 
@@ -90,7 +90,7 @@ class RequestFields:
         value = self._body.get("labels", {})
         fits = isinstance(value, dict) and len(value) <= 20
         if not fits or not all(
-            isinstance(one, str) and len(one) <= 200 and is_unicode(one)
+            isinstance(one, str) and len(one) <= 200 and is_utf8_encodable(one)
             for pair in value.items()
             for one in pair
         ):
@@ -119,8 +119,8 @@ class ControlSocket:
     def __init__(
         self,
         lender: LabLender,
-        journal: Journal,
-        writer: JournalWriter,
+        journal: LabDatabase,
+        writer: LabDatabaseWriter,
         clock: Callable[[], float],
         tracker: tuple[str, int],
         last_event: int = 0,
@@ -137,8 +137,8 @@ class ControlSocket:
         self._waiting: dict[int, set[asyncio.Future[None]]] = {}  # by lease
         self._readers: set[asyncio.Queue[Event]] = set()
         self._connections = ControlConnections()
-        self._handover = BoardHandover(
-            LabFunctions(
+        self._board_sockets = BoardSocketBroker(
+            LabCallbacks(
                 lender.scheduler.lease,
                 self._changed,
                 lender.address,
@@ -196,7 +196,7 @@ class ControlSocket:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer one client until it hangs up."""
-        caller = caller_of(writer.get_extra_info("socket"))
+        caller = identify_caller(writer.get_extra_info("socket"))
         try:
             await self._answer_all(reader, writer, caller, self._refused(writer, caller))
         except (
@@ -273,10 +273,10 @@ class ControlSocket:
         number = fields.whole("lease")
         self._connections.keep(writer)
         if fields.text("do") == "watch":
-            await self._handover.watch(number, caller, reader, writer)
+            await self._board_sockets.watch(number, caller, reader, writer)
         else:
             wait_s = fields.seconds("wait_s", WAIT_S)
-            await self._handover.board(number, wait_s, caller, reader, writer)
+            await self._board_sockets.board(number, wait_s, caller, reader, writer)
 
     def _speaker(
         self, fields: RequestFields, caller: Caller, writer: asyncio.StreamWriter
@@ -284,9 +284,9 @@ class ControlSocket:
         """Return who is behind the door, which runs as the server's account. Raises UsageError."""
         name = fields.text("user")
         if not caller.is_server:
-            raise refusals.not_allowed_to_impersonate(caller)
+            raise refusals.impersonation_error(caller)
         if not is_user_name(name):
-            raise refusals.invalid_user_name(name)
+            raise refusals.invalid_user_name_error(name)
         self._connections.speak_for(writer, name)
         return Caller(name)
 
@@ -296,7 +296,7 @@ class ControlSocket:
     async def _expel(self, fields: RequestFields, caller: Caller) -> dict[str, Any]:
         """End all leases of a user, and hang up on the door's connections for them."""
         if not caller.admin:
-            raise refusals.not_an_administrator(caller)
+            raise refusals.not_an_administrator_error(caller)
         name, why = fields.text("user"), fields.text("why", "")
         scheduler = self.lender.scheduler
         owned = [one for one in scheduler.leases() if one.request.owner == name]
@@ -417,7 +417,7 @@ class ControlSocket:
         """
         lease = self.lender.scheduler.lease(fields.whole("lease"))
         if lease.request.owner != caller.name:
-            raise refusals.lease_of_another(lease)
+            raise refusals.lease_of_another_error(lease)
         match_key = fields.text("match_key")
         until = self._clock() + min(_MOST_SESSION_END_S, self.lender.silent_s + _AFTER_SILENCE_S)
         while (end := self.lender.sessions.how_ended(match_key)) is None:
@@ -447,11 +447,11 @@ class ControlSocket:
         board, scheduler = fields.text("board"), self.lender.scheduler
         kind = scheduler.kind_of(board)
         if kind is None:
-            raise refusals.no_board(board, [one.name for one in scheduler.boards()])
+            raise refusals.unknown_board_error(board, [one.name for one in scheduler.boards()])
         record = self.lender.records.of(board)
         found = (record.health if record else None) or Health()
         await self._kept()
-        return {"health": shown_health(board, kind, found, self._clock())}
+        return {"health": health_for_display(board, kind, found, self._clock())}
 
     async def _care(self, fields: RequestFields, caller: Caller) -> dict[str, Any]:
         """Do what an administrator wants with a board."""

@@ -102,7 +102,7 @@ class Lease:
 
 
 @dataclass(frozen=True, slots=True)
-class Holding:
+class LeaseBoardPeriod:
     """A board that a lease had for some time."""
 
     lease: int
@@ -185,7 +185,7 @@ class Cooldown:
 
 
 @dataclass(frozen=True, slots=True)
-class KnownBoard:
+class InventoryBoard:
     """A board of the inventory, found by its kind and the address that its server names.
 
     `profile` is what its checks are built for, `power` the command that cycles its power.
@@ -201,7 +201,7 @@ class KnownBoard:
 
 
 @dataclass(frozen=True, slots=True)
-class NoticeWays:
+class NoticeChannels:
     """How people are told: a url for a POST of JSON with `text`, a command, both or neither."""
 
     webhook: str = ""
@@ -209,7 +209,7 @@ class NoticeWays:
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class SharingRules:
     """How boards are shared.
 
     A lease counts as one class more urgent after each `aging_s` in the queue; one that has aged

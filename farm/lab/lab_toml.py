@@ -18,7 +18,14 @@ from farm.errors import ConfigError, UsageError, did_you_mean
 from farm.lab.care.board_checks import MODELS
 from farm.lab.care.health import DAY_S, HealthRules
 from farm.lab.durations import parse_duration
-from farm.lab.entities import RANKS, Cooldown, KnownBoard, LeaseClass, NoticeWays, Rules
+from farm.lab.entities import (
+    RANKS,
+    Cooldown,
+    InventoryBoard,
+    LeaseClass,
+    NoticeChannels,
+    SharingRules,
+)
 from farm.tracker.agent_messages import HEARTBEAT_S
 from farm.types.postgres_url import is_postgres_url, parse_postgres_url
 
@@ -41,10 +48,10 @@ class LabSettings:
     page: int | None = None  # its port on loopback
     heartbeat_s: float = HEARTBEAT_S  # of farm's agents
     keep_s: float = 90 * DAY_S  # leases that have ended, sessions and events
-    notify: NoticeWays = field(default_factory=NoticeWays)
+    notify: NoticeChannels = field(default_factory=NoticeChannels)
     health: HealthRules = field(default_factory=HealthRules)
-    rules: Rules = field(default_factory=Rules)
-    boards: tuple[KnownBoard, ...] = ()
+    rules: SharingRules = field(default_factory=SharingRules)
+    boards: tuple[InventoryBoard, ...] = ()
 
 
 def read_settings(path: Path | None) -> LabSettings:
@@ -80,7 +87,7 @@ class _Reader:
             settings = self._lab(self._table(("lab",), self._parsed.data))
         if self._wrong:
             lines = [
-                sanitize.one_line(f"{self._path}:{line}: {message}")
+                sanitize.sanitized_line(f"{self._path}:{line}: {message}")
                 for line, message in sorted(self._wrong)
             ]
             count = "a mistake" if len(lines) == 1 else f"{len(lines)} mistakes"
@@ -112,8 +119,8 @@ class _Reader:
             "boards",
         )
         self._only(at, lab, keys)
-        usual = Rules()
-        rules = Rules(
+        usual = SharingRules()
+        rules = SharingRules(
             self._classes(self._table((*at, "classes"), lab)),
             self._shares(self._table((*at, "owners"), lab)),
             self._get(at, lab, "aging", usual.aging_s, _seconds),
@@ -173,8 +180,8 @@ class _Reader:
             shares[owner] = self._get(at, table, "share", 1.0, _share)
         return shares
 
-    def _boards(self, tables: Mapping[str, Any]) -> tuple[KnownBoard, ...]:
-        boards: list[KnownBoard] = []
+    def _boards(self, tables: Mapping[str, Any]) -> tuple[InventoryBoard, ...]:
+        boards: list[InventoryBoard] = []
         places: dict[tuple[str, str], str] = {}
         for name in tables:
             at = ("lab", "boards", name)
@@ -185,7 +192,7 @@ class _Reader:
                 self._note(at, "a board's name is made of letters, digits, '_', '-' and '.'")
             if "kind" not in table and isinstance(tables[name], dict):
                 self._note(at, f"the board {name!r} needs the key 'kind'")
-            board = KnownBoard(
+            board = InventoryBoard(
                 name,
                 self._get(at, table, "kind", "", _kind),
                 self._get(at, table, "address", "", _address),
@@ -302,14 +309,14 @@ def _cooldown(value: Any) -> Cooldown:
     return Cooldown(_seconds(value.get("at_most", "5m")), float(below))
 
 
-def _notify(value: Any) -> NoticeWays:
+def _notify(value: Any) -> NoticeChannels:
     if not isinstance(value, dict) or not value or not set(value) <= {"webhook", "command"}:
         raise ValueError('{ webhook = "https://chat.example/...", command = "COMMAND" }, or one')
     webhook = _text(value["webhook"]) if "webhook" in value else ""
     if webhook and not _WEBHOOK.fullmatch(webhook):
         raise ValueError("webhook: a url that begins with https:// or http://")
     words = tuple(shlex.split(_text(value["command"]))) if "command" in value else ()
-    return NoticeWays(webhook, words)
+    return NoticeChannels(webhook, words)
 
 
 def _at_least_a_day(value: Any) -> float:

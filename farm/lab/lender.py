@@ -19,8 +19,16 @@ from farm import ownership
 from farm.errors import UsageError
 from farm.lab.board_records import BoardRecords, OpenSession
 from farm.lab.board_sessions import OpenSessions, SessionEnd
-from farm.lab.entities import AgentInfo, Event, KnownBoard, Lease, LeaseRequest, LeaseState, Rules
-from farm.lab.journal_writer import JournalWriter
+from farm.lab.entities import (
+    AgentInfo,
+    Event,
+    InventoryBoard,
+    Lease,
+    LeaseRequest,
+    LeaseState,
+    SharingRules,
+)
+from farm.lab.lab_database_writer import LabDatabaseWriter
 from farm.lab.scheduler import LeaseScheduler
 from farm.lab.scheduler_effects import SchedulerEffects
 from farm.metrics import Histogram
@@ -49,7 +57,7 @@ _SILENT_BEATS = 2.5  # without a word for so many heartbeats a board is silent: 
 _MOST_KEYS = 1 << 16  # before those of leases that are forgotten are looked for
 
 
-class AnswerDelivery(Protocol):
+class AnswerSender(Protocol):
     """Whoever answers the tracker's clients."""
 
     def __call__(self, grants: Iterable[Grant], refusals: Iterable[Refusal] = ()) -> None:
@@ -65,7 +73,7 @@ class _Request:
     implicit: bool
 
 
-class HealthCare(Protocol):
+class BoardHealthObserver(Protocol):
     """Whoever looks after the health of boards."""
 
     def before_idle(self, board: str, had_session: bool) -> None:
@@ -90,21 +98,23 @@ class LabLender:
     def __init__(
         self,
         scheduler: LeaseScheduler,
-        writer: JournalWriter,
-        rules: Rules,
-        inventory: Iterable[KnownBoard],
+        writer: LabDatabaseWriter,
+        rules: SharingRules,
+        inventory: Iterable[InventoryBoard],
         clock: Callable[[], float],
         tell: Callable[[list[Lease], list[Event]], None],
         records: BoardRecords | None = None,
         heartbeat_s: float = HEARTBEAT_S,
     ) -> None:
         self.scheduler = scheduler
-        self.deliver: AnswerDelivery = _nobody
+        self.deliver: AnswerSender = _nobody
         self.hang_up: Callable[[int, str], None] = lambda _peer, _why: None
-        self.connection_of: Callable[[int], ownership.Connection | None] = lambda _peer: None
+        self.connection_of: Callable[[int], ownership.ConnectionEndpoints | None] = lambda _peer: (
+            None
+        )
         self.records = records or BoardRecords(())
         self.sessions = OpenSessions(scheduler, writer, self.records, rules, clock)
-        self.keeper: HealthCare | None = None
+        self.keeper: BoardHealthObserver | None = None
         self.endings: Counter[tuple[str, str]] = Counter()  # of sessions, by kind and how
         self.silent_s = _SILENT_BEATS * heartbeat_s  # without a word, after which a board is
         self._now: float | None = None  # of the tracker
@@ -185,7 +195,7 @@ class LabLender:
         """Return whether the inventory says that a board serves where it does."""
         return (self.scheduler.kind_of(board), self.address(board)) in self._names
 
-    def connection(self, board: str) -> ownership.Connection | None:
+    def connection(self, board: str) -> ownership.ConnectionEndpoints | None:
         """Return the connection of a board to the tracker; None if it is away."""
         peer = self.peer_of(board)
         return None if peer is None else self.connection_of(peer)

@@ -9,7 +9,7 @@ import heapq
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from farm.lab.entities import RANKS, Lease, Rules
+from farm.lab.entities import RANKS, Lease, SharingRules
 
 Turn = tuple[float, float, float, float, int]
 
@@ -45,7 +45,7 @@ class DecayingUsage:
         return float(used.board_s * 0.5 ** (max(0.0, now - used.at) / self._half_life_s))
 
 
-def queue_order(lease: Lease, use: float, rules: Rules, now: float) -> Turn:
+def queue_sort_key(lease: Lease, use: float, rules: SharingRules, now: float) -> Turn:
     """Return what waiting leases are sorted by; the least is next."""
     request = lease.request
     lifted = int(max(0.0, now - lease.asked_at) / rules.aging_s)

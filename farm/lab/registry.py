@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from farm.lab.entities import KnownBoard, Lease
+from farm.lab.entities import InventoryBoard, Lease
 
 MOST_KINDS = 1000
 
@@ -54,7 +54,7 @@ class BoardKind:
 class Registry:
     """All boards and kinds by name."""
 
-    def __init__(self, kinds: Iterable[str], inventory: Iterable[KnownBoard]) -> None:
+    def __init__(self, kinds: Iterable[str], inventory: Iterable[InventoryBoard]) -> None:
         self.new_kinds: list[str] = []
         self.boards: dict[str, RegisteredBoard] = {}
         self.kinds: OrderedDict[str, BoardKind] = OrderedDict(

@@ -23,14 +23,14 @@ from farm.lab.care.notices import Notifier
 from farm.lab.control_socket import MOST_LINE_BYTES, ControlSocket
 from farm.lab.durations import format_duration
 from farm.lab.entities import Event, Lease
-from farm.lab.journal import Journal
-from farm.lab.journal_writer import JournalWriter
+from farm.lab.lab_database import LabDatabase
+from farm.lab.lab_database_writer import LabDatabaseWriter
 from farm.lab.lab_toml import SOCKET_MODES, LabSettings
 from farm.lab.lender import LabLender
 from farm.lab.scheduler import LeaseScheduler
 from farm.lab_client.client import SOCKET
 from farm.processes import signals
-from farm.tracker import TrackerSettings, listen
+from farm.tracker import TrackerServerSettings, listen
 from farm.tracker.admission import limits_within_open_files
 from farm.tracker.listening import BACKLOG
 from farm.tracker.metrics_page import MetricsPage, serve_metrics
@@ -55,7 +55,7 @@ class LabListenAddresses:
     folder: Path
     host: str
     port: int
-    unknown_key_s: float = TrackerSettings().unknown_key_s
+    unknown_key_s: float = TrackerServerSettings().unknown_key_s
     metrics_port: int | None = None
 
 
@@ -66,7 +66,7 @@ class LabServer:
         self,
         loop: asyncio.AbstractEventLoop,
         settings: LabSettings,
-        journal: Journal,
+        journal: LabDatabase,
         place: LabListenAddresses,
         say: Callable[[str], None],
         failed: Callable[[FarmError], None],
@@ -74,7 +74,7 @@ class LabServer:
         past, now = journal.open(), time.time()
         self.journal = journal
         self._loop, self._say, self._said = loop, say, set[str]()
-        self._writer = JournalWriter(loop, journal, failed)
+        self._writer = LabDatabaseWriter(loop, journal, failed)
         scheduler = LeaseScheduler(settings.rules, settings.boards, past, now)
         self.lender = LabLender(
             scheduler,
@@ -88,10 +88,10 @@ class LabServer:
         )
         self.tracker = TrackerServer(
             loop,
-            TrackerSettings(
+            TrackerServerSettings(
                 place.unknown_key_s,
                 settings.heartbeat_s,
-                limits_within_open_files(TrackerSettings().limits, _BESIDE),
+                limits_within_open_files(TrackerServerSettings().limits, _BESIDE),
             ),
             say,
             self.lender,
@@ -119,7 +119,7 @@ class LabServer:
             lambda kind: kind if kind in built_in_profiles() else "",
         )
         health_keeper.remove_old_check_folders(place.folder)
-        notices.remove_old(place.folder)
+        notices.remove_old_notice_logs(place.folder)
         self.lender.keeper = self.control.keeper = self.keeper
         self.notifier = Notifier(
             scheduler, settings.notify, settings.boards, place.folder, time.time, say
@@ -166,7 +166,7 @@ class LabServer:
                 words = f"a bug of farm's own: {step.__qualname__}: {type(exc).__name__}"
                 if words not in self._said:
                     self._said.add(words)
-                    self._say(f"{words}: {sanitize.one_line(str(exc))}")
+                    self._say(f"{words}: {sanitize.sanitized_line(str(exc))}")
         self._touch_alive()
 
     def _lend(self) -> None:
@@ -183,7 +183,7 @@ class LabServer:
             self._alive.touch(mode=0o600)
 
 
-Beside = Callable[
+CompanionServer = Callable[
     [LabServer], contextlib.AbstractAsyncContextManager[None]
 ]  # what else serves, such as the page
 
@@ -200,7 +200,7 @@ def serve(
     place: LabListenAddresses,
     announce: Callable[[str, int, Path], None],
     say: Callable[[str], None],
-    beside: Beside | None = None,
+    beside: CompanionServer | None = None,
 ) -> None:
     """Serve until interrupted.
 
@@ -228,7 +228,7 @@ def serve(
             loop.stop()
 
         port = int(listener.getsockname()[1])
-        journal = Journal(settings.store or place.folder / "lab.sqlite")
+        journal = LabDatabase(settings.store or place.folder / "lab.sqlite")
         lab = LabServer(loop, settings, journal, dataclasses.replace(place, port=port), say, failed)
         held.callback(lab.close)
         servers: list[asyncio.Server] = [

@@ -17,15 +17,15 @@ from farm.lab.entities import (
     BoardView,
     Caller,
     Event,
-    Holding,
-    KnownBoard,
+    InventoryBoard,
     Lease,
+    LeaseBoardPeriod,
     LeaseRequest,
     LeaseState,
     QueuePosition,
-    Rules,
+    SharingRules,
 )
-from farm.lab.queue_order import DecayingUsage, Turn, guaranteed_start, queue_order
+from farm.lab.queue_order import DecayingUsage, Turn, guaranteed_start, queue_sort_key
 from farm.lab.registry import BoardKind, RegisteredBoard, Registry
 from farm.lab.scheduler_effects import MOST_ENDED, RestoredState, SchedulerEffects
 
@@ -35,8 +35,8 @@ class LeaseScheduler:
 
     def __init__(
         self,
-        rules: Rules,
-        inventory: Iterable[KnownBoard] = (),
+        rules: SharingRules,
+        inventory: Iterable[InventoryBoard] = (),
         past: RestoredState | None = None,
         now: float = 0.0,
     ) -> None:
@@ -283,11 +283,13 @@ class LeaseScheduler:
         """Move a lease's hard end. Raises UsageError beyond what the class allows."""
         lease = self._owned(number, caller)
         if lease.granted_at is None or lease.ends_at is None:
-            raise refusals.lease_still_waits(lease)
+            raise refusals.lease_still_queued_error(lease)
         longest = self._rules.classes[lease.request.rank]
         ends_at = lease.ends_at + by_s
         if ends_at - lease.granted_at > longest.longest_s:
-            raise refusals.too_long(ends_at - lease.granted_at, lease.request.rank, longest, lease)
+            raise refusals.lease_too_long_error(
+                ends_at - lease.granted_at, lease.request.rank, longest, lease
+            )
         lease = dataclasses.replace(lease, ends_at=ends_at, heard_at=now)
         self._put(lease)
         self._event("lease-extended", now, lease, who=caller.name, detail=f"by {by_s:.0f} s")
@@ -346,7 +348,7 @@ class LeaseScheduler:
         """Return a lease, also one that has ended lately. Raises UsageError."""
         lease = self._live.get(number) or self._ended.get(number)
         if lease is None:
-            raise refusals.unknown_lease(number)
+            raise refusals.unknown_lease_error(number)
         return lease
 
     def leases(self) -> list[Lease]:
@@ -452,7 +454,7 @@ class LeaseScheduler:
     def _swap(self, number: int, lost: str, other: RegisteredBoard, now: float) -> None:
         lease, old = self._live[number], self._registry.boards[lost]
         since = lease.given_at.get(lost, lease.granted_at or now)
-        self.effects.taken.append(Holding(number, lost, since, now))
+        self.effects.taken.append(LeaseBoardPeriod(number, lost, since, now))
         boards = tuple(other.name if one == lost else one for one in lease.boards)
         given = {one: at for one, at in lease.given_at.items() if one != lost}
         why = f"in the place of {lost}: {lease.lost[lost]}"
@@ -508,32 +510,34 @@ class LeaseScheduler:
     def _check(self, request: LeaseRequest) -> None:
         longest = self._rules.classes.get(request.rank)
         if longest is None:
-            raise refusals.unknown_class(request.rank)
+            raise refusals.unknown_class_error(request.rank)
         if not request.implicit and not self.knows_kind(request.kind):
-            raise refusals.unknown_kind(request.kind, self.kinds)
+            raise refusals.unknown_kind_error(request.kind, self.kinds)
         kind = self._registry.kinds.get(request.kind, BoardKind())
         if request.board and request.board not in kind.boards:
-            raise refusals.unknown_board(request.board, request.kind, kind.boards)
+            raise refusals.unknown_board_of_kind_error(request.board, request.kind, kind.boards)
         boards = kind.boards.values()
         if request.tags and not any(request.fits(one.name, one.tags) for one in boards):
-            raise refusals.no_board_tagged(request, {tag for one in boards for tag in one.tags})
+            raise refusals.no_board_with_tags_error(
+                request, {tag for one in boards for tag in one.tags}
+            )
         if request.for_s > longest.longest_s:
-            raise refusals.too_long(request.for_s, request.rank, longest)
+            raise refusals.lease_too_long_error(request.for_s, request.rank, longest)
         if longest.boards and request.count > longest.boards:
-            raise refusals.too_many_boards(request.count, request.rank, longest)
+            raise refusals.too_many_boards_error(request.count, request.rank, longest)
         waiting = sum(
             self._live[number].state is LeaseState.QUEUED
             for number in self._of_owner.get(request.owner, ())
         )
         if waiting >= self._rules.queue:
-            raise refusals.queue_full(request.owner, self._rules.queue)
+            raise refusals.queue_full_error(request.owner, self._rules.queue)
 
     def _owned(self, number: int, caller: Caller, for_admin: bool = False) -> Lease:
         lease = self.lease(number)
         if lease.request.owner != caller.name and not (for_admin and caller.admin):
-            raise refusals.lease_of_another(lease)
+            raise refusals.lease_of_another_error(lease)
         if lease.state.ended:
-            raise refusals.lease_ended(lease)
+            raise refusals.lease_ended_error(lease)
         return lease
 
     def _resume(self, lease: Lease, now: float) -> None:
@@ -590,7 +594,7 @@ class LeaseScheduler:
         }
 
         def key(lease: Lease) -> Turn:
-            return queue_order(lease, use[lease.request.owner], self._rules, now)
+            return queue_sort_key(lease, use[lease.request.owner], self._rules, now)
 
         return sorted(kind.queue.values(), key=key)
 

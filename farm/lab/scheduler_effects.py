@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from farm.lab.board_records import BoardRecord
-from farm.lab.entities import Event, Holding, Lease
+from farm.lab.entities import Event, Lease, LeaseBoardPeriod
 
 MOST_ENDED = 1000  # leases that have ended, of which the lab still says how
 
@@ -22,7 +22,9 @@ class SchedulerEffects:
         default_factory=dict
     )  # by owner: board seconds, when
     granted: list[Lease] = field(default_factory=list)  # or given another board
-    taken: list[Holding] = field(default_factory=list)  # of leases that go on without the board
+    taken: list[LeaseBoardPeriod] = field(
+        default_factory=list
+    )  # of leases that go on without the board
     ended: list[Lease] = field(default_factory=list)
 
     @property

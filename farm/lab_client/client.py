@@ -209,7 +209,7 @@ def reachable_address(host: str) -> str:
 
 def server_away_error(path: Path, cause: OSError) -> LinkError:
     """Return the error for a server that is not there."""
-    why = f"{sanitize.one_line(str(path))}: {cause.strerror or cause}"
+    why = f"{sanitize.sanitized_line(str(path))}: {cause.strerror or cause}"
     return LinkError(
         "there is no lab server here",
         why,

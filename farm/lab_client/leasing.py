@@ -24,7 +24,7 @@ from farm.errors import (
     did_you_mean,
 )
 from farm.lab_client.client import LabClient
-from farm.processes.cancellation import interruptible
+from farm.processes.cancellation import interruptible_wait
 from farm.processes.deadline import Deadline
 from farm.rpc.stream_protocols import GreetingStream
 
@@ -109,7 +109,7 @@ class DuplexSocket(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class BoardSession:
+class BoardConnection:
     """An open connection to a board of a lease, and the key that the board expects.
 
     `stream` is the connection for a session in this process; one may use either.
@@ -128,7 +128,7 @@ class LabAccess(Protocol):
         """Open a connection for questions. Raises LinkError."""
         ...
 
-    def session(self, lease: int, wait_s: float) -> AbstractContextManager[BoardSession]:
+    def session(self, lease: int, wait_s: float) -> AbstractContextManager[BoardConnection]:
         """Open a session with an idle board of a lease. Raises FarmError."""
         ...
 
@@ -162,7 +162,7 @@ class HeldLease:
     def wait(self) -> None:
         """Return once the lease has its board. Raises UnavailableError if the wait ran out."""
         broken = threading.Event()
-        with interruptible(broken.set):
+        with interruptible_wait(broken.set):
             while not self._settled.wait(_STEP_S):
                 if broken.is_set():
                     raise LinkError("the wait for a board was ended", "", "")
@@ -193,7 +193,7 @@ class HeldLease:
             self._pause(_QUEUE_S)
 
     @contextlib.contextmanager
-    def session(self, wait_s: float) -> Iterator[BoardSession]:
+    def session(self, wait_s: float) -> Iterator[BoardConnection]:
         """Open a session with a board of the lease; it is cut if the lab says that it is lost."""
         self.check()
         assert self._lab, "a lease is waited for before"
@@ -212,7 +212,7 @@ class HeldLease:
         """Wait until the lease is given back, as long as that may take."""
         self._thread.join(_END_S)
 
-    def blame(self, session: BoardSession | None) -> None:
+    def blame(self, session: BoardConnection | None) -> None:
         """Find out why a session failed; with None, no session could be opened.
 
         Raises UnavailableError if the lease has ended, or the board was at fault; returns if
@@ -221,7 +221,7 @@ class HeldLease:
         self.check()
         with contextlib.suppress(LinkError, OSError):
             assert self._lab
-            with self._lab.client() as client, interruptible(client.cut):
+            with self._lab.client() as client, interruptible_wait(client.cut):
                 lease = client.ask("lease", lease=self.number)["lease"]
                 self._ensure_active(lease)
                 lost = {**lease["lost"]}
@@ -264,7 +264,7 @@ class HeldLease:
     def _pause(self, seconds: float) -> None:
         """Wait. Raises LinkError if the work of this thread is ended meanwhile."""
         broken = threading.Event()
-        with interruptible(broken.set):
+        with interruptible_wait(broken.set):
             if broken.wait(seconds):
                 raise LinkError("the wait for a board was ended", "", "")
 

@@ -24,7 +24,7 @@ from weakref import WeakKeyDictionary
 from aiohttp import web
 
 from farm import ownership
-from farm.lab.callers import caller_of
+from farm.lab.callers import identify_caller
 from farm.lab.entities import Caller
 from farm.lab_page.json_responses import Forbidden
 
@@ -45,7 +45,7 @@ class BrowserSession:
     until: float
 
 
-class PageAccess:
+class BrowserLogins:
     """The links and sessions of one server: they end with it."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -103,7 +103,7 @@ class PageAccess:
     def caller(self, request: web.Request) -> Caller | None:
         """Return who asks, if that is known."""
         if (connection := _unix_socket(request)) is not None:
-            return caller_of(connection)
+            return identify_caller(connection)
         session = self.session(request)
         return session.caller if session else None
 
@@ -133,7 +133,7 @@ class PageAccess:
     def _is_of(self, request: web.Request, caller: Caller) -> bool:
         connection = _unix_socket(request)
         return (
-            caller_of(connection).name if connection is not None else self._peer(request)
+            identify_caller(connection).name if connection is not None else self._peer(request)
         ) == caller.name
 
     def _peer(self, request: web.Request) -> str:

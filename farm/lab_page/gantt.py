@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from farm.lab.entities import HOUR_S
-from farm.lab.journal import BoardUse
+from farm.lab.lab_database import BoardUsePeriod
 
 WIDTH = 1440  # of a day: a minute is 1
 _COLOURS = 10  # of owners, after which they come again
@@ -20,7 +20,7 @@ class GanttBar:
     at: float
     width: float
     colour: int
-    stretch: BoardUse
+    stretch: BoardUsePeriod
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class DayRow:
     used_s: float
 
 
-def gantt_rows(found: Sequence[BoardUse], since: float, now: float) -> list[DayRow]:
+def gantt_rows(found: Sequence[BoardUsePeriod], since: float, now: float) -> list[DayRow]:
     """Return the rows of the boards that were used, by kind and name."""
     rows: dict[tuple[str, str], list[GanttBar]] = {}
     colours: dict[str, int] = {}

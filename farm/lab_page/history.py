@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from farm.lab.entities import HOUR_S
-from farm.lab.journal import BoardUse, Journal
+from farm.lab.lab_database import BoardUsePeriod, LabDatabase
 
 DAY_S = 24 * HOUR_S
 _HOURS = 24
@@ -31,7 +31,7 @@ class OwnerUse:
 class LabHistory:
     """The past of a lab as its journal has it."""
 
-    def __init__(self, journal: Journal) -> None:
+    def __init__(self, journal: LabDatabase) -> None:
         self._journal = journal
         self._read_at = float("-inf")
         self._sparks: dict[str, str] = {}
@@ -56,14 +56,14 @@ class LabHistory:
 
     async def stretches(
         self, since: float, board: str | None = None, most: int = MOST
-    ) -> list[BoardUse]:
+    ) -> list[BoardUsePeriod]:
         """Return who had which board after a time."""
         return await asyncio.get_running_loop().run_in_executor(
             None, self._journal.stretches, since, most, board
         )
 
 
-def hourly_use(found: Iterable[BoardUse], now: float) -> dict[str, str]:
+def hourly_use(found: Iterable[BoardUsePeriod], now: float) -> dict[str, str]:
     """Return for each board 24 digits, from 0 to 9: how much of each hour it was used."""
     since = now - _HOURS * HOUR_S
     hours: dict[str, list[float]] = defaultdict(lambda: [0.0] * _HOURS)
@@ -76,7 +76,7 @@ def hourly_use(found: Iterable[BoardUse], now: float) -> dict[str, str]:
     return {board: "".join(_digit(used / HOUR_S) for used in row) for board, row in hours.items()}
 
 
-def use_by_owner(found: Iterable[BoardUse], since: float, now: float) -> list[OwnerUse]:
+def use_by_owner(found: Iterable[BoardUsePeriod], since: float, now: float) -> list[OwnerUse]:
     """Return the use by owner and kind since a time, the most first."""
     seconds: dict[tuple[str, str], float] = defaultdict(float)
     leases: dict[tuple[str, str], set[int | float]] = defaultdict(set)

@@ -17,7 +17,7 @@ from farm.lab.entities import BoardView, Caller, Event, Lease
 from farm.lab.run import LabServer
 from farm.lab_page import snapshot, templates
 from farm.lab_page.history import LabHistory
-from farm.lab_page.snapshot import BoardHealth, LabSnapshot
+from farm.lab_page.snapshot import BoardHealthCell, LabSnapshot
 
 PERIOD_S = 1.0  # between two looks at the lab
 _LEAST_PERIOD_S = 0.1  # the same, after something has happened
@@ -32,7 +32,7 @@ class _Row:
     number: int
     view: BoardView
     spark: str
-    health: BoardHealth
+    health: BoardHealthCell
     html: str
     version: int
 

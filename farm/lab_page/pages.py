@@ -19,12 +19,12 @@ from farm.lab.control_socket import ControlSocket
 from farm.lab.durations import parse_duration
 from farm.lab.entities import HOUR_S, RANKS, Caller, Event
 from farm.lab_page import gantt, history, templates
-from farm.lab_page.access import COOKIE, FORM_TOKEN, SESSION_S, BrowserSession, PageAccess
+from farm.lab_page.access import COOKIE, FORM_TOKEN, SESSION_S, BrowserLogins, BrowserSession
 from farm.lab_page.history import DAY_S
 from farm.lab_page.json_responses import Forbidden, NotFound, http_status
 from farm.lab_page.live_parts import LiveParts
 from farm.lab_page.rest import parse_lease_number
-from farm.lab_page.snapshot import health_of
+from farm.lab_page.snapshot import board_health_cell
 
 _MOST_ROWS = 200  # of a table that is not the lab's own
 _MOST_OF_BOARD = 1000
@@ -40,7 +40,7 @@ _WAIT_S = HOUR_S  # in the queue, for a lease that a page asks for: nobody may b
 class PageHandlers:
     """The answers of everything but /api."""
 
-    def __init__(self, control: ControlSocket, access: PageAccess, live: LiveParts) -> None:
+    def __init__(self, control: ControlSocket, access: BrowserLogins, live: LiveParts) -> None:
         self._control = control
         self._access = access
         self._live = live
@@ -104,7 +104,7 @@ class PageHandlers:
         name, lender, now = request.query.get("name", ""), self._control.lender, time.time()
         boards = {one.name: one for one in lender.scheduler.boards()}
         if name not in boards:
-            raise NotFound(*refusals.no_board(name, boards).parts())
+            raise NotFound(*refusals.unknown_board_error(name, boards).parts())
         since = now - DAY_S
         found = await self._live.history.stretches(now - 7 * DAY_S, name, _MOST_OF_BOARD)
         rows = gantt.gantt_rows([one for one in found if (one.until or now) > since], since, now)
@@ -137,7 +137,7 @@ class PageHandlers:
         )
         health, shown = (
             (record.health if record else None) or Health(),
-            health_of(lender, view, now),
+            board_health_cell(lender, view, now),
         )
         last = health.checks[-1] if health.checks else None
         return {

@@ -11,7 +11,7 @@ from farm.errors import UsageError, did_you_mean
 from farm.lab import refusals
 from farm.lab.control_socket import ControlSocket
 from farm.lab.entities import Caller
-from farm.lab_page.access import PageAccess
+from farm.lab_page.access import BrowserLogins
 from farm.lab_page.json_responses import Forbidden, NotFound, json_response
 from farm.views.schema import NAMES, schema
 
@@ -26,7 +26,7 @@ _CHANGES = {
 class RestHandlers:
     """The answers of /api/1."""
 
-    def __init__(self, control: ControlSocket, access: PageAccess) -> None:
+    def __init__(self, control: ControlSocket, access: BrowserLogins) -> None:
         self._control = control
         self._access = access
 
@@ -70,7 +70,7 @@ class RestHandlers:
         body = await _body(request) if request.body_exists else {}
         wanted = {"do": request.match_info["do"], "board": self._known_board(request)}
         if not caller.admin:
-            raise Forbidden(*refusals.not_an_administrator(caller).parts())
+            raise Forbidden(*refusals.not_an_administrator_error(caller).parts())
         found = await self._control.ask({**wanted, "why": body.get("because", "")}, caller)
         return self._board(request, found["boards"])
 
@@ -79,14 +79,14 @@ class RestHandlers:
         for one in boards:
             if one["name"] == name:
                 return json_response("lab_board", {"board": one})
-        raise NotFound(*refusals.no_board(name, [one["name"] for one in boards]).parts())
+        raise NotFound(*refusals.unknown_board_error(name, [one["name"] for one in boards]).parts())
 
     def _known_board(self, request: web.Request) -> str:
         """Return the name of a board that is known. Raises NotFound."""
         name, scheduler = request.match_info["name"], self._control.lender.scheduler
         if scheduler.kind_of(name) is None:
             names = [one.name for one in scheduler.boards()]
-            raise NotFound(*refusals.no_board(name, names).parts())
+            raise NotFound(*refusals.unknown_board_error(name, names).parts())
         return name
 
     async def leases(self, request: web.Request) -> web.Response:

@@ -11,8 +11,8 @@ from aiohttp import web
 
 from farm.errors import FarmError
 from farm.lab.lab_toml import SOCKET_MODES
-from farm.lab.run import Beside, LabServer, listen_unix
-from farm.lab_page.access import PageAccess, check_origin
+from farm.lab.run import CompanionServer, LabServer, listen_unix
+from farm.lab_page.access import BrowserLogins, check_origin
 from farm.lab_page.event_stream import MOST_STREAMS, EventStream
 from farm.lab_page.json_responses import NotFound, error_response
 from farm.lab_page.lab_metrics import LabMetrics
@@ -42,7 +42,7 @@ _HEADERS = {
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-def serve_page(port: int, folder: Path, announce: Callable[[str], None]) -> Beside:
+def create_page_server(port: int, folder: Path, announce: Callable[[str], None]) -> CompanionServer:
     """Return what serves the page of a lab: on loopback, and on a Unix socket in the lab's folder.
 
     `announce` is called with the page's address.
@@ -50,7 +50,7 @@ def serve_page(port: int, folder: Path, announce: Callable[[str], None]) -> Besi
 
     @contextlib.asynccontextmanager
     async def serving(lab: LabServer) -> AsyncIterator[None]:
-        access = PageAccess()
+        access = BrowserLogins()
         live = LiveParts(lab)
         stream = EventStream(lab.control, live)
         pages = PageHandlers(lab.control, access, live)

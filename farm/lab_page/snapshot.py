@@ -15,7 +15,7 @@ _MOST_SHOWN = 200  # of the queue: what a person reads, and the scheduler works 
 
 
 @dataclass(frozen=True, slots=True)
-class BoardHealth:
+class BoardHealthCell:
     """What a row of the page says of a board beside its use.
 
     `latencies` are those of its last checks, as a share of its usual one, in hundredths.
@@ -38,7 +38,7 @@ class LabSnapshot:
     active: tuple[Lease, ...]
     queue: tuple[tuple[Lease, QueuePosition], ...]
     waiting: int
-    healths: Mapping[str, BoardHealth] = field(default_factory=dict)
+    healths: Mapping[str, BoardHealthCell] = field(default_factory=dict)
 
     @property
     def uses(self) -> Counter[str]:
@@ -91,21 +91,21 @@ def take_snapshot(lender: LabLender, now: float) -> LabSnapshot:
     queue.sort(key=lambda one: (one[0].request.kind, one[1].place))
     active = tuple(lease for lease in leases if lease.state is LeaseState.ACTIVE)
     boards = tuple(lender.scheduler.boards())
-    healths = {board.name: health_of(lender, board, now) for board in boards}
+    healths = {board.name: board_health_cell(lender, board, now) for board in boards}
     return LabSnapshot(now, boards, active, tuple(queue), len(queued), healths)
 
 
-def health_of(lender: LabLender, board: BoardView, now: float) -> BoardHealth:
+def board_health_cell(lender: LabLender, board: BoardView, now: float) -> BoardHealthCell:
     """Return what a row of the page says of the health of a board."""
     record, agent = lender.records.of(board.name), lender.agent(board.name)
     warm = agent.state.temperature_c if agent else None
     temperature = None if warm is None else round(warm)
     health = record.health if record else None
     if health is None:
-        return BoardHealth(board.health, temperature_c=temperature)
+        return BoardHealthCell(board.health, temperature_c=temperature)
     last = health.checks[-1] if health.checks else None
     usual_s = health.usual_s or (last.median_s if last else None)
-    return BoardHealth(
+    return BoardHealthCell(
         board.health or health.state,
         last.verdict if last else "",
         last.at if last else None,

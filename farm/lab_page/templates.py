@@ -15,7 +15,7 @@ from urllib.parse import urlencode
 from farm import sanitize
 from farm.lab.durations import format_duration
 from farm.lab.entities import HOUR_S, BoardView
-from farm.lab_page.snapshot import BoardHealth
+from farm.lab_page.snapshot import BoardHealthCell
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -45,7 +45,7 @@ def render_part(name: str, **values: Any) -> str:
 
 
 def render_board_row(
-    view: BoardView, number: int, spark: str, health: BoardHealth, now: float
+    view: BoardView, number: int, spark: str, health: BoardHealthCell, now: float
 ) -> str:
     """Return the row of a board."""
     return str(_macro("row")(view, number, spark, health, now)).strip()
@@ -89,12 +89,12 @@ def _environment() -> Environment:
         "uses": tuple(_BADGES),
         "health_badge": lambda state: _HEALTHS.get(state, "none"),
         "health_sign": lambda state: _SIGNS[_HEALTHS.get(state, "none")],
-        "polyline": polyline,
+        "polyline": latency_polyline_points,
     }
     return made
 
 
-def polyline(latencies: Sequence[int]) -> str:
+def latency_polyline_points(latencies: Sequence[int]) -> str:
     """Return the points of a line of latencies, in hundredths of the usual one, in 24 by 9.
 
     The usual one is in the middle; half of it and one and a half are the edges.
@@ -118,7 +118,7 @@ def _iso(at: float) -> str:
 
 
 def _visible(value: Any) -> Any:
-    return sanitize.one_line(value) if type(value) is str else value
+    return sanitize.sanitized_line(value) if type(value) is str else value
 
 
 def _file(package: str, path: str) -> str:

@@ -26,24 +26,24 @@ return.
 """
 
 from farm.pipeline.operations import (
-    agent_for_machine,
     compile_model,
-    facts_of,
+    ensure_agent_for_machine,
     infer,
     infer_deployed,
-    run_on_devices,
+    query_device_facts,
+    run_task_on_devices,
 )
 from farm.pipeline.run_jobs import Outcome, StageTimes, execute_jobs, expand_jobs
 
 __all__ = [
     "Outcome",
     "StageTimes",
-    "agent_for_machine",
     "compile_model",
+    "ensure_agent_for_machine",
     "execute_jobs",
     "expand_jobs",
-    "facts_of",
     "infer",
     "infer_deployed",
-    "run_on_devices",
+    "query_device_facts",
+    "run_task_on_devices",
 ]

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 from farm import transports
 from farm.errors import FarmError, ModelError
-from farm.pipeline.operations import build_for_devices, prepare_model, state_error
-from farm.pipeline.sandboxed_tasks import run_confined
-from farm.pipeline.worker_tasks import open_pool, with_local_store
+from farm.pipeline.operations import build_for_devices, prepare_model, unusable_state_error
+from farm.pipeline.sandboxed_tasks import run_sandboxed_if_untrusted
+from farm.pipeline.worker_tasks import device_with_default_store, open_pool
 from farm.processes.workers import Message, MessageKind, TaskContext, WorkerPool, thread_map
 from farm.store import PredictionStore, Store, digest_of
 from farm.types import (
@@ -29,7 +29,7 @@ from farm.types import (
     DeviceBuild,
     Model,
     PredictionBatch,
-    Prepared,
+    PreparedModel,
     Profile,
     Progress,
 )
@@ -43,7 +43,7 @@ _REFERENCE_S = 600.0  # deadline of the reference engine; one session takes half
 
 
 @dataclass
-class Participant:
+class AccuracyParticipant:
     """The state of one device, or of the reference: its predictions and its progress.
 
     `best` holds the best classes, the best first, by the samples' keys; `kept` counts those that an
@@ -74,9 +74,9 @@ class AccuracyProgress:
     """
 
     wanted: Mapping[str, tuple[int, int]]  # sample key -> (index, class)
-    participants: Sequence[Participant]
+    participants: Sequence[AccuracyParticipant]
 
-    def remaining_s(self, participant: Participant, now: float) -> float | None:
+    def remaining_s(self, participant: AccuracyParticipant, now: float) -> float | None:
         """Return the seconds left at the rate since the first answer; None while it is unknown."""
         if participant.since is None or not participant.new or now <= participant.since:
             return None
@@ -124,12 +124,12 @@ def measure_accuracy(
 
     with open_pool(store) as pool:
         _, prepared = prepare_model(pool, model, host, host, store, told)
-        samples = data.open_labelled_samples(path, model, prepared.inputs, prepared.outputs)
+        samples = data.open_labelled_data_set(path, model, prepared.inputs, prepared.outputs)
         work = _Work(model, prepared, path, samples, keep, pool, store, fresh)
         states = dict(
             zip(
                 (device.name for device in devices),
-                thread_map(transports.state, devices),
+                thread_map(transports.probe_state, devices),
                 strict=True,
             )
         )
@@ -145,7 +145,7 @@ def measure_accuracy(
             _device_participant(
                 work,
                 device,
-                made.get(device.name) or state_error(device, states[device.name]),
+                made.get(device.name) or unusable_state_error(device, states[device.name]),
                 deadlines_s[device.name],
             )
             for device in devices
@@ -169,7 +169,7 @@ def measure_accuracy(
 @dataclass(frozen=True, slots=True)
 class _Work:
     model: Model
-    prepared: Prepared
+    prepared: PreparedModel
     path: Path
     samples: DataSet
     keep: PredictionStore
@@ -179,11 +179,11 @@ class _Work:
 
     def participant(
         self, name: str, subject: str, sit: Callable[[Sequence[int]], None]
-    ) -> Participant:
+    ) -> AccuracyParticipant:
         """Return a participant that continues from stored predictions, unless `fresh`."""
         if self.fresh:
             self.keep.forget(subject)
-        return Participant(name, subject, sit, self.keep.answers(subject), 0)
+        return AccuracyParticipant(name, subject, sit, self.keep.answers(subject), 0)
 
     def subject(self, *parts: str) -> str:
         """Return the digest of what predictions depend on, except the sample."""
@@ -192,20 +192,20 @@ class _Work:
 
 def _device_participant(
     work: _Work, device: Device, made: DeviceBuild | FarmError, seconds: float
-) -> Participant:
+) -> AccuracyParticipant:
     """Return the participant of a device; if the build failed, a participant with that failure."""
     from farm.executor.accuracy import classify_on_device
 
     name, task = device.name, f"{work.model.name} on {device.name}"
     if isinstance(made, FarmError):
-        participant = Participant(name, "", lambda _: None, {}, 0)
+        participant = AccuracyParticipant(name, "", lambda _: None, {}, 0)
         participant.failure = made
         return participant
 
     def sit(indices: Sequence[int]) -> None:
         sitting = (work.path, made.model, made.prepared, indices)
         arguments = (
-            with_local_store(device, work.store.root),
+            device_with_default_store(device, work.store.root),
             made.artifact,
             made.agent,
             sitting,
@@ -226,7 +226,7 @@ def _device_participant(
     )
 
 
-def _reference_participant(work: _Work) -> Participant:
+def _reference_participant(work: _Work) -> AccuracyParticipant:
     """Return the participant of the reference engine."""
 
     def sit(indices: Sequence[int]) -> None:
@@ -238,7 +238,7 @@ def _reference_participant(work: _Work) -> Participant:
         )
         work.pool.assign(
             "reference",
-            reference_task,
+            classify_with_reference_task,
             *arguments,
             deadline_s=_REFERENCE_S,
             task=f"{work.model.name} by {work.prepared.engine}",
@@ -249,16 +249,18 @@ def _reference_participant(work: _Work) -> Participant:
     )
 
 
-def reference_task(
+def classify_with_reference_task(
     context: TaskContext,
     model: Model,
-    sitting: tuple[Path, Model, Prepared, Sequence[int]],
+    sitting: tuple[Path, Model, PreparedModel, Sequence[int]],
     *arguments: Any,
 ) -> None:
     """Run the reference engine in a worker process, in a sandbox if the model needs one."""
     from farm.executor.accuracy import classify_with_reference
 
-    run_confined(context, model, classify_with_reference, sitting, *arguments, read=(sitting[0],))
+    run_sandboxed_if_untrusted(
+        context, model, classify_with_reference, sitting, *arguments, read=(sitting[0],)
+    )
 
 
 def _run(pool: WorkerPool, counting: AccuracyProgress, keep: PredictionStore, show: Show) -> None:
@@ -297,7 +299,10 @@ def _run(pool: WorkerPool, counting: AccuracyProgress, keep: PredictionStore, sh
 
 
 def _hear(
-    participant: Participant, message: Message, counting: AccuracyProgress, keep: PredictionStore
+    participant: AccuracyParticipant,
+    message: Message,
+    counting: AccuracyProgress,
+    keep: PredictionStore,
 ) -> None:
     """Process a message of a worker: store new predictions, note progress or the failure."""
     if message.kind is MessageKind.FAILED:
@@ -320,7 +325,9 @@ def _hear(
 
 
 def _accuracy(
-    participant: Participant, reference: Participant, wanted: Mapping[str, tuple[int, int]]
+    participant: AccuracyParticipant,
+    reference: AccuracyParticipant,
+    wanted: Mapping[str, tuple[int, int]],
 ) -> Accuracy:
     """Count a participant's right answers and those that agree with the reference."""
     right = Counter[str]()

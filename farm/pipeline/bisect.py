@@ -19,8 +19,11 @@ from typing import TYPE_CHECKING, Any
 
 from farm import importers, quantize, stats
 from farm.pipeline.operations import Show, build_for_device, check_usable, prepare_model, run_task
-from farm.pipeline.sandboxed_tasks import run_confined, run_confined_build
-from farm.pipeline.worker_tasks import PREPARE_S, open_pool, with_local_store
+from farm.pipeline.sandboxed_tasks import (
+    run_build_sandboxed_if_untrusted,
+    run_sandboxed_if_untrusted,
+)
+from farm.pipeline.worker_tasks import PREPARE_S, device_with_default_store, open_pool
 from farm.processes.workers import TaskContext
 from farm.store import Store
 from farm.types import (
@@ -30,7 +33,7 @@ from farm.types import (
     DeviceBuild,
     KernelBisection,
     Model,
-    Prepared,
+    PreparedModel,
     Profile,
     Progress,
     Stage,
@@ -57,7 +60,7 @@ class BisectResult:
     engine: str
 
 
-def bisect(
+def bisect_model(
     model: Model,
     device: Device,
     source: Path | None,
@@ -81,14 +84,21 @@ def bisect(
         fitted = build_for_device(pool, model, prepared, device, store, show)
         names, expected = run_task(
             pool,
-            layers_task,
+            source_layers_task,
             (model, prepared, inputs, store.root),
             show,
             PREPARE_S,
             f"asking {prepared.engine}",
         )
         fed = None if inputs is None else (inputs, expected)
-        arguments = (model, with_local_store(device, store.root), fitted, fed, least_db, deadline_s)
+        arguments = (
+            model,
+            device_with_default_store(device, store.root),
+            fitted,
+            fed,
+            least_db,
+            deadline_s,
+        )
         dissection: KernelBisection = run_task(
             pool,
             compare_kernels_task,
@@ -98,27 +108,27 @@ def bisect(
             f"{model.name} on {device.name}",
         )
     return BisectResult(
-        replace(dissection, layers=tuple(with_source_names(dissection.layers, names))),
+        replace(dissection, layers=tuple(name_layers_by_source(dissection.layers, names))),
         fitted.artifact,
         prepared.engine,
     )
 
 
-def _read(source: Path, prepared: Prepared, model: Model) -> dict[str, np.ndarray[Any, Any]]:
+def _read(source: Path, prepared: PreparedModel, model: Model) -> dict[str, np.ndarray[Any, Any]]:
     from farm.inputs.read import read_inputs
 
     return read_inputs(source, prepared.inputs, model.preprocess)
 
 
-def layers_task(
-    context: TaskContext, model: Model, prepared: Prepared, inputs: Any, cache: Path
+def source_layers_task(
+    context: TaskContext, model: Model, prepared: PreparedModel, inputs: Any, cache: Path
 ) -> tuple[list[Name], Any]:
     """Return the layers of the source and, for given `inputs`, the reference's outputs.
 
     Without `inputs` the layers are those of the example input, which are cached in the store, and
     the outputs are None.
     """
-    from farm.checked_import import run_reference
+    from farm.checked_import import read_reference_inputs_and_outputs
 
     store = Store(cache)
     if inputs is None and (kept := store.find(_KIND, prepared.digest)):
@@ -126,8 +136,8 @@ def layers_task(
         return [
             (name, operator, TensorFingerprint(**values)) for name, operator, values in content
         ], None
-    fed = run_reference(prepared)[0] if inputs is None else inputs
-    layers: _Layers = run_confined(
+    fed = read_reference_inputs_and_outputs(prepared)[0] if inputs is None else inputs
+    layers: _Layers = run_sandboxed_if_untrusted(
         context, model, _layers, model, fed, inputs is not None, cache, types=(_Layers,)
     )
     if inputs is None and layers.complete:
@@ -161,7 +171,7 @@ def _layers(
 ) -> _Layers:
     """Run the source engine layer by layer; called in the sandbox."""
     context.note(Progress(Stage.IMPORTING, f"layers of {Path(model.source).name}"))
-    imported = importers.load(quantize.float_model(model), cache)
+    imported = importers.import_model(quantize.float_model(model), cache)
     names = [(name, "input", stats.fingerprint(value)) for name, value in fed.items()]
     complete = True
     try:
@@ -195,12 +205,12 @@ def compare_kernels_task(
     """
     from farm.compiler.diagnostics.reference_run import compute_reference_steps
     from farm.compiler.diagnostics.reference_steps import ComputedSteps, ReferenceStep
-    from farm.executor.kernel_bisect import bisect_kernels
+    from farm.executor.kernel_bisect import compare_kernels_with_reference
 
     def computer(
-        context: TaskContext, prepared: Prepared, artifact: Artifact, *others: Any
+        context: TaskContext, prepared: PreparedModel, artifact: Artifact, *others: Any
     ) -> ComputedSteps:
-        computed: ComputedSteps = run_confined_build(
+        computed: ComputedSteps = run_build_sandboxed_if_untrusted(
             *(context, model, compute_reference_steps, prepared, artifact, *others),
             read=(prepared.directory, artifact.library.parent),
             write=(others[-1],),
@@ -209,10 +219,12 @@ def compare_kernels_task(
         )
         return computed
 
-    return bisect_kernels(context, device, fitted, fed, least_db, deadline_s, computer)
+    return compare_kernels_with_reference(
+        context, device, fitted, fed, least_db, deadline_s, computer
+    )
 
 
-def with_source_names(
+def name_layers_by_source(
     layers: Sequence[BisectedLayer], names: Sequence[Name]
 ) -> list[BisectedLayer]:
     """Return the layers with the names and operators of the source's tensors of the same values.

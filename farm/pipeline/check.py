@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from farm.errors import FarmError, InternalError
 from farm.pipeline.operations import Show, run_task
-from farm.pipeline.sandboxed_tasks import run_confined
+from farm.pipeline.sandboxed_tasks import run_sandboxed_if_untrusted
 from farm.pipeline.worker_tasks import PREPARE_S, open_pool
 from farm.processes.workers import TaskContext
 from farm.store import Store
@@ -45,7 +45,7 @@ class CheckReport:
         return self.failure is None and self.outline is not None and not self.outline.problems
 
 
-def check(model: Model, profile: Profile, *, store: Store, show: Show) -> CheckReport:
+def check_model(model: Model, profile: Profile, *, store: Store, show: Show) -> CheckReport:
     """Return the report on a model, whatever is wrong with the model.
 
     The check runs in a worker process, because a malformed model may crash an importer.
@@ -54,7 +54,7 @@ def check(model: Model, profile: Profile, *, store: Store, show: Show) -> CheckR
         try:
             report: CheckReport = run_task(
                 pool,
-                check_task,
+                check_model_task,
                 (model, profile, store.root),
                 show,
                 PREPARE_S,
@@ -67,16 +67,18 @@ def check(model: Model, profile: Profile, *, store: Store, show: Show) -> CheckR
         return report
 
 
-def check_task(context: TaskContext, model: Model, profile: Profile, cache: Path) -> CheckReport:
+def check_model_task(
+    context: TaskContext, model: Model, profile: Profile, cache: Path
+) -> CheckReport:
     """Check a model in a worker process, in a sandbox if the model needs one."""
-    from farm.importers.summary import ModelSummary, Problem
+    from farm.importers.summary import ImportProblem, ModelSummary
 
     read = []
     if profile.on_gpu:
-        from farm.compiler.codegen.driver_stub import build_driver_stub
+        from farm.compiler.codegen.cuda_driver_stub import build_driver_stub
 
         read.append(build_driver_stub(Store(cache)).parent)
-    report: CheckReport = run_confined(
+    report: CheckReport = run_sandboxed_if_untrusted(
         context,
         model,
         _check,
@@ -84,15 +86,15 @@ def check_task(context: TaskContext, model: Model, profile: Profile, cache: Path
         profile,
         cache,
         read=read,
-        types=(CheckReport, ModelSummary, Problem),
+        types=(CheckReport, ModelSummary, ImportProblem),
     )
     return report
 
 
 def _check(context: TaskContext, model: Model, profile: Profile, cache: Path) -> CheckReport:
     """Summarise a model and lower it without generating code; called in the sandbox."""
-    from farm.checked_import import import_model
-    from farm.compiler.build import as_build_errors
+    from farm.checked_import import import_and_quantize
+    from farm.compiler.build import tvm_errors_as_build_errors
     from farm.importers import summary as outline
 
     context.note(Progress(Stage.IMPORTING, f"reading {Path(model.source).name}"))
@@ -100,12 +102,14 @@ def _check(context: TaskContext, model: Model, profile: Profile, cache: Path) ->
     if report.outline is not None and report.outline.problems:
         return report
     try:
-        imported = import_model(replace(model, quantize=None), cache, profile, lambda *_: None)
+        imported = import_and_quantize(
+            replace(model, quantize=None), cache, profile, lambda *_: None
+        )
         if report.outline is None:
             report = replace(report, outline=outline.summarize_imported(model, imported))
         report = replace(report, batch=describe_batch(imported.inputs, imported.fixed))
         context.note(Progress(Stage.COMPILING, f"for {profile.name}: graph and schedules"))
-        with as_build_errors(model.name, profile):
+        with tvm_errors_as_build_errors(model.name, profile):
             return _with_cost(report, imported, profile, Store(cache))
     except FarmError as error:
         return replace(report, failure=error.as_failure())
@@ -113,19 +117,21 @@ def _check(context: TaskContext, model: Model, profile: Profile, cache: Path) ->
 
 def _with_cost(report: CheckReport, imported: Any, profile: Profile, store: Store) -> CheckReport:
     """Return the report with what a model costs."""
-    from farm.compiler.codegen.nvrtc import compile_cuda_with_nvrtc
-    from farm.compiler.ir.relax_rewriter import main_parameters
-    from farm.compiler.lower import lower, resolve_target
+    from farm.compiler.codegen.nvrtc import use_nvrtc_for_cuda
+    from farm.compiler.ir.relax_rewriter import main_weight_parameters
+    from farm.compiler.lower import lower_module, resolve_target
 
     target = resolve_target(profile)
-    with compile_cuda_with_nvrtc(target, store):
-        lowered = lower(imported.module, imported.weights, target, {}, memory_mb=profile.memory_mb)
+    with use_nvrtc_for_cuda(target, store):
+        lowered = lower_module(
+            imported.module, imported.weights, target, {}, memory_mb=profile.memory_mb
+        )
     main = lowered.module["main"]
     return replace(
         report,
         operations=sum(kernel.operations for kernel in lowered.kernels),
         stored_bytes=sum(parameter.nbytes for parameter in lowered.parameters),
-        loaded_bytes=sum(_nbytes(parameter.ty) for parameter in main_parameters(main)),
+        loaded_bytes=sum(_nbytes(parameter.ty) for parameter in main_weight_parameters(main)),
         working_bytes=_most_at_once(main),
     )
 

@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 from farm.compiler import artifact as artifacts
 from farm.config import Fleet
 from farm.errors import FarmError, UsageError
-from farm.pipeline.operations import agents_for_devices, check_no_emulator
-from farm.pipeline.worker_tasks import compare_task, open_pool
+from farm.pipeline.operations import check_no_emulator, ensure_agents_for_devices
+from farm.pipeline.worker_tasks import measure_builds_interleaved_task, open_pool
 from farm.processes.workers import MessageKind
 from farm.store import Store
-from farm.types import BuildOfPair, Device, Limits, PairedSamples, PairedStopping, Progress, Run
+from farm.types import Device, Limits, PairedBuild, PairedSamples, PairedStoppingRule, Progress, Run
 
 _TICK_S = 0.1
 _AROUND_S = 20.0  # per load, without the measurement: connect, upload, first inference
@@ -28,7 +28,7 @@ class PairOfBuilds:
     """Two builds to be measured interleaved, and their device."""
 
     device: Device
-    sides: tuple[BuildOfPair, BuildOfPair]
+    sides: tuple[PairedBuild, PairedBuild]
     title: str
 
 
@@ -42,7 +42,7 @@ def pair_of_builds(first: Run, second: Run, fleet: Fleet, store: Store) -> PairO
     return PairOfBuilds(device, (sides[0], sides[1]), second.title)
 
 
-def build_of_run(run: Run, fleet: Fleet, store: Store) -> BuildOfPair:
+def build_of_run(run: Run, fleet: Fleet, store: Store) -> PairedBuild:
     """Return the build of a run.
 
     Raises UsageError if the run does not name its build or the build is no longer in the cache.
@@ -77,7 +77,7 @@ def build_of_run(run: Run, fleet: Fleet, store: Store) -> BuildOfPair:
             f"{gone} is not in {store.root}; made by {versions}",
             fix,
         )
-    prepared = checked_import.load_prepared(run.model, model, cached=True)
+    prepared = checked_import.load_prepared_model(run.model, model, cached=True)
     built = artifacts.load_artifact(artifact, cached=True)
     built = replace(
         built,
@@ -86,14 +86,14 @@ def build_of_run(run: Run, fleet: Fleet, store: Store) -> BuildOfPair:
         inputs=prepared.inputs,
         outputs=prepared.outputs,
     )  # builds are shared between models of the same content but another name
-    return BuildOfPair(
+    return PairedBuild(
         f"{run.title} (run {run.id[:6]})", built, prepared, _limits(run, fleet)[prepared.precision]
     )
 
 
 def measure_pairs(
     contests: Sequence[PairOfBuilds],
-    until: PairedStopping,
+    until: PairedStoppingRule,
     deadline_s: Callable[[Device], float],
     *,
     store: Store,
@@ -107,7 +107,7 @@ def measure_pairs(
     devices = {one.device.name: one.device for one in contests}
     found: dict[int, PairedSamples | FarmError] = {}
     with open_pool(store) as pool:
-        agents = agents_for_devices(pool, list(devices.values()), store, show)
+        agents = ensure_agents_for_devices(pool, list(devices.values()), store, show)
         waiting, running = list(range(len(contests))), dict[str, int]()
         while waiting or running:
             for index in list(waiting):
@@ -122,7 +122,7 @@ def measure_pairs(
                     task = f"{one.title} on {one.device.name}, in turns"
                     pool.assign(
                         slot,
-                        compare_task,
+                        measure_builds_interleaved_task,
                         *arguments,
                         deadline_s=limit_s,
                         task=task,

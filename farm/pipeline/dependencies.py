@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from farm.errors import FarmError, UsageError
-from farm.types import RECIPES, Artifact, Job, Model, Prepared, Profile, Quantize
+from farm.types import RECIPES, Artifact, Job, Model, PreparedModel, Profile, QuantizeSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class BuildKey:
 
 
 Key = AgentKey | PrepareKey | BuildKey
-Outcome = Path | Prepared | Artifact | FarmError  # of a task: its result, or why there is none
+Outcome = Path | PreparedModel | Artifact | FarmError  # of a task: its result, or why there is none
 _ORDER = (AgentKey, PrepareKey, BuildKey)
 
 
@@ -57,10 +57,10 @@ class TaskOutcomes:
         outcome = self._by_key.get(key)
         return outcome if isinstance(outcome, Path) else None
 
-    def prepared(self, key: PrepareKey) -> Prepared | None:
+    def prepared(self, key: PrepareKey) -> PreparedModel | None:
         """Return a prepared model; None before it is imported and if that failed."""
         outcome = self._by_key.get(key)
-        return outcome if isinstance(outcome, Prepared) else None
+        return outcome if isinstance(outcome, PreparedModel) else None
 
     def artifact(self, key: BuildKey) -> Artifact | None:
         """Return a build; None before it is made and if that failed."""
@@ -84,7 +84,7 @@ def model_for_profile(model: Model, profile: Profile) -> Model:
     """
     if profile.quantize is None or model.quantize is not None or model.source.endswith(RECIPES):
         return model
-    settings = Quantize(dtype=profile.quantize)
+    settings = QuantizeSettings(dtype=profile.quantize)
     if settings.calibrates and model.calibration_data is None:
         what = (
             f"{model.name} cannot be quantized for {profile.name}: there are no data to calibrate "

@@ -28,7 +28,7 @@ class DiscoveredBoard:
     source: str
 
 
-def discover(fleet: Fleet) -> list[DiscoveredBoard]:
+def discover_boards(fleet: Fleet) -> list[DiscoveredBoard]:
     """Return the boards that were found and are not in the fleet, at most 200.
 
     Nobody is logged in to: the configuration of ssh, the tracker that `[tracker]` of devices.toml
@@ -120,4 +120,4 @@ def _gpus(fleet: Fleet) -> Iterator[DiscoveredBoard]:
 
 def _as_name(text: str) -> str:
     """Return a text as the name of a device."""
-    return re.sub(r"[^A-Za-z0-9_.-]", "-", sanitize.one_line(text)).lstrip("-.") or "board"
+    return re.sub(r"[^A-Za-z0-9_.-]", "-", sanitize.sanitized_line(text)).lstrip("-.") or "board"

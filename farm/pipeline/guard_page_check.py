@@ -17,7 +17,10 @@ from typing import TYPE_CHECKING, Any
 from farm import stats
 from farm.errors import FarmError
 from farm.pipeline.operations import Show, run_task
-from farm.pipeline.sandboxed_tasks import run_confined, run_confined_build
+from farm.pipeline.sandboxed_tasks import (
+    run_build_sandboxed_if_untrusted,
+    run_sandboxed_if_untrusted,
+)
 from farm.pipeline.worker_tasks import open_pool
 from farm.processes.workers import TaskContext
 from farm.store import Store, TuningRecordStore
@@ -27,7 +30,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from farm.compiler.build import GenerationResult, RawChoices
-    from farm.compiler.diagnostics.guarded_run import Finding, GuardedRun
+    from farm.compiler.diagnostics.guarded_run import GuardedRunResult, KernelFault
     from farm.compiler.diagnostics.reference_steps import ReferenceStep
 
     Array = np.ndarray[Any, Any]
@@ -111,7 +114,7 @@ def check_with_guards(
                 pool, _make_task, arguments, show, _DEADLINE_S, f"building {model.name}"
             )
         crashes: dict[int, FaultyKernel] = {}
-        ran: GuardedRun | None = None
+        ran: GuardedRunResult | None = None
         while ran is None and len(crashes) < _MOST_CRASHES:
             try:
                 ran = _run(model, store, made, folder, frozenset(crashes), show)
@@ -125,11 +128,11 @@ def check_with_guards(
 
 def _run(
     model: Model, store: Store, made: GuardedModel, folder: Path, loose: frozenset[int], show: Show
-) -> GuardedRun:
+) -> GuardedRunResult:
     """Run the kernels in a process that has run none before; those in `loose` without guards."""
     kept = replace(made, expected=())
     with open_pool(store) as pool:
-        ran: GuardedRun = run_task(
+        ran: GuardedRunResult = run_task(
             pool,
             _run_task,
             (model, kept, folder, loose),
@@ -162,19 +165,19 @@ def _crash(made: GuardedModel, folder: Path) -> FaultyKernel | None:
 
 
 def _report(
-    model: Model, made: GuardedModel, crashes: list[FaultyKernel], ran: GuardedRun | None
+    model: Model, made: GuardedModel, crashes: list[FaultyKernel], ran: GuardedRunResult | None
 ) -> GuardReport:
     agreement = None
     others: list[FaultyKernel] = []
     if ran is not None:
         limits = model.limits[made.precision]
-        agreement = stats.agreement(list(ran.outputs), list(made.expected), limits)
+        agreement = stats.measure_agreement(list(ran.outputs), list(made.expected), limits)
         others = [_faulty(made, finding) for finding in ran.findings]
     faulty = sorted([*crashes, *others], key=lambda one: one.number)
     return GuardReport(len(made.steps), tuple(faulty), made.engine, agreement)
 
 
-def _faulty(made: GuardedModel, finding: Finding) -> FaultyKernel:
+def _faulty(made: GuardedModel, finding: KernelFault) -> FaultyKernel:
     place = finding.place
     layer = made.layers[place.step] if 0 <= place.step < len(made.steps) else ""
     return FaultyKernel(
@@ -192,19 +195,19 @@ def _make_task(
     maker: Maker,
 ) -> GuardedModel:
     """Import a model and generate its code, in a sandbox if the model needs one, and link it."""
-    from farm.compiler.build import GenerationResult, object_files
-    from farm.compiler.codegen.link import link_function
+    from farm.compiler.build import GenerationResult, checked_object_files
+    from farm.compiler.codegen.link import fcompile_for_profile
     from farm.compiler.diagnostics.reference_steps import ReferenceStep
 
     types = (GuardedModel, GenerationResult, ReferenceStep)
-    made: GuardedModel = run_confined(
+    made: GuardedModel = run_sandboxed_if_untrusted(
         *(context, model, maker, model, host, records, cache, folder),
         write=(folder,),
         types=types,
     )
     what = f"{model.name}: the process that compiled it"
-    objects = object_files(what, folder, made.generated.objects)
-    link_function(host)(str(folder / _LIBRARY), list(map(str, objects)))
+    objects = checked_object_files(what, folder, made.generated.objects)
+    fcompile_for_profile(host)(str(folder / _LIBRARY), list(map(str, objects)))
     (folder / _PLACES).mkdir()
     return made
 
@@ -221,22 +224,22 @@ def make_guarded_model(
 
     An open batch is one. Raises ModelError and BuildError.
     """
-    from farm.checked_import import import_model, precision_of
-    from farm.compiler.build import as_build_errors, generate_module_code
+    from farm.checked_import import import_and_quantize, lowest_precision
+    from farm.compiler.build import generate_module_code, tvm_errors_as_build_errors
     from farm.compiler.diagnostics.reference_steps import value_file
     from farm.compiler.diagnostics.steps_of_main import MainSteps
-    from farm.compiler.execution_graph import graph_of
+    from farm.compiler.execution_graph import describe_execution_graph
     from farm.compiler.tensor_cache import array_bytes
 
     context.note(Progress(Stage.IMPORTING, f"reading {Path(model.source).name}"))
-    imported = import_model(model, cache, host, lambda *_: None)
+    imported = import_and_quantize(model, cache, host, lambda *_: None)
     context.note(Progress(Stage.IMPORTING, f"asking {imported.engine}"))
     expected = tuple(imported.reference(imported.example))
 
     def note(text: str) -> None:
         context.note(Progress(Stage.COMPILING, f"for {host.name}: {text}"))
 
-    with as_build_errors(model.name, host):
+    with tvm_errors_as_build_errors(model.name, host):
         code = generate_module_code(
             imported.module, imported.weights, host, records, cache, folder, note, {}
         )
@@ -244,7 +247,11 @@ def make_guarded_model(
         main = lowered["main"]
         steps = MainSteps(model.name, main, code.lowered.parameters_as_called())
         outputs = tuple(steps.of(main.body.body))
-        layers = [str(one["layer"]) for one in graph_of(lowered)["steps"] if "layer" in one]
+        layers = [
+            str(one["layer"])
+            for one in describe_execution_graph(lowered)["steps"]
+            if "layer" in one
+        ]
     values = dict(steps.parameters)
     for number, spec in zip(steps.inputs, imported.inputs, strict=True):
         values[number] = imported.example[spec.name]
@@ -259,21 +266,21 @@ def make_guarded_model(
         outputs,
         expected,
         imported.engine,
-        precision_of(imported.module),
+        lowest_precision(imported.module),
     )
 
 
 def _run_task(
     context: TaskContext, model: Model, made: GuardedModel, folder: Path, loose: frozenset[int]
-) -> GuardedRun:
+) -> GuardedRunResult:
     """Run the kernels in a sandbox, which has none of the model's own files."""
-    from farm.compiler.diagnostics.guarded_run import Finding, GuardedRun, KernelCallSite
+    from farm.compiler.diagnostics.guarded_run import GuardedRunResult, KernelCallSite, KernelFault
 
-    ran: GuardedRun = run_confined_build(
+    ran: GuardedRunResult = run_build_sandboxed_if_untrusted(
         *(context, model, _run_here, made, folder, loose),
         read=(folder,),
         write=(folder / _PLACES,),
-        types=(GuardedRun, Finding, KernelCallSite),
+        types=(GuardedRunResult, KernelFault, KernelCallSite),
         modules=("farm.compiler.diagnostics.guarded_run",),
         what=f"running {model.name}",
     )
@@ -282,7 +289,7 @@ def _run_task(
 
 def _run_here(
     context: TaskContext, made: GuardedModel, folder: Path, loose: frozenset[int]
-) -> GuardedRun:
+) -> GuardedRunResult:
     from farm.compiler.diagnostics import guarded_run
     from farm.compiler.diagnostics.reference_steps import ComputedSteps, ReferenceValues
 

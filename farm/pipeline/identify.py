@@ -8,7 +8,7 @@ from pathlib import Path
 from farm import boards
 from farm.errors import DeviceError
 from farm.pipeline.operations import Show, run_task
-from farm.pipeline.worker_tasks import facts_task, open_pool
+from farm.pipeline.worker_tasks import open_pool, read_device_facts_task
 from farm.processes import subprocesses
 from farm.processes.deadline import Deadline
 from farm.processes.workers import TaskContext
@@ -18,7 +18,7 @@ from farm.types import Device
 _IDENTIFY_S = 60.0
 
 
-def identify_board(device: Device, *, store: Store, show: Show) -> boards.Evidence:
+def identify_board(device: Device, *, store: Store, show: Show) -> boards.DetectedHardware:
     """Return what a device says about itself. Its profile is not used.
 
     A board with a shell and this machine are inspected by a script; an agent at an address is
@@ -26,7 +26,7 @@ def identify_board(device: Device, *, store: Store, show: Show) -> boards.Eviden
     facts.
     """
     with open_pool(store) as pool:
-        evidence: boards.Evidence = run_task(
+        evidence: boards.DetectedHardware = run_task(
             pool,
             identify_task,
             (device, _IDENTIFY_S),
@@ -37,7 +37,7 @@ def identify_board(device: Device, *, store: Store, show: Show) -> boards.Eviden
         return evidence
 
 
-def identify_task(context: TaskContext, device: Device, seconds: float) -> boards.Evidence:
+def identify_task(context: TaskContext, device: Device, seconds: float) -> boards.DetectedHardware:
     """Return what a device says about itself; called in a worker process."""
     if device.scheme in ("rpc", "tracker"):
         return _of_agent(context, device, seconds)
@@ -62,15 +62,15 @@ def identify_task(context: TaskContext, device: Device, seconds: float) -> board
                 command, deadline=Deadline(seconds), what="looking at this machine", fix=fix
             )
         )
-    return boards.evidence_from_report(agent_architecture(detect_architecture(report)), report)
+    return boards.hardware_from_report(agent_architecture(detect_architecture(report)), report)
 
 
-def _of_agent(context: TaskContext, device: Device, seconds: float) -> boards.Evidence:
-    facts = facts_task(context, device, None, seconds)
+def _of_agent(context: TaskContext, device: Device, seconds: float) -> boards.DetectedHardware:
+    facts = read_device_facts_task(context, device, None, seconds)
     if not facts:
         raise DeviceError(
             f"{device.name} does not say what it is",
             "an RPC server of TVM's own listens there, which has no facts",
             "name a --profile",
         )
-    return boards.evidence_from_facts(facts)
+    return boards.hardware_from_facts(facts)

@@ -14,7 +14,7 @@ from dataclasses import replace
 from farm.types import Agreement, Job, Plan, Samples
 
 
-def split_into_rounds(jobs: Sequence[Job]) -> list[Job]:
+def limit_uninterleaved_jobs_to_one_round(jobs: Sequence[Job]) -> list[Job]:
     """Return the jobs, each with a single round if there is nothing to interleave it with.
 
     That is the case for the only job of a device, for plans without timing, and on emulated

@@ -17,17 +17,17 @@ from farm.pipeline.worker_tasks import (
     BUILD_S,
     FACTS_S,
     PREPARE_S,
-    agent_task,
-    build_task,
-    facts_task,
+    build_agent_task,
+    build_model_task,
+    device_with_default_store,
     find_build_task,
     find_built_agent,
-    find_prepared_task,
+    find_prepared_model_task,
     infer_deployed_task,
     infer_task,
     open_pool,
-    prepare_task,
-    with_local_store,
+    prepare_model_task,
+    read_device_facts_task,
 )
 from farm.processes.workers import MessageKind, WorkerPool, thread_map
 from farm.store import Store
@@ -37,7 +37,7 @@ from farm.types import (
     Device,
     DeviceBuild,
     Model,
-    Prepared,
+    PreparedModel,
     Profile,
     Progress,
     Release,
@@ -54,7 +54,7 @@ _THREADS = 200  # at once
 
 def compile_model(
     model: Model, profile: Profile, *, host: Profile, store: Store, show: Show
-) -> tuple[Prepared, Artifact]:
+) -> tuple[PreparedModel, Artifact]:
     """Return the checked model and its build for a profile.
 
     `host` is the profile of this machine.
@@ -110,9 +110,9 @@ def infer_deployed(
     """
     check_usable(device)
     with open_pool(store) as pool:
-        agent = ensure_agent(pool, device, store, show)
+        agent = ensure_agent_for_device(pool, device, store, show)
         arguments = (
-            with_local_store(device, store.root),
+            device_with_default_store(device, store.root),
             agent,
             name,
             source.absolute(),
@@ -130,7 +130,7 @@ def infer_deployed(
         return found
 
 
-def run_on_devices(
+def run_task_on_devices(
     devices: Sequence[Device],
     question: Callable[..., Any],
     *arguments: Any,
@@ -145,7 +145,7 @@ def run_on_devices(
     results by device name; the result of a device that fails is its FarmError.
     """
     with open_pool(store) as pool:
-        agents = agents_for_devices(pool, devices, store, show)
+        agents = ensure_agents_for_devices(pool, devices, store, show)
         answers: dict[str, Any] = {
             name: found for name, found in agents.items() if isinstance(found, FarmError)
         }
@@ -164,7 +164,7 @@ def run_on_devices(
                     device.name,
                     question,
                     *(
-                        with_local_store(device, store.root),
+                        device_with_default_store(device, store.root),
                         agents[device.name],
                         timeout_s,
                         *arguments,
@@ -180,14 +180,16 @@ def run_on_devices(
     return answers
 
 
-def facts_of(devices: Sequence[Device], *, store: Store, slots: int, show: Show) -> dict[str, Any]:
+def query_device_facts(
+    devices: Sequence[Device], *, store: Store, slots: int, show: Show
+) -> dict[str, Any]:
     """Return what each device reports about itself by its name; see `ask`."""
-    return run_on_devices(
-        devices, facts_task, store=store, slots=slots, timeout_s=FACTS_S, show=show
+    return run_task_on_devices(
+        devices, read_device_facts_task, store=store, slots=slots, timeout_s=FACTS_S, show=show
     )
 
 
-def agents_for_devices(
+def ensure_agents_for_devices(
     pool: WorkerPool, devices: Sequence[Device], store: Store, show: Show
 ) -> dict[str, Path | FarmError | None]:
     """Return each device's agent by device name, built once per kind of board.
@@ -197,18 +199,18 @@ def agents_for_devices(
     """
     made: dict[str | None, Path | FarmError | None] = {}
     found: dict[str, Path | FarmError | None] = {}
-    for device, there in zip(devices, thread_map(transports.state, devices), strict=True):
+    for device, there in zip(devices, thread_map(transports.probe_state, devices), strict=True):
         kind = device.profile.agent if device.gets_agent else None
         if there.usable and kind not in made:
             try:
-                made[kind] = ensure_agent(pool, device, store, show)
+                made[kind] = ensure_agent_for_device(pool, device, store, show)
             except FarmError as error:
                 made[kind] = error
-        found[device.name] = made[kind] if there.usable else state_error(device, there)
+        found[device.name] = made[kind] if there.usable else unusable_state_error(device, there)
     return found
 
 
-def agent_for_machine(machine: str, *, store: Store, show: Show) -> Path:
+def ensure_agent_for_machine(machine: str, *, store: Store, show: Show) -> Path:
     """Return the executable of the native agent for a machine, built if necessary."""
     with open_pool(store) as pool:
         return _agent(pool, machine, store, show)
@@ -216,9 +218,9 @@ def agent_for_machine(machine: str, *, store: Store, show: Show) -> Path:
 
 def check_usable(device: Device) -> None:
     """Raise DeviceError if a device cannot be used now."""
-    there = transports.state(device)
+    there = transports.probe_state(device)
     if not there.usable:
-        raise state_error(device, there)
+        raise unusable_state_error(device, there)
 
 
 def check_no_emulator(device: Device) -> None:
@@ -231,40 +233,45 @@ def check_no_emulator(device: Device) -> None:
         )
 
 
-def state_error(device: Device, there: DeviceState) -> DeviceError:
+def unusable_state_error(device: Device, there: DeviceState) -> DeviceError:
     """Return the error for a device in a state in which it cannot be used."""
     return DeviceError(f"{device.name} is {there.word}", there.why, there.fix)
 
 
 def prepare_model(
     pool: WorkerPool, model: Model, profile: Profile, host: Profile, store: Store, show: Show
-) -> tuple[Model, Prepared]:
+) -> tuple[Model, PreparedModel]:
     """Import and check a model in the form that a profile needs.
 
     Returns the model in that form and the prepared model.
     """
     model = model_for_profile(model, profile)
     task = f"importing {model.name}"
-    there: Prepared | None = run_task(
-        pool, find_prepared_task, (model, store.root), show, PREPARE_S, task, thread=True
+    there: PreparedModel | None = run_task(
+        pool, find_prepared_model_task, (model, store.root), show, PREPARE_S, task, thread=True
     )
     if there:
         return model, there
-    prepared: Prepared = run_task(
-        pool, prepare_task, (model, host, store, (profile,)), show, PREPARE_S, task
+    prepared: PreparedModel = run_task(
+        pool, prepare_model_task, (model, host, store, (profile,)), show, PREPARE_S, task
     )
     return model, prepared
 
 
 def build_for_device(
-    pool: WorkerPool, model: Model, prepared: Prepared, device: Device, store: Store, show: Show
+    pool: WorkerPool,
+    model: Model,
+    prepared: PreparedModel,
+    device: Device,
+    store: Store,
+    show: Show,
 ) -> DeviceBuild:
     """Build a prepared model and get the agent for a device."""
     return DeviceBuild(
         model,
         prepared,
         build_artifact(pool, model, prepared, device.profile, store, show),
-        ensure_agent(pool, device, store, show),
+        ensure_agent_for_device(pool, device, store, show),
     )
 
 
@@ -298,7 +305,12 @@ def build_for_devices(
 
 
 def build_artifact(
-    pool: WorkerPool, model: Model, prepared: Prepared, profile: Profile, store: Store, show: Show
+    pool: WorkerPool,
+    model: Model,
+    prepared: PreparedModel,
+    profile: Profile,
+    store: Store,
+    show: Show,
 ) -> Artifact:
     """Return the build of a prepared model for a profile."""
     task = f"compiling {prepared.model} for {profile.name}"
@@ -308,12 +320,14 @@ def build_artifact(
     if there:
         return there
     artifact: Artifact = run_task(
-        pool, build_task, (model, prepared, profile, store), show, BUILD_S, task
+        pool, build_model_task, (model, prepared, profile, store), show, BUILD_S, task
     )
     return artifact
 
 
-def ensure_agent(pool: WorkerPool, device: Device, store: Store, show: Show) -> Path | None:
+def ensure_agent_for_device(
+    pool: WorkerPool, device: Device, store: Store, show: Show
+) -> Path | None:
     """Return the executable of a device's agent, built if necessary.
 
     Returns None for a device that gets no agent from farm.
@@ -329,7 +343,7 @@ def _agent(pool: WorkerPool, machine: str, store: Store, show: Show) -> Path:
         return path
     made: Path = run_task(
         pool,
-        agent_task,
+        build_agent_task,
         (machine, store.root, AGENT_S),
         show,
         AGENT_S,

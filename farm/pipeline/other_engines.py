@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from farm.errors import UsageError, did_you_mean
 from farm.pipeline.operations import Show, build_for_device, prepare_model, run_task
 from farm.pipeline.sandboxed_tasks import may_run_unsandboxed
-from farm.pipeline.worker_tasks import compare_engines_task, open_pool
+from farm.pipeline.worker_tasks import measure_engines_interleaved_task, open_pool
 from farm.store import Store
 from farm.types import ENGINES, EngineComparison, Job, Profile
 
@@ -78,7 +78,7 @@ def compare_engines(
             )
             what = f"{job.title} in {', '.join(names)}"
             made: EngineComparison = run_task(
-                pool, compare_engines_task, arguments, show, job.plan.deadline_s, what
+                pool, measure_engines_interleaved_task, arguments, show, job.plan.deadline_s, what
             )
             found.append(made)
     return found

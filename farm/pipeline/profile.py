@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from farm.pipeline.operations import Show, build_for_device, check_usable, prepare_model, run_task
-from farm.pipeline.worker_tasks import BUILD_S, open_pool, probe_task, profile_task
+from farm.pipeline.worker_tasks import (
+    BUILD_S,
+    build_roofline_probe_task,
+    open_pool,
+    profile_model_task,
+)
 from farm.store import Store
 from farm.types import Device, Model, ModelProfile, Profile
 
 
-def profile(
+def profile_model(
     model: Model,
     device: Device,
     *,
@@ -29,14 +34,16 @@ def profile(
         what = f"compiling what measures {device.profile.name}"
         # The arithmetic rate of an emulator depends on the instruction: it has no roof.
         probe = (
-            run_task(pool, probe_task, (device.profile, store.root), show, BUILD_S, what)
+            run_task(
+                pool, build_roofline_probe_task, (device.profile, store.root), show, BUILD_S, what
+            )
             if not device.emulated
             else None
         )
         arguments = (device, fitted, probe, seconds, deadline_s, store.root)
         profiled: ModelProfile = run_task(
             pool,
-            profile_task,
+            profile_model_task,
             arguments,
             show,
             deadline_s,

@@ -1,7 +1,7 @@
 """Install the agent on boards, test it with a small model and optionally start it at boot.
 
-`remove` removes all of it again. Every step first checks whether it is already done, so that an
-interrupted run can be repeated.
+`remove_from_devices` removes all of it again. Every step first checks whether it is already done,
+so that an interrupted run can be repeated.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from farm.store import RunStore, Store
 from farm.types import Device, Model, Profile
 
 if TYPE_CHECKING:
-    from farm.transports.ssh.systemd_service import Service
+    from farm.transports.ssh.systemd_service import AgentServiceSettings
     from farm.transports.ssh.systemd_tunnel import LabTunnel
 
 Tell = Callable[[str, Finding], None]
 _SERVICE_S, _REMOVE_S = 90.0, 90.0
 
 
-def provision(
+def provision_devices(
     devices: Sequence[Device],
     *,
-    service: Service | None,
+    service: AgentServiceSettings | None,
     tunnel: LabTunnel | None = None,
     model: Model,
     host: Profile,
@@ -68,16 +68,18 @@ def provision(
         if service:
             examination.ask(
                 "service",
-                service_task,
+                install_service_task,
                 lambda device: (examination.agent(device), service, _SERVICE_S),
                 _SERVICE_S,
             )
         if tunnel:
-            examination.ask("tunnel", tunnel_task, lambda _: (tunnel, _SERVICE_S), _SERVICE_S)
+            examination.ask(
+                "tunnel", install_tunnel_task, lambda _: (tunnel, _SERVICE_S), _SERVICE_S
+            )
         return examination.found
 
 
-def remove(
+def remove_from_devices(
     devices: Sequence[Device], *, host: Profile, store: Store, slots: int, tell: Tell, show: Show
 ) -> dict[str, list[Finding]]:
     """Remove everything that farm has stored on the devices; return the findings of each.
@@ -94,7 +96,9 @@ def remove(
             )
     with open_pool(store) as pool:
         examination = Examination(pool, devices, host, store, slots, show, tell)
-        examination.ask("removal", remove_task, lambda _: (store.root, _REMOVE_S), _REMOVE_S)
+        examination.ask(
+            "removal", remove_from_device_task, lambda _: (store.root, _REMOVE_S), _REMOVE_S
+        )
         return examination.found
 
 
@@ -111,16 +115,16 @@ def _only_by_ssh(devices: Sequence[Device], what: str) -> None:
 
 def _by_hand(device: Device) -> str:
     """Return the advice for starting the agent by hand."""
-    from farm.transports.agent.version import start_command
+    from farm.transports.agent.version import agent_start_command
 
     return (
-        f"on the board: {start_command(device)}; where farm is to do it, give the device an "
+        f"on the board: {agent_start_command(device)}; where farm is to do it, give the device an "
         "ssh:// url"
     )
 
 
-def service_task(
-    context: TaskContext, device: Device, agent: Path, service: Service, seconds: float
+def install_service_task(
+    context: TaskContext, device: Device, agent: Path, service: AgentServiceSettings, seconds: float
 ) -> None:
     """Install the agent as a service of the board; called in a worker process."""
     from farm.transports.ssh import systemd_service
@@ -131,7 +135,9 @@ def service_task(
     context.note(Finding("service", words, advice=_unreachable(service)))
 
 
-def tunnel_task(context: TaskContext, device: Device, tunnel: LabTunnel, seconds: float) -> None:
+def install_tunnel_task(
+    context: TaskContext, device: Device, tunnel: LabTunnel, seconds: float
+) -> None:
     """Install a board's tunnel to a lab; called in a worker process."""
     from farm.transports.ssh import systemd_tunnel
     from farm.transports.ssh.board import reach_board
@@ -142,7 +148,7 @@ def tunnel_task(context: TaskContext, device: Device, tunnel: LabTunnel, seconds
     context.note(Finding("tunnel", words, advice=advice))
 
 
-def _unreachable(service: Service) -> str:
+def _unreachable(service: AgentServiceSettings) -> str:
     """Return the advice for a service that the tracker's clients cannot reach, or an empty text.
 
     A tracker refers clients to the board itself, and an agent that listens on the board's loopback
@@ -162,7 +168,9 @@ def _unreachable(service: Service) -> str:
     )
 
 
-def remove_task(context: TaskContext, device: Device, cache: Path, seconds: float) -> None:
+def remove_from_device_task(
+    context: TaskContext, device: Device, cache: Path, seconds: float
+) -> None:
     """Remove farm's files and service from a device; called in a worker process."""
     if device.on_this_machine:
         kept = cache / "devices" / device.name

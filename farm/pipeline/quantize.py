@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from farm import importers
 from farm.errors import ModelError
 from farm.pipeline.operations import Show, compile_model, run_task
-from farm.pipeline.sandboxed_tasks import run_confined
+from farm.pipeline.sandboxed_tasks import run_sandboxed_if_untrusted
 from farm.pipeline.worker_tasks import open_pool
 from farm.processes.workers import TaskContext
 from farm.store import Store
@@ -30,10 +30,10 @@ class QuantizationReport:
     artifact: Artifact
 
 
-def quantize(
+def quantize_to_recipe(
     model: Model, profile: Profile, output: Path, *, host: Profile, store: Store, show: Show
 ) -> QuantizationReport:
-    """Quantize a model by its `quantize` and `calibration_data`, and write the recipe to `output`.
+    """Quantize a model by its `quantize` table and `calibration_data`; write a recipe to `output`.
 
     `host` is the profile of this machine. Raises ModelError if the model cannot be quantized;
     nothing is written then.
@@ -41,7 +41,7 @@ def quantize(
     with open_pool(store) as pool:
         arguments = (model, host, store.root, output.absolute())
         found: QuantizationResult = run_task(
-            pool, quantize_task, arguments, show, QUANTIZE_S, f"quantizing {model.name}"
+            pool, quantize_to_recipe_task, arguments, show, QUANTIZE_S, f"quantizing {model.name}"
         )
     plain = replace(model, quantize=None, calibration_data=None, dataset=None)
     trust = (
@@ -64,7 +64,7 @@ def quantize(
     return QuantizationReport(found, *artifacts)
 
 
-def quantize_task(
+def quantize_to_recipe_task(
     context: TaskContext, model: Model, host: Profile, cache: Path, output: Path
 ) -> QuantizationResult:
     """Quantize a model and write the recipe; called in a worker process.
@@ -79,7 +79,7 @@ def quantize_task(
             "it is a recipe of farm quantize",
             "name the float model",
         )
-    found, made = run_confined(
+    found, made = run_sandboxed_if_untrusted(
         context, model, _quantize, model, host, cache, types=(recipe.Recipe,)
     )
     recipe.write_recipe(
@@ -94,7 +94,7 @@ def _quantize(
 ) -> tuple[QuantizationResult, Recipe]:
     """Quantize a model and report on the result; called in the sandbox."""
     from farm import importers
-    from farm.compiler.build import as_build_errors
+    from farm.compiler.build import tvm_errors_as_build_errors
     from farm.quantize import fold_for_quantization, make_recipe, quantize_settings
     from farm.quantize.report import compare_with_float
 
@@ -102,8 +102,8 @@ def _quantize(
         context.note(Progress(Stage.IMPORTING, text, fraction))
 
     note(f"reading {Path(model.source).name}", None)
-    imported = importers.load(model, cache)
-    with as_build_errors(model.name, host):
+    imported = importers.import_model(model, cache)
+    with tvm_errors_as_build_errors(model.name, host):
         floating = fold_for_quantization(
             quantize_settings(model), imported, Path(model.source).name
         )

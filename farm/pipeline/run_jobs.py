@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from farm import __version__, stats, transports
-from farm.compiler import fingerprint
+from farm.compiler import build_digests
 from farm.errors import FarmError, UnavailableError, UsageError
 from farm.pipeline.dependencies import (
     AgentKey,
@@ -33,21 +33,21 @@ from farm.pipeline.dependencies import (
     model_for_profile,
     prepare_key,
 )
-from farm.pipeline.interleaving import FinishedRounds, split_into_rounds
-from farm.pipeline.operations import state_error
+from farm.pipeline.interleaving import FinishedRounds, limit_uninterleaved_jobs_to_one_round
+from farm.pipeline.operations import unusable_state_error
 from farm.pipeline.worker_tasks import (
     AGENT_S,
     BUILD_S,
     PREPARE_S,
-    agent_task,
-    build_task,
+    add_build_and_process_times,
+    build_agent_task,
+    build_model_task,
     find_build_task,
     find_built_agent,
-    find_prepared_task,
-    measure_task,
+    find_prepared_model_task,
+    measure_job_task,
     open_pool,
-    prepare_task,
-    with_time_ledger,
+    prepare_model_task,
 )
 from farm.processes.workers import Message, MessageKind, WorkerPool, thread_map
 from farm.store import RunStore, Store
@@ -60,7 +60,7 @@ from farm.types import (
     Latency,
     Model,
     Plan,
-    Prepared,
+    PreparedModel,
     Profile,
     Progress,
     Run,
@@ -125,7 +125,7 @@ def expand_jobs(
                 why,
                 "leave one of them out",
             )
-    return split_into_rounds(jobs)
+    return limit_uninterleaved_jobs_to_one_round(jobs)
 
 
 def execute_jobs(
@@ -205,7 +205,7 @@ class _JobRunner:
         states = dict(
             zip(
                 (device.name for device in devices),
-                thread_map(transports.state, devices),
+                thread_map(transports.probe_state, devices),
                 strict=True,
             )
         )
@@ -223,7 +223,7 @@ class _JobRunner:
                 self._waiting.append(job)
                 self._emit(job, Stage.WAITING)
             else:
-                error = state_error(job.device, state)
+                error = unusable_state_error(job.device, state)
                 self._finish(job, Verdict.UNAVAILABLE, state.why, error=error)
         keys = in_build_order(key for job in self._waiting for key in dependencies_of(job))
         agents = [key for key in keys if isinstance(key, AgentKey)]
@@ -354,7 +354,7 @@ class _JobRunner:
         if message.kind is MessageKind.DONE:
             parts = () if self._turns.of(work) else self._inputs_of(work)
             if samples := self._turns.take(
-                work, with_time_ledger(message.value, parts, now - begin)
+                work, add_build_and_process_times(message.value, parts, now - begin)
             ):
                 self._judge(work, samples)
             else:
@@ -374,7 +374,7 @@ class _JobRunner:
             StageTimes(time.monotonic() - self._begin, self._built, self._device_s),
         )
 
-    def _inputs_of(self, job: Job) -> tuple[Prepared, Artifact]:
+    def _inputs_of(self, job: Job) -> tuple[PreparedModel, Artifact]:
         """Return the import and the build of a job for which both succeeded."""
         prepared, artifact = (
             self._outcomes.prepared(prepare_key(job)),
@@ -397,7 +397,7 @@ class _JobRunner:
         self._running[_LOOKING] = (_LookUp(key), time.monotonic())
         if isinstance(key, PrepareKey):
             arguments: tuple[Any, ...] = (
-                find_prepared_task,
+                find_prepared_model_task,
                 self._models[key.model],
                 self.store.root,
             )
@@ -417,7 +417,7 @@ class _JobRunner:
             task = f"building the agent for {key.architecture}"
             self.pool.assign(
                 slot,
-                agent_task,
+                build_agent_task,
                 key.architecture,
                 self.store.root,
                 AGENT_S,
@@ -428,7 +428,11 @@ class _JobRunner:
             model = self._models[key.model]
             arguments = (model, self.host, self.store, self._wanted_profiles(key))
             self.pool.assign(
-                slot, prepare_task, *arguments, deadline_s=PREPARE_S, task=f"importing {model.name}"
+                slot,
+                prepare_model_task,
+                *arguments,
+                deadline_s=PREPARE_S,
+                task=f"importing {model.name}",
             )
         else:
             prepared, profile = (
@@ -438,7 +442,7 @@ class _JobRunner:
             task = f"compiling {key.model} for {key.profile}"
             self.pool.assign(
                 slot,
-                build_task,
+                build_model_task,
                 self._models[key.model],
                 prepared,
                 profile,
@@ -448,8 +452,8 @@ class _JobRunner:
             )
 
     def _start_on_cluster(self, slot: str, key: Key) -> None:
-        from farm.pipeline.cluster.builds import build_on_cluster_task
-        from farm.pipeline.cluster.imports import import_on_cluster_task
+        from farm.pipeline.cluster.builds import request_build_from_cluster
+        from farm.pipeline.cluster.imports import request_import_from_cluster
         from farm.pipeline.cluster.task_transfer import ELSEWHERE_S
 
         assert not isinstance(key, AgentKey), "what travels"
@@ -458,7 +462,7 @@ class _JobRunner:
         if isinstance(key, PrepareKey):
             task = f"importing {key.model} on the cluster"
             arguments: tuple[Any, ...] = (
-                import_on_cluster_task,
+                request_import_from_cluster,
                 model,
                 self.host,
                 self.store,
@@ -471,7 +475,7 @@ class _JobRunner:
                 self._profiles[key.profile],
             )
             arguments = (
-                build_on_cluster_task,
+                request_build_from_cluster,
                 model,
                 prepared,
                 profile,
@@ -491,9 +495,9 @@ class _JobRunner:
         )
         self.pool.assign(
             slot,
-            measure_task,
+            measure_job_task,
             *arguments,
-            deadline_s=job.plan.deadline_s + transports.patience_s(job.device),
+            deadline_s=job.plan.deadline_s + transports.max_board_wait_s(job.device),
             task=f"{job.title} on {job.device.name}",
             here=job.device.on_this_machine,
             thread=in_thread,
@@ -578,7 +582,7 @@ class _JobRunner:
             latency=latency,
             reference_correct=prepared.reference_correct if prepared else None,
             reference_total=prepared.reference_total if prepared else None,
-            versions={"farm": __version__, **fingerprint.compiler_versions()},
+            versions={"farm": __version__, **build_digests.compiler_package_versions()},
             failure=error.as_failure() if error else None,
             threads=None
             if (threads := job.device.options.get("threads")) is None
@@ -610,10 +614,10 @@ def _lanes(devices: Sequence[Device]) -> dict[str, int]:
 
     def lanes(device: Device) -> int:
         try:
-            return transports.lanes(device)
+            return transports.max_parallel_jobs(device)
         except FarmError:
             return 1
 
-    leased = [device for device in devices if transports.patience_s(device)]
+    leased = [device for device in devices if transports.max_board_wait_s(device)]
     counts = thread_map(lanes, leased)
     return dict(zip((device.name for device in leased), counts, strict=True))

@@ -32,10 +32,10 @@ def may_run_unsandboxed(model: Model) -> bool:
     """Return True if a model may run with all rights of the user: trusted, or not a program."""
     from farm.quantize import float_model
 
-    return model.trust or not importers.is_program(float_model(model))
+    return model.trust or not importers.may_contain_code(float_model(model))
 
 
-def run_confined(
+def run_sandboxed_if_untrusted(
     context: TaskContext,
     model: Model,
     task: Callable[..., Any],
@@ -58,13 +58,13 @@ def run_confined(
         return task(context, *arguments)
     importers.check_source(source)
     allowed = ((*_files_of(model, source), *read), write)
-    modules = (importers.loader_module(source), *_MODULES)
+    modules = (importers.importer_module_name(source), *_MODULES)
     return _in_sandbox(
         context, f"importing {model.name}", allowed, modules, types, task, *arguments
     )
 
 
-def run_confined_build(
+def run_build_sandboxed_if_untrusted(
     context: TaskContext,
     model: Model,
     task: Callable[..., Any],
@@ -75,7 +75,7 @@ def run_confined_build(
     modules: Sequence[str] = (),
     what: str = "",
 ) -> Any:
-    """Run `task(context, *arguments)`, which compiles what was imported, as `run_confined` does.
+    """Run a task that compiles what was imported, as `run_sandboxed_if_untrusted` does.
 
     It may read `read`, which are files of the import, and not the model's own files. `modules` are
     imported ahead of it, besides those of a build. `what` describes the task in errors.
@@ -106,7 +106,7 @@ def _is_sandboxed(context: TaskContext, model: Model, stage: Stage) -> bool:
     support = sandbox.sandbox_support()
     if support.complete:
         return True
-    if importers.is_program(source):
+    if importers.may_contain_code(source):
         raise ModelError(
             f"{model.name} is a program, and this machine cannot confine it",
             support.missing,

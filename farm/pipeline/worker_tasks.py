@@ -13,23 +13,26 @@ from pathlib import Path
 from typing import Any
 
 from farm.errors import FarmError
-from farm.pipeline.sandboxed_tasks import run_confined, run_confined_build
+from farm.pipeline.sandboxed_tasks import (
+    run_build_sandboxed_if_untrusted,
+    run_sandboxed_if_untrusted,
+)
 from farm.processes.deadline import Deadline
 from farm.processes.workers import TaskContext, WorkerPool
 from farm.store import Store, TuningRecordStore
 from farm.types import (
     Artifact,
-    BuildOfPair,
     Candidate,
     Device,
     DeviceBuild,
     EngineComparison,
     Model,
     ModelProfile,
+    PairedBuild,
     PairedSamples,
-    PairedStopping,
+    PairedStoppingRule,
     Plan,
-    Prepared,
+    PreparedModel,
     Profile,
     Progress,
     Release,
@@ -60,7 +63,7 @@ def open_pool(store: Store) -> Iterator[WorkerPool]:
         store.sweep()
 
 
-def agent_task(context: TaskContext, machine: str, cache: Path, deadline_s: float) -> Path:
+def build_agent_task(context: TaskContext, machine: str, cache: Path, deadline_s: float) -> Path:
     """Return the executable of the native agent for a machine, built if necessary."""
     from farm.agent import build
 
@@ -80,20 +83,20 @@ def find_built_agent(machine: str, cache: Path) -> Path | None:
     from farm.agent import build
 
     with contextlib.suppress(FarmError, OSError):
-        found: Path | None = build.find_built(machine, cache)
+        found: Path | None = build.find_existing_executable(machine, cache)
         return found
     return None
 
 
-def find_prepared_task(_: TaskContext, model: Model, cache: Path) -> Prepared | None:
+def find_prepared_model_task(_: TaskContext, model: Model, cache: Path) -> PreparedModel | None:
     """Return a model that is prepared already; None if it has to be imported. May be a thread's."""
     from farm import checked_import
 
-    return checked_import.find_prepared(model, cache)
+    return checked_import.find_prepared_model(model, cache)
 
 
 def find_build_task(
-    _: TaskContext, prepared: Prepared, profile: Profile, cache: Path
+    _: TaskContext, prepared: PreparedModel, profile: Profile, cache: Path
 ) -> Artifact | None:
     """Return a build that is there already; None if it has to be made. May be a thread's."""
     from farm.compiler import build
@@ -101,20 +104,20 @@ def find_build_task(
     return build.find_stored_build(prepared, profile, cache, TuningRecordStore.of_user())
 
 
-def prepare_task(
+def prepare_model_task(
     context: TaskContext,
     model: Model,
     host: Profile,
     store: Store,
     profiles: Sequence[Profile] = (),
-) -> Prepared:
+) -> PreparedModel:
     """Import and check a model, in a sandbox if the model needs one.
 
     If it is to be built for one of `profiles` with the code that the check generates, that becomes
     the build.
     """
-    from farm.checked_import import prepare, write_prepared
-    from farm.compiler.build import GenerationResult, build_reuses_check_code
+    from farm.checked_import import prepare_model, write_prepared_model
+    from farm.compiler.build import GenerationResult, build_reuses_import_check_code
 
     def maker(
         context: TaskContext,
@@ -125,19 +128,26 @@ def prepare_task(
         keep_build: bool,
     ) -> GenerationResult | None:
         arguments = (model, host, cache, folder, keep_build)
-        made: GenerationResult | None = run_confined(
-            context, model, write_prepared, *arguments, write=(folder,), types=(GenerationResult,)
+        made: GenerationResult | None = run_sandboxed_if_untrusted(
+            context,
+            model,
+            write_prepared_model,
+            *arguments,
+            write=(folder,),
+            types=(GenerationResult,),
         )
         return made
 
-    keep_build = any(build_reuses_check_code(profile, host) for profile in profiles)
-    return prepare(context, model, host, store.root, maker, store.upstream, keep_build=keep_build)
+    keep_build = any(build_reuses_import_check_code(profile, host) for profile in profiles)
+    return prepare_model(
+        context, model, host, store.root, maker, store.upstream, keep_build=keep_build
+    )
 
 
-def build_task(
+def build_model_task(
     context: TaskContext,
     model: Model,
-    prepared: Prepared,
+    prepared: PreparedModel,
     profile: Profile,
     store: Store,
     records: TuningRecordStore | None = None,
@@ -147,12 +157,12 @@ def build_task(
     The code is generated in a sandbox if the model needs one. For GPUs, it may read the stub of the
     driver's library, which is built before.
     """
-    from farm.compiler.build import GenerationResult, build, generate_code
-    from farm.compiler.codegen.driver_stub import build_driver_stub
+    from farm.compiler.build import GenerationResult, build_model, generate_model_code
+    from farm.compiler.codegen.cuda_driver_stub import build_driver_stub
 
     def generator(
         context: TaskContext,
-        prepared: Prepared,
+        prepared: PreparedModel,
         profile: Profile,
         records: Any,
         cache: Path,
@@ -162,10 +172,10 @@ def build_task(
         read = [prepared.directory]
         if profile.on_gpu:
             read.append(build_driver_stub(Store(cache)).parent)
-        made: GenerationResult = run_confined_build(
+        made: GenerationResult = run_build_sandboxed_if_untrusted(
             context,
             model,
-            generate_code,
+            generate_model_code,
             *arguments,
             read=read,
             write=(folder,),
@@ -173,7 +183,7 @@ def build_task(
         )
         return made
 
-    return build(
+    return build_model(
         context,
         prepared,
         profile,
@@ -184,27 +194,27 @@ def build_task(
     )
 
 
-def measure_task(
+def measure_job_task(
     context: TaskContext, device: Device, fitted: DeviceBuild, plan: Plan, cache: Path
 ) -> Samples:
     """Run one job on a device. If a lab leases it, the wait for a board is not the job's time."""
     from farm import executor
 
     _reserve(context, device)
-    return executor.measure_job(context, with_local_store(device, cache), fitted, plan)
+    return executor.measure_job(context, device_with_default_store(device, cache), fitted, plan)
 
 
 def _reserve(context: TaskContext, device: Device) -> None:
     """Have a board for the session that is opened next, if a lab leases the device."""
     from farm import transports
 
-    transports.reserve(
+    transports.reserve_board(
         device, context.ask, lambda words: context.note(Progress(Stage.CONNECTING, words))
     )
 
 
-def with_time_ledger(
-    samples: Samples, made: tuple[Prepared | Artifact, ...], worker_s: float
+def add_build_and_process_times(
+    samples: Samples, made: tuple[PreparedModel | Artifact, ...], worker_s: float
 ) -> Samples:
     """Return the samples with a ledger of the whole job.
 
@@ -216,14 +226,14 @@ def with_time_ledger(
     return replace(samples, ledger={**around, **samples.ledger}, wall_s=build_s + worker_s)
 
 
-def probe_task(context: TaskContext, profile: Profile, cache: Path) -> Any:
+def build_roofline_probe_task(context: TaskContext, profile: Profile, cache: Path) -> Any:
     """Build the kernels that measure the roofline of a profile."""
     from farm.compiler.diagnostics import roofline_probe as probe
 
     return probe.build_probe(context, profile, cache)
 
 
-def profile_task(
+def profile_model_task(
     context: TaskContext,
     device: Device,
     fitted: DeviceBuild,
@@ -236,11 +246,11 @@ def profile_task(
     from farm.executor import profiling
 
     return profiling.profile_model(
-        context, with_local_store(device, cache), fitted, probe, seconds, deadline_s
+        context, device_with_default_store(device, cache), fitted, probe, seconds, deadline_s
     )
 
 
-def compare_engines_task(
+def measure_engines_interleaved_task(
     context: TaskContext,
     device: Device,
     fitted: DeviceBuild,
@@ -252,13 +262,13 @@ def compare_engines_task(
     """Measure a model in farm's build and in other engines, interleaved."""
     from farm.executor import engine_comparison
 
-    return engine_comparison.compare_engines(
-        context, with_local_store(device, cache), fitted, names, rounds, deadline_s, cache
+    return engine_comparison.measure_engines_interleaved(
+        context, device_with_default_store(device, cache), fitted, names, rounds, deadline_s, cache
     )
 
 
 def find_tuning_tasks_task(
-    context: TaskContext, model: Model, prepared: Prepared, profile: Profile
+    context: TaskContext, model: Model, prepared: PreparedModel, profile: Profile
 ) -> tuple[str, list[Task]]:
     """Return the CPU model of a profile, and the tuning tasks of a model.
 
@@ -266,12 +276,12 @@ def find_tuning_tasks_task(
     """
     from farm.compiler.tuning import batch_build
 
-    def finder(context: TaskContext, prepared: Prepared, *arguments: Any) -> list[Task]:
+    def finder(context: TaskContext, prepared: PreparedModel, *arguments: Any) -> list[Task]:
         read = (prepared.directory,)
-        found: list[Task] = run_confined_build(
+        found: list[Task] = run_build_sandboxed_if_untrusted(
             context,
             model,
-            batch_build.find_tasks,
+            batch_build.find_tuning_tasks,
             prepared,
             *arguments,
             read=read,
@@ -279,13 +289,15 @@ def find_tuning_tasks_task(
         )
         return found
 
-    return batch_build.tuning_tasks(prepared, profile, TuningRecordStore.of_user(), context, finder)
+    return batch_build.cpu_model_key_and_tuning_tasks(
+        prepared, profile, TuningRecordStore.of_user(), context, finder
+    )
 
 
-def batch_task(
+def build_variant_batch_task(
     context: TaskContext,
     model: Model,
-    prepared: Prepared,
+    prepared: PreparedModel,
     profile: Profile,
     wanted: tuple[tuple[str, Candidate], ...],
     folder: Path,
@@ -294,9 +306,9 @@ def batch_task(
     from farm.compiler.tuning import batch_build
 
     def generator(
-        context: TaskContext, prepared: Prepared, profile: Profile, wanted: Any, folder: Path
+        context: TaskContext, prepared: PreparedModel, profile: Profile, wanted: Any, folder: Path
     ) -> batch_build.BatchCode:
-        made: batch_build.BatchCode = run_confined_build(
+        made: batch_build.BatchCode = run_build_sandboxed_if_untrusted(
             *(context, model, batch_build.generate_batch_code, prepared, profile, wanted, folder),
             read=(prepared.directory,),
             write=(folder,),
@@ -305,10 +317,10 @@ def batch_task(
         )
         return made
 
-    return batch_build.build_batch(context, prepared, profile, wanted, folder, generator)
+    return batch_build.build_variant_batch(context, prepared, profile, wanted, folder, generator)
 
 
-def time_variants_task(
+def measure_variants_task(
     context: TaskContext,
     device: Device,
     batch: VariantBatch,
@@ -323,17 +335,19 @@ def time_variants_task(
     from farm import transports
     from farm.executor import tuning
 
-    transports.give_way(device)
+    transports.release_board_if_wanted(device)
     _reserve(context, device)
-    tuning.time_variants(context, with_local_store(device, cache), batch, agent, deadline_s)
+    tuning.measure_variants(
+        context, device_with_default_store(device, cache), batch, agent, deadline_s
+    )
 
 
-def compare_task(
+def measure_builds_interleaved_task(
     context: TaskContext,
     device: Device,
-    sides: tuple[BuildOfPair, BuildOfPair],
+    sides: tuple[PairedBuild, PairedBuild],
     agent: Path | None,
-    until: PairedStopping,
+    until: PairedStoppingRule,
     deadline_s: float,
     cache: Path,
 ) -> PairedSamples:
@@ -341,8 +355,8 @@ def compare_task(
     from farm.executor import compare_builds
 
     _reserve(context, device)
-    return compare_builds.compare_builds(
-        context, with_local_store(device, cache), sides, agent, until, deadline_s
+    return compare_builds.measure_builds_interleaved(
+        context, device_with_default_store(device, cache), sides, agent, until, deadline_s
     )
 
 
@@ -350,7 +364,7 @@ def count_boards_task(_: TaskContext, device: Device) -> int:
     """Return how many boards a device's url can provide at the same time."""
     from farm import transports
 
-    return transports.boards(device)
+    return transports.count_boards(device)
 
 
 def infer_task(
@@ -366,7 +380,7 @@ def infer_task(
     from farm import executor
 
     return executor.infer(
-        context, with_local_store(device, cache), artifact, agent, inputs, deadline_s
+        context, device_with_default_store(device, cache), artifact, agent, inputs, deadline_s
     )
 
 
@@ -387,7 +401,7 @@ def infer_deployed_task(
     return executor.infer_deployed(context, device, agent, name, source, deadline_s)
 
 
-def deployments_task(
+def list_deployments_task(
     context: TaskContext, device: Device, agent: Path | None, timeout_s: float
 ) -> list[Release]:
     """Return the releases on a device."""
@@ -423,7 +437,7 @@ def undeploy_task(
     executor.undeploy(context, device, agent, timeout_s, names)
 
 
-def facts_task(
+def read_device_facts_task(
     context: TaskContext, device: Device, agent: Path | None, timeout_s: float
 ) -> dict[str, str]:
     """Return the facts that a device reports about itself; none for TVM's own server.
@@ -437,13 +451,13 @@ def facts_task(
         device, agent, context.scratch, seconds, context.ask, transports.PROMPT_S
     ) as link:
         if device.profile.on_gpu:  # a GPU reports facts only after it is opened
-            from farm.executor import open_gpu
+            from farm.executor import use_gpu_in_session
 
-            open_gpu(link, device)
+            use_gpu_in_session(link, device)
         return {**link.system_facts(), **link.facts()} if link.native else {}
 
 
-def with_local_store(device: Device, cache: Path) -> Device:
+def device_with_default_store(device: Device, cache: Path) -> Device:
     """Return the device; one on this machine that names no store gets a store in the cache."""
     if not device.on_this_machine or "store" in device.options:
         return device

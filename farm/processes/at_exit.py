@@ -22,7 +22,7 @@ class _State:
 _state = _State()  # one per process, as is its end
 
 
-def run_on_sigterm_too() -> None:
+def run_exit_functions_on_sigterm() -> None:
     """Have SIGTERM run the functions, too. Until there is one, SIGTERM ends the process at once."""
     _state.on_sigterm = True
 

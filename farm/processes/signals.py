@@ -1,6 +1,6 @@
 """Ctrl-C, SIGTERM and SIGHUP: the first signal stops the command; cleanup ignores the others.
 
-Outside a `deferred_signals` block a signal raises Stopped at any point of the program. Inside one,
+Outside a `defer_signals` block a signal raises Stopped at any point of the program. Inside one,
 where processes are started and the terminal is configured, it waits for the next
 `raise_if_stopped`, so that nothing is left half-started; the wait is limited, in case the program
 hangs there.
@@ -49,7 +49,7 @@ class _State:
         signal.setitimer(signal.ITIMER_REAL, _PATIENCE_S)
 
     def lose_patience(self, _: int, __: FrameType | None) -> None:
-        """Raise Stopped if a `deferred_signals` block lasts too long after a signal."""
+        """Raise Stopped if a `defer_signals` block lasts too long after a signal."""
         raise Stopped(self.number)
 
 
@@ -89,7 +89,7 @@ def stop_loop_on_signal(loop: asyncio.AbstractEventLoop) -> None:
 
 
 @contextlib.contextmanager
-def deferred_signals() -> Iterator[None]:
+def defer_signals() -> Iterator[None]:
     """Delay signals in this block to the next `raise_if_stopped`, or to the end of the block."""
     _state.deferring += 1
     try:

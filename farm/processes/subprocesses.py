@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 
 from farm.errors import BuildError, DeadlineError, UsageError
-from farm.processes.cancellation import interruptible
+from farm.processes.cancellation import interruptible_wait
 from farm.processes.deadline import Deadline
 from farm.processes.output_end import OutputEnd
 
@@ -134,7 +134,7 @@ def start_program(
 
 
 @contextlib.contextmanager
-def running_program(
+def background_program(
     command: Sequence[str | Path],
     *,
     log: Path,
@@ -150,7 +150,7 @@ def running_program(
 
 
 @contextlib.contextmanager
-def peer_process(
+def program_over_socketpair(
     command: Sequence[str | Path],
     *,
     stderr: OutputEnd | None,
@@ -178,7 +178,7 @@ def peer_process(
                 words, stdin=stream, stdout=stream, stderr=errors, start_new_session=own_group
             )
         try:
-            with interruptible(partial(send_signal, child, signal.SIGTERM, group=own_group)):
+            with interruptible_wait(partial(send_signal, child, signal.SIGTERM, group=own_group)):
                 yield ours, child
         finally:
             if grace_s:
@@ -307,7 +307,7 @@ def start_attached(command: Sequence[str], *, env: Mapping[str, str]) -> subproc
         ) from exc
 
 
-def shell_status(child: subprocess.Popen[bytes], seconds: float) -> int | None:
+def wait_for_shell_exit_code(child: subprocess.Popen[bytes], seconds: float) -> int | None:
     """Return a program's exit code as shells do, or None if it still runs after some seconds."""
     try:
         status = child.wait(seconds)

@@ -152,7 +152,7 @@ def _unexpected(error: Exception) -> FarmError:
 def main() -> None:
     """Run the worker process; its arguments are a file descriptor and a scratch folder."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    at_exit.run_on_sigterm_too()
+    at_exit.run_exit_functions_on_sigterm()
     hide_torch()
     connection = Connection(int(sys.argv[1]))
     logging.getLogger("farm").addHandler(_Warnings(connection))

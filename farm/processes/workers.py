@@ -12,8 +12,8 @@ other slot on this machine, so that farm's own load does not disturb a latency m
 here, once for all workers.
 
 A slot that only talks to a device over a network is a thread of this process (`thread=True`): it
-costs a thousandth of a process. All its waits are `cancellation.interruptible`, so that it ends at
-its deadline too.
+costs a thousandth of a process. All its waits are `cancellation.interruptible_wait`s, so that it
+ends at its deadline too.
 """
 
 from __future__ import annotations

@@ -8,11 +8,11 @@
     report        compare the quantized model with the float model
 
     if applies_to(model):
-        imported = importers.load(float_model(model), cache)
+        imported = importers.import_model(float_model(model), cache)
         imported = apply(model, imported, host, note)
     key = fingerprint(model, cache)  # of the import and of the quantization, if there is one
 
-`farm.checked_import.import_model` does this for every model.
+`farm.checked_import.import_and_quantize` does this for every model.
 
 The reference of a quantized model is its float model.
 """
@@ -25,13 +25,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from farm import data, importers
-from farm.compiler.build import as_build_errors
-from farm.compiler.fingerprint import compiler_digest
+from farm.compiler.build import tvm_errors_as_build_errors
+from farm.compiler.build_digests import compiler_sources_digest
 from farm.compiler.tensor_cache import array_bytes
 from farm.errors import ModelError
 from farm.quantize import recipe as recipes
 from farm.store import digest_of, source_digest
-from farm.types import Model, Profile, Quantize, TensorSpec
+from farm.types import Model, Profile, QuantizeSettings, TensorSpec
 
 if TYPE_CHECKING:
     from farm.importers import ImportedModel
@@ -44,28 +44,28 @@ def is_quantized_by_farm(model: Model) -> bool:
     return model.quantize is not None or recipes.is_recipe(model)
 
 
-def quantize_settings(model: Model) -> Quantize:
+def quantize_settings(model: Model) -> QuantizeSettings:
     """Return the quantization settings of a model that farm quantizes."""
     return (
         recipes.read_recipe(Path(model.source)).settings
         if recipes.is_recipe(model)
-        else model.quantize or Quantize()
+        else model.quantize or QuantizeSettings()
     )
 
 
-def fingerprint(model: Model, cache: Path) -> str | None:
+def quantized_import_fingerprint(model: Model, cache: Path) -> str | None:
     """Return the digest of everything that an imported, and maybe quantized, model depends on.
 
     Returns None if only importing the model can tell. Raises ModelError if the calibration data
     cannot be read.
     """
     if not is_quantized_by_farm(model):
-        return importers.fingerprint(model, cache)
-    own = digest_of(compiler_digest(), source_digest(["quantize"]))
+        return importers.import_fingerprint(model, cache)
+    own = digest_of(compiler_sources_digest(), source_digest(["quantize"]))
     if recipes.is_recipe(model):
-        base = importers.fingerprint(float_model(model), cache)
+        base = importers.import_fingerprint(float_model(model), cache)
         return base and digest_of(base, Path(model.source), own)
-    base = importers.fingerprint(model, cache)
+    base = importers.import_fingerprint(model, cache)
     assert model.quantize is not None
     if not model.quantize.calibrates:
         return base and digest_of(base, asdict(model.quantize), own)
@@ -89,12 +89,14 @@ def quantize_imported(
         recipes.read_recipe(Path(model.source)) if recipes.is_recipe(model) else None,
         Path(model.source).name,
     )
-    with as_build_errors(model.name, host):
+    with tvm_errors_as_build_errors(model.name, host):
         floating = fold_for_quantization(quantize_settings(model), imported, label)
         return apply_recipe(floating, recipe or make_recipe(model, floating, host, note), label)
 
 
-def fold_for_quantization(settings: Quantize, imported: ImportedModel, label: str) -> FoldedModel:
+def fold_for_quantization(
+    settings: QuantizeSettings, imported: ImportedModel, label: str
+) -> FoldedModel:
     """Return an imported model simplified for quantization with these settings.
 
     `label` names the model in errors. Raises ModelError if it cannot be quantized.
@@ -102,9 +104,9 @@ def fold_for_quantization(settings: Quantize, imported: ImportedModel, label: st
     from farm.quantize import calibration, fp16_weights
 
     return (
-        calibration.fold_float_model(imported, label)
+        calibration.fold_for_int8(imported, label)
         if settings.calibrates
-        else fp16_weights.fold_fp16_model(imported, label)
+        else fp16_weights.fold_for_fp16_weights(imported, label)
     )
 
 
@@ -122,16 +124,16 @@ def make_recipe(model: Model, floating: FoldedModel, host: Profile, note: Note) 
 
     The samples are read from its `calibration_data`. Raises ModelError if these are missing.
     """
-    from farm.importers.fixed_batch import with_batch_of_one
+    from farm.importers.fixed_batch import inputs_at_batch_one
     from farm.quantize import calibration
     from farm.quantize.ranges import needs_histogram, scale_and_zero_point
 
-    settings, specs = model.quantize or Quantize(), floating.imported.inputs
+    settings, specs = model.quantize or QuantizeSettings(), floating.imported.inputs
     if not settings.calibrates:
         return _recipe(model, floating, settings, f"no data: {settings.dtype} needs none", (), {})
     path = _data_of(model)
-    samples = data.open_samples(
-        path, with_batch_of_one(specs) if model.batch else specs, model.preprocess
+    samples = data.open_data_set(
+        path, inputs_at_batch_one(specs) if model.batch else specs, model.preprocess
     )
     chosen = samples.spread(settings.samples)
 
@@ -159,7 +161,7 @@ def _filled(sample: Mapping[str, Any], specs: Sequence[TensorSpec]) -> Inputs:
 def _recipe(
     model: Model,
     floating: FoldedModel,
-    settings: Quantize,
+    settings: QuantizeSettings,
     data: str,
     scales: Sequence[tuple[float, int]],
     example: Inputs,
@@ -196,7 +198,7 @@ def apply_recipe(floating: FoldedModel, recipe: Recipe, label: str) -> ImportedM
 
 def _weights(floating: FoldedModel) -> str:
     """Return the digest of the constants of a float model, in order."""
-    from farm.compiler.pipeline import lift_constants
+    from farm.compiler.relax_pipeline import lift_constants
 
     return digest_of(
         *(bytes(array_bytes(value)) for value in lift_constants(floating.module.clone())[1])

@@ -12,19 +12,19 @@ from typing import Any
 
 import numpy as np
 
-from farm.compiler import host_run, pipeline
-from farm.compiler.graph.qdq import is_quantized
+from farm.compiler import host_run, relax_pipeline
+from farm.compiler.graph.qdq import has_qdq
 from farm.errors import ModelError
 from farm.importers.imported_model import ImportedModel
 from farm.importers.relax_module import detach_weights
 from farm.quantize.insert_qdq import (
     QuantizationPoint,
+    add_observed_outputs,
     insert_qdq,
     quantization_points,
-    with_observed_outputs,
 )
 from farm.quantize.ranges import ObservedRange
-from farm.types import Profile, Quantize
+from farm.types import Profile, QuantizeSettings
 
 Array = np.ndarray[Any, Any]
 Inputs = dict[str, Array]
@@ -49,7 +49,7 @@ class FoldedModel:
     @property
     def observed(self) -> Any:
         """Return the module with the values of the points as additional outputs before its own."""
-        return with_observed_outputs(self.module, [point.variable for point in self.points])
+        return add_observed_outputs(self.module, [point.variable for point in self.points])
 
     def observer(self, host: Profile) -> Run:
         """Return a function that runs the observed module; it is built for this machine once."""
@@ -58,16 +58,16 @@ class FoldedModel:
         return self._observer
 
 
-def fold_float_model(imported: ImportedModel, what: str) -> FoldedModel:
+def fold_for_int8(imported: ImportedModel, what: str) -> FoldedModel:
     """Prepare an imported model for quantization to integers.
 
     `what` names the model in errors. Raises ModelError if it is quantized already or has nothing to
     quantize.
     """
-    module = pipeline.fold_norms_and_constants(
-        pipeline.bind_weights(imported.module, imported.weights)
+    module = relax_pipeline.fold_norms_and_constants(
+        relax_pipeline.bind_weights(imported.module, imported.weights)
     )
-    if is_quantized(module):
+    if has_qdq(module):
         fix = "use it as it is, or quantize the float model that it was made of"
         raise ModelError(
             f"{what} is quantized already", "it quantizes and dequantizes tensors by itself", fix
@@ -118,7 +118,7 @@ def observe_ranges(
 
 
 def quantize_module(
-    model: FoldedModel, found: Sequence[tuple[float, int]], settings: Quantize
+    model: FoldedModel, found: Sequence[tuple[float, int]], settings: QuantizeSettings
 ) -> tuple[Any, list[Array]]:
     """Return the integer module and its weights, in the form of an import.
 

@@ -15,9 +15,9 @@ from tvm import relax
 from tvm.ir import GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from farm.compiler import pipeline
+from farm.compiler import relax_pipeline
 from farm.compiler.graph.fp16_weights import HALF, LEAST_BYTES, SINGLE
-from farm.compiler.graph.qdq import is_quantized
+from farm.compiler.graph.qdq import has_qdq
 from farm.compiler.ir.constants import tensor_as_array
 from farm.errors import ModelError
 from farm.importers import relax_module
@@ -30,16 +30,16 @@ Array = np.ndarray[Any, Any]
 LARGEST, LEAST_NORMAL, LEAST = 65504.0, 2.0**-14, 2.0**-25
 
 
-def fold_fp16_model(imported: ImportedModel, what: str) -> FoldedModel:
+def fold_for_fp16_weights(imported: ImportedModel, what: str) -> FoldedModel:
     """Prepare an imported model for float16 weights.
 
     `what` names the model in errors. Raises ModelError if it is quantized already or has no weights
     to store as float16.
     """
-    module = pipeline.fold_norms_and_constants(
-        pipeline.bind_weights(imported.module, imported.weights)
+    module = relax_pipeline.fold_norms_and_constants(
+        relax_pipeline.bind_weights(imported.module, imported.weights)
     )
-    if is_quantized(module):
+    if has_qdq(module):
         fix = "use it as it is, or halve the float model that it was made of"
         raise ModelError(
             f"{what} is quantized already", "it quantizes and dequantizes tensors by itself", fix

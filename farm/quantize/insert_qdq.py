@@ -20,8 +20,8 @@ from farm.compiler.graph.requantize import MOST_PRODUCTS
 from farm.compiler.ir.constants import constant_value
 from farm.compiler.ir.dynamic_extents import value_at_batch_one
 from farm.compiler.ir.relax_rewriter import op_name
-from farm.quantize.ranges import quantized_weight, weight_scales
-from farm.types import Quantize
+from farm.quantize.ranges import quantize_weight_to_int8, weight_scales
+from farm.types import QuantizeSettings
 
 Array = np.ndarray[Any, Any]
 _WEIGHT_AXIS = {"relax.nn.conv2d": 0, "relax.matmul": 1}  # axis of the output channels
@@ -87,7 +87,7 @@ def quantized_arguments(call: object) -> list[int]:
 
 
 def insert_qdq(
-    module: tvm.IRModule, scales: Sequence[tuple[float, int]], settings: Quantize
+    module: tvm.IRModule, scales: Sequence[tuple[float, int]], settings: QuantizeSettings
 ) -> tvm.IRModule:
     """Return the module with its points quantized and its weights as int8.
 
@@ -103,7 +103,7 @@ def insert_qdq(
     return result
 
 
-def with_observed_outputs(module: tvm.IRModule, variables: Sequence[relax.Var]) -> tvm.IRModule:
+def add_observed_outputs(module: tvm.IRModule, variables: Sequence[relax.Var]) -> tvm.IRModule:
     """Return the module with these variables of its `main` as additional outputs before its own."""
     main = module["main"]
     (block,) = main.body.blocks
@@ -129,7 +129,10 @@ def dequantized_points(module: tvm.IRModule) -> list[relax.Var]:
 @mutator
 class _Inserter(PyExprMutator):  # type: ignore[misc]
     def __init__(
-        self, module: tvm.IRModule, scales: dict[relax.Var, tuple[float, int]], settings: Quantize
+        self,
+        module: tvm.IRModule,
+        scales: dict[relax.Var, tuple[float, int]],
+        settings: QuantizeSettings,
     ) -> None:
         super().__init__(module)
         self._scales, self._settings = scales, settings
@@ -162,7 +165,7 @@ class _Inserter(PyExprMutator):  # type: ignore[misc]
 
     def _weight(self, weight: Array, axis: int) -> relax.Expr:
         scales = weight_scales(weight, axis, self._settings)
-        values = quantized_weight(weight, scales, axis)
+        values = quantize_weight_to_int8(weight, scales, axis)
         zeros = relax.const(np.zeros(scales.shape, np.int8), "int8")
         return self.builder_.emit(
             relax.op.dequantize(

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from farm.types import Quantize
+from farm.types import QuantizeSettings
 
 Array = np.ndarray[Any, Any]
 BINS = 2048
@@ -68,12 +68,12 @@ class ObservedRange:
         return self.low < 0
 
 
-def needs_histogram(settings: Quantize) -> bool:
+def needs_histogram(settings: QuantizeSettings) -> bool:
     """Return True if the calibration method reads histograms."""
     return settings.calibration in ("kl_divergence", "percentile")
 
 
-def scale_and_zero_point(seen: ObservedRange, settings: Quantize) -> tuple[float, int]:
+def scale_and_zero_point(seen: ObservedRange, settings: QuantizeSettings) -> tuple[float, int]:
     """Return the uint8 scale and zero point of a tensor."""
     if settings.calibration == "global_scale":
         return settings.global_scale / _HALF, _HALF if seen.signed else 0
@@ -132,7 +132,7 @@ def _divergence(counts: Array, kept: int, levels: int) -> float:
     return float(np.sum(ours[ours > 0] * np.log(ours[ours > 0] / theirs[ours > 0])))
 
 
-def weight_scales(weight: Array, axis: int, settings: Quantize) -> Array:
+def weight_scales(weight: Array, axis: int, settings: QuantizeSettings) -> Array:
     """Return the float32 scales of an int8 weight: one per index of an axis, or a single one."""
     others = tuple(place for place in range(weight.ndim) if place != axis)
     largest = np.abs(weight).max(others if settings.per_channel else None).astype(np.float64)
@@ -142,7 +142,7 @@ def weight_scales(weight: Array, axis: int, settings: Quantize) -> Array:
     return np.asarray(np.where(largest > 0, scale, 1.0), np.float32)
 
 
-def quantized_weight(weight: Array, scales: Array, axis: int) -> Array:
+def quantize_weight_to_int8(weight: Array, scales: Array, axis: int) -> Array:
     """Return a weight as int8, from -127 to 127."""
     shape = [-1 if place == axis else 1 for place in range(weight.ndim)] if scales.ndim else []
     steps = np.rint(weight.astype(np.float64) / scales.reshape(shape))

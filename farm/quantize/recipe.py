@@ -28,8 +28,8 @@ import numpy as np
 
 from farm.errors import ModelError
 from farm.regular_files import check_regular
-from farm.sandbox.array_files import array_of_npy
-from farm.types import RECIPES, Model, Quantize, TensorSpec, Value
+from farm.sandbox.array_files import parse_npy
+from farm.types import RECIPES, Model, QuantizeSettings, TensorSpec, Value
 from farm.types.python_source import is_python_source
 
 Array = np.ndarray[Any, Any]
@@ -61,7 +61,7 @@ class Recipe:
     values: Mapping[str, Value]
     module: str | None
     weights: str
-    settings: Quantize
+    settings: QuantizeSettings
     data: str
     names: tuple[str, ...]
     scales: tuple[tuple[float, int], ...]
@@ -144,7 +144,7 @@ def _command(dtype: str) -> str:
     """Return the command that makes a recipe."""
     return (
         "farm quantize MODEL "
-        f"{'--data DIR' if Quantize(dtype=dtype).calibrates else f'--to {dtype}'} -o FILE"
+        f"{'--data DIR' if QuantizeSettings(dtype=dtype).calibrates else f'--to {dtype}'} -o FILE"
     )
 
 
@@ -157,7 +157,7 @@ def _recipe(content: Mapping[str, Any], folder: Path) -> Recipe:
         values=dict(content.get("values", {})),
         module=None if content["module"] is None else str(content["module"]),
         weights=str(content["weights"]),
-        settings=Quantize(**content["quantize"]),
+        settings=QuantizeSettings(**content["quantize"]),
         data=str(content["data"]),
         names=tuple(str(tensor["name"]) for tensor in tensors),
         scales=tuple((float(tensor["scale"]), int(tensor["zero"])) for tensor in tensors),
@@ -178,8 +178,7 @@ def _unpacked(text: str) -> dict[str, Array]:
         if (size := sum(entry.file_size for entry in entries)) > _MOST_EXAMPLE_BYTES:
             raise ValueError(f"its example unpacks to {size:,} bytes")
         return {
-            entry.filename.removesuffix(".npy"): array_of_npy(archive.read(entry))
-            for entry in entries
+            entry.filename.removesuffix(".npy"): parse_npy(archive.read(entry)) for entry in entries
         }
 
 

@@ -11,10 +11,14 @@ from typing import Any
 import numpy as np
 
 from farm import data
-from farm.compiler import host_run, pipeline
+from farm.compiler import host_run, relax_pipeline
 from farm.errors import ModelError
 from farm.importers.imported_model import ImportedModel
-from farm.interleaved_measurement import inference_block, measure_interleaved, stop_after_rounds
+from farm.interleaved_measurement import (
+    continue_for_rounds,
+    make_inference_block,
+    measure_interleaved,
+)
 from farm.quantize import calibration, fp16_weights, insert_qdq
 from farm.quantize.calibration import FoldedModel, Inputs, Note, Run
 from farm.quantize.recipe import Recipe
@@ -36,9 +40,11 @@ def compare_with_float(
     imported, dtype = floating.imported, recipe.settings.dtype
     if recipe.settings.calibrates:
         module, weights = calibration.quantize_module(floating, recipe.scales, recipe.settings)
-        bound = pipeline.fold_norms_and_constants(pipeline.bind_weights(module, weights))
+        bound = relax_pipeline.fold_norms_and_constants(
+            relax_pipeline.bind_weights(module, weights)
+        )
         observed, remarks = (
-            insert_qdq.with_observed_outputs(bound, insert_qdq.dequantized_points(bound)),
+            insert_qdq.add_observed_outputs(bound, insert_qdq.dequantized_points(bound)),
             list[str](),
         )
     else:
@@ -59,10 +65,10 @@ def compare_with_float(
     note("timing both models", None)
     seconds = measure_interleaved(
         {
-            "float": inference_block(lambda: theirs(example)),
-            dtype: inference_block(lambda: ours(example)),
+            "float": make_inference_block(lambda: theirs(example)),
+            dtype: make_inference_block(lambda: ours(example)),
         },
-        stop_after_rounds(_ROUNDS),
+        continue_for_rounds(_ROUNDS),
     )
     float_ms, ms = (1e3 * statistics.median(medians) for medians in seconds.values())
     return QuantizationResult(
@@ -106,7 +112,7 @@ def _samples(model: Model, imported: ImportedModel) -> tuple[int, Iterable[Input
     """
     if model.calibration_data is None:
         return 1, [imported.example]
-    samples = data.open_samples(model.calibration_data, imported.inputs, model.preprocess)
+    samples = data.open_data_set(model.calibration_data, imported.inputs, model.preprocess)
     chosen = samples.spread(_LAYER_SAMPLES)
     return len(chosen), (sample.inputs for sample in samples.read(chosen))
 
@@ -128,7 +134,7 @@ def _accuracy(
     if path is None:
         return (0, 0), 0, "there are no labelled samples (--data)"
     try:
-        samples = data.open_labelled_samples(path, model, imported.inputs, imported.outputs)
+        samples = data.open_labelled_data_set(path, model, imported.inputs, imported.outputs)
     except ModelError as error:
         return (0, 0), 0, f"{error.what}" if not error.why else f"{error.what}: {error.why}"
     correct = [0, 0]

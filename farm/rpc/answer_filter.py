@@ -69,7 +69,7 @@ class ValueType(enum.IntEnum):
     REMOTE_OBJECT = 115  # kRuntimeRPCObjectRef of rpc_session.h
 
 
-# A profile has at most 1.2 million records of 24 bytes (farm/agent/src/execution/profile.cc).
+# A profile has at most 1.2 million records of 24 bytes (farm/agent/src/execution/call_profiler.cc).
 MOST_RETURN_BYTES = 64 << 20
 MOST_SYSTEM_RETURN_BYTES = 1 << 16  # of TVM's own requests: a number, a handle or a name
 MOST_EXCEPTION_BYTES = 1 << 20

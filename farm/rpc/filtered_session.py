@@ -10,7 +10,7 @@ import struct
 from collections.abc import Iterator
 
 from farm.rpc.answer_filter import AnswerError, AnswerFilter, RequestReader
-from farm.rpc.handshake import HandshakeError, check_code, name_length
+from farm.rpc.handshake import HandshakeError, check_server_code, server_name_length
 
 MOST_RETURN_BYTES = 256 << 20  # what a client may download by one call of a function
 _WORD = struct.Struct("<i")
@@ -50,12 +50,12 @@ class FilteredSession:
         """Pass the board's greeting on once it is complete: a code, a length, a name."""
         word = bytes(self._greeting[: _WORD.size])
         try:
-            check_code(word)
+            check_server_code(word)
             if len(self._greeting) == _WORD.size:
                 self._wanted = _WORD.size
                 return
             if len(self._greeting) == 2 * _WORD.size:
-                self._wanted = name_length(bytes(self._greeting[_WORD.size :]))
+                self._wanted = server_name_length(bytes(self._greeting[_WORD.size :]))
                 if self._wanted:
                     return
         except HandshakeError as exc:

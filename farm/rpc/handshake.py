@@ -43,7 +43,7 @@ def client_greeting(key: str) -> bytes:
     return _HEAD.pack(MAGIC, len(said)) + said
 
 
-def check_code(word: bytes) -> None:
+def check_server_code(word: bytes) -> None:
     """Check the first word of a server. Raises HandshakeError if it refuses or is none of TVM's."""
     (magic,) = _INT32.unpack(word)
     if magic == MISMATCH:
@@ -54,7 +54,7 @@ def check_code(word: bytes) -> None:
         raise HandshakeError("it does not greet as a server of TVM's RPC does")
 
 
-def name_length(word: bytes) -> int:
+def server_name_length(word: bytes) -> int:
     """Return the length of the server's name from the word that precedes it, once checked."""
     (length,) = _INT32.unpack(word)
     if not 0 <= length <= MOST_KEY_BYTES:
@@ -62,7 +62,7 @@ def name_length(word: bytes) -> int:
     return int(length)
 
 
-def check_name(name: bytes, key: str) -> None:
+def check_server_name(name: bytes, key: str) -> None:
     """Check the name with which a server greets: "server:", alone or with the key it serves.
 
     A tracker's key is the name of the board, a colon and random digits; the server says the name.

@@ -10,7 +10,14 @@ import struct
 from collections.abc import Sequence
 
 from farm.rpc.answer_filter import PacketCode, ValueType
-from farm.rpc.values import Argument, DataType, Pointer, RemoteDevice, RemoteObject, RemoteTensor
+from farm.rpc.values import (
+    Argument,
+    DataType,
+    RemoteDevice,
+    RemoteObject,
+    RemotePointer,
+    RemoteTensor,
+)
 
 PROTOCOL_VERSION = "0.8.0"  # kRPCProtocolVer, unchanged since TVM 0.8
 _HEAD = struct.Struct("<Qi")
@@ -26,7 +33,7 @@ _TENSOR = struct.Struct("<QiiiBBH")
 _LEAST, _MOST = -(1 << 63), (1 << 63) - 1
 
 
-def packet(code: PacketCode, body: bytes = b"", more_bytes: int = 0) -> bytes:
+def request_packet(code: PacketCode, body: bytes = b"", more_bytes: int = 0) -> bytes:
     """Return a request with this body, of which `more_bytes` bytes follow separately."""
     return _HEAD.pack(4 + len(body) + more_bytes, code) + body
 
@@ -34,17 +41,19 @@ def packet(code: PacketCode, body: bytes = b"", more_bytes: int = 0) -> bytes:
 def opening_request() -> bytes:
     """Return the request that opens a session: the protocol's version and no arguments."""
     version = PROTOCOL_VERSION.encode()
-    return packet(PacketCode.INIT_SERVER, _SIZE.pack(len(version)) + version + _COUNT.pack(0))
+    return request_packet(
+        PacketCode.INIT_SERVER, _SIZE.pack(len(version)) + version + _COUNT.pack(0)
+    )
 
 
 def call_request(function: int, arguments: Sequence[Argument]) -> bytes:
     """Return the request to call the function at an address."""
-    return packet(PacketCode.CALL_FUNC, _SIZE.pack(function) + pack_arguments(arguments))
+    return request_packet(PacketCode.CALL_FUNC, _SIZE.pack(function) + pack_arguments(arguments))
 
 
-def system_call_request(code: PacketCode, arguments: Sequence[Argument]) -> bytes:
+def syscall_request(code: PacketCode, arguments: Sequence[Argument]) -> bytes:
     """Return a request of TVM's own."""
-    return packet(code, pack_arguments(arguments))
+    return request_packet(code, pack_arguments(arguments))
 
 
 def pack_arguments(arguments: Sequence[Argument]) -> bytes:
@@ -103,7 +112,7 @@ def _foreign(value: Argument) -> bytes:
             return _DATA_TYPE.pack(ValueType.DATA_TYPE, value.code, value.bits, value.lanes, 0)
         case RemoteDevice():
             return _DEVICE.pack(ValueType.DEVICE, value.type, value.number)
-        case Pointer():
+        case RemotePointer():
             return _ADDRESS.pack(ValueType.OPAQUE_POINTER, value.address)
         case RemoteObject(ValueType.FUNCTION | ValueType.MODULE as kind, address):
             return _ADDRESS.pack(kind, address)

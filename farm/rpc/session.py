@@ -28,9 +28,9 @@ from farm.rpc.values import (
     CPU,
     Argument,
     DataType,
-    Pointer,
     RemoteDevice,
     RemoteObject,
+    RemotePointer,
     RemoteTensor,
     Result,
 )
@@ -70,7 +70,7 @@ class Session:
     async def function(self, name: str, deadline: Deadline) -> RemoteObject | None:
         """Return the server's global function of a name; None if it has none."""
         found = await self._system(PacketCode.GET_GLOBAL_FUNC, (name,), deadline)
-        if isinstance(found, Pointer) and found.address:
+        if isinstance(found, RemotePointer) and found.address:
             return RemoteObject(_FUNCTION, found.address)
         return None
 
@@ -103,7 +103,7 @@ class Session:
         """Return a new tensor in the memory of a device of the server; `free` releases it."""
         form = RemoteTensor(0, device, data_type, tuple(shape))
         found = await self._system(PacketCode.DEV_ALLOC_DATA_WITH_SCOPE, (form, None), deadline)
-        if not isinstance(found, Pointer):
+        if not isinstance(found, RemotePointer):
             raise RemoteError(self._name, "it gives no memory for a tensor")
         return RemoteTensor(found.address, device, data_type, tuple(shape))
 
@@ -118,7 +118,7 @@ class Session:
         self._check_size(len(view), tensor)
         for part, begin, size in _pieces(tensor):
             body = packing.pack_tensor_description(part) + _SIZE.pack(size)
-            head = packing.packet(PacketCode.COPY_TO_REMOTE, body, size)
+            head = packing.request_packet(PacketCode.COPY_TO_REMOTE, body, size)
             ends = range(begin, begin + size, _SENT_BYTES)
             parts = (view[at : min(at + _SENT_BYTES, begin + size)] for at in ends)
             await self._request(Request(PacketCode.COPY_TO_REMOTE), [head, *parts], deadline)
@@ -139,7 +139,7 @@ class Session:
         found = bytearray()
         for part, _, size in _pieces(tensor):
             body = packing.pack_tensor_description(part) + _SIZE.pack(size)
-            request = packing.packet(PacketCode.COPY_FROM_REMOTE, body)
+            request = packing.request_packet(PacketCode.COPY_FROM_REMOTE, body)
             await self._request(
                 Request(PacketCode.COPY_FROM_REMOTE, size), [request], deadline, found
             )
@@ -149,21 +149,23 @@ class Session:
         """Release an object or a tensor of the server."""
         if isinstance(what, RemoteTensor) and not what.handle:
             await self._system(
-                PacketCode.DEV_FREE_DATA, (what.device, Pointer(what.data)), deadline
+                PacketCode.DEV_FREE_DATA, (what.device, RemotePointer(what.data)), deadline
             )
             return
         address = what.handle if isinstance(what, RemoteTensor) else what.address
-        await self._system(PacketCode.FREE_HANDLE, (Pointer(address),), deadline)
+        await self._system(PacketCode.FREE_HANDLE, (RemotePointer(address),), deadline)
 
     async def synchronize(self, device: RemoteDevice, deadline: Deadline) -> None:
         """Wait until a device of the server has done all that it was given."""
-        await self._system(PacketCode.DEV_STREAM_SYNC, (device, Pointer(0)), deadline)
+        await self._system(PacketCode.DEV_STREAM_SYNC, (device, RemotePointer(0)), deadline)
 
     async def close(self) -> None:
         """End the session: the server frees what it keeps. The server has 1 s to take this."""
         if not self._over:
             self._over = "the session is closed"
-            await self._connection.send([packing.packet(PacketCode.SHUTDOWN)], Deadline(1.0))
+            await self._connection.send(
+                [packing.request_packet(PacketCode.SHUTDOWN)], Deadline(1.0)
+            )
         await self._connection.close()
 
     async def open(self, deadline: Deadline) -> None:
@@ -187,9 +189,9 @@ class Session:
         arguments: Sequence[Argument],
         deadline: Deadline,
     ) -> Result:
-        request = packing.system_call_request(code, arguments)
+        request = packing.syscall_request(code, arguments)
         answer = await self._request(Request(code), [request], deadline)
-        return self._read(unpacking.unpack_system_result, answer)
+        return self._read(unpacking.unpack_syscall_result, answer)
 
     async def _request(
         self,

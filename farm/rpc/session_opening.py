@@ -47,9 +47,13 @@ async def greet(connection: GreetingStream, key: str, deadline: Deadline) -> Non
     """
     try:
         await connection.send([handshake.client_greeting(key)], deadline)
-        handshake.check_code(await connection.exactly(handshake.WORD_BYTES, deadline))
-        length = handshake.name_length(await connection.exactly(handshake.WORD_BYTES, deadline))
-        handshake.check_name(await connection.exactly(length, deadline), key.partition(" ")[0])
+        handshake.check_server_code(await connection.exactly(handshake.WORD_BYTES, deadline))
+        length = handshake.server_name_length(
+            await connection.exactly(handshake.WORD_BYTES, deadline)
+        )
+        handshake.check_server_name(
+            await connection.exactly(length, deadline), key.partition(" ")[0]
+        )
     except EOFError as exc:
         raise handshake.HandshakeError("it hangs up within the greeting") from exc
     except ConnectionError as exc:

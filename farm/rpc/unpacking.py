@@ -10,7 +10,14 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from farm.rpc.answer_filter import AnswerError, ValueType
-from farm.rpc.values import DataType, Pointer, RemoteDevice, RemoteObject, RemoteTensor, Result
+from farm.rpc.values import (
+    DataType,
+    RemoteDevice,
+    RemoteObject,
+    RemotePointer,
+    RemoteTensor,
+    Result,
+)
 
 _VALUES_AT = 12  # after length and code
 _COUNT = struct.Struct("<i")
@@ -41,14 +48,14 @@ def unpack_returned_value(packet: bytes) -> Result:
     value = reader.value()
     if isinstance(value, RemoteTensor) and kind == ValueType.TENSOR:
         owner = reader.value()
-        address = owner.address if isinstance(owner, Pointer) else 0
+        address = owner.address if isinstance(owner, RemotePointer) else 0
         return replace(value, handle=address)
-    if isinstance(value, Pointer) and kind >= ValueType.FIRST_OBJECT:
+    if isinstance(value, RemotePointer) and kind >= ValueType.FIRST_OBJECT:
         return RemoteObject(kind, value.address)
     return value
 
 
-def unpack_system_result(packet: bytes) -> Result:
+def unpack_syscall_result(packet: bytes) -> Result:
     """Return what a request of TVM's own returned."""
     reader = _Reader(packet)
     reader.count()
@@ -108,8 +115,8 @@ class _Reader:
     def _float(self) -> float:
         return float(self._take(_FLOAT)[0])
 
-    def _pointer(self) -> Pointer:
-        return Pointer(self._take(_SIZE)[0])
+    def _pointer(self) -> RemotePointer:
+        return RemotePointer(self._take(_SIZE)[0])
 
     def _data_type(self) -> DataType:
         return DataType(*self._take(_DATA_TYPE)[:3])

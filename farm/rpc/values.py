@@ -78,7 +78,7 @@ CPU = RemoteDevice(1)
 
 
 @dataclass(frozen=True, slots=True)
-class Pointer:
+class RemotePointer:
     """An address of the server, opaque to the client."""
 
     address: int
@@ -116,6 +116,6 @@ class RemoteTensor:
         return (bits + 7) // 8
 
 
-_Remote = DataType | RemoteDevice | Pointer | RemoteObject | RemoteTensor
+_Remote = DataType | RemoteDevice | RemotePointer | RemoteObject | RemoteTensor
 Argument = int | float | str | bytes | bytearray | _Remote | None
 Result = int | float | str | bytes | _Remote | None

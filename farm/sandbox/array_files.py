@@ -34,7 +34,7 @@ def read_arrays(path: Path) -> dict[str, Array]:
             if sum(entry.file_size for entry in entries) > path.stat().st_size:
                 raise ValueError("its arrays are larger than the file")
             return {
-                entry.filename.removesuffix(".npy"): array_of_npy(archive.read(entry))
+                entry.filename.removesuffix(".npy"): parse_npy(archive.read(entry))
                 for entry in entries
             }
     except (
@@ -54,7 +54,7 @@ def read_arrays(path: Path) -> dict[str, Array]:
         ) from exc
 
 
-def array_of_npy(content: bytes) -> Array:
+def parse_npy(content: bytes) -> Array:
     """Return the array in the bytes of an .npy file. Raises ValueError for any other content."""
     import numpy as np
 

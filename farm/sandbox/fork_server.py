@@ -36,7 +36,7 @@ from farm.errors import FarmError, InternalError, ModelError
 from farm.processes import subprocesses as process
 from farm.processes.worker_main import TaskContext, disk_full_error
 from farm.sandbox import capabilities, environment, landlock, restricted_pickle, seccomp
-from farm.sandbox.policy import WRITABLE_DEVICES, Policy, files_of_python, files_of_system
+from farm.sandbox.policy import WRITABLE_DEVICES, Policy, python_and_package_folders, system_files
 from farm.sandbox.raw_system_calls import prctl
 from farm.tvm_import import hide_torch
 
@@ -278,7 +278,7 @@ def _serve(control: Connection) -> None:
             return
         descriptor = _receive_descriptor(control)
         _import(request.modules)
-        files_of_python()
+        python_and_package_folders()
         server = os.getpid()
         if not (child := _fork()):
             _close_all_but(descriptor)
@@ -374,7 +374,7 @@ def _restrict(policy: Policy) -> None:
         most = most if hard == resource.RLIM_INFINITY else min(most, hard)
         resource.setrlimit(kind, (most, most))
     capabilities.drop_capabilities()
-    read = (*files_of_system(), *files_of_python(), *policy.read)
+    read = (*system_files(), *python_and_package_folders(), *policy.read)
     landlock.restrict_thread(read, (*policy.write, *WRITABLE_DEVICES), landlock.abi_version())
     seccomp.install_filter()
 

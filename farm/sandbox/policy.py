@@ -73,7 +73,7 @@ def _memory() -> int:
 
 
 @functools.cache
-def files_of_python() -> tuple[Path, ...]:
+def python_and_package_folders() -> tuple[Path, ...]:
     """Return the folders of this Python and of the packages installed in it.
 
     Folders of the user's own code are not among them.
@@ -93,6 +93,6 @@ def _packages() -> Iterator[Path]:
             yield from map(Path, (found and found.submodule_search_locations) or ())
 
 
-def files_of_system() -> tuple[Path, ...]:
+def system_files() -> tuple[Path, ...]:
     """Return the system's files that the C library, Python and the inference engines read."""
     return tuple(map(Path, _SYSTEM))

@@ -64,7 +64,7 @@ def restricted_command(
         read, (*write, *WRITABLE_DEVICES), landlock.abi_version(), execute=(program,)
     )
     try:
-        code = seccomp.pack_filter(seccomp.filter_program(machine, None))
+        code = seccomp.pack_filter(seccomp.assemble_filter(machine, None))
         calls = machine.seccomp, machine.number("capget"), machine.number("capset")
         numbers = (*calls, capabilities.VERSION, capabilities.KEPT)
         start = (

@@ -118,7 +118,7 @@ def is_available() -> bool:
     return True
 
 
-def filter_program(machine: Architecture, process: int | None) -> Code:
+def assemble_filter(machine: Architecture, process: int | None) -> Code:
     """Return the filter for the process with this id, the only process that it may signal.
 
     With None, it is for a process that is to become another program, and may signal none.
@@ -223,7 +223,7 @@ def install_filter() -> None:
     """Install the filter for all threads of this process. Raises OSError if the kernel refuses."""
     machine = architecture()
     assert machine is not None, "asked for on an architecture without a table"
-    code = filter_program(machine, os.getpid())
+    code = assemble_filter(machine, os.getpid())
     instructions = (_Instruction * len(code))(*(_Instruction(*one) for one in code))
     made = _Program(len(code), instructions)
     prctl(_NO_NEW_PRIVILEGES, 1)

@@ -14,7 +14,7 @@
 The functions are pure: values in, values out. A caller imports them from this package.
 """
 
-from farm.stats.agreement import agreement, wilson_interval
+from farm.stats.agreement import measure_agreement, wilson_interval
 from farm.stats.changepoints import LevelShift, find_level_shifts
 from farm.stats.compare_runs import (
     CONFIDENCE,
@@ -24,7 +24,7 @@ from farm.stats.compare_runs import (
     median_standard_error,
 )
 from farm.stats.efficiency import energy_j, energy_per_inference_j, inferences_per_second, power_w
-from farm.stats.paired_test import LEAST_ROUNDS, compare_interleaved, ratio_interleaved
+from farm.stats.paired_test import LEAST_ROUNDS, compare_interleaved, interleaved_ratio_interval
 from farm.stats.quantiles import (
     P90_COUNT,
     P95_COUNT,
@@ -55,7 +55,6 @@ __all__ = [
     "ChangeVerdict",
     "Comparison",
     "LevelShift",
-    "agreement",
     "compare_interleaved",
     "compare_separate_runs",
     "distance",
@@ -65,13 +64,14 @@ __all__ = [
     "find_level_shifts",
     "fingerprint",
     "inferences_per_second",
+    "interleaved_ratio_interval",
     "is_warmed_up",
     "judge",
+    "measure_agreement",
     "median_interval",
     "median_standard_error",
     "overall_verdict",
     "power_w",
-    "ratio_interleaved",
     "relative_iqr",
     "split_into_rounds",
     "summarize_latency",

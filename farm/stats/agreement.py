@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _COUNTS = 0.01
 
 
-def agreement(
+def measure_agreement(
     outputs: Sequence[NDArray[Any]], reference: Sequence[NDArray[Any]], limits: Limits
 ) -> Agreement:
     """Return the agreement of outputs with the reference's: the worst over all outputs.

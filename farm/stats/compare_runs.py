@@ -93,7 +93,7 @@ def compare_separate_runs(
         if a and b and all(statistics.median(side) > 0 for side in pairs[index])
     ]
     raw = [
-        mann_whitney(*([statistics.median(part) for part in side] for side in parts[index]))
+        mann_whitney_p(*([statistics.median(part) for part in side] for side in parts[index]))
         for index in tested
     ]
     corrected = dict(zip(tested, holm_correction(raw), strict=True))
@@ -276,7 +276,7 @@ def _medians(parts: Sequence[Sequence[float]], drawn: NDArray[np.int32]) -> NDAr
     return medians
 
 
-def mann_whitney(first: Sequence[float], second: Sequence[float]) -> float:
+def mann_whitney_p(first: Sequence[float], second: Sequence[float]) -> float:
     """Return the two-sided p of the Mann-Whitney U test.
 
     It is exact for few values without ties, otherwise by the normal approximation with corrections

@@ -65,7 +65,7 @@ def compare_interleaved(
     return found
 
 
-def ratio_interleaved(
+def interleaved_ratio_interval(
     first: Sequence[float],
     second: Sequence[float],
     confidence: float = CONFIDENCE,
@@ -79,7 +79,7 @@ def ratio_interleaved(
     return _location(_log_ratios(first, second), confidence, loads)
 
 
-def signed_rank(values: Sequence[float] | Values, alike: float = 1.0) -> float:
+def signed_rank_p(values: Sequence[float] | Values, alike: float = 1.0) -> float:
     """Return the two-sided p of Wilcoxon's signed rank test for symmetry about zero.
 
     Values that are zero are left out. The p is exact for up to 50 values without ties, otherwise by
@@ -139,7 +139,7 @@ def _p(values: Values) -> float:
 
     apart = values - np.median(values)
     signed_ranks: Values = np.sign(apart) * _ranks(np.abs(apart))[0]
-    return signed_rank(values, _alike(signed_ranks))
+    return signed_rank_p(values, _alike(signed_ranks))
 
 
 def _alike(scores: Values) -> float:

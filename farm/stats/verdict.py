@@ -81,7 +81,7 @@ def judge(
     if early[0] is Verdict.NOISY:
         return early
     if (
-        reason := clock_error(samples)
+        reason := unreliable_clock_reason(samples)
         or changed_conditions(readings)
         or drift_in_words(samples.seconds)
     ):
@@ -280,7 +280,7 @@ def _numbers(facts: Facts, name: str) -> list[float]:
     return [float(value) for value in values if value is not None]
 
 
-def clock_error(samples: Samples) -> str:
+def unreliable_clock_reason(samples: Samples) -> str:
     """Return why the device's clock is unreliable, in words; empty if it is not known to be.
 
     Either the samples add up to more than the elapsed time, or the clock jumped relative to the

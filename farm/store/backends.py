@@ -200,7 +200,7 @@ def _make_private(path: Path) -> None:
             ownership.make_private(path.with_name(path.name + beside))
 
 
-def bad_postgres_url() -> UsageError:
+def malformed_postgres_url_error() -> UsageError:
     """Return the error for a malformed URL, without any part of the URL, which may be secret."""
     fix = (
         f"{FORM}, and the password in ~/.pgpass; signs such as @ and / in a part of it are "
@@ -244,7 +244,7 @@ def _server_engine(url: str) -> Engine:
         # libpq's own parser; its errors quote their input, therefore they are not shown
         parameters = psycopg.conninfo.conninfo_to_dict(url)
     except (psycopg.Error, ValueError):
-        raise bad_postgres_url() from None
+        raise malformed_postgres_url_error() from None
     connect = functools.partial(psycopg.connect, **{**parameters, **_PATIENCE})
     return create_engine(
         "postgresql+psycopg://", creator=connect, poolclass=NullPool, use_native_hstore=False

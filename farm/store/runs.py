@@ -107,9 +107,9 @@ class RunStore:
             try:
                 parse_postgres_url(place)
             except ValueError:
-                from farm.store.backends import bad_postgres_url
+                from farm.store.backends import malformed_postgres_url_error
 
-                raise bad_postgres_url() from None
+                raise malformed_postgres_url_error() from None
         return cls(
             data_root() / "runs.sqlite"
             if place is None

@@ -21,6 +21,6 @@ from __future__ import annotations
 from farm.tracker.listening import listen
 from farm.tracker.metrics_page import metrics_of_summary
 from farm.tracker.run import ListenAddresses, serve
-from farm.tracker.server import TrackerSettings
+from farm.tracker.server import TrackerServerSettings
 
-__all__ = ["ListenAddresses", "TrackerSettings", "listen", "metrics_of_summary", "serve"]
+__all__ = ["ListenAddresses", "TrackerServerSettings", "listen", "metrics_of_summary", "serve"]

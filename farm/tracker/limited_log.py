@@ -29,7 +29,7 @@ class LimitedLog:
             self._began, self._said = now, 0
         self._said += 1
         if self._said <= _MOST:
-            self._say(sanitize.one_line(text[:_MOST_CHARACTERS]))
+            self._say(sanitize.sanitized_line(text[:_MOST_CHARACTERS]))
 
     def tick(self, now: float) -> None:
         """Say how many lines were left out, after the period in which they were."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, NoReturn
 
-from farm.sanitize import is_unicode
+from farm.sanitize import is_utf8_encodable
 from farm.tracker.agent_messages import (
     AgentHello,
     AgentRequests,
@@ -105,12 +105,20 @@ class AskSummary:
 
 
 @dataclass(frozen=True, slots=True)
-class AskPending:
+class AskPendingMatchKeys:
     """Ask which of the match keys that one has offered nobody has been given."""
 
 
 Message = (
-    Ping | Stop | Put | Request | UpdateInfo | AskSummary | AskPending | Heartbeat | SessionEnded
+    Ping
+    | Stop
+    | Put
+    | Request
+    | UpdateInfo
+    | AskSummary
+    | AskPendingMatchKeys
+    | Heartbeat
+    | SessionEnded
 )
 
 
@@ -142,7 +150,7 @@ def parse_message(content: bytes) -> Message:
         case [Code.SUMMARY]:
             return AskSummary()
         case [Code.PENDING]:
-            return AskPending()
+            return AskPendingMatchKeys()
         case [AgentCode.HEARTBEAT, body]:
             return parse_heartbeat(body)
         case [AgentCode.ENDED, body]:
@@ -196,7 +204,7 @@ def agent_requests_answer(asked: AgentRequests) -> bytes:
     return frame_message([SUCCESS, body])
 
 
-def pending_answer(match_keys: Sequence[str]) -> bytes:
+def pending_match_keys_answer(match_keys: Sequence[str]) -> bytes:
     """Return the answer to AskPending."""
     return frame_message(list(match_keys))
 
@@ -214,7 +222,7 @@ def _priority(value: float) -> float:
 
 
 def _text(value: object, what: str, most: int) -> str:
-    if not isinstance(value, str) or len(value) > most or not is_unicode(value):
+    if not isinstance(value, str) or len(value) > most or not is_utf8_encodable(value):
         raise ProtocolError(f"a {what} that is no text of at most {most} characters")
     return value
 

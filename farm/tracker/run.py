@@ -11,7 +11,7 @@ from farm.processes import signals
 from farm.tracker.admission import limits_within_open_files
 from farm.tracker.listening import BACKLOG, listen
 from farm.tracker.metrics_page import MetricsPage, serve_metrics
-from farm.tracker.server import TrackerServer, TrackerSettings
+from farm.tracker.server import TrackerServer, TrackerServerSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class ListenAddresses:
 
 def serve(
     where: ListenAddresses,
-    settings: TrackerSettings,
+    settings: TrackerServerSettings,
     announce: Callable[[int], None],
     say: Callable[[str], None],
 ) -> None:
@@ -45,7 +45,7 @@ def serve(
         signals.stop_loop_on_signal(loop)
         tracker = TrackerServer(
             loop,
-            TrackerSettings(
+            TrackerServerSettings(
                 settings.unknown_key_s, limits=limits_within_open_files(settings.limits)
             ),
             say,

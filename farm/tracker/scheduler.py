@@ -251,12 +251,12 @@ class TrackerScheduler:
     def why_unknown(self, key: str) -> str:
         """Return what to tell somebody who asks for a key that no board has."""
         known = sorted(name for name, kind in self._kinds.items() if kind.had_board)
-        shown = ", ".join(sanitize.one_line(name[:100]) for name in known[:_MOST_SHOWN])
+        shown = ", ".join(sanitize.sanitized_line(name[:100]) for name in known[:_MOST_SHOWN])
         more = f" and {len(known) - _MOST_SHOWN} more" if len(known) > _MOST_SHOWN else ""
         close = difflib.get_close_matches(key[:100], known[:_MOST_COMPARED], 1)
-        meant = f" (did you mean {sanitize.one_line(close[0][:100])}?)" if close else ""
+        meant = f" (did you mean {sanitize.sanitized_line(close[0][:100])}?)" if close else ""
         there = f"there are: {shown}{more}{meant}" if known else "no board has registered"
-        return f"no board has the key {sanitize.one_line(key[:100])!r}; {there}"
+        return f"no board has the key {sanitize.sanitized_line(key[:100])!r}; {there}"
 
     def open_match_keys(self, peer: int) -> list[str]:
         """Return the match keys that a peer has offered and nobody has been given."""

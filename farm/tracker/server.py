@@ -42,7 +42,7 @@ _TICK_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class TrackerSettings:
+class TrackerServerSettings:
     """What an operator may choose."""
 
     unknown_key_s: float = UNKNOWN_KEY_S
@@ -108,7 +108,7 @@ class TrackerServer:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        settings: TrackerSettings,
+        settings: TrackerServerSettings,
         say: Callable[[str], None],
         lender: BoardLender | None = None,
         agents: AgentHandler | None = None,
@@ -152,7 +152,7 @@ class TrackerServer:
             if peer := self._peers.get(refusal.client):
                 peer.send(protocol.refused_answer(refusal.why))
 
-    def connection_of(self, peer: int) -> ownership.Connection | None:
+    def connection_of(self, peer: int) -> ownership.ConnectionEndpoints | None:
         """Return the socket of a connection; None if there is none of this number."""
         found = self._peers.get(peer)
         return found.socket if found else None
@@ -212,11 +212,15 @@ class TrackerServer:
         self._admission.trust(peer.number)
         self._unfinished.pop(peer.number, None)
         self.deliver(
-            self._scheduler.heard(peer.number, now, isinstance(message, protocol.AskPending))
+            self._scheduler.heard(
+                peer.number, now, isinstance(message, protocol.AskPendingMatchKeys)
+            )
         )
         match message:
-            case protocol.AskPending():
-                peer.send(protocol.pending_answer(self._scheduler.open_match_keys(peer.number)))
+            case protocol.AskPendingMatchKeys():
+                peer.send(
+                    protocol.pending_match_keys_answer(self._scheduler.open_match_keys(peer.number))
+                )
             case protocol.Put():
                 self._offer(peer, message, now)
             case protocol.Request():

@@ -28,13 +28,14 @@ To add a transport, write a module and add one line to `_TRANSPORTS`. The module
              a context manager that yields (session, carry): the session that
              `rpc_client.session_with_server` opens, and the transport's own function for large
              files (see upload.py) or None
-    state(device)
-             return a State within a few seconds, without a session
-    boards(device)
+    probe_state(device)
+             return a DeviceState within a few seconds, without a session
+    count_boards(device)
              optional, for transports that lend boards: return how many boards there are
-    facts(device)
+    read_system_facts(device)
              optional: return what the board's system says beside the agent, as texts by name
-    reserve(device, ask, say), give_way(device), patience_s(device), board_facts()
+    reserve_board(device, ask, say), release_board_if_wanted(device), max_board_wait_s(device),
+    board_facts()
              optional, for boards that are leased: wait for one before a job begins; how long that
              may take; which board the session of this thread is with
 """
@@ -142,7 +143,7 @@ def open(  # noqa: A001
     """
     from farm.transports.agent import version as agent_version
 
-    with connect(device, agent, scratch, timeout_s, ask, greeting_s) as link:
+    with open_without_version_check(device, agent, scratch, timeout_s, ask, greeting_s) as link:
         if link.native:
             agent_version.check_versions(device, link.document("farm.agent.facts"))
         elif why := agent_version.describe_older_server(link.session.has_function):
@@ -155,7 +156,7 @@ def open(  # noqa: A001
 
 
 @contextlib.contextmanager
-def connect(
+def open_without_version_check(
     device: Device,
     agent: Path | None,
     scratch: Path,
@@ -175,51 +176,51 @@ def connect(
             carry,
         ),
     ):
-        system = getattr(_transport(device), "facts", None)
+        system = getattr(_transport(device), "read_system_facts", None)
         native = session.has_function("farm.agent.facts")
         board_facts = getattr(_transport(device), "board_facts", None)
         leased = board_facts() if board_facts else {}
         yield Link(session, native, carry, partial(system, device) if system else None, leased)
 
 
-def state(device: Device) -> DeviceState:
+def probe_state(device: Device) -> DeviceState:
     """Return the state of a device within a few seconds, without a session.
 
     The state says whether the device can be used, as far as this can be found out so quickly.
     """
-    result: DeviceState = gpu_preflight.unusable_gpu_state(device) or _transport(device).state(
+    result: DeviceState = gpu_preflight.unusable_gpu_state(device) or _transport(
         device
-    )
+    ).probe_state(device)
     return result
 
 
-def reserve(device: Device, ask: Ask, say: Callable[[str], None]) -> None:
+def reserve_board(device: Device, ask: Ask, say: Callable[[str], None]) -> None:
     """Have a board for the session that this thread opens next, if the device is leased.
 
     `say` is told what it waits for. Raises UnavailableError if no board became free in time.
     """
-    if wait := getattr(_transport(device), "reserve", None):
+    if wait := getattr(_transport(device), "reserve_board", None):
         wait(device, ask, say)
 
 
-def give_way(device: Device) -> None:
+def release_board_if_wanted(device: Device) -> None:
     """Let others have the board before the next session, if a lab leases it as batch work."""
-    if leave := getattr(_transport(device), "give_way", None):
+    if leave := getattr(_transport(device), "release_board_if_wanted", None):
         leave(device)
 
 
-def patience_s(device: Device) -> float:
+def max_board_wait_s(device: Device) -> float:
     """Return how long a job may wait for a board that is leased; 0 for all other devices."""
-    wait = getattr(_transport(device), "patience_s", None)
+    wait = getattr(_transport(device), "max_board_wait_s", None)
     return wait(device) if wait else 0.0
 
 
-def lanes(device: Device) -> int:
+def max_parallel_jobs(device: Device) -> int:
     """Return how many jobs of a device may run at once: for boards of a lab, how many are free.
 
     Raises DeviceError if the lab does not answer.
     """
-    return boards(device) if device.scheme == "lab" else 1
+    return count_boards(device) if device.scheme == "lab" else 1
 
 
 def runs_in_thread(device: Device) -> bool:
@@ -227,7 +228,7 @@ def runs_in_thread(device: Device) -> bool:
     return device.scheme in _OF_THREADS
 
 
-def boards(device: Device) -> int:
+def count_boards(device: Device) -> int:
     """Return how many boards the device's url can lend at once.
 
     This is the number of boards with its key at a tracker, and 1 for other transports. Raises
@@ -236,7 +237,7 @@ def boards(device: Device) -> int:
     from farm.transports.rpc_errors import translate_errors
 
     with translate_errors(device):
-        count = getattr(_transport(device), "boards", None)
+        count = getattr(_transport(device), "count_boards", None)
         return max(1, count(device)) if count else 1
 
 

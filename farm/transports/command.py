@@ -25,7 +25,7 @@ from farm.transports import board_scripts
 from farm.transports.device_state import DeviceState
 from farm.transports.rpc_client import session_over_streams
 from farm.transports.rpc_errors import session_ended_error, translate_error
-from farm.transports.shell_board import ShellBoard, output_of
+from farm.transports.shell_board import ShellBoard, read_script_output
 from farm.types import Device
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def open(  # noqa: A001
     If the session breaks, the error says whether what the command reaches or the agent has gone.
     """
     if agent is None:
-        there = state(device)
+        there = probe_state(device)
         raise DeviceError(
             f"{device.name} is {there.word}", there.why or "it has no agent", there.fix
         )
@@ -72,7 +72,7 @@ def open(  # noqa: A001
             raise
 
 
-def state(device: Device) -> DeviceState:
+def probe_state(device: Device) -> DeviceState:
     """Return `ready` if the command runs a shell now."""
     if device.profile.agent is None:
         return DeviceState(
@@ -109,14 +109,14 @@ class CommandBoard(ShellBoard):
         deadline = self.deadline if content else Deadline(min(_QUICK_S, self.deadline.remaining))
         with self.channel(_HEAR + script, arguments, None) as (sock, child):
             try:
-                printed = output_of(sock, f"{_WORD}\n".encode() + content, deadline)
+                printed = read_script_output(sock, f"{_WORD}\n".encode() + content, deadline)
             except TimeoutError as exc:
                 raise DeadlineError(
                     f"{self.device.name} is without an answer",
                     f"no end after {deadline.seconds:.0f} s: {self._tried}",
                     f"see whether this ends: {self._tried}; or use --deadline SECONDS",
                 ) from exc
-            status = subprocesses.shell_status(child, _END_S)
+            status = subprocesses.wait_for_shell_exit_code(child, _END_S)
         text = printed.decode(errors="replace")
         line = next((one for one in text.splitlines(True) if one.startswith(_HEARD)), None)
         self._check_heard(line, text, status)
@@ -133,7 +133,7 @@ class CommandBoard(ShellBoard):
         words = [*self._command, "sh", "-c", self.command(script, arguments)]
         return _started(
             self.device,
-            subprocesses.peer_process(
+            subprocesses.program_over_socketpair(
                 words, stderr=log, both=True, grace_s=_END_S if log else 0.0, own_group=log is None
             ),
         )
@@ -210,9 +210,9 @@ def _cause(device: Device, child: Popen[bytes], log: OutputEnd, deadline: Deadli
         return DeadlineError(
             f"the session on {name} ran out of time", why, "give it longer with --deadline SECONDS"
         )
-    status = subprocesses.shell_status(child, _END_S)
+    status = subprocesses.wait_for_shell_exit_code(child, _END_S)
     said = subprocesses.last_lines(log.text())
-    there = state(device)
+    there = probe_state(device)
     if not there.usable:
         return LinkError(
             f"{name} is {there.word}, in the middle of a session", there.why, there.fix

@@ -39,7 +39,7 @@ def check_address_answers(device: Device, host: str, port: int) -> str:
 
 def check_device_usable(device: Device) -> str:
     """Return the state of a device that can be used. Raises DeviceError for any other."""
-    there = transports.state(device)
+    there = transports.probe_state(device)
     if not there.usable:
         raise DeviceError(f"{device.name} is {there.word}", there.why, there.fix)
     return there.word

@@ -14,7 +14,7 @@ from farm.prompts import Ask, answer_nothing
 from farm.transports import connection_layer, rpc, shell_transports
 from farm.transports.agent import version as agent_version
 from farm.transports.connection_layer import ConnectionLayer
-from farm.transports.local import launcher_of
+from farm.transports.local import launcher_command
 from farm.types import Device
 
 
@@ -70,7 +70,7 @@ class _AgentChecks:
         """Install the executable if it is not there, and have it print its version."""
         size = f"{self.agent.stat().st_size / 1e6:.1f} MB"
         if self.device.on_this_machine:
-            command: list[str | Path] = [*launcher_of(self.device), self.agent, "--version"]
+            command: list[str | Path] = [*launcher_command(self.device), self.agent, "--version"]
             self._version_line = subprocesses.run_program(
                 command, deadline=self._deadline, what="starting the agent", fix="farm doctor"
             ).strip()

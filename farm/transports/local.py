@@ -20,7 +20,7 @@ from farm.errors import DeadlineError, DeviceError, FarmError
 from farm.processes import subprocesses
 from farm.processes.deadline import Deadline
 from farm.prompts import Ask
-from farm.transports.agent.errors import session_end
+from farm.transports.agent.errors import parse_last_session_end
 from farm.transports.device_state import DeviceState
 from farm.transports.rpc_client import session_with_server
 from farm.transports.rpc_errors import session_ended_error, translate_error
@@ -46,7 +46,7 @@ def open(  # noqa: A001
     greeting_s: float | None,  # noqa: ARG001
 ) -> Iterator[Any]:
     """Start the agent, connect, and stop the agent when the block ends."""
-    there = state(device)
+    there = probe_state(device)
     if agent is None or not there.usable:
         raise DeviceError(
             f"{device.name} is {there.word}", there.why or "it has no agent", there.fix
@@ -55,7 +55,7 @@ def open(  # noqa: A001
     for left in (port_file, log):  # left by the previous session
         left.unlink(missing_ok=True)
     command: list[str | Path] = [
-        *launcher_of(device),
+        *launcher_command(device),
         agent,
         "--host",
         "127.0.0.1",
@@ -71,7 +71,7 @@ def open(  # noqa: A001
         _folder(device, "store", scratch / "store"),
     ]
     command += ["--exit-with-parent", *agent_options(device)]
-    with subprocesses.running_program(command, log=log, env={"FARM_AGENT_KEY": key}) as child:
+    with subprocesses.background_program(command, log=log, env={"FARM_AGENT_KEY": key}) as child:
         port = _port(device, child, port_file, log)
         try:
             with session_with_server(device, "127.0.0.1", port, key, timeout_s, _START_S) as opened:
@@ -90,7 +90,7 @@ def open(  # noqa: A001
             raise error from exc
 
 
-def state(device: Device) -> DeviceState:
+def probe_state(device: Device) -> DeviceState:
     """Return `ready` or `emulated` if the agent can run here, else `unavailable` with the reason.
 
     It can run natively, with qemu installed, or by the device's own launcher.
@@ -105,7 +105,7 @@ def state(device: Device) -> DeviceState:
         )
     ready = DeviceState("emulated" if device.emulated else "ready", True)
     if "launcher" in device.options:
-        program = launcher_of(device)[0]
+        program = launcher_command(device)[0]
         why, fix = (
             f"its launcher {program!r} is not installed",
             f"install it, or correct `launcher` of {device.name}",
@@ -154,7 +154,7 @@ def thread_options(device: Device) -> list[str]:
     ]
 
 
-def launcher_of(device: Device) -> list[str]:
+def launcher_command(device: Device) -> list[str]:
     """Return the command that precedes the agent's own.
 
     Raises DeviceError for quotes that do not close.
@@ -188,7 +188,7 @@ def _last_words(child: Any, log: Path) -> str:
         if child.poll() is not None:
             return f"its agent ended with status {child.returncode}"
         text = log.read_text(errors="replace")
-        if end := session_end(text):
+        if end := parse_last_session_end(text):
             return "" if end.properly else f"its agent: {subprocesses.last_lines(text, 1)}"
         time.sleep(0.005)
     return ""

@@ -11,8 +11,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from farm.prompts import Ask
-from farm.transports.agent.keys import local_agent, read_key
-from farm.transports.agent.version import start_command
+from farm.transports.agent.keys import find_local_agent, read_key
+from farm.transports.agent.version import agent_start_command
 from farm.transports.device_state import DeviceState
 from farm.transports.rpc_client import session_with_server
 from farm.types import Device
@@ -49,11 +49,11 @@ def resolve_host_and_key(device: Device, host: str, port: int) -> tuple[str, str
         return host, read_key(Path(str(device.options["key_file"])))
     if "key" in device.options:
         return host, str(device.options["key"])
-    agent = local_agent(host, port)
+    agent = find_local_agent(host, port)
     return (agent.address, agent.key) if agent else (host, "")
 
 
-def state(device: Device) -> DeviceState:
+def probe_state(device: Device) -> DeviceState:
     """Return `ready` if a server listens at the address, else `offline_state`."""
     host, port = device_address(device)
     try:
@@ -71,7 +71,7 @@ def offline_state(device: Device, exc: OSError) -> DeviceState:
         "offline",
         False,
         f"{host}:{port}: {why or 'timed out'}",
-        f"start the agent on the board: {start_command(device)}",
+        f"start the agent on the board: {agent_start_command(device)}",
     )
 
 

@@ -10,7 +10,7 @@ import socket
 from collections.abc import Iterator
 
 from farm.errors import DeadlineError, DeviceError, LinkError
-from farm.processes.cancellation import interruptible
+from farm.processes.cancellation import interruptible_wait
 from farm.processes.deadline import Deadline
 from farm.rpc.answer_filter import MOST_RETURN_BYTES
 from farm.rpc.blocking_connection import BlockingConnection, run_to_completion
@@ -72,8 +72,8 @@ def session_over_connection(
     """
     deadline = Deadline(timeout_s + _OVERDUE_S)
     greeting = Deadline(deadline.seconds if greeting_s is None else greeting_s)
-    with interruptible(connection.cut), _translated(device):
-        with greeting_errors(device, greeting_s):
+    with interruptible_wait(connection.cut), _translated(device):
+        with translate_greeting_errors(device, greeting_s):
             opening = open_session(
                 connection,
                 device.name,
@@ -101,7 +101,7 @@ def session_over_streams(
 
     No method of `connection` suspends. Raises as `session_with_server` does.
     """
-    with interruptible(connection.cut), _translated(device):
+    with interruptible_wait(connection.cut), _translated(device):
         opened = run_to_completion(_over(connection, device.name))
         with _blocking(device, opened, Deadline(timeout_s + _OVERDUE_S)) as blocking:
             yield blocking
@@ -169,7 +169,7 @@ def session_aborted_error(device: Device, reason: str) -> DeviceError:
 
 
 @contextlib.contextmanager
-def greeting_errors(device: Device, greeting_s: float | None) -> Iterator[None]:
+def translate_greeting_errors(device: Device, greeting_s: float | None) -> Iterator[None]:
     """Translate the errors of a handshake that a block performs within `greeting_s` seconds."""
     try:
         yield

@@ -133,7 +133,7 @@ def session_ended_error(device: Device, what: str, log: str, otherwise: str) -> 
 
     `otherwise` is the fix if the log names no known signal.
     """
-    end = agent_errors.session_end(log)
+    end = agent_errors.parse_last_session_end(log)
     return LinkError(what, log, end.fix(device.name, otherwise) if end else otherwise)
 
 
@@ -141,9 +141,9 @@ def translate_error(device: Device, cause: Exception) -> FarmError:
     """Return the FarmError for an exception of another library, or for what an agent reports."""
     kind, message = type(cause).__name__, str(cause)
     meaning = (
-        agent_errors.meaning_of(message)
+        agent_errors.error_meaning_by_code(message)
         or _first(SYSTEM_ROWS, kind, message)
-        or agent_errors.meaning_by_text(message)
+        or agent_errors.error_meaning_by_text(message)
         or _first(ROWS, kind, message)
         or _UNKNOWN
     )

@@ -238,7 +238,7 @@ class ShellBoard(abc.ABC):
         )
 
 
-def output_of(sock: socket.socket, content: bytes, deadline: Deadline) -> bytes:
+def read_script_output(sock: socket.socket, content: bytes, deadline: Deadline) -> bytes:
     """Return what a script prints to a socket, which is its standard input and output.
 
     `content` is its input. Raises TimeoutError if it does not end by the deadline.

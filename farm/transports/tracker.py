@@ -18,7 +18,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from farm.errors import DeadlineError, DeviceError
-from farm.processes.cancellation import interruptible
+from farm.processes.cancellation import interruptible_wait
 from farm.prompts import Ask
 from farm.rpc.handshake import StopAwareTimeout
 from farm.transports import rpc
@@ -70,7 +70,7 @@ def open(  # noqa: A001
             yield opened, None
 
 
-def boards(device: Device) -> int:
+def count_boards(device: Device) -> int:
     """Return how many boards with the device's key have registered."""
     return registered_keys(device).count(_key(device))
 
@@ -82,7 +82,7 @@ def registered_keys(device: Device) -> list[str]:
         return tracker.keys()
 
 
-def state(device: Device) -> DeviceState:
+def probe_state(device: Device) -> DeviceState:
     """Return `ready` if the tracker answers; a request alone shows whether it has a board."""
     host, port = rpc.device_address(device)
     try:
@@ -112,7 +112,7 @@ def _connected(device: Device, host: str, port: int) -> Iterator[_Tracker]:
     rpc.check_port_listens(host, port)
     with socket.create_connection((host, port), timeout=_ANSWER_S) as sock:
         set_silence_timeout(sock)
-        with interruptible(lambda: sock.shutdown(socket.SHUT_RDWR)):
+        with interruptible_wait(lambda: sock.shutdown(socket.SHUT_RDWR)):
             yield _Tracker(device, host, port, sock)
 
 

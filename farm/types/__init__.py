@@ -1,7 +1,7 @@
 """Frozen, picklable data types without behaviour, shared by all packages of farm.
 
     accuracy              Accuracy, PredictionBatch: classification accuracy over labelled samples
-    artifacts             Prepared, Artifact, Release and so on: a model imported, built, installed
+    artifacts             PreparedModel, Artifact, Release: a model imported, built, installed
     bisect                KernelBisection, BisectedLayer, TensorFingerprint: kernel outputs
     cache_location        CacheLocation: where the shared cache lies, and the check of its URL
     cluster_address       the check of the address of a cluster
@@ -28,13 +28,13 @@ from farm.types.artifacts import (
     DeviceBuild,
     Kernel,
     LayerError,
-    Prepared,
+    PreparedModel,
     QuantizationResult,
     Release,
 )
 from farm.types.bisect import BisectedLayer, KernelBisection, TensorFingerprint
 from farm.types.cache_location import CacheLocation, check_cache_url
-from farm.types.cluster_address import SLURM, check_cluster
+from farm.types.cluster_address import SLURM, check_cluster_address
 from farm.types.engine_comparison import ENGINES, EngineComparison, EngineResult
 from farm.types.fleet import (
     DTYPES,
@@ -44,16 +44,16 @@ from farm.types.fleet import (
     Device,
     Limits,
     Model,
-    Preprocess,
+    PreprocessSettings,
     Profile,
-    Quantize,
+    QuantizeSettings,
     TensorSpec,
     Value,
     describe_batch,
     describe_shape,
 )
 from farm.types.lease_key import is_lease_key, new_lease_key
-from farm.types.paired_measurement import BuildOfPair, PairedSamples, PairedStopping
+from farm.types.paired_measurement import PairedBuild, PairedSamples, PairedStoppingRule
 from farm.types.profiling import KernelCall, ModelProfile, Roofline, Span
 from farm.types.progress import Event, Progress, Stage
 from farm.types.runs import PRESETS, Failure, Job, Latency, Plan, Run, Samples, Verdict
@@ -81,7 +81,6 @@ __all__ = [
     "Agreement",
     "Artifact",
     "BisectedLayer",
-    "BuildOfPair",
     "CacheLocation",
     "Candidate",
     "Device",
@@ -99,17 +98,18 @@ __all__ = [
     "Limits",
     "Model",
     "ModelProfile",
+    "PairedBuild",
     "PairedSamples",
-    "PairedStopping",
+    "PairedStoppingRule",
     "Plan",
     "PredictionBatch",
-    "Prepared",
-    "Preprocess",
+    "PreparedModel",
+    "PreprocessSettings",
     "Profile",
     "Progress",
     "ProposalRequest",
     "QuantizationResult",
-    "Quantize",
+    "QuantizeSettings",
     "Release",
     "Roofline",
     "Run",
@@ -128,7 +128,7 @@ __all__ = [
     "Verdict",
     "WrongVariant",
     "check_cache_url",
-    "check_cluster",
+    "check_cluster_address",
     "describe_batch",
     "describe_shape",
     "is_lease_key",

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from farm.types.fleet import Limits, Model, Preprocess, TensorSpec
+from farm.types.fleet import Limits, Model, PreprocessSettings, TensorSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Agreement:
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedModel:
     """An imported and checked model in the store: the module that every build starts from.
 
     `directory` holds module.json, weights.npz and reference.npz. `engine` names the engine that
@@ -154,7 +154,7 @@ class DeviceBuild:
     """
 
     model: Model
-    prepared: Prepared
+    prepared: PreparedModel
     artifact: Artifact
     agent: Path | None
 
@@ -181,7 +181,7 @@ class Release:
     files: Mapping[str, str]
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
-    preprocess: Preprocess
+    preprocess: PreprocessSettings
     labels: tuple[str, ...]
     installed_at: str  # ISO 8601, UTC, by the host's clock
     versions: Mapping[str, str]

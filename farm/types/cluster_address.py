@@ -9,7 +9,7 @@ _SLURM_FOLDER = re.compile(rf"{SLURM}(:/.+)?")
 _ADDRESS = re.compile(r"(?:tcp|tls)://(?:[A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\]):([0-9]{1,5})")
 
 
-def check_cluster(text: str) -> str:
+def check_cluster_address(text: str) -> str:
     """Return the address of a cluster. Raises ValueError if it is none."""
     if _SLURM_FOLDER.fullmatch(text):
         return text

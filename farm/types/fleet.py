@@ -153,7 +153,7 @@ def describe_batch(inputs: Sequence[TensorSpec], fixed: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Preprocess:
+class PreprocessSettings:
     """The conversion of an image to an input.
 
     The image is resized to the input's height and width, scaled to [0, 1], then normalized: (x -
@@ -177,7 +177,7 @@ RECIPES = tuple(f".{dtype}" for dtype in QUANTIZED)  # suffixes of the files of 
 
 
 @dataclass(frozen=True, slots=True)
-class Quantize:
+class QuantizeSettings:
     """Settings of the quantization of a float model.
 
     The result computes in integers (int8), or stores its weights in half precision (float16), which
@@ -250,13 +250,13 @@ class Model:
     name: str
     source: str
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    preprocess: Preprocess = Preprocess()
+    preprocess: PreprocessSettings = PreprocessSettings()
     labels: Path | None = None
     dataset: Path | None = None
     limits: Mapping[str, Limits] = field(default_factory=lambda: LIMITS)
     module: str | None = None
     dtypes: Mapping[str, str] = field(default_factory=dict)
-    quantize: Quantize | None = None
+    quantize: QuantizeSettings | None = None
     calibration_data: Path | None = None
     batch: int | None = None
     trust: bool = False

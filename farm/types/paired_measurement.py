@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from farm.types.artifacts import Artifact, Prepared
+from farm.types.artifacts import Artifact, PreparedModel
 from farm.types.fleet import Limits
 
 
 @dataclass(frozen=True, slots=True)
-class BuildOfPair:
+class PairedBuild:
     """One of the two builds, under a name for display.
 
     `prepared` is the model whose reference its answer must match, within `limits`.
@@ -18,12 +18,12 @@ class BuildOfPair:
 
     name: str
     artifact: Artifact
-    prepared: Prepared
+    prepared: PreparedModel
     limits: Limits
 
 
 @dataclass(frozen=True, slots=True)
-class PairedStopping:
+class PairedStoppingRule:
     """The stopping rule of an interleaved measurement.
 
     Stop when the interval of the ratio, at this `confidence`, extends no further than `precision`

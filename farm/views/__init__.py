@@ -34,7 +34,7 @@ from rich.text import Text
 from farm import formatting as words
 from farm import stats
 from farm.types import Kernel, Release, TuningRecord
-from farm.views.tables import Column, build_table, with_note
+from farm.views.tables import Column, build_table, table_with_note
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -146,7 +146,7 @@ def kernel_table(kernels: Sequence[Kernel], width: int) -> Group:
             Column("float16 weights", lambda kernel: kernel.halves and f"widened {kernel.halves}"),
         )
     table = build_table(columns, sorted(kernels, key=lambda kernel: -kernel.operations), width)
-    return with_note(table, Text(_summary(kernels, total)))
+    return table_with_note(table, Text(_summary(kernels, total)))
 
 
 def _remark(kernel: Kernel) -> str:
@@ -288,9 +288,11 @@ def top_k(scores: NDArray[Any], labels: Sequence[str] | None = None, k: int = 5)
 
 
 def _note(row: DeviceRow) -> Text:
-    note = Text(words.one_line(row.note))
+    note = Text(words.sanitized_line(row.note))
     for name, value in row.facts.items():
-        note.append("\n" if note else "").append(words.one_line(f"{name}: {value}"), "bright_black")
+        note.append("\n" if note else "").append(
+            words.sanitized_line(f"{name}: {value}"), "bright_black"
+        )
     return note
 
 

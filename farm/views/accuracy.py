@@ -45,7 +45,9 @@ def accuracy_table(found: Sequence[Accuracy], classes: int, width: int) -> Table
         Column("NaN", lambda one: Text(str(one.nan), "bold red") if one.nan else "", right=True),
         Column(
             "why",
-            lambda one: Text(formatting.one_line(one.failure.what), "red") if one.failure else "",
+            lambda one: (
+                Text(formatting.sanitized_line(one.failure.what), "red") if one.failure else ""
+            ),
         ),
     ]
     return build_table(columns, found, width)

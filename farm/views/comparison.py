@@ -12,7 +12,7 @@ from farm import comparison, formatting, stats
 from farm.comparison import RunComparison
 from farm.types import Run
 from farm.views.runs import p50_text
-from farm.views.tables import Column, build_table, with_note
+from farm.views.tables import Column, build_table, table_with_note
 
 _CHANGE_STYLE = {
     stats.ChangeVerdict.SLOWER: "bold red",
@@ -59,10 +59,10 @@ def comparison_table(pairs: Sequence[RunComparison], width: int) -> Group:
         for pair in pairs
         if pair.differences
     ]
-    return with_note(
+    return table_with_note(
         table,
         Text(
-            "\n".join(formatting.one_line(f"also differs, {note}") for note in notes),
+            "\n".join(formatting.sanitized_line(f"also differs, {note}") for note in notes),
             "bright_black",
         ),
     )
@@ -86,6 +86,6 @@ def history_lines(runs: Sequence[Run]) -> list[str]:
     bounds = f"{formatting.format_number(min(medians))} to {formatting.format_number(max(medians))}"
     lines = [f"{formatting.sparkline(medians[-_SPARKS:])}  {ends}, {len(medians)} runs, {bounds}"]
     return [
-        formatting.one_line(line)
-        for line in [*lines, *(move.in_words for move in comparison.changepoints(timed))]
+        formatting.sanitized_line(line)
+        for line in [*lines, *(move.in_words for move in comparison.latency_changepoints(timed))]
     ]

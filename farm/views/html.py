@@ -102,11 +102,11 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     made.filters |= {
-        "plain": formatting.one_line,
+        "plain": formatting.sanitized_line,
         "digits": formatting.format_number,
         "moment": formatting.timestamp,
         "seconds": _seconds,
-        "count": formatting.counted,
+        "count": formatting.format_count,
     }
     drawn = (
         charts.sparkline_chart,
@@ -236,7 +236,7 @@ def _visible(value: Any) -> Any:
     The charts' SVG is returned unchanged.
     """
     return (
-        "\u202f".join(map(sanitize.one_line, value.split("\u202f")))
+        "\u202f".join(map(sanitize.sanitized_line, value.split("\u202f")))
         if type(value) is str
         else value
     )

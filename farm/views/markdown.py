@@ -29,8 +29,8 @@ def _lines(report: Report) -> Iterator[str]:
     yield ""
     counted = ", ".join(f"{number} {verdict.value}" for verdict, number in report.verdicts.items())
     models, devices = (
-        formatting.counted(len(report.models), "model"),
-        formatting.counted(len(report.devices), "device"),
+        formatting.format_count(len(report.models), "model"),
+        formatting.format_count(len(report.devices), "device"),
     )
     yield f"{models} on {devices}: {counted or 'no runs'}."
     yield ""
@@ -64,7 +64,8 @@ def _lines(report: Report) -> Iterator[str]:
             ["device", "model", "before", "after", "", "in words", "also differs"], rows
         )
     if steps := [move for one in report.series.values() for move in one.moves]:
-        yield f"<details><summary>{formatting.counted(len(steps), 'step')} in the history</summary>"
+        count = formatting.format_count(len(steps), "step")
+        yield f"<details><summary>{count} in the history</summary>"
         yield ""
         yield from (
             f"- {_text(move.after.title)} on {_text(move.after.device)}: {_text(move.in_words)}"
@@ -103,6 +104,6 @@ def _text(text: str) -> str:
     It contains no markup, entity, link or mention of a person: names may hold | or <.
     """
     escaped = re.sub(
-        r"([\\`*_{}\[\]<>#|~$])", r"\\\1", formatting.one_line(text).replace("&", "&amp;")
+        r"([\\`*_{}\[\]<>#|~$])", r"\\\1", formatting.sanitized_line(text).replace("&", "&amp;")
     )
     return _LINKED.sub(lambda found: f"{found[0]}<!-- -->", escaped)

@@ -73,7 +73,7 @@ class ProfileRoofline:
         )
 
 
-def read_profile(path: Path) -> ProfileRoofline:
+def read_profile_json(path: Path) -> ProfileRoofline:
     """Read a profile. Raises UsageError if the file cannot be read or holds no profile."""
     try:
         return _made(json.loads(path.read_text("utf-8")))

@@ -12,7 +12,7 @@ from rich.text import Text
 from farm import formatting
 from farm.store import as_strict_json
 from farm.types import KernelCall, ModelProfile, Roofline
-from farm.views.tables import Column, build_table, with_note
+from farm.views.tables import Column, build_table, table_with_note
 
 _AGREED_WITHIN = 0.05
 _WIDE = 120
@@ -62,8 +62,8 @@ def profile_table(profiled: ModelProfile, width: int, most: int | None = None) -
         if left
         else []
     )
-    return with_note(
-        table, Text("\n".join([*lines, *map(formatting.one_line, profile_summary(profiled))]))
+    return table_with_note(
+        table, Text("\n".join([*lines, *map(formatting.sanitized_line, profile_summary(profiled))]))
     )
 
 

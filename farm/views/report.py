@@ -97,7 +97,7 @@ class Report:
         """
         bad = [run for run in self.newest if not run.good]
         return [
-            (formatting.one_line(whose), formatting.one_line(what))
+            (formatting.sanitized_line(whose), formatting.sanitized_line(what))
             for whose, what in formatting.group_errors(
                 (r.device, r.title, formatting.verdict_reason(r)) for r in bad
             )
@@ -155,7 +155,10 @@ def build_report(
     for key in sorted(found):
         timed = comparison.runs_with_latency(found[key])
         series[key] = Series(
-            tuple(found[key]), tuple(timed), tuple(comparison.changepoints(timed)), pairs.get(key)
+            tuple(found[key]),
+            tuple(timed),
+            tuple(comparison.latency_changepoints(timed)),
+            pairs.get(key),
         )
     devices, models = (tuple(sorted({key[place] for key in series})) for place in (0, 1))
     return Report(title, made_at, baseline, devices, models, series, tuple(rooflines))
@@ -165,6 +168,6 @@ def _pairs(
     found: Mapping[tuple[str, str], Sequence[Run]], before: Sequence[Run]
 ) -> list[RunComparison]:
     """Compare the baseline's runs with the newest of the same model and device, all at once."""
-    return comparison.compare(
+    return comparison.compare_run_pairs(
         [(run, found[key][-1]) for run in before if (key := (run.device, run.title)) in found]
     )

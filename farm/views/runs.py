@@ -10,10 +10,10 @@ from rich.text import Text
 
 from farm import formatting, stats
 from farm.types import Run
-from farm.views.tables import Column, build_table, draw_table, select_columns, with_note
+from farm.views.tables import Column, build_table, columns_that_fit, draw_table, table_with_note
 
 
-def final_table(runs: Sequence[Run], width: int) -> Group:
+def finished_jobs_table(runs: Sequence[Run], width: int) -> Group:
     """Return a table of finished jobs.
 
     The reasons of failures are listed below the table if there is no column for them.
@@ -42,16 +42,17 @@ def final_table(runs: Sequence[Run], width: int) -> Group:
         Column("max err", _max_error, right=True),
         Column("why", formatting.verdict_reason, 140, style="bright_black", prose=True),
     ]
-    shown = select_columns(columns, runs, width)
+    shown = columns_that_fit(columns, runs, width)
     told = any(one.column.cell is formatting.verdict_reason for one in shown)
     bad = [] if told else [run for run in runs if not run.good and formatting.verdict_reason(run)]
     lines = formatting.group_errors(
         (run.device, run.model, formatting.verdict_reason(run)) for run in bad
     )
-    return with_note(
+    return table_with_note(
         draw_table(shown),
         Text(
-            "\n".join(formatting.one_line(f"✗ {whose}: {error}") for whose, error in lines), "red"
+            "\n".join(formatting.sanitized_line(f"✗ {whose}: {error}") for whose, error in lines),
+            "red",
         ),
     )
 

@@ -3,8 +3,8 @@
 https://json-schema.org/draft/2020-12
 
 A shape is a type (str, int, float, bool), a dataclass, a list of one shape, a dict of shapes by
-key, or a `Map`, `Maybe` or `Optional` of one. Adding keys to an object does not change the schema's
-version: readers must ignore unknown keys, and the schemas allow them.
+key, or a `Map`, `Nullable` or `OptionalKey` of one. Adding keys to an object does not change the
+schema's version: readers must ignore unknown keys, and the schemas allow them.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ class Map:
 
 
 @dataclass(frozen=True, slots=True)
-class Maybe:
+class Nullable:
     """A shape or null."""
 
     of: Any
 
 
 @dataclass(frozen=True, slots=True)
-class Optional:
+class OptionalKey:
     """A key that may be absent."""
 
     of: Any
@@ -79,24 +79,24 @@ RUN = Document(
     Run,
     {
         "emulated": bool,
-        **dict.fromkeys(("inferences_per_s", "power_w", "inference_j"), Maybe(float)),
+        **dict.fromkeys(("inferences_per_s", "power_w", "inference_j"), Nullable(float)),
     },
 )
 RECORD = Document(RECORD_SCHEMA, TuningRecord)
-_TENSOR = {"name": str, "shape": [Maybe(int)], "dtype": str}
+_TENSOR = {"name": str, "shape": [Nullable(int)], "dtype": str}
 _PAIR = {
     "device": str,
     "model": str,
     "first": str,
     "second": str,
-    "ratio": Maybe(float),
-    "interval": Maybe([float]),
-    "p": Maybe(float),
+    "ratio": Nullable(float),
+    "interval": Nullable([float]),
+    "p": Nullable(float),
     "change": str,
     "reason": str,
     "differences": [str],
-    "in_turns": Maybe({"before_s": [float], "after_s": [float], "loads": [int]}),
-    "failure": Maybe(Failure),
+    "in_turns": Nullable({"before_s": [float], "after_s": [float], "loads": [int]}),
+    "failure": Nullable(Failure),
 }
 _OUTCOME = {
     "runs": [RUN],
@@ -119,7 +119,7 @@ _LAYERS = [
     {
         "name": str,
         "layers": [
-            {"layer": str, "holds": bool, "detail": str, "advice": str, "error": Maybe(Map(str))}
+            {"layer": str, "holds": bool, "detail": str, "advice": str, "error": Nullable(Map(str))}
         ],
     }
 ]
@@ -139,20 +139,20 @@ _JOB = {
     "model": str,
     "profile": str,
     "url": str,
-    "threads": Maybe(int),
+    "threads": Nullable(int),
     "cores": str,
     "pinned": bool,
-    "batch": Maybe(int),
+    "batch": Nullable(int),
 }
 _KERNEL = {
     "workload": str,
     "calls": int,
     "share": float,
     "choice": Map(Any),
-    "seconds": Maybe(float),
-    "default_s": Maybe(float),
+    "seconds": Nullable(float),
+    "default_s": Nullable(float),
     "tried": int,
-    "candidates": Maybe(int),
+    "candidates": Nullable(int),
     "skipped": Any,
 }
 _LAB_LEASE = {
@@ -165,22 +165,22 @@ _LAB_LEASE = {
     "implicit": bool,
     "for_s": float,
     "asked_at": float,
-    **dict.fromkeys(("granted_at", "ends_at", "ended_at", "heartbeat_s"), Maybe(float)),
-    "queue": Maybe({"place": int, "reason": str, "surely_by": Maybe(float)}),
-    "key": Optional(str),
+    **dict.fromkeys(("granted_at", "ends_at", "ended_at", "heartbeat_s"), Nullable(float)),
+    "queue": Nullable({"place": int, "reason": str, "surely_by": Nullable(float)}),
+    "key": OptionalKey(str),
 }
 _LAB_BOARD = {
     **dict.fromkeys(("name", "kind", "use", "owner", "address", "agent"), str),
     **dict.fromkeys(("health", "barred"), str),
     "tags": [str],
-    "lease": Maybe(int),
-    "throttled": Maybe(int),
-    "free_bytes": Maybe(int),
-    **dict.fromkeys(("until", "heard_s", "temperature_c", "load_1m"), Maybe(float)),
+    "lease": Nullable(int),
+    "throttled": Nullable(int),
+    "free_bytes": Nullable(int),
+    **dict.fromkeys(("until", "heard_s", "temperature_c", "load_1m"), Nullable(float)),
 }
 _LAB_HEALTH = {
     **dict.fromkeys(("board", "kind", "state", "why", "out"), str),
-    **dict.fromkeys(("since", "due_at", "usual_s"), Maybe(float)),
+    **dict.fromkeys(("since", "due_at", "usual_s"), Nullable(float)),
     "failed_recoveries": int,
     "reduced_stability": bool,
     "power_cycles": [float],
@@ -189,7 +189,7 @@ _LAB_HEALTH = {
             "at": float,
             "verdict": str,
             "why": str,
-            "median_s": Maybe(float),
+            "median_s": Nullable(float),
             "facts": Map(str),
         }
     ],
@@ -199,7 +199,7 @@ _LAB_EVENT = {
     "number": int,
     "at": float,
     **dict.fromkeys(("what", "who", "board", "detail"), str),
-    "lease": Maybe(int),
+    "lease": Nullable(int),
 }
 _KEPT: dict[str, Any] = {"models": int, "builds": int, "nbytes": int}
 _NEWEST = {
@@ -208,18 +208,18 @@ _NEWEST = {
     "run": str,
     "verdict": Verdict,
     "reason": str,
-    "p50_ms": Maybe(float),
+    "p50_ms": Nullable(float),
 }
 
 DOCUMENTS: Mapping[str, Mapping[str, Any]] = {
     "devices": {"devices": [_DEVICE]},
     "jobs": {"jobs": [_JOB]},
     "deploy": _OUTCOME,
-    "bench": {**_OUTCOME, "comparison": Optional([_PAIR]), "against": Optional([Map(Any)])},
+    "bench": {**_OUTCOME, "comparison": OptionalKey([_PAIR]), "against": OptionalKey([Map(Any)])},
     "outputs": {
         "device": str,
         "model": str,
-        "release": Maybe(int),
+        "release": Nullable(int),
         "outputs": [_TENSOR],
         "path": str,
         "top": [{"index": int, "label": str, "score": float}],
@@ -227,16 +227,16 @@ DOCUMENTS: Mapping[str, Mapping[str, Any]] = {
     "check": {
         "model": str,
         "profile": str,
-        "format": Maybe({"format": str, "program": bool, "note": str}),
+        "format": Nullable({"format": str, "program": bool, "note": str}),
         "builds": bool,
-        "outline": Maybe(Map(Any)),
-        "operations": Maybe(int),
-        "stored_bytes": Maybe(int),
-        "loaded_bytes": Maybe(int),
-        "working_bytes": Maybe(int),
+        "outline": Nullable(Map(Any)),
+        "operations": Nullable(int),
+        "stored_bytes": Nullable(int),
+        "loaded_bytes": Nullable(int),
+        "working_bytes": Nullable(int),
         "batch": str,
-        "failure": Maybe(Failure),
-        "guard": Maybe(
+        "failure": Nullable(Failure),
+        "guard": Nullable(
             {
                 "kernels": int,
                 "faulty": [
@@ -247,7 +247,7 @@ DOCUMENTS: Mapping[str, Mapping[str, Any]] = {
                     }
                 ],
                 "engine": str,
-                "agreement": Maybe(Agreement),
+                "agreement": Nullable(Agreement),
             }
         ),
     },
@@ -275,7 +275,7 @@ DOCUMENTS: Mapping[str, Mapping[str, Any]] = {
         "before": str,
         "after": str,
         "verdict": str,
-        "paired": Maybe(
+        "paired": Nullable(
             {"before_s": [float], "after_s": [float], "speedup": float, "low": float, "high": float}
         ),
     },
@@ -286,8 +286,8 @@ DOCUMENTS: Mapping[str, Mapping[str, Any]] = {
                 **_fields(KernelCall),
                 "share": float,
                 "gflops": float,
-                "roof_share": Maybe(float),
-                "bound_by_memory": Maybe(bool),
+                "roof_share": Nullable(float),
+                "bound_by_memory": Nullable(bool),
             }
         ],
         **dict.fromkeys(("latency_s", "kernels_s", "between_s", "accounted", "recording_s"), float),
@@ -297,7 +297,7 @@ DOCUMENTS: Mapping[str, Mapping[str, Any]] = {
         "model": str,
         "artifact": str,
         "reference": str,
-        "first_bad": Maybe(int),
+        "first_bad": Nullable(int),
         "layers": [BisectedLayer],
         "whole": Agreement,
         "findings": [str],
@@ -338,10 +338,12 @@ DOCUMENTS: Mapping[str, Mapping[str, Any]] = {
     "baselines": {"baselines": Map(int)},
     "import": {"runs": int, "new": int},
     "deployments": {
-        "devices": [{"device": str, "error": Maybe(Failure), "releases": Optional([_RELEASE])}]
+        "devices": [
+            {"device": str, "error": Nullable(Failure), "releases": OptionalKey([_RELEASE])}
+        ]
     },
     "deployed": {
-        "devices": [{"device": str, "error": Maybe(Failure), "release": Optional(_RELEASE)}]
+        "devices": [{"device": str, "error": Nullable(Failure), "release": OptionalKey(_RELEASE)}]
     },
     "doctor": {"examined": _LAYERS},
     "provision": {"provisioned": _LAYERS},
@@ -349,7 +351,7 @@ DOCUMENTS: Mapping[str, Mapping[str, Any]] = {
         **dict.fromkeys(("name", "file", "profile", "reason", "toml"), str),
         "written": bool,
         "notes": [str],
-        "board": Maybe(str),
+        "board": Nullable(str),
         "layers": _LAYERS[0]["layers"],
     },
     "candidates": {"candidates": [{"name": str, "url": str, "source": str}]},
@@ -363,7 +365,10 @@ DOCUMENTS: Mapping[str, Mapping[str, Any]] = {
     "lab_users": {
         "file": str,
         "users": [
-            {**dict.fromkeys(("user", "type", "fingerprint", "comment"), str), "port": Maybe(int)}
+            {
+                **dict.fromkeys(("user", "type", "fingerprint", "comment"), str),
+                "port": Nullable(int),
+            }
         ],
     },
     "error": {"error": {"kind": str, "what": str, "why": str, "fix": str, "exit_code": int}},
@@ -385,7 +390,7 @@ def schema(name: str) -> dict[str, Any]:
 def _made(shape: Any) -> dict[str, Any]:
     if isinstance(shape, str):
         return {"const": shape}
-    if isinstance(shape, Maybe):
+    if isinstance(shape, Nullable):
         return {"anyOf": [_made(shape.of), {"type": "null"}]}
     if isinstance(shape, Map):
         return {"type": "object", "additionalProperties": _made(shape.of)}
@@ -403,9 +408,9 @@ def _made(shape: Any) -> dict[str, Any]:
     if isinstance(shape, list):
         return {"type": "array", "items": _made(shape[0])}
     if isinstance(shape, dict):
-        required = [key for key, of in shape.items() if not isinstance(of, Optional)]
+        required = [key for key, of in shape.items() if not isinstance(of, OptionalKey)]
         properties = {
-            key: _made(of.of if isinstance(of, Optional) else of) for key, of in shape.items()
+            key: _made(of.of if isinstance(of, OptionalKey) else of) for key, of in shape.items()
         }
         return {"type": "object", "properties": properties, "required": required}
     return _typed(shape)

@@ -59,12 +59,12 @@ class ShownColumn(Generic[Row]):
         return min(wide, _PROSE_CELLS) if self.column.prose else wide
 
 
-def with_note(table: Table, note: Text) -> Group:
+def table_with_note(table: Table, note: Text) -> Group:
     """Return a table with lines below it, which use the width of the terminal, not the table's."""
     return Group(table, note) if note else Group(table)
 
 
-def select_columns(
+def columns_that_fit(
     columns: Sequence[Column[Row]], rows: Sequence[Row], width: int
 ) -> list[ShownColumn[Row]]:
     """Return the columns that are shown at this width, with the text of their cells."""
@@ -76,7 +76,7 @@ def select_columns(
                 ShownColumn(
                     column,
                     [
-                        cell if isinstance(cell, Text) else Text(formatting.one_line(cell))
+                        cell if isinstance(cell, Text) else Text(formatting.sanitized_line(cell))
                         for cell in cells
                     ],
                 )
@@ -90,7 +90,7 @@ def select_columns(
 
 def build_table(columns: Sequence[Column[Row]], rows: Sequence[Row], width: int) -> Table:
     """Return a table of the rows with the columns that are shown at this width."""
-    return draw_table(select_columns(columns, rows, width))
+    return draw_table(columns_that_fit(columns, rows, width))
 
 
 def draw_table(shown: Sequence[ShownColumn[Row]]) -> Table:

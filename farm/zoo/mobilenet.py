@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from farm.zoo.weights import BranchEnd, build_with_weights, example_image
+from farm.zoo.weights import ResidualBranchBatchNorm, build_with_seeded_weights, example_image
 
 # Expansion factor, output channels, number of blocks, stride of the first block.
 _STAGES = (
@@ -38,7 +38,7 @@ class InvertedResidual(nn.Module):  # type: ignore[misc]
             *expand,
             *_convolution(hidden, hidden, 3, stride=stride, groups=hidden),
             nn.Conv2d(hidden, outputs, 1, bias=False),
-            BranchEnd(outputs) if self.adds else nn.BatchNorm2d(outputs),
+            ResidualBranchBatchNorm(outputs) if self.adds else nn.BatchNorm2d(outputs),
         )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -80,4 +80,4 @@ def _convolution(
 
 def build_mobilenet_v2() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
     """Return the network with its seeded weights, and an example image."""
-    return build_with_weights(MobileNetV2, seed=2), (example_image(),)
+    return build_with_seeded_weights(MobileNetV2, seed=2), (example_image(),)

@@ -13,12 +13,12 @@ from functools import partial
 import torch
 from torch import nn
 
-from farm.zoo.weights import BranchEnd, build_with_weights, example_image
+from farm.zoo.weights import ResidualBranchBatchNorm, build_with_seeded_weights, example_image
 
 _WIDTHS = (64, 128, 256, 512)
 
 
-class Residual(nn.Module):  # type: ignore[misc]
+class ResidualBlock(nn.Module):  # type: ignore[misc]
     """Residual block: relu(branch(x) + shortcut(x)).
 
     The shortcut is the identity, or a 1x1 convolution if the shapes differ.
@@ -38,26 +38,26 @@ class Residual(nn.Module):  # type: ignore[misc]
         return torch.relu(self.branch(x) + self.shortcut(x))
 
 
-def basic_block(inputs: int, width: int, stride: int) -> Residual:
+def basic_block(inputs: int, width: int, stride: int) -> ResidualBlock:
     """Return a block of two 3x3 convolutions with `width` output channels."""
     branch = nn.Sequential(
         *_convolution(inputs, width, 3, stride),
         nn.Conv2d(width, width, 3, 1, 1, bias=False),
-        BranchEnd(width),
+        ResidualBranchBatchNorm(width),
     )
-    return Residual(branch, inputs, width, stride)
+    return ResidualBlock(branch, inputs, width, stride)
 
 
-def bottleneck_block(inputs: int, width: int, stride: int) -> Residual:
+def bottleneck_block(inputs: int, width: int, stride: int) -> ResidualBlock:
     """Return a block of 1x1, 3x3 and 1x1 convolutions with 4 x `width` output channels."""
     outputs = 4 * width
     branch = nn.Sequential(
         *_convolution(inputs, width, 1),
         *_convolution(width, width, 3, stride),
         nn.Conv2d(width, outputs, 1, bias=False),
-        BranchEnd(outputs),
+        ResidualBranchBatchNorm(outputs),
     )
-    return Residual(branch, inputs, outputs, stride)
+    return ResidualBlock(branch, inputs, outputs, stride)
 
 
 class ResNet(nn.Module):  # type: ignore[misc]
@@ -68,7 +68,7 @@ class ResNet(nn.Module):  # type: ignore[misc]
 
     def __init__(
         self,
-        block: Callable[[int, int, int], Residual],
+        block: Callable[[int, int, int], ResidualBlock],
         expansion: int,
         counts: tuple[int, int, int, int],
     ) -> None:
@@ -99,13 +99,13 @@ def _convolution(inputs: int, outputs: int, size: int, stride: int = 1) -> list[
 
 def build_resnet18() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
     """Return the network with its seeded weights, and an example image."""
-    return build_with_weights(partial(ResNet, basic_block, 1, (2, 2, 2, 2)), seed=18), (
+    return build_with_seeded_weights(partial(ResNet, basic_block, 1, (2, 2, 2, 2)), seed=18), (
         example_image(),
     )
 
 
 def build_resnet50() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
     """Return the network with its seeded weights, and an example image."""
-    return build_with_weights(partial(ResNet, bottleneck_block, 4, (3, 4, 6, 3)), seed=50), (
+    return build_with_seeded_weights(partial(ResNet, bottleneck_block, 4, (3, 4, 6, 3)), seed=50), (
         example_image(),
     )

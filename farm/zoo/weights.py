@@ -26,14 +26,14 @@ def example_image() -> torch.Tensor:
     return _uniform(np.random.default_rng(_IMAGE_SEED), (1, 3, 224, 224), -2.0, 2.0)
 
 
-class BranchEnd(nn.BatchNorm2d):  # type: ignore[misc]
+class ResidualBranchBatchNorm(nn.BatchNorm2d):  # type: ignore[misc]
     """The batch norm that ends a residual branch, which is given a small scale.
 
     Untrained, each branch at full strength would double the variance.
     """
 
 
-def build_with_weights(make: Callable[[], nn.Module], seed: int) -> nn.Module:
+def build_with_seeded_weights(make: Callable[[], nn.Module], seed: int) -> nn.Module:
     """Return a network in eval mode with all parameters and buffers from the seed.
 
     Convolutions get the variance 2 / fan_in of He et al. (https://arxiv.org/abs/1502.01852) from a
@@ -54,7 +54,9 @@ def build_with_weights(make: Callable[[], nn.Module], seed: int) -> nn.Module:
                 _fill(module.bias, numbers, 0.1)
             elif isinstance(module, nn.BatchNorm2d):
                 _fill_batch_norm(
-                    module, numbers, _BRANCH_SCALE if isinstance(module, BranchEnd) else 1.0
+                    module,
+                    numbers,
+                    _BRANCH_SCALE if isinstance(module, ResidualBranchBatchNorm) else 1.0,
                 )
     return network.requires_grad_(False)
 

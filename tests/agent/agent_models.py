@@ -113,7 +113,7 @@ def halved(kind: str, folder: Path) -> Deployable:
 
     from farm.compiler import tensor_cache as parameters
     from farm.compiler.codegen.executable import compile_executable
-    from farm.compiler.lower import lower
+    from farm.compiler.lower import lower_module
 
     rng = np.random.default_rng(9)
     values, w = (
@@ -129,7 +129,7 @@ def halved(kind: str, folder: Path) -> Deployable:
             out = builder.emit_output(relax.op.matmul(x, wide))
         builder.emit_func_output(out)
     target = tvm.target.Target(TARGETS[kind])
-    lowered = lower(builder.get(), [], target, {})
+    lowered = lower_module(builder.get(), [], target, {})
     assert [value.dtype.name for value in lowered.parameters] == ["float16"]
     parameters.write_parameters(folder / "parameters", lowered.parameters)
     compile_executable(lowered.module, target).export_library(
@@ -156,9 +156,9 @@ def transformed(kind: str, folder: Path) -> Deployable:
 
     from farm.compiler import load_time_transforms, tensor_cache
     from farm.compiler.codegen.executable import compile_executable
-    from farm.compiler.cpu.kernel_config import LargeWeight
+    from farm.compiler.cpu.kernel_config import ExpandedWeight
     from farm.compiler.ir.constants import array_address
-    from farm.compiler.lower import lower
+    from farm.compiler.lower import lower_module
     from farm.compiler.winograd_weights import WeightTransform
 
     weight = np.random.default_rng(9).standard_normal((3, 3, 19, 30)).astype("float32")
@@ -174,9 +174,9 @@ def transformed(kind: str, folder: Path) -> Deployable:
             out = builder.emit_output(relax.op.multiply(x, relax.const(expected)))
         builder.emit_func_output(out)
     target = tvm.target.Target(TARGETS[kind])
-    lowered = lower(builder.get(), [], target, {})
+    lowered = lower_module(builder.get(), [], target, {})
     [parameter] = lowered.parameters
-    source = LargeWeight(None, parameter.shape, weight, transform)
+    source = ExpandedWeight(None, parameter.shape, weight, transform)
     stored = load_time_transforms.defer_transforms_to_load(
         lowered.module, [parameter], {array_address(parameter): source}
     )

@@ -29,7 +29,7 @@ def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise AssertionError("nothing had to be compiled")
 
-    monkeypatch.setattr(build, "build", fail)
+    monkeypatch.setattr(build, "compile_agent", fail)
 
 
 @pytest.mark.parametrize("arch", ["x86_64", "aarch64", "armv7"])
@@ -107,7 +107,7 @@ def test_a_prebuilt_agent_of_another_digest_is_not_taken(
     place(tmp_path, "armv7", "0" * 64, 0o755)
     made = tmp_path / "made"
     made.write_text("made")
-    monkeypatch.setattr(build, "build", lambda *_: made)
+    monkeypatch.setattr(build, "compile_agent", lambda *_: made)
     assert (
         build.ensure_executable("armv7", tmp_path / "cache", no_note, Deadline(LIMIT_S)).read_text()
         == "made"
@@ -126,7 +126,7 @@ def test_an_agent_is_compiled_once_by_several_who_want_it(
         made.write_text("made")
         return made
 
-    monkeypatch.setattr(build, "build", slow)
+    monkeypatch.setattr(build, "compile_agent", slow)
     monkeypatch.setattr(build, "PREBUILT", tmp_path / "none")
 
     def want() -> None:
@@ -167,7 +167,9 @@ def test_the_runtime_is_compiled_again_only_where_its_digest_is_another(
         scratch = tmp_path / str(number)
         scratch.mkdir()
         made.append(
-            build.build(digest, scratch, tmp_path / "zig", no_note, Deadline(LIMIT_S)).read_text()
+            build.compile_agent(
+                digest, scratch, tmp_path / "zig", no_note, Deadline(LIMIT_S)
+            ).read_text()
         )
     assert made == [f"runtime {digest}\nagent\n" for digest in ("one", "one", "other", "one")]
     assert (tmp_path / "calls").read_text().count("compiled") == 2

@@ -68,7 +68,7 @@ def descriptors(pid: int) -> int:
 def under_attack(agent: Agent, garbage: int = GARBAGE, idle: int = IDLE) -> Iterator[None]:
     ready = agent.folder / "attacked"
     command = [sys.executable, ATTACKERS, str(agent.port), ready, str(garbage), str(idle)]
-    with subprocesses.running_program(command, log=agent.folder / "attack.log") as attackers:
+    with subprocesses.background_program(command, log=agent.folder / "attack.log") as attackers:
         wait_until(
             lambda: ready.exists() or attackers.poll() is not None, "the crowd is there", WAIT_S
         )

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from farm import boards
 from farm.boards.arm_cores import EXTENSIONS, core_by_midr
-from farm.boards.evidence import CoreKind
+from farm.boards.detected_hardware import CoreGroup
 from farm.config import parse_fleet, profiles
 from farm.config.edit import add_tables
 from farm.errors import DeviceError
@@ -83,7 +83,7 @@ def test_a_board_that_has_a_profile_gets_it(
     parts: list[tuple[int, int]],
     profile: str,
 ) -> None:
-    evidence = boards.evidence_from_report(
+    evidence = boards.hardware_from_report(
         architecture, report(tmp_path, cpuinfo(parts, V8), board, compatible)
     )
     assert (evidence.board, evidence.core_count, evidence.memory_bytes) == (
@@ -100,7 +100,7 @@ def test_a_board_of_two_kinds_of_cores_gets_a_profile_of_its_own_for_the_larger_
     tmp_path: Path,
 ) -> None:
     parts = [(0x41, 0xD05)] * 4 + [(0x41, 0xD0B)] * 4
-    evidence = boards.evidence_from_report(
+    evidence = boards.hardware_from_report(
         "aarch64",
         report(
             tmp_path, cpuinfo(parts, V8_2), "Orange Pi 5", "xunlong,orangepi-5 rockchip,rk3588s"
@@ -157,7 +157,7 @@ def test_a_phone_that_has_a_profile_gets_it(
     tmp_path: Path, maker: str, model: str, profile: str
 ) -> None:
     parts = [(0x41, 0xD03)] * 4 + [(0x41, 0xD09)] * 4
-    evidence = boards.evidence_from_report(
+    evidence = boards.hardware_from_report(
         "aarch64", report(tmp_path, cpuinfo(parts, V8), properties=phone(maker, model))
     )
     assert boards.choose_profile("mine", evidence, SHIPPED).profile == profile
@@ -168,7 +168,7 @@ def test_any_other_phone_gets_a_profile_of_its_own_like_a_phones(tmp_path: Path)
     said = report(
         tmp_path, cpuinfo(parts, V8_2), properties=phone("Google", "Pixel 6", "Google GS101")
     )
-    evidence = boards.evidence_from_report("aarch64", said)
+    evidence = boards.hardware_from_report("aarch64", said)
     assert (evidence.board, evidence.cpu, evidence.android) == (
         "Google Pixel 6",
         "Google GS101",
@@ -190,11 +190,11 @@ def test_any_other_phone_gets_a_profile_of_its_own_like_a_phones(tmp_path: Path)
 
 def test_a_phone_of_before_android_12_tells_its_platform(tmp_path: Path) -> None:
     said = report(tmp_path, cpuinfo([(0x41, 0xD03)] * 4, V8), properties=phone("Xiaomi", "Mi A1"))
-    assert boards.evidence_from_report("aarch64", said).cpu == "a_platform"
+    assert boards.hardware_from_report("aarch64", said).cpu == "a_platform"
 
 
 def test_extensions_that_the_kernel_does_not_tell_of_are_not_used(tmp_path: Path) -> None:
-    evidence = boards.evidence_from_report(
+    evidence = boards.hardware_from_report(
         "aarch64", report(tmp_path, cpuinfo([(0x41, 0xD49)] * 2, V8_2))
     )  # an N2 whose kernel has no SVE
     table = boards.choose_profile("n2", evidence, SHIPPED).table
@@ -204,7 +204,7 @@ def test_extensions_that_the_kernel_does_not_tell_of_are_not_used(tmp_path: Path
 
 
 def test_cores_of_32_bit_inherit_a_profile_of_32_bit(tmp_path: Path) -> None:
-    evidence = boards.evidence_from_report(
+    evidence = boards.hardware_from_report(
         "armv7", report(tmp_path, cpuinfo([(0x41, 0xC07)] * 4, V7), "Banana Pi")
     )
     table = boards.choose_profile("banana", evidence, SHIPPED).table
@@ -217,7 +217,7 @@ def test_cores_of_32_bit_inherit_a_profile_of_32_bit(tmp_path: Path) -> None:
 def test_unknown_cores_get_generic_code_and_the_user_is_told(tmp_path: Path) -> None:
     choice = boards.choose_profile(
         "new",
-        boards.evidence_from_report("aarch64", report(tmp_path, cpuinfo([(0x7F, 0xABC)] * 4, V8))),
+        boards.hardware_from_report("aarch64", report(tmp_path, cpuinfo([(0x7F, 0xABC)] * 4, V8))),
         SHIPPED,
     )
     assert choice.table is not None and choice.table["target"]["mcpu"] == "generic"
@@ -228,7 +228,7 @@ def test_an_x86_board_gets_the_highest_level_that_it_has() -> None:
     def chosen(flags: str, *, here: bool = False) -> boards.ProfileChoice:
         return boards.choose_profile(
             "pc",
-            boards.evidence_from_report("x86_64", {"cpu": "A CPU", "features": flags}),
+            boards.hardware_from_report("x86_64", {"cpu": "A CPU", "features": flags}),
             SHIPPED,
             here=here,
         )
@@ -245,7 +245,7 @@ def test_an_x86_board_gets_the_highest_level_that_it_has() -> None:
 
 
 def test_a_gpu_is_preferred_where_farm_can_build_for_it() -> None:
-    evidence = boards.evidence_from_report(
+    evidence = boards.hardware_from_report(
         "x86_64", {"features": ZEN4, "gpus": "9.0, NVIDIA H200;9.0, NVIDIA H200;"}
     )
     assert boards.choose_profile("box", evidence, SHIPPED, builds_cuda=True).profile == "cuda-sm90"
@@ -253,7 +253,7 @@ def test_a_gpu_is_preferred_where_farm_can_build_for_it() -> None:
     assert without.profile == "x86-v4" and "--profile cuda-sm90" in without.notes[0]
     unknown = boards.choose_profile(
         "box",
-        boards.evidence_from_report("x86_64", {"features": ZEN4, "gpus": "12.1, A GPU"}),
+        boards.hardware_from_report("x86_64", {"features": ZEN4, "gpus": "12.1, A GPU"}),
         SHIPPED,
         builds_cuda=True,
     )
@@ -267,7 +267,7 @@ def test_a_jetson_without_the_compiler_for_gpus_gets_its_cpu() -> None:
         "features": V8_2,
         "cores": "6",
     }
-    evidence = boards.evidence_from_report("aarch64", said)
+    evidence = boards.hardware_from_report("aarch64", said)
     assert (
         boards.choose_profile("orin", evidence, SHIPPED, builds_cuda=True).profile
         == "jetson-orin-nano"
@@ -285,12 +285,12 @@ def test_an_agent_at_an_address_is_recognized_by_the_name_of_its_board() -> None
         "memory_total_bytes": "4000000000",
     }
     assert (
-        boards.choose_profile("pi", boards.evidence_from_facts(facts), SHIPPED).profile
+        boards.choose_profile("pi", boards.hardware_from_facts(facts), SHIPPED).profile
         == "rasp4-64"
     )
     with pytest.raises(DeviceError, match="what kind of board pi is cannot be told") as caught:
         boards.choose_profile(
-            "pi", boards.evidence_from_facts({**facts, "cpu": "A board of ours"}), SHIPPED
+            "pi", boards.hardware_from_facts({**facts, "cpu": "A board of ours"}), SHIPPED
         )
     assert "A board of ours" in caught.value.why and "--profile" in caught.value.fix
 
@@ -316,12 +316,12 @@ def test_the_architecture_is_that_of_the_programs(
 def test_a_board_without_an_agent_is_refused() -> None:
     with pytest.raises(DeviceError, match="no agent for the armv6l architecture of zero"):
         boards.choose_profile(
-            "zero", boards.evidence_from_report("", {"machine": "armv6l"}), SHIPPED
+            "zero", boards.hardware_from_report("", {"machine": "armv6l"}), SHIPPED
         )
     with pytest.raises(DeviceError, match="no NEON"):
         boards.choose_profile(
             "old",
-            boards.evidence_from_report(
+            boards.hardware_from_report(
                 "armv7", {"features": "half vfp edsp", "arm_cores": "2 0x41 0xc09,"}
             ),
             SHIPPED,
@@ -336,7 +336,7 @@ def test_a_board_without_an_agent_is_refused() -> None:
 def test_whatever_a_board_says_gives_a_profile_or_an_error(
     architecture: str, report: dict[str, str]
 ) -> None:
-    evidence = boards.evidence_from_report(architecture, report)
+    evidence = boards.hardware_from_report(architecture, report)
     assert 0 <= evidence.core_count <= 4096 and all(
         text.isprintable() for text in (evidence.board, evidence.cpu, evidence.machine)
     )
@@ -376,8 +376,8 @@ def test_every_core_of_the_table_is_one_of_llvms() -> None:
 
 
 def test_a_known_board_of_another_architecture_gets_a_profile_of_its_own() -> None:
-    cores = (CoreKind(0x41, 0xD03, 4),)
-    board = boards.Evidence("armv7", "armv7l", "Ultra96 Rev1", cores=cores)
+    cores = (CoreGroup(0x41, 0xD03, 4),)
+    board = boards.DetectedHardware("armv7", "armv7l", "Ultra96 Rev1", cores=cores)
     choice = boards.choose_profile("u", board, SHIPPED)
     assert choice.profile == "u" and choice.table is not None
     wide = dataclasses.replace(board, architecture="aarch64")

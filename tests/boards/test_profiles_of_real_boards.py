@@ -229,11 +229,11 @@ UNKNOWN = [
 ]
 
 
-def choice_for(board: Board, folder: Path) -> tuple[boards.Evidence, boards.ProfileChoice]:
+def choice_for(board: Board, folder: Path) -> tuple[boards.DetectedHardware, boards.ProfileChoice]:
     said = report(folder, board.cpuinfo(), board.name, board.compatible, board.properties)
     said |= {"machine": board.machine, "bits": "32" if board.machine == "armv7l" else "64"}
     said.pop("shell", None)  # the ELF header of this machine's
-    evidence = boards.evidence_from_report(agent_architecture(detect_architecture(said)), said)
+    evidence = boards.hardware_from_report(agent_architecture(detect_architecture(said)), said)
     return evidence, boards.choose_profile("mine", evidence, profiles.built_in_profiles())
 
 

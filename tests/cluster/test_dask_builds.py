@@ -29,7 +29,7 @@ from farm.pipeline.operations import compile_model
 from farm.processes.cancellation import Cancellation, Cancelled
 from farm.processes.worker_main import TaskContext
 from farm.store import Store, TuningRecordStore
-from farm.types import Model, Prepared, Progress, Stage, TuningRecord
+from farm.types import Model, PreparedModel, Progress, Stage, TuningRecord
 
 FLEET = load_fleet(None)
 KILLED_FOR = ("rasp3b", "rk3399", "riscv64")
@@ -42,7 +42,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
 
 
 @pytest.fixture
-def digits(store: Store) -> tuple[Model, Prepared]:
+def digits(store: Store) -> tuple[Model, PreparedModel]:
     """The digits model, imported here; its build here is for another profile."""
     model = FLEET.model("digits")
     prepared, _ = compile_model(
@@ -86,13 +86,13 @@ def run(engine: ClusterEngine, work: Callable[..., object], request: object) -> 
 
 
 def test_a_worker_builds_what_this_machine_would_build(
-    cluster: DaskCluster, store: Store, digits: tuple[Model, Prepared], tmp_path: Path
+    cluster: DaskCluster, store: Store, digits: tuple[Model, PreparedModel], tmp_path: Path
 ) -> None:
     model, prepared = digits
     profile, context = FLEET.profile("rasp3b"), Noting(tmp_path)
     cluster.worker("one")
     with open_cluster(cluster.address) as engine:
-        made = builds.build_on_cluster_task(context, model, prepared, profile, store, engine)
+        made = builds.request_build_from_cluster(context, model, prepared, profile, store, engine)
     _, own = compile_model(
         model, profile, host=host_profile(FLEET), store=Store(tmp_path / "own"), show=lambda _: None
     )
@@ -110,7 +110,7 @@ def test_a_worker_builds_what_this_machine_would_build(
 
 
 def test_the_users_tuning_records_travel(
-    cluster: DaskCluster, store: Store, digits: tuple[Model, Prepared], tmp_path: Path
+    cluster: DaskCluster, store: Store, digits: tuple[Model, PreparedModel], tmp_path: Path
 ) -> None:
     model, prepared = digits
     profile, plain = FLEET.profile("rasp3b"), Store(tmp_path / "plain")
@@ -133,7 +133,7 @@ def test_the_users_tuning_records_travel(
     TuningRecordStore.of_user().keep(record)
     cluster.worker("one")
     with open_cluster(cluster.address) as engine:
-        made = builds.build_on_cluster_task(
+        made = builds.request_build_from_cluster(
             TaskContext(tmp_path), model, prepared, profile, store, engine
         )
     _, own = compile_model(
@@ -143,7 +143,7 @@ def test_the_users_tuning_records_travel(
 
 
 def test_what_a_worker_sends_is_checked(
-    store: Store, digits: tuple[Model, Prepared], tmp_path: Path
+    store: Store, digits: tuple[Model, PreparedModel], tmp_path: Path
 ) -> None:
     model, prepared = digits
     other = FLEET.profile("rasp3b")
@@ -179,7 +179,7 @@ def test_what_a_worker_sends_is_checked(
         engine = Lying()
         engine.damage = damage
         with pytest.raises(BuildError, match="tcp://liar") as caught:
-            builds.build_on_cluster_task(
+            builds.request_build_from_cluster(
                 TaskContext(tmp_path), model, prepared, other, store, engine
             )
         assert caught.value.why.startswith(why)
@@ -229,7 +229,7 @@ def test_the_task_of_a_frozen_worker_runs_elsewhere(
 
 
 def test_a_build_whose_worker_is_killed_is_made_once_elsewhere(
-    cluster: DaskCluster, store: Store, digits: tuple[Model, Prepared], tmp_path: Path
+    cluster: DaskCluster, store: Store, digits: tuple[Model, PreparedModel], tmp_path: Path
 ) -> None:
     model, prepared = digits
     live = {name: cluster.worker(name, "--no-nanny") for name in ("w0", "w1")}
@@ -237,7 +237,7 @@ def test_a_build_whose_worker_is_killed_is_made_once_elsewhere(
         run(engine, place_and_number, 0)
         for number, profile in enumerate(map(FLEET.profile, KILLED_FOR), 2):
             made = pool.submit(
-                builds.build_on_cluster_task,
+                builds.request_build_from_cluster,
                 TaskContext(tmp_path),
                 model,
                 prepared,

@@ -18,14 +18,18 @@ from farm.api.resolve import host_profile
 from farm.cluster import ClusterEngine, open_cluster
 from farm.cluster.dask import DaskEngine
 from farm.config import load_fleet
-from farm.pipeline.cluster.candidates import batch_on_cluster_task
+from farm.pipeline.cluster.candidates import request_batch_from_cluster
 from farm.pipeline.cluster.imports import can_import_remotely
 from farm.pipeline.tuning.loop import BoardState, TuningLoop, TuningState
 from farm.pipeline.tuning.search import KernelSearch, TuningSearch
-from farm.pipeline.worker_tasks import batch_task, find_tuning_tasks_task, prepare_task
+from farm.pipeline.worker_tasks import (
+    build_variant_batch_task,
+    find_tuning_tasks_task,
+    prepare_model_task,
+)
 from farm.processes.workers import TaskContext, WorkerPool
 from farm.store import Store, TuningRecordStore
-from farm.types import Candidate, Device, Prepared, Quantize, Task
+from farm.types import Candidate, Device, PreparedModel, QuantizeSettings, Task
 
 FLEET = load_fleet(None)
 HOST = host_profile(FLEET)
@@ -61,7 +65,7 @@ def test_a_model_file_is_imported_on_the_cluster_with_its_external_weights(
     assert kinds(cluster, "one") >= {"models", "artifacts"}
     (there,) = (cluster.cache("one") / "models").iterdir()
     (here,) = (home / "cache" / "models").iterdir()
-    own = checked_import.prepared_digest(FLEET.model(str(home / "net.onnx")), home / "cache")
+    own = checked_import.prepared_model_digest(FLEET.model(str(home / "net.onnx")), home / "cache")
     assert there.name == here.name == own
     again = farm(*words, "--cluster", "tcp://127.0.0.1:9", folder=home)  # everything is here
     assert again.returncode == 0, again.stderr
@@ -90,11 +94,11 @@ def test_what_needs_other_files_of_this_machine_is_imported_here(tmp_path: Path)
     model = FLEET.model(str(tmp_path / "net.onnx"))
     assert can_import_remotely(model, HOST, BOARD_PROFILE)
     assert can_import_remotely(
-        replace(model, quantize=Quantize(dtype="float16")), HOST, BOARD_PROFILE
+        replace(model, quantize=QuantizeSettings(dtype="float16")), HOST, BOARD_PROFILE
     )
     assert not can_import_remotely(model, HOST, (HOST,)), "its check makes the build"
     for other in (
-        replace(model, quantize=Quantize(dtype="int8"), calibration_data=tmp_path),
+        replace(model, quantize=QuantizeSettings(dtype="int8"), calibration_data=tmp_path),
         replace(model, dataset=tmp_path),
         replace(model, trust=True),
         replace(model, source=str(tmp_path / "missing.onnx")),
@@ -124,14 +128,14 @@ def test_a_batch_of_the_cluster_is_that_of_this_machine(
     write_model(tmp_path / "net.onnx")
     model, profile = FLEET.model(str(tmp_path / "net.onnx")), BOARD_PROFILE[0]
     store, context = Store(tmp_path / "cache"), TaskContext(tmp_path)
-    prepared = prepare_task(context, model, HOST, store)
+    prepared = prepare_model_task(context, model, HOST, store)
     _, (task, *_) = find_tuning_tasks_task(context, model, prepared, profile)
     wanted = tuple((task.workload, one) for one in task.candidates[:3])
-    own = batch_task(context, model, prepared, profile, wanted, tmp_path / "own")
+    own = build_variant_batch_task(context, model, prepared, profile, wanted, tmp_path / "own")
     cluster.worker("one")
     with open_cluster(cluster.address) as engine:
         arguments = (model, prepared, profile, wanted, tmp_path / "made", engine)
-        made = batch_on_cluster_task(context, *arguments)
+        made = request_batch_from_cluster(context, *arguments)
     assert len(made.variants) == 3 and made.variants == own.variants
     for name in ("library", "arrays"):
         assert getattr(made, name).read_bytes() == getattr(own, name).read_bytes()
@@ -139,7 +143,7 @@ def test_a_batch_of_the_cluster_is_that_of_this_machine(
 
 def test_batches_are_built_ahead_on_a_cluster(tmp_path: Path) -> None:
     profile = FLEET.profile("x86-v3")
-    model, prepared = FLEET.model("digits"), cast(Prepared, None)
+    model, prepared = FLEET.model("digits"), cast(PreparedModel, None)
     devices = [Device(name, profile, "local:") for name in ("a", "b")]
 
     class Waiting(WorkerPool):

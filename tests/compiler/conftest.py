@@ -13,7 +13,7 @@ from relax_models import Array, module
 from tvm import relax
 
 from farm.processes.workers import TaskContext
-from farm.types import Agreement, Prepared, TensorSpec
+from farm.types import Agreement, PreparedModel, TensorSpec
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def context(tmp_path: Path) -> TaskContext:
 
 
 @pytest.fixture
-def kept(tmp_path: Path) -> Callable[..., Prepared]:
+def kept(tmp_path: Path) -> Callable[..., PreparedModel]:
     """Keeps a Relax module as `prepare` does: kept({"x": array}, body, {"w": array},
     name="model").
     """
@@ -39,7 +39,7 @@ def kept(tmp_path: Path) -> Callable[..., Prepared]:
         body: Callable[..., Any],
         weights: Mapping[str, Array] | None = None,
         name: str = "model",
-    ) -> Prepared:
+    ) -> PreparedModel:
         folder = tmp_path / f"prepared-{len(list(tmp_path.glob('prepared-*')))}"
         folder.mkdir()
         given = module(inputs, body, weights)
@@ -54,7 +54,7 @@ def kept(tmp_path: Path) -> Callable[..., Prepared]:
         specs = tuple(
             TensorSpec(key, value.shape, value.dtype.name) for key, value in inputs.items()
         )
-        return Prepared(
+        return PreparedModel(
             name,
             folder.name,
             folder,

@@ -15,7 +15,7 @@ from tvm import relax
 
 from farm.compiler.codegen.executable import compile_executable
 from farm.compiler.host_run import flatten_outputs
-from farm.compiler.lower import Lowered, lower, resolve_target
+from farm.compiler.lower import LoweredModule, lower_module, resolve_target
 from farm.types import Kernel, Profile
 
 Array = np.ndarray[Any, Any]
@@ -44,7 +44,7 @@ CPUS = _supported(["x86-64", "x86-64-v3", "x86-64-v4"])
 class Answer:
     outputs: list[Array]
     kernels: tuple[Kernel, ...]
-    lowered: Lowered
+    lowered: LoweredModule
 
     @property
     def rules(self) -> list[str]:
@@ -98,8 +98,10 @@ def lowered(
     body: Callable[..., Any],
     weights: Mapping[str, Array] | None = None,
     cpu: str = "native",
-) -> Lowered:
-    return lower(module(inputs, body, weights), list((weights or {}).values()), target(cpu), {})
+) -> LoweredModule:
+    return lower_module(
+        module(inputs, body, weights), list((weights or {}).values()), target(cpu), {}
+    )
 
 
 def compute(
@@ -113,11 +115,11 @@ def compute(
     return Answer(run(low, list(inputs.values()), cpu), low.kernels, low)
 
 
-def run(low: Lowered, inputs: Sequence[Array], cpu: str = "native") -> list[Array]:
+def run(low: LoweredModule, inputs: Sequence[Array], cpu: str = "native") -> list[Array]:
     return runner(low, cpu)(inputs)
 
 
-def runner(low: Lowered, cpu: str = "native") -> Callable[[Sequence[Array]], list[Array]]:
+def runner(low: LoweredModule, cpu: str = "native") -> Callable[[Sequence[Array]], list[Array]]:
     """What gives the outputs for inputs, compiled once."""
     machine = relax.VirtualMachine(compile_executable(low.module, target(cpu)), tvm.cpu())
     parameters: list[Any] = (

@@ -10,7 +10,7 @@ from farm import config
 from farm.config import Fleet
 from farm.config.locate import SHIPPED
 from farm.errors import ModelError, UsageError
-from farm.types import Limits, Plan, Preprocess
+from farm.types import Limits, Plan, PreprocessSettings
 
 Load = Callable[[str], Fleet]
 BOARDS = """
@@ -134,7 +134,7 @@ def test_mean_and_std_may_be_for_pixels_up_to_255_and_a_dataset_may_be_a_folder(
         f"{table}preprocess = {{ mean = [127.5], std = [51], range = 255, crop = 1 }}"
     ).model("m")
     assert (
-        model.preprocess == Preprocess((0.5,), (0.2,), crop=1.0, stated=True)
+        model.preprocess == PreprocessSettings((0.5,), (0.2,), crop=1.0, stated=True)
         and model.dataset == folder / "images"
     )
 
@@ -166,7 +166,9 @@ def test_models_are_read_with_all_that_belongs_to_them(load: Load, folder: Path)
         model.values == {"sr": 16000, "gain": 0.5, "on": True, "pads": [[1, 2]]}
         and model.values["on"] is True
     )
-    assert model.preprocess == Preprocess((0.485, 0.456, 0.406), (2.0,), "NHWC", "RGB", 0.875, True)
+    assert model.preprocess == PreprocessSettings(
+        (0.485, 0.456, 0.406), (2.0,), "NHWC", "RGB", 0.875, True
+    )
     raw = fleet.model("raw").preprocess
     assert [(pixel / 255 - raw.mean[0]) / raw.std[0] for pixel in (0, 255)] == [0, 255]
     assert fleet.bench.models == ("m", "raw")  # none named: all

@@ -11,7 +11,7 @@ import pytest
 
 from farm.errors import UsageError
 from farm.pipeline import expand_jobs
-from farm.types import Device, Model, Plan, Quantize
+from farm.types import Device, Model, Plan, QuantizeSettings
 
 MODEL = "[models.m]\nsource = 'python:a:b'\ncalibration_data = 'images'\n"
 
@@ -24,7 +24,7 @@ def images(folder: Path) -> Path:
 
 def test_a_word_is_short_for_a_table(load, images):
     model = load(MODEL + "quantize = 'int8'\n").models["m"]
-    assert model.quantize == Quantize() and model.calibration_data == images
+    assert model.quantize == QuantizeSettings() and model.calibration_data == images
     assert load(MODEL).models["m"].quantize is None
 
 
@@ -33,7 +33,7 @@ def test_a_table_says_how(load):
         "quantize = { calibration = 'percentile', percentile = 99.9, weight_scale = 'power2', "
         "per_channel = false, samples = 9 }\n"
     )
-    assert load(MODEL + table).models["m"].quantize == Quantize(
+    assert load(MODEL + table).models["m"].quantize == QuantizeSettings(
         "percentile", "power2", False, 9, 99.9
     )
 
@@ -71,7 +71,7 @@ def test_a_profile_has_models_quantized_under_names_of_their_own(load):
     ]
     jobs = expand_jobs(boards, [fleet.models["m"]], Plan())
     assert [(job.device.name, job.model.name, job.model.quantize) for job in jobs] == [
-        ("small", "m.int8", Quantize()),
+        ("small", "m.int8", QuantizeSettings()),
         ("pi3", "m", None),
     ]
 
@@ -79,7 +79,7 @@ def test_a_profile_has_models_quantized_under_names_of_their_own(load):
 def test_what_is_int8_already_stays_as_it_is_and_what_has_no_data_is_refused(load):
     fleet = load(MODEL + "[profiles.small]\ninherits = 'rasp3b'\nquantize = 'int8'\n")
     board = Device("small", fleet.profile("small"), "qemu:")
-    own = replace(fleet.models["m"], quantize=Quantize("minmax"))
+    own = replace(fleet.models["m"], quantize=QuantizeSettings("minmax"))
     assert [job.model for job in expand_jobs([board], [own, Model("r", "/x/r.int8")], Plan())] == [
         own,
         Model("r", "/x/r.int8"),
@@ -94,9 +94,11 @@ def test_what_is_int8_already_stays_as_it_is_and_what_has_no_data_is_refused(loa
 
 def test_float16_takes_no_data_in_a_model_or_for_a_profile(load):
     plain = "[models.m]\nsource = 'python:a:b'\n"
-    assert load(plain + "quantize = 'float16'\n").models["m"].quantize == Quantize(dtype="float16")
+    assert load(plain + "quantize = 'float16'\n").models["m"].quantize == QuantizeSettings(
+        dtype="float16"
+    )
     fleet = load(plain + "[profiles.small]\ninherits = 'rasp3b'\nquantize = 'float16'\n")
     [job] = expand_jobs(
         [Device("small", fleet.profile("small"), "qemu:")], [fleet.models["m"]], Plan()
     )
-    assert (job.model.name, job.model.quantize) == ("m.float16", Quantize(dtype="float16"))
+    assert (job.model.name, job.model.quantize) == ("m.float16", QuantizeSettings(dtype="float16"))

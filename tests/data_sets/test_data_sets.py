@@ -16,17 +16,17 @@ from PIL import Image
 from farm import data
 from farm.data import ModelClasses
 from farm.errors import ModelError
-from farm.types import Model, Preprocess, TensorSpec
+from farm.types import Model, PreprocessSettings, TensorSpec
 
 IMAGE = TensorSpec("image", (1, 3, 4, 6), "float32")
 TOKENS = TensorSpec("tokens", (1, 5), "int64")
 SCORES = TensorSpec("scores", (1, 3), "float32")
-PLAIN = Preprocess()
+PLAIN = PreprocessSettings()
 PETS = ModelClasses(3, ("cat", "Dog", "horse"))
 
 
 def opened(path, classes=PETS, inputs=(IMAGE,)):
-    return data.open_samples(path, inputs, PLAIN, classes)
+    return data.open_data_set(path, inputs, PLAIN, classes)
 
 
 def failure(call, *arguments, **named):
@@ -120,12 +120,12 @@ def test_a_flat_folder_has_no_labels(tmp_path):
     assert opened(folder).labels is None and len(opened(folder)) == 2
     model = Model("net", "net.onnx")
     assert "has no labels" in failure(
-        data.open_labelled_samples, folder, model, (IMAGE,), (SCORES,)
+        data.open_labelled_data_set, folder, model, (IMAGE,), (SCORES,)
     )
 
 
 def test_a_calibration_looks_at_no_labels(tmp_path):
-    samples = data.open_samples(images(tmp_path, x=1, y=1), (IMAGE,), PLAIN)
+    samples = data.open_data_set(images(tmp_path, x=1, y=1), (IMAGE,), PLAIN)
     assert samples.labels is None and len(list(samples.read())) == 2
 
 
@@ -247,13 +247,13 @@ def test_a_damaged_or_cut_file_is_refused(tmp_path):
 def test_a_model_that_is_no_classifier_is_refused(tmp_path):
     for shape in ((1, 1), (1, 3, 8, 8), (4, 3)):
         with pytest.raises(ModelError, match="is no classifier"):
-            data.classes_of_model("net", (TensorSpec("y", shape, "float32"),), None)
+            data.classifier_classes("net", (TensorSpec("y", shape, "float32"),), None)
 
 
 def test_labels_of_another_number_than_the_models_classes_are_refused(tmp_path):
     (tmp_path / "labels.txt").write_text("cat\ndog\n")
     with pytest.raises(ModelError) as caught:
-        data.classes_of_model("net", (SCORES,), tmp_path / "labels.txt")
+        data.classifier_classes("net", (SCORES,), tmp_path / "labels.txt")
     assert "names 2 classes" in str(caught.value) and "has 3" in str(caught.value)
 
 

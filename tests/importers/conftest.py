@@ -28,7 +28,7 @@ def load(cache: Path) -> Callable[..., ImportedModel]:
     """Import a source, with shapes by name."""
 
     def run(source: Path | str, **shapes: tuple[int, ...]) -> ImportedModel:
-        return importers.load(Model("model", str(source), shapes=shapes), cache)
+        return importers.import_model(Model("model", str(source), shapes=shapes), cache)
 
     return run
 

@@ -44,46 +44,46 @@ def model(onnx_file):
 
 
 def test_a_fingerprint_is_a_digest_of_the_content_not_of_the_names(model, cache, tmp_path):
-    key = importers.fingerprint(model, cache)
+    key = importers.import_fingerprint(model, cache)
     assert key is not None and len(key) == 64 and int(key, 16)
     copy = tmp_path / "copy.onnx"
     copy.write_bytes((tmp_path / "model.onnx").read_bytes())
-    assert importers.fingerprint(Model("other", str(copy)), cache) == key
+    assert importers.import_fingerprint(Model("other", str(copy)), cache) == key
 
 
 def test_bytes_and_shapes_count(model, cache, tmp_path):
-    key = importers.fingerprint(model, cache)
-    assert importers.fingerprint(replace(model, shapes={"x": (3, 2)}), cache) != key
+    key = importers.import_fingerprint(model, cache)
+    assert importers.import_fingerprint(replace(model, shapes={"x": (3, 2)}), cache) != key
     with (tmp_path / "model.onnx").open("ab") as file:
         file.write(b"\0")
-    assert importers.fingerprint(model, cache) != key
+    assert importers.import_fingerprint(model, cache) != key
 
 
 def test_values_of_inputs_count(model, cache):
-    key = importers.fingerprint(model, cache)
+    key = importers.import_fingerprint(model, cache)
     one, two = (
-        importers.fingerprint(replace(model, values={"x": value}), cache) for value in (1, 2)
+        importers.import_fingerprint(replace(model, values={"x": value}), cache) for value in (1, 2)
     )
     assert len({key, one, two}) == 3
 
 
 def test_external_weights_count(external, cache, tmp_path):
-    key = importers.fingerprint(external, cache)
+    key = importers.import_fingerprint(external, cache)
     data = tmp_path / "weights.bin"
     data.write_bytes(b"\1" + data.read_bytes()[1:])
-    assert importers.fingerprint(external, cache) != key
+    assert importers.import_fingerprint(external, cache) != key
 
 
 def test_missing_external_weights_are_reported(external, cache, tmp_path):
     (tmp_path / "weights.bin").unlink()
     with pytest.raises(ModelError, match="external weights"):
-        importers.fingerprint(external, cache)
+        importers.import_fingerprint(external, cache)
 
 
 @pytest.mark.parametrize("suffix", [".onnx", ".pt2"])
 def test_a_missing_file_is_reported_at_once(suffix, cache, tmp_path):
     with pytest.raises(ModelError, match="no file"):
-        importers.fingerprint(Model("m", str(tmp_path / f"m{suffix}")), cache)
+        importers.import_fingerprint(Model("m", str(tmp_path / f"m{suffix}")), cache)
 
 
 def test_no_framework_is_imported(tmp_path):
@@ -94,9 +94,9 @@ from pathlib import Path
 from farm import importers, zoo
 from farm.types import Model
 cache = Path({str(tmp_path)!r})
-assert importers.fingerprint(zoo.digits(), cache)
-assert importers.fingerprint(Model("m", {str(tmp_path / "m.pt2")!r}), cache)
-assert importers.fingerprint(Model("m", "python:farm.zoo:resnet18"), cache) is None
+assert importers.import_fingerprint(zoo.digits(), cache)
+assert importers.import_fingerprint(Model("m", {str(tmp_path / "m.pt2")!r}), cache)
+assert importers.import_fingerprint(Model("m", "python:farm.zoo:resnet18"), cache) is None
 import farm.inputs.read
 print([name for name in ("tvm", "torch", "onnx", "onnxruntime") if name in sys.modules])
 """

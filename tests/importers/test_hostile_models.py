@@ -20,7 +20,7 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 
 from farm.errors import ModelError
-from farm.importers import fingerprint, fingerprints, load
+from farm.importers import fingerprints, import_fingerprint, import_model
 from farm.importers.archive_check import Archive
 from farm.importers.format_risks import (
     EXPORTED,
@@ -35,7 +35,7 @@ from farm.importers.tflite.flatbuffer_check import check_tflite
 from farm.importers.torch.allowed_operators import is_allowed, is_allowed_target
 from farm.importers.torch.exported_program_check import check_exported_program
 from farm.importers.torch.exported_program_schema import RECORDS, UNIONS
-from farm.importers.torch.expressions import ForbiddenExpression, check_guard, check_symbolic
+from farm.importers.torch.expressions import ForbiddenExpression, check_guard, check_symbolic_extent
 from farm.importers.torch.torchscript_check import check_graphs, check_torchscript
 from farm.types import Model
 
@@ -142,7 +142,7 @@ def refused(path: Path) -> ModelError:
     """That importing the file fails with one error, and leaves nothing."""
     before = sorted(path.parent.iterdir())
     with pytest.raises(ModelError) as caught:
-        load(Model("m", str(path)), path.parent / "cache")
+        import_model(Model("m", str(path)), path.parent / "cache")
     assert sorted(path.parent.iterdir()) == before
     assert caught.value.what and caught.value.why and caught.value.fix
     return caught.value
@@ -470,7 +470,7 @@ def test_archives_of_torch_and_repacked_ones_are_read(saved, tmp_path):
     ],
 )
 def test_extents_that_torch_writes_are_read(text):
-    check_symbolic(text)
+    check_symbolic_extent(text)
 
 
 @pytest.mark.parametrize(
@@ -488,7 +488,7 @@ def test_extents_that_torch_writes_are_read(text):
 )
 def test_extents_that_never_end_or_are_none_are_refused(text):
     with pytest.raises(ForbiddenExpression):
-        check_symbolic(text)
+        check_symbolic_extent(text)
 
 
 @pytest.mark.parametrize(
@@ -690,7 +690,7 @@ def test_no_file_outside_of_a_models_folder_is_read_for_its_digest(name, tmp_pat
 
     monkeypatch.setattr(fingerprints, "file_digest", reading)
     with pytest.raises(ModelError, match="external weights") as raised:
-        fingerprint(Model("m", str(path)), tmp_path / "cache")
+        import_fingerprint(Model("m", str(path)), tmp_path / "cache")
     assert all(raised.value.parts()) and read == []
 
 

@@ -17,7 +17,7 @@ from farm.types import Model
 def test_an_engine_says_of_a_tflite_file_what_it_is(engine: str, tmp_path: Path) -> None:
     imported = cast(Any, SimpleNamespace(network=None))
     with pytest.raises(ModelError, match=r"cannot run net\.tflite") as caught:
-        other_engines.open_engine(
+        other_engines.load_model_in_engine(
             engine, Model("net", "/models/net.tflite"), imported, {}, 1, tmp_path
         )
     assert caught.value.why == "it is a TFLite file, which LiteRT runs: --against litert"
@@ -25,5 +25,7 @@ def test_an_engine_says_of_a_tflite_file_what_it_is(engine: str, tmp_path: Path)
 
 def test_litert_says_of_an_onnx_file_what_it_is(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"LiteRT cannot run net\.onnx") as caught:
-        other_engines.open_engine("litert", Model("net", "/models/net.onnx"), None, {}, 1, tmp_path)
+        other_engines.load_model_in_engine(
+            "litert", Model("net", "/models/net.onnx"), None, {}, 1, tmp_path
+        )
     assert caught.value.why == "it is an ONNX file, not a TFLite file"

@@ -23,8 +23,8 @@ from farm.compiler import host_run
 from farm.errors import ModelError
 from farm.importers import summary
 from farm.inputs.read import read_inputs
-from farm.types import Model, Preprocess, TensorSpec
-from farm.types.layer_variable_names import layer_of
+from farm.types import Model, PreprocessSettings, TensorSpec
+from farm.types.layer_variable_names import layer_name_of_variable
 
 FILES = Path(__file__).parent.parent / "data"  # tools/tflite-models
 SAME, VALID = 0, 1  # padding
@@ -294,7 +294,7 @@ def test_an_image_is_the_same_to_a_quantized_network_as_to_that_of_floats(tmp_pa
     for name in ("float", "int8"):
         imported = load(FILES / f"small-{name}.tflite")
         assert (imported.inputs[0].scale > 0) == (name == "int8")
-        fed = read_inputs(tmp_path / "noise.png", imported.inputs, Preprocess(stated=True))
+        fed = read_inputs(tmp_path / "noise.png", imported.inputs, PreprocessSettings(stated=True))
         answers.append(both(imported, fed)[0][0])
     assert snr_db(answers[1] / 256, answers[0]) > 20
 
@@ -307,7 +307,9 @@ def test_layers_have_the_names_and_values_of_the_file(load):
     bindings = [
         binding for block in imported.module["main"].body.blocks for binding in block.bindings
     ]
-    assert {layer_of(binding.var.name) for binding in bindings} >= {name for name, _, _ in found}
+    assert {layer_name_of_variable(binding.var.name) for binding in bindings} >= {
+        name for name, _, _ in found
+    }
 
 
 def flattened(tmp_path) -> Path:
@@ -447,6 +449,6 @@ def test_without_its_packages_the_error_says_what_to_install(monkeypatch, load):
 
 def test_types_are_the_files(tmp_path):
     with pytest.raises(ModelError, match="fixes its element types"):
-        importers.load(
+        importers.import_model(
             Model("m", str(FILES / "small-float.tflite"), dtypes={"": "float16"}), tmp_path
         )

@@ -8,12 +8,12 @@ from PIL import Image
 
 from farm.errors import ModelError
 from farm.inputs.images import read_image
-from farm.inputs.read import read_inputs, read_labels
-from farm.types import Preprocess, TensorSpec
+from farm.inputs.read import read_class_names, read_inputs
+from farm.types import PreprocessSettings, TensorSpec
 
 IMAGE = TensorSpec("image", (1, 3, 4, 6), "float32")
 TOKENS = TensorSpec("tokens", (1, 5), "int64")
-PLAIN = Preprocess()
+PLAIN = PreprocessSettings()
 
 
 def failure(call, *arguments):
@@ -114,9 +114,9 @@ def test_pickled_objects_are_not_loaded(tmp_path):
 
 def test_an_image_is_scaled_and_normalised_per_channel(picture):
     path, pixels = picture
-    fed = read_inputs(path, (IMAGE,), Preprocess(mean=(0.1, 0.2, 0.3), std=(0.5, 1.0, 2.0)))[
-        "image"
-    ]
+    fed = read_inputs(
+        path, (IMAGE,), PreprocessSettings(mean=(0.1, 0.2, 0.3), std=(0.5, 1.0, 2.0))
+    )["image"]
     expected = (pixels / 255 - [0.1, 0.2, 0.3]) / [0.5, 1.0, 2.0]
     assert fed.dtype == np.float32 and fed.flags["C_CONTIGUOUS"]
     np.testing.assert_allclose(fed, expected.transpose(2, 0, 1)[None], atol=1e-6)
@@ -125,31 +125,37 @@ def test_an_image_is_scaled_and_normalised_per_channel(picture):
 def test_channels_and_layout_are_those_asked_for(picture):
     path, pixels = picture
     fed = read_image(
-        path, TensorSpec("x", (1, 4, 6, 3), "float32"), Preprocess(layout="NHWC", channels="BGR")
+        path,
+        TensorSpec("x", (1, 4, 6, 3), "float32"),
+        PreprocessSettings(layout="NHWC", channels="BGR"),
     )
     np.testing.assert_allclose(fed[0], pixels[..., ::-1] / 255, atol=1e-6)
-    grey = read_image(path, TensorSpec("x", (1, 1, 4, 6), "float32"), Preprocess(channels="L"))
+    grey = read_image(
+        path, TensorSpec("x", (1, 1, 4, 6), "float32"), PreprocessSettings(channels="L")
+    )
     assert grey.shape == (1, 1, 4, 6) and 0 < grey.mean() < 0.3
 
 
 def test_an_integer_input_gets_the_pixels_as_they_are(picture):
     path, pixels = picture
-    fed = read_image(path, TensorSpec("x", (1, 4, 6, 3), "uint8"), Preprocess(layout="NHWC"))
+    fed = read_image(
+        path, TensorSpec("x", (1, 4, 6, 3), "uint8"), PreprocessSettings(layout="NHWC")
+    )
     assert fed.dtype == np.uint8
     np.testing.assert_array_equal(fed[0], pixels)
     assert "cast" in failure(
-        read_image, path, TensorSpec("x", (1, 4, 6, 3), "int8"), Preprocess(layout="NHWC")
+        read_image, path, TensorSpec("x", (1, 4, 6, 3), "int8"), PreprocessSettings(layout="NHWC")
     )
 
 
 def test_a_quantized_input_gets_the_stated_numbers_by_its_scale(picture):
     path, pixels = picture
     spec = TensorSpec("x", (1, 4, 6, 3), "int8", scale=1 / 100, zero=-20)
-    fed = read_image(path, spec, Preprocess((0.1,), (0.5,), "NHWC", stated=True))
+    fed = read_image(path, spec, PreprocessSettings((0.1,), (0.5,), "NHWC", stated=True))
     assert fed.dtype == np.int8
     numbers = (pixels / 255 - 0.1) / 0.5
     np.testing.assert_allclose((fed[0] + 20.0) / 100, numbers, atol=0.0051)
-    far = read_image(path, spec, Preprocess((-9.0,), (0.5,), "NHWC", stated=True))
+    far = read_image(path, spec, PreprocessSettings((-9.0,), (0.5,), "NHWC", stated=True))
     assert (far == 127).all()  # cut off
 
 
@@ -159,7 +165,7 @@ def test_where_no_numbers_are_stated_a_quantized_input_gets_pixels_over_its_rang
 ):
     path, pixels = picture
     spec = TensorSpec("x", (1, 4, 6, 3), dtype, scale=2 / 255, zero=lowest + 127)
-    fed = read_image(path, spec, Preprocess(layout="NHWC"))
+    fed = read_image(path, spec, PreprocessSettings(layout="NHWC"))
     assert fed.dtype == dtype
     np.testing.assert_array_equal(fed[0], pixels.astype(int) + lowest)
 
@@ -185,22 +191,24 @@ def test_an_image_is_resized_to_height_and_width(tmp_path):
 
 def test_an_image_for_an_input_that_is_none_is_refused(picture):
     assert "does not take an image" in failure(read_inputs, picture[0], (TOKENS,), PLAIN)
-    fed = read_image(picture[0], TensorSpec("x", (1, 4, 6, 3), "float32"), Preprocess())
+    fed = read_image(picture[0], TensorSpec("x", (1, 4, 6, 3), "float32"), PreprocessSettings())
     np.testing.assert_array_equal(
-        fed, read_image(picture[0], IMAGE, Preprocess()).transpose(0, 2, 3, 1)
+        fed, read_image(picture[0], IMAGE, PreprocessSettings()).transpose(0, 2, 3, 1)
     )
-    assert "[1, H, W, 3]" in failure(read_image, picture[0], IMAGE, Preprocess(layout="NHWC"))
-    assert "mean" in failure(read_image, picture[0], IMAGE, Preprocess(mean=(0.1, 0.2)))
+    assert "[1, H, W, 3]" in failure(
+        read_image, picture[0], IMAGE, PreprocessSettings(layout="NHWC")
+    )
+    assert "mean" in failure(read_image, picture[0], IMAGE, PreprocessSettings(mean=(0.1, 0.2)))
 
 
 def test_labels_are_a_line_each(tmp_path):
     (tmp_path / "labels.txt").write_text("cat\n a dog \n\nbird\n\n")
-    assert read_labels(tmp_path / "labels.txt") == ["cat", "a dog", "", "bird"]
+    assert read_class_names(tmp_path / "labels.txt") == ["cat", "a dog", "", "bird"]
     (tmp_path / "labels.txt").write_bytes(b"\n")
-    assert "no labels" in failure(read_labels, tmp_path / "labels.txt")
+    assert "no labels" in failure(read_class_names, tmp_path / "labels.txt")
     (tmp_path / "labels.txt").write_bytes(b"\xff\xfe\x00\x80")
-    assert "cannot be read" in failure(read_labels, tmp_path / "labels.txt")
-    assert "cannot be read" in failure(read_labels, tmp_path / "nothing.txt")
+    assert "cannot be read" in failure(read_class_names, tmp_path / "labels.txt")
+    assert "cannot be read" in failure(read_class_names, tmp_path / "nothing.txt")
 
 
 def test_a_crop_keeps_the_proportions_and_takes_the_middle(tmp_path):
@@ -213,7 +221,7 @@ def test_a_crop_keeps_the_proportions_and_takes_the_middle(tmp_path):
         fed = read_image(
             tmp_path / "x.png",
             TensorSpec("x", (1, 14, 14, 3), "uint8"),
-            Preprocess(layout="NHWC", crop=0.875),
+            PreprocessSettings(layout="NHWC", crop=0.875),
         )[0]
         small = np.asarray(
             Image.fromarray(turned).resize(
@@ -225,7 +233,7 @@ def test_a_crop_keeps_the_proportions_and_takes_the_middle(tmp_path):
     wide = read_image(
         tmp_path / "x.png",
         TensorSpec("x", (1, 4, 30, 3), "uint8"),
-        Preprocess(layout="NHWC", crop=1.0),
+        PreprocessSettings(layout="NHWC", crop=1.0),
     )
     assert wide.shape == (1, 4, 30, 3)
 

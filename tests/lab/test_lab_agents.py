@@ -17,8 +17,8 @@ from lossy_network import BOARD, DESK, inside, lossy_network
 from timeouts import LIMIT_S, wait_until
 from tracker_processes import REQUEST, Wire
 
-from farm.lab.entities import Rules
-from farm.lab.journal_writer import JournalWriter
+from farm.lab.entities import SharingRules
+from farm.lab.lab_database_writer import LabDatabaseWriter
 from farm.lab.lender import LabLender
 from farm.lab.scheduler import LeaseScheduler
 from farm.lab.scheduler_effects import RestoredState
@@ -305,8 +305,11 @@ def test_a_board_behind_a_tunnel_does_not_take_the_name_of_another(served: Lab) 
 def test_a_board_that_was_started_again_takes_the_place_of_its_dead_connection() -> None:
     now: float = 0.0
     ended: list[int] = []
-    scheduler, kept = LeaseScheduler(Rules(), (), RestoredState(), now), cast(JournalWriter, Kept())
-    lender = LabLender(scheduler, kept, Rules(), (), lambda: now, lambda *_: None)
+    scheduler, kept = (
+        LeaseScheduler(SharingRules(), (), RestoredState(), now),
+        cast(LabDatabaseWriter, Kept()),
+    )
+    lender = LabLender(scheduler, kept, SharingRules(), (), lambda: now, lambda *_: None)
 
     def hang_up(peer: int, _: str) -> None:
         ended.append(peer)

@@ -24,8 +24,8 @@ from timeouts import LIMIT_S, wait_until
 from tracker_processes import MAGIC, PING, REQUEST, Wire
 
 from farm.errors import DeviceError, LinkError, UsageError
-from farm.lab.relay.sessions import LeaseSessions, SessionBoards
-from farm.lab.relay.tracker import LeaseRelay
+from farm.lab.relay.sessions import LeaseSessionSource, ProxiedBoards
+from farm.lab.relay.tracker import RelayTracker
 from farm.lab_client.client import LabClient
 from farm.transports.lab.reach_lab import LocalLab
 from farm.views.schema import schema
@@ -310,8 +310,8 @@ def test_run_gives_a_program_a_tracker_of_its_own_and_gives_the_board_back(serve
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user for a moment")
 def test_the_tracker_of_a_lease_hangs_up_on_another_user() -> None:
     """Whoever it answers has the boards of the lease, on which they can run anything."""
-    leased = LeaseSessions(LocalLab(Path("/nowhere")), 1, "pi5", 1)
-    with SessionBoards(leased, print) as boards, LeaseRelay(boards) as relay:
+    leased = LeaseSessionSource(LocalLab(Path("/nowhere")), 1, "pi5", 1)
+    with ProxiedBoards(leased, print) as boards, RelayTracker(boards) as relay:
         assert Wire(relay.port).ask([PING]) == 0
         os.seteuid(65534)
         try:

@@ -78,8 +78,8 @@ def test_a_session_has_a_board_of_a_lease_which_is_given_back(
     served: Door, place: str, tmp_path: Path
 ) -> None:
     one = device(tmp_path, f"{place}x86", **{"class": "ci", "for_s": 100})
-    assert transports.boards(one) == 2 and transports.lanes(one) == 2
-    assert transports.state(one).why == "2 of 2 free"
+    assert transports.count_boards(one) == 2 and transports.max_parallel_jobs(one) == 2
+    assert transports.probe_state(one).why == "2 of 2 free"
     with transports.open(one, None, tmp_path, 60.0) as link:
         [lease] = leases(served)
         assert (lease["owner"], lease["class"], lease["for_s"]) == (
@@ -122,7 +122,7 @@ def test_what_a_session_waits_for_is_said(served: Door, tmp_path: Path) -> None:
             said.append(words)
             client.ask("end", lease=lease)
 
-        transports.reserve(one, lambda _: None, say)
+        transports.reserve_board(one, lambda _: None, say)
     assert said == ["1. in the lab's queue: waiting for a x86: 2 of 2 lent"]
 
 
@@ -143,7 +143,7 @@ def test_a_board_by_its_name_and_what_the_lab_has_not(
             transports.open(device(tmp_path, f"{place}{path}"), None, tmp_path, 60.0),
         ):
             pass
-        assert transports.state(device(tmp_path, f"{place}{path}")).word == "unavailable"
+        assert transports.probe_state(device(tmp_path, f"{place}{path}")).word == "unavailable"
 
 
 def test_a_lease_that_is_revoked_in_a_session_is_what_the_error_tells(
@@ -191,7 +191,7 @@ def test_an_upload_goes_on_while_the_server_is_killed_and_started_again(
 def test_a_lab_that_is_away_is_offline(place: str, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setenv("FARM_LAB", str(tmp_path / "none"))
     one = device(tmp_path, f"{place}x86" if place == "lab:" else "lab://127.0.0.1:1/x86")
-    assert transports.state(one).word == "offline"
+    assert transports.probe_state(one).word == "offline"
     with pytest.raises(DeviceError), transports.open(one, None, tmp_path, 60.0):
         pass
 
@@ -216,7 +216,7 @@ def test_a_wait_for_a_board_ends_with_the_work_of_its_thread(served: Door, tmp_p
         def wait() -> None:
             with work.in_this_thread():
                 try:
-                    transports.reserve(one, lambda _: None, lambda _: None)
+                    transports.reserve_board(one, lambda _: None, lambda _: None)
                 except FarmError as error:
                     failed.append(error)
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from farm.lab.entities import KnownBoard, LeaseRequest, Rules
+from farm.lab.entities import InventoryBoard, LeaseRequest, SharingRules
 from farm.lab.scheduler import LeaseScheduler
 
 
 def test_a_lease_gets_a_board_with_its_tags_in_the_place_of_a_lost_one() -> None:
-    boards = [KnownBoard(name, "pi5", "", tags) for name, tags in BOARDS.items()]
-    scheduler = LeaseScheduler(Rules(), boards)
+    boards = [InventoryBoard(name, "pi5", "", tags) for name, tags in BOARDS.items()]
+    scheduler = LeaseScheduler(SharingRules(), boards)
     scheduler.board_idle("camera-1", "pi5", 0.0)
     request = LeaseRequest("alice", "pi5", 60.0, tags=("camera",))
     number = scheduler.request(request, "key", 0.0).number

@@ -16,9 +16,17 @@ from lab_process import Board, lab
 from timeouts import wait_until
 
 from farm.errors import ConfigError
-from farm.lab.care.notices import FLAPPING_S, Notice, Notifier, variables
-from farm.lab.entities import Event, KnownBoard, Lease, LeaseRequest, LeaseState, NoticeWays, Rules
-from farm.lab.journal import EndedSession, Journal, JournalBatch
+from farm.lab.care.notices import FLAPPING_S, Notice, Notifier, notice_environment
+from farm.lab.entities import (
+    Event,
+    InventoryBoard,
+    Lease,
+    LeaseRequest,
+    LeaseState,
+    NoticeChannels,
+    SharingRules,
+)
+from farm.lab.lab_database import EndedSession, LabDatabase, LabDatabaseBatch
 from farm.lab.lab_toml import read_settings
 from farm.lab.scheduler import LeaseScheduler
 from farm.lab.scheduler_effects import RestoredState, SchedulerEffects
@@ -33,9 +41,9 @@ class Told:
 
     def __init__(self, folder: Path) -> None:
         self.file, self.now, self.said = folder / "told", 1000.0, list[str]()
-        boards = [KnownBoard("pi5-07", "pi5", "")]
-        self.scheduler = LeaseScheduler(Rules(), boards)
-        ways = NoticeWays(command=(sys.executable, "-I", "-c", TOLD, str(self.file)))
+        boards = [InventoryBoard("pi5-07", "pi5", "")]
+        self.scheduler = LeaseScheduler(SharingRules(), boards)
+        ways = NoticeChannels(command=(sys.executable, "-I", "-c", TOLD, str(self.file)))
         self.notifier = Notifier(
             self.scheduler, ways, boards, folder, lambda: self.now, self.said.append
         )
@@ -98,8 +106,8 @@ def test_a_kind_without_boards_a_lost_board_and_a_lease_that_ends_soon_are_told_
 def test_a_command_that_fails_is_tried_three_times_and_the_operator_is_told(tmp_path: Path) -> None:
     said: list[str] = []
     script = f"open({str(tmp_path / 'tries')!r}, 'a').write('x'); raise SystemExit('no chat today')"
-    ways = NoticeWays(command=(sys.executable, "-I", "-c", script))
-    notifier = Notifier(LeaseScheduler(Rules()), ways, (), tmp_path, time.time, said.append)
+    ways = NoticeChannels(command=(sys.executable, "-I", "-c", script))
+    notifier = Notifier(LeaseScheduler(SharingRules()), ways, (), tmp_path, time.time, said.append)
     notifier.down(90.0)
 
     def ended() -> bool:
@@ -145,7 +153,9 @@ def test_the_end_of_a_kind_is_told_if_it_is_of_the_lab_or_had_a_lease(tmp_path: 
     ],
 )
 def test_words_of_strangers_mention_nobody_in_a_chat(said: str, shown: str) -> None:
-    assert json.loads(variables(Notice("board", said))["FARM_NOTICE_JSON"])["text"] == shown
+    assert (
+        json.loads(notice_environment(Notice("board", said))["FARM_NOTICE_JSON"])["text"] == shown
+    )
 
 
 def command_lines_with(text: str) -> list[str]:
@@ -217,7 +227,7 @@ def test_a_broken_setting_is_named_with_its_line(line: str, words: str, tmp_path
 
 
 def test_what_is_old_is_removed_and_numbers_are_not_used_again(tmp_path: Path) -> None:
-    journal = Journal(tmp_path / "lab.sqlite")
+    journal = LabDatabase(tmp_path / "lab.sqlite")
     journal.open()
     request = LeaseRequest("ann", "pi5", 60.0)
 
@@ -231,7 +241,7 @@ def test_what_is_old_is_removed_and_numbers_are_not_used_again(tmp_path: Path) -
         {n: lease(n, n * DAY_S, n * DAY_S + 60.0 if n != 2 else None) for n in range(1, 8)},
         [Event(n, n * DAY_S, "board-came", board="b") for n in range(1, 8)],
     )
-    batch = JournalBatch()
+    batch = LabDatabaseBatch()
     batch.add(effects)
     batch.sessions += [
         EndedSession("b", "pi5", "ann", n * DAY_S, n * DAY_S + 1) for n in range(1, 8)
@@ -241,11 +251,11 @@ def test_what_is_old_is_removed_and_numbers_are_not_used_again(tmp_path: Path) -
     while count := journal.prune(5.5 * DAY_S):
         removed += count
     assert removed == 4 + 5 + 5, "five of each, but for the lease that goes on"
-    past: RestoredState = Journal(tmp_path / "lab.sqlite").open()
+    past: RestoredState = LabDatabase(tmp_path / "lab.sqlite").open()
     assert [one.number for one in past.leases] == [2]
     assert [one.number for one in past.ended] == [6, 7]
     assert (past.next_lease, past.next_event) == (8, 8)
-    journal = Journal(tmp_path / "lab.sqlite")
+    journal = LabDatabase(tmp_path / "lab.sqlite")
     journal.open()
     assert [one.number for one in journal.events(0, 100)] == [6, 7]
     assert journal.oldest_event() == 6

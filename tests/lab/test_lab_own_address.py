@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from farm.lab.door.own_address import address_objection
+from farm.lab.door.own_address import foreign_address_reason
 
 
 @dataclass
@@ -34,7 +34,7 @@ class Connection:
     ],
 )
 def test_where_it_connects_from_is_its_own(board: str, offered: str) -> None:
-    assert address_objection(offered, 9090, Connection(board)) == ""
+    assert foreign_address_reason(offered, 9090, Connection(board)) == ""
 
 
 @pytest.mark.parametrize(
@@ -42,13 +42,13 @@ def test_where_it_connects_from_is_its_own(board: str, offered: str) -> None:
     ["192.168.7.8", "127.0.0.1", "::1", "192.168.7.1", "::ffff:127.0.0.1", "0.0.0.0", "127.1.1.1"],
 )
 def test_another_address_is_not_its_own(offered: str) -> None:
-    said = address_objection(offered, 9090, Connection("192.168.7.7"))
+    said = foreign_address_reason(offered, 9090, Connection("192.168.7.7"))
     assert said.startswith("it connects from 192.168.7.7, and offers ")
 
 
 @pytest.mark.parametrize("name", ["localhost", "pi5.lab", "", "2130706433", "127.1"])
 def test_a_name_is_not_looked_up(name: str) -> None:
-    assert address_objection(name, 9090, Connection("127.0.0.1", "127.0.0.1")) == (
+    assert foreign_address_reason(name, 9090, Connection("127.0.0.1", "127.0.0.1")) == (
         "the address has a name, and a board has to offer one of numbers"
     )
 
@@ -61,11 +61,11 @@ def test_a_board_of_the_labs_machine_offers_what_it_listens_at(host: str) -> Non
         socket.create_connection(lab.getsockname()),
     ):
         accepted, _ = lab.accept()
-        said = address_objection(host, board.getsockname()[1], accepted)
+        said = foreign_address_reason(host, board.getsockname()[1], accepted)
         assert bool(said) == (host != "127.0.0.1")
         board.close()
-        assert address_objection("127.0.0.1", 1, accepted) == (
+        assert foreign_address_reason("127.0.0.1", 1, accepted) == (
             "what listens at port 1 there is not what offers it"
         )
         accepted.close()
-        assert address_objection(host, 1, accepted) == "its connection to the lab is lost"
+        assert foreign_address_reason(host, 1, accepted) == "its connection to the lab is lost"

@@ -17,7 +17,7 @@ from lab_process import Board
 from timeouts import wait_until
 from tracker_processes import PENDING, REQUEST, Wire
 
-from farm.lab.journal import BoardUse
+from farm.lab.lab_database import BoardUsePeriod
 from farm.lab_page.gantt import gantt_rows
 from farm.lab_page.history import hourly_use, use_by_owner
 from farm.processes import subprocesses
@@ -338,8 +338,8 @@ def test_the_numbers_count_boards_leases_and_the_queue(small: Paged) -> None:
         assert line in text.splitlines(), text
 
 
-def stretch(board: str, owner: str, since: float, until: float | None) -> BoardUse:
-    return BoardUse(board, "pi5", owner, since, until, 1)
+def stretch(board: str, owner: str, since: float, until: float | None) -> BoardUsePeriod:
+    return BoardUsePeriod(board, "pi5", owner, since, until, 1)
 
 
 def test_a_day_has_a_bar_for_each_stretch_within_it() -> None:

@@ -25,8 +25,8 @@ from timeouts import LIMIT_S, wait_until
 from tracker_processes import REQUEST, Wire, tvm_server
 
 from farm.errors import LinkError
-from farm.lab.relay.sessions import KindSessions, LeaseSessions, SessionBoards
-from farm.lab.relay.tracker import LeaseRelay
+from farm.lab.relay.sessions import KindSessionSource, LeaseSessionSource, ProxiedBoards
+from farm.lab.relay.tracker import RelayTracker
 from farm.lab_client.leasing import WantedBoards
 from farm.rpc.handshake import MAGIC, MISMATCH, client_greeting
 from farm.transports.lab.reach_lab import LocalLab, reach_lab_at_door
@@ -179,7 +179,7 @@ def test_the_port_of_the_sessions_hangs_up_on_another_user(served: Door) -> None
         def summary(self) -> Any: ...
         def session(self, kind: str) -> Any: ...
 
-    with SessionBoards(Nothing(), print) as boards:
+    with ProxiedBoards(Nothing(), print) as boards:
         os.seteuid(65534)
         try:
             stranger = socket.create_connection(("127.0.0.1", boards.port), timeout=LIMIT_S)
@@ -212,7 +212,7 @@ def test_a_lab_of_many_boards_needs_more_than_one_connection(served: Door) -> No
         for one in sessions:
             one.connection.sendall(one.board.encode())
             assert one.connection.recv(100) == one.board.encode()
-        assert LeaseSessions(lab, lease, "many", 12).summary()["many"].free == 12
+        assert LeaseSessionSource(lab, lease, "many", 12).summary()["many"].free == 12
         with lab.client() as client:
             client.ask("end", lease=lease)
     assert said == []
@@ -254,8 +254,8 @@ def test_a_board_runs_no_program_of_its_own_in_tvms_client(
 
         threading.Thread(target=accept, daemon=True).start()
         board = Board(served.lab.port, "evil", listener.getsockname()[1])
-        source = KindSessions(lab, lambda kind: WantedBoards(kind, for_s=60.0), lambda _: None)
-        with SessionBoards(source, said.append) as boards, LeaseRelay(boards, 0) as relay:
+        source = KindSessionSource(lab, lambda kind: WantedBoards(kind, for_s=60.0), lambda _: None)
+        with ProxiedBoards(source, said.append) as boards, RelayTracker(boards, 0) as relay:
             command = [sys.executable, "-c", CLIENT, str(relay.port)]
             with subprocess.Popen(command) as client:  # it would ask again and again
                 try:

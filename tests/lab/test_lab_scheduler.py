@@ -16,19 +16,19 @@ from farm.lab.durations import format_duration, parse_duration
 from farm.lab.entities import (
     RANKS,
     Caller,
-    KnownBoard,
+    InventoryBoard,
     Lease,
     LeaseClass,
     LeaseRequest,
     LeaseState,
-    Rules,
+    SharingRules,
 )
 from farm.lab.queue_order import guaranteed_start
 from farm.lab.scheduler import LeaseScheduler
 from farm.lab.scheduler_effects import RestoredState
 
 LONGEST_S = 3600.0
-RULES = Rules(
+RULES = SharingRules(
     classes={rank: LeaseClass(LONGEST_S) for rank in RANKS}, aging_s=600.0, gather_s=120.0, queue=50
 )
 KINDS = {"a1": "a", "a2": "a", "a3": "a", "b1": "b"}
@@ -36,7 +36,7 @@ OWNERS = ("ann", "bob", "eve")
 BOUND_S = 3 * RULES.aging_s  # after it, nobody who came later goes before
 
 
-def scheduler(*boards: str, rules: Rules = RULES) -> LeaseScheduler:
+def scheduler(*boards: str, rules: SharingRules = RULES) -> LeaseScheduler:
     """A lab in which these boards are idle."""
     lab = LeaseScheduler(rules)
     for name in boards:
@@ -391,7 +391,7 @@ def test_an_implicit_request_for_an_unknown_kind_leaves_nothing_behind() -> None
 
 
 def test_a_board_of_the_inventory_is_shown_before_it_has_connected() -> None:
-    lab = LeaseScheduler(RULES, [KnownBoard("pi5-07", "pi5", "10.0.0.7:9090", ("fan",))])
+    lab = LeaseScheduler(RULES, [InventoryBoard("pi5-07", "pi5", "10.0.0.7:9090", ("fan",))])
     assert [(one.name, one.use, one.tags) for one in lab.boards()] == [("pi5-07", "away", ("fan",))]
     lease = ask(lab, "ann", kind="pi5")
     assert lab.prospect(lease, 1.0).reason == "1 of pi5 wanted, 0 connected"

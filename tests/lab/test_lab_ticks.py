@@ -12,16 +12,16 @@ from pathlib import Path
 import pytest
 
 from farm.lab.care import health_keeper
-from farm.lab.care.board_checks import result_of
+from farm.lab.care.board_checks import parse_check_result
 from farm.lab.care.health import RIGHT, UNREACHABLE, CheckResult, Health, HealthRules
-from farm.lab.entities import KnownBoard, LeaseRequest, LeaseState
-from farm.lab.journal import Journal
+from farm.lab.entities import InventoryBoard, LeaseRequest, LeaseState
+from farm.lab.lab_database import LabDatabase
 from farm.lab.lab_toml import LabSettings
 from farm.lab.run import LabListenAddresses, LabServer
 from farm.lab_page.snapshot import take_snapshot
 from farm.tracker.scheduler import Offer, ServerInfo
 
-LISTED = KnownBoard("pi5-07", "pi5", "10.0.0.7:9090", profile="rasp3b")
+LISTED = InventoryBoard("pi5-07", "pi5", "10.0.0.7:9090", profile="rasp3b")
 
 
 @dataclass
@@ -52,7 +52,7 @@ def lab_in_process(folder: Path, settings: LabSettings) -> Iterator[InProcess]:
     said: list[str] = []
     with contextlib.closing(asyncio.new_event_loop()) as loop:
         place = LabListenAddresses(folder, "127.0.0.1", 9190)
-        journal = Journal(folder / "lab.sqlite")
+        journal = LabDatabase(folder / "lab.sqlite")
 
         async def start() -> LabServer:
             return LabServer(loop, settings, journal, place, said.append, lambda error: None)
@@ -135,7 +135,7 @@ def test_an_address_that_offers_many_boards_leaves_room_for_the_checks_of_others
     ],
 )
 def test_a_report_that_is_none_is_a_failed_check(report: str) -> None:
-    assert result_of(report, Health(), 1.0).verdict == UNREACHABLE
+    assert parse_check_result(report, Health(), 1.0).verdict == UNREACHABLE
 
 
 def test_a_latency_beyond_all_others_has_its_place_on_the_page(tmp_path: Path) -> None:

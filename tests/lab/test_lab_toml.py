@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from farm.errors import ConfigError
-from farm.lab.entities import KnownBoard, LeaseClass
+from farm.lab.entities import InventoryBoard, LeaseClass
 from farm.lab.lab_toml import LabSettings, read_settings
 
 WHOLE = """
@@ -50,7 +50,7 @@ def test_a_whole_file_is_read(path: Path) -> None:
         1.0,
     )
     assert (rules.classes["batch"], rules.classes["ci"]) == (LeaseClass(28800.0, 3), LeaseClass())
-    assert settings.boards == (KnownBoard("pi5-07", "pi5", "192.168.7.7:9090", ("fan",)),)
+    assert settings.boards == (InventoryBoard("pi5-07", "pi5", "192.168.7.7:9090", ("fan",)),)
 
 
 def test_without_a_file_everything_has_its_usual_value() -> None:

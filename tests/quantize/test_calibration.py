@@ -17,13 +17,13 @@ from qdq_models import residual_network
 from sklearn.datasets import load_digits
 
 from farm import importers, quantize, zoo
-from farm.checked_import import import_model
+from farm.checked_import import import_and_quantize
 from farm.compiler import host_run
 from farm.errors import ModelError
 from farm.quantize import calibration, recipe
 from farm.quantize.ranges import scale_and_zero_point
 from farm.quantize.report import compare_with_float
-from farm.types import Model, Quantize
+from farm.types import Model, QuantizeSettings
 
 MOBILE = Path(__file__).parent.parent / "data" / "mobile-digits.onnx"  # tools/train-digits --mobile
 CALIBRATIONS = ("kl_divergence", "minmax", "percentile", "global_scale")
@@ -59,17 +59,17 @@ def correct(run, samples) -> int:
 def test_int8_is_as_accurate_as_float_by_every_calibration_and_weight_scale(
     source, samples, training_images, tmp_path
 ):
-    imported = importers.load(Model("net", source), tmp_path)
-    floating = calibration.fold_float_model(imported, "net")
+    imported = importers.import_model(Model("net", source), tmp_path)
+    floating = calibration.fold_for_int8(imported, "net")
     before = correct(host_run.compile_for_host(floating.module, [], HOST), samples)
     seen = calibration.observe_ranges(
         floating, lambda: training_images, len(training_images), HOST, silent, spread=True
     )
     for method in CALIBRATIONS:
-        scales = [scale_and_zero_point(one, Quantize(method)) for one in seen]
+        scales = [scale_and_zero_point(one, QuantizeSettings(method)) for one in seen]
         for weight_scale in ("max", "power2"):
             module, weights = calibration.quantize_module(
-                floating, scales, Quantize(method, weight_scale)
+                floating, scales, QuantizeSettings(method, weight_scale)
             )
             after = correct(host_run.compile_for_host(module, weights, HOST), samples)
             assert 100 * (before - after) / len(samples[1]) <= POINTS, (
@@ -84,7 +84,7 @@ def test_int8_is_as_accurate_as_float_by_every_calibration_and_weight_scale(
 def asked() -> Model:
     """The shipped model, to be quantized by its test set."""
     model = zoo.digits()
-    return replace(model, quantize=Quantize(samples=40), calibration_data=model.dataset)
+    return replace(model, quantize=QuantizeSettings(samples=40), calibration_data=model.dataset)
 
 
 @pytest.fixture(scope="module")
@@ -92,9 +92,9 @@ def made(tmp_path_factory):
     """The shipped model as it is quantized, and a recipe for it."""
     cache = tmp_path_factory.mktemp("cache")
     model = replace(
-        zoo.digits(), quantize=Quantize(samples=40), calibration_data=zoo.digits().dataset
+        zoo.digits(), quantize=QuantizeSettings(samples=40), calibration_data=zoo.digits().dataset
     )
-    floating = calibration.fold_float_model(importers.load(model, cache), "digits")
+    floating = calibration.fold_for_int8(importers.import_model(model, cache), "digits")
     return model, floating, quantize.make_recipe(model, floating, HOST, silent)
 
 
@@ -109,7 +109,7 @@ def test_a_recipe_on_disk_is_the_same_model(made, tmp_path):
         found.settings,
         found.source,
     )
-    loaded = import_model(Model("digits", str(file)), tmp_path, HOST, silent)
+    loaded = import_and_quantize(Model("digits", str(file)), tmp_path, HOST, silent)
     direct = quantize.apply_recipe(floating, found, "digits")
     [one], [other] = (
         host_run.compile_for_host(each.module, each.weights, HOST)([each.example["image"]])
@@ -149,12 +149,12 @@ def test_a_recipe_of_an_open_batch_takes_any(tmp_path):
     model = Model(
         "open",
         str(save(tmp_path / "open.onnx", body)),
-        quantize=Quantize("minmax"),
+        quantize=QuantizeSettings("minmax"),
         calibration_data=tmp_path / "data.npz",
     )
-    floating = calibration.fold_float_model(importers.load(model, tmp_path), "open")
+    floating = calibration.fold_for_int8(importers.import_model(model, tmp_path), "open")
     recipe.write_recipe(tmp_path / "open.int8", quantize.make_recipe(model, floating, HOST, silent))
-    loaded = import_model(Model("open", str(tmp_path / "open.int8")), tmp_path, HOST, silent)
+    loaded = import_and_quantize(Model("open", str(tmp_path / "open.int8")), tmp_path, HOST, silent)
     assert [(spec.shape, spec.open) for spec in loaded.inputs] == [((1, 8), True)]
     run = host_run.compile_for_host(loaded.module, loaded.weights, HOST)
     rows = numbers.uniform(-0.9, 0.9, (5, 8)).astype(np.float32)
@@ -162,7 +162,7 @@ def test_a_recipe_of_an_open_batch_takes_any(tmp_path):
     np.testing.assert_array_equal(together, np.concatenate([run([row[None]])[0] for row in rows]))
     [expected] = loaded.reference({"x": rows})
     assert np.abs(together - expected).max() < 0.05 * np.abs(expected).max()
-    fixed = import_model(
+    fixed = import_and_quantize(
         Model("three", str(tmp_path / "open.int8"), shapes={"x": (3, 8)}), tmp_path, HOST, silent
     )
     assert fixed.example["x"].shape == (3, 8) and not fixed.open
@@ -181,7 +181,7 @@ def test_the_model_is_built_once_for_calibration_and_report(asked, tmp_path, mon
             or right(module, *more)
         ),
     )
-    floating = calibration.fold_float_model(importers.load(asked, tmp_path), "digits")
+    floating = calibration.fold_for_int8(importers.import_model(asked, tmp_path), "digits")
     found = quantize.make_recipe(asked, floating, HOST, silent)
     assert len(compare_with_float(asked, floating, found, HOST, silent).layers) == len(
         floating.points
@@ -206,16 +206,20 @@ def test_the_report_names_the_worst_layers_first_and_counts_right_answers(made):
 
 
 def test_other_settings_or_data_are_another_model(asked, tmp_path):
-    key = quantize.fingerprint(asked, tmp_path)
+    key = quantize.quantized_import_fingerprint(asked, tmp_path)
     other = tmp_path / "other.npz"
     np.savez(other, inputs=np.zeros((3, 1, 8, 8), np.float32))
     changed = [
-        replace(asked, quantize=Quantize("minmax", samples=40)),
+        replace(asked, quantize=QuantizeSettings("minmax", samples=40)),
         replace(asked, calibration_data=other),
         replace(asked, quantize=None),
     ]
-    keys = {quantize.fingerprint(model, tmp_path) for model in changed}
-    assert len(keys) == 3 and key not in keys and key == quantize.fingerprint(asked, tmp_path)
+    keys = {quantize.quantized_import_fingerprint(model, tmp_path) for model in changed}
+    assert (
+        len(keys) == 3
+        and key not in keys
+        and key == quantize.quantized_import_fingerprint(asked, tmp_path)
+    )
 
 
 def test_a_recipe_no_longer_fits_another_float_model(made, tmp_path):
@@ -229,7 +233,7 @@ def test_a_recipe_no_longer_fits_another_float_model(made, tmp_path):
     source = str(save(tmp_path / "other.onnx", body))
     recipe.write_recipe(tmp_path / "digits.int8", replace(found, source=source))
     with pytest.raises(ModelError, match="no longer fits its float model"):
-        import_model(Model("digits", str(tmp_path / "digits.int8")), tmp_path, HOST, silent)
+        import_and_quantize(Model("digits", str(tmp_path / "digits.int8")), tmp_path, HOST, silent)
 
 
 @pytest.mark.parametrize(
@@ -239,7 +243,7 @@ def test_a_recipe_no_longer_fits_another_float_model(made, tmp_path):
 def test_a_file_that_is_no_recipe_is_refused(content, tmp_path):
     (tmp_path / "x.int8").write_text(content)
     with pytest.raises(ModelError, match=r"no quantized model|another version"):
-        import_model(Model("x", str(tmp_path / "x.int8")), tmp_path, HOST, silent)
+        import_and_quantize(Model("x", str(tmp_path / "x.int8")), tmp_path, HOST, silent)
 
 
 def test_an_example_that_is_damaged_is_refused(made, tmp_path):
@@ -254,7 +258,7 @@ def test_an_example_that_is_damaged_is_refused(made, tmp_path):
 def test_a_quantized_model_is_not_quantized_again(asked, tmp_path):
     source = str(save(tmp_path / "integers.onnx", residual_network()))
     with pytest.raises(ModelError, match="quantized already"):
-        import_model(replace(asked, source=source), tmp_path, HOST, silent)
+        import_and_quantize(replace(asked, source=source), tmp_path, HOST, silent)
 
 
 def test_a_model_without_weights_has_nothing_to_quantize(asked, tmp_path):
@@ -265,12 +269,12 @@ def test_a_model_without_weights_has_nothing_to_quantize(asked, tmp_path):
         )
     )
     with pytest.raises(ModelError, match="nothing to quantize"):
-        import_model(replace(asked, source=source), tmp_path, HOST, silent)
+        import_and_quantize(replace(asked, source=source), tmp_path, HOST, silent)
 
 
 def test_without_data_the_error_says_what_to_name(asked, tmp_path):
     with pytest.raises(ModelError, match="no data to quantize it by") as error:
-        import_model(replace(asked, calibration_data=None), tmp_path, HOST, silent)
+        import_and_quantize(replace(asked, calibration_data=None), tmp_path, HOST, silent)
     assert "--data DIR" in error.value.fix
 
 
@@ -285,7 +289,9 @@ def test_without_data_the_error_says_what_to_name(asked, tmp_path):
 def test_data_that_cannot_be_fed_are_refused(inputs, words, asked, tmp_path):
     np.savez(tmp_path / "bad.npz", inputs=inputs)
     with pytest.raises(ModelError, match=words):
-        import_model(replace(asked, calibration_data=tmp_path / "bad.npz"), tmp_path, HOST, silent)
+        import_and_quantize(
+            replace(asked, calibration_data=tmp_path / "bad.npz"), tmp_path, HOST, silent
+        )
 
 
 def test_unlabelled_data_calibrate_and_the_report_says_why_there_is_no_accuracy(
@@ -307,9 +313,15 @@ def test_unlabelled_data_calibrate_and_the_report_says_why_there_is_no_accuracy(
 
 def test_every_choice_of_settings_is_a_model_of_its_own(asked, tmp_path):
     choices = [
-        Quantize(*choice) for choice in product(CALIBRATIONS, ("max", "power2"), (True, False))
+        QuantizeSettings(*choice)
+        for choice in product(CALIBRATIONS, ("max", "power2"), (True, False))
     ]
     assert (
-        len({quantize.fingerprint(replace(asked, quantize=choice), tmp_path) for choice in choices})
+        len(
+            {
+                quantize.quantized_import_fingerprint(replace(asked, quantize=choice), tmp_path)
+                for choice in choices
+            }
+        )
         == 16
     )

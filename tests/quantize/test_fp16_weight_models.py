@@ -10,13 +10,13 @@ from host_profile import HOST
 from onnx_models import graph, node, save
 
 from farm import importers, quantize
-from farm.checked_import import import_model
+from farm.checked_import import import_and_quantize
 from farm.errors import ModelError
 from farm.quantize import fp16_weights, recipe
 from farm.quantize.report import compare_with_float
-from farm.types import Model, Quantize
+from farm.types import Model, QuantizeSettings
 
-HALF = Quantize(dtype="float16")
+HALF = QuantizeSettings(dtype="float16")
 numbers = np.random.default_rng(17)
 
 
@@ -42,7 +42,10 @@ def silent(_text, _fraction):
 
 def test_weights_are_rounded_to_float16_and_the_reference_stays_the_float_model(tmp_path):
     model = network(tmp_path)
-    plain, made = importers.load(model, tmp_path), import_model(model, tmp_path, HOST, silent)
+    plain, made = (
+        importers.import_model(model, tmp_path),
+        import_and_quantize(model, tmp_path, HOST, silent),
+    )
     assert sorted(value.dtype.name for value in made.weights) == ["float16", "float16"]
     given = {"x": numbers.standard_normal((1, 32)).astype("float32")}
     assert (made.reference(given)[0] == plain.reference(given)[0]).all()
@@ -50,7 +53,7 @@ def test_weights_are_rounded_to_float16_and_the_reference_stays_the_float_model(
 
 def test_a_report_names_each_layer_and_what_rounding_does_to_it(tmp_path):
     model = network(tmp_path)
-    floating = fp16_weights.fold_fp16_model(importers.load(model, tmp_path), "net")
+    floating = fp16_weights.fold_for_fp16_weights(importers.import_model(model, tmp_path), "net")
     said = compare_with_float(
         model, floating, quantize.make_recipe(model, floating, HOST, silent), HOST, silent
     )
@@ -66,11 +69,11 @@ def test_a_weight_above_what_float16_holds_stays_float32_and_is_named(tmp_path):
     large = numbers.standard_normal((64, 48))
     large[5, 5] = 70000
     model = network(tmp_path, b=large)
-    floating = fp16_weights.fold_fp16_model(importers.load(model, tmp_path), "net")
+    floating = fp16_weights.fold_for_fp16_weights(importers.import_model(model, tmp_path), "net")
     assert fp16_weights.conversion_remarks(floating.module) == [
         "a weight of 64x48 stays float32: 7e+04 is above 65504"
     ]
-    made = import_model(model, tmp_path, HOST, silent)
+    made = import_and_quantize(model, tmp_path, HOST, silent)
     assert sorted(value.dtype.name for value in made.weights) == ["float16", "float32"]
 
 
@@ -104,8 +107,8 @@ def test_numbers_that_lose_digits_are_counted(tmp_path, small, zero, said):
     first = np.random.default_rng(17).uniform(0.5, 1, (32, 64))
     first[0, :small], first[1, :zero] = 1e-6, 1e-9
     second = np.ones((64, 48))
-    floating = fp16_weights.fold_fp16_model(
-        importers.load(network(tmp_path, a=first, b=second), tmp_path), "net"
+    floating = fp16_weights.fold_for_fp16_weights(
+        importers.import_model(network(tmp_path, a=first, b=second), tmp_path), "net"
     )
     assert fp16_weights.conversion_remarks(floating.module) == [said]
 
@@ -115,7 +118,7 @@ def test_a_model_without_weights_to_halve_is_refused(tmp_path):
         tmp_path / "relu.onnx", graph([node("Relu", ["x"], ["y"])], {"x": [1, 4]}, {"y": [1, 4]})
     )
     with pytest.raises(ModelError, match="nothing to keep in float16"):
-        import_model(Model("relu", str(path), quantize=HALF), tmp_path, HOST, silent)
+        import_and_quantize(Model("relu", str(path), quantize=HALF), tmp_path, HOST, silent)
 
 
 def test_what_is_missing_in_a_recipe_is_named(tmp_path):
@@ -127,15 +130,17 @@ def test_what_is_missing_in_a_recipe_is_named(tmp_path):
 
 def test_a_recipe_is_the_same_model_and_notices_another_one(tmp_path):
     model = network(tmp_path)
-    floating = fp16_weights.fold_fp16_model(importers.load(model, tmp_path), "net")
+    floating = fp16_weights.fold_for_fp16_weights(importers.import_model(model, tmp_path), "net")
     recipe.write_recipe(
         tmp_path / "net.float16", quantize.make_recipe(model, floating, HOST, silent)
     )
-    again = import_model(Model("again", str(tmp_path / "net.float16")), tmp_path, HOST, silent)
-    first = import_model(model, tmp_path, HOST, silent)
+    again = import_and_quantize(
+        Model("again", str(tmp_path / "net.float16")), tmp_path, HOST, silent
+    )
+    first = import_and_quantize(model, tmp_path, HOST, silent)
     assert all(
         (one == other).all() for one, other in zip(first.weights, again.weights, strict=True)
     )
     network(tmp_path)  # other weights in the same file
     with pytest.raises(ModelError, match="no longer fits"):
-        import_model(Model("again", str(tmp_path / "net.float16")), tmp_path, HOST, silent)
+        import_and_quantize(Model("again", str(tmp_path / "net.float16")), tmp_path, HOST, silent)

@@ -10,11 +10,11 @@ from farm.quantize.ranges import (
     ObservedRange,
     divergence_bound,
     percentile_bound,
-    quantized_weight,
+    quantize_weight_to_int8,
     scale_and_zero_point,
     weight_scales,
 )
-from farm.types import Quantize
+from farm.types import QuantizeSettings
 
 numbers = np.random.default_rng(2)
 
@@ -68,7 +68,7 @@ def test_a_percentile_is_that_of_the_magnitudes():
 
 @pytest.mark.parametrize("calibration", ["minmax", "percentile", "kl_divergence", "global_scale"])
 def test_zero_is_one_of_the_integers_whatever_the_range(calibration):
-    settings = Quantize(calibration)
+    settings = QuantizeSettings(calibration)
     for values in (
         np.linspace(2, 5, 99),
         np.linspace(-7, -1, 99),
@@ -78,14 +78,14 @@ def test_zero_is_one_of_the_integers_whatever_the_range(calibration):
         scale, zero = scale_and_zero_point(seen(values.astype(np.float32)), settings)
         assert 0 <= zero <= 255 and scale > 0 and isinstance(zero, int)
     positive, _ = scale_and_zero_point(
-        seen(np.linspace(0, 5, 99, dtype=np.float32)), Quantize("minmax")
+        seen(np.linspace(0, 5, 99, dtype=np.float32)), QuantizeSettings("minmax")
     )
     assert positive == pytest.approx(5 / 255)
 
 
 def test_the_global_scale_is_the_same_for_every_tensor():
     found = [
-        scale_and_zero_point(seen(values.astype(np.float32)), Quantize("global_scale"))
+        scale_and_zero_point(seen(values.astype(np.float32)), QuantizeSettings("global_scale"))
         for values in (np.linspace(0, 1, 9), np.linspace(-9, 1, 9))
     ]
     assert found == [(8.0 / 128, 0), (8.0 / 128, 128)]
@@ -103,8 +103,10 @@ def test_a_weight_is_off_by_half_a_step_at_the_most(weight_scale, per_channel):
     weight = numbers.standard_normal((6, 4, 3, 3)).astype(np.float32) * np.array(
         [1, 5, 0.1, 0, 3, 1e-3], np.float32
     ).reshape(-1, 1, 1, 1)
-    scales = weight_scales(weight, 0, Quantize(weight_scale=weight_scale, per_channel=per_channel))
-    steps = quantized_weight(weight, scales, 0)
+    scales = weight_scales(
+        weight, 0, QuantizeSettings(weight_scale=weight_scale, per_channel=per_channel)
+    )
+    steps = quantize_weight_to_int8(weight, scales, 0)
     assert scales.shape == ((6,) if per_channel else ()) and steps.dtype == np.int8
     each = scales.reshape(-1, 1, 1, 1) if per_channel else scales
     assert (np.abs(steps * each - weight) <= 0.5 * each + 1e-7).all()
@@ -115,5 +117,5 @@ def test_a_weight_is_off_by_half_a_step_at_the_most(weight_scale, per_channel):
 def test_a_weight_beyond_its_scale_is_cut_off_at_127_on_both_sides() -> None:
     """-128 has no counterpart: products of it would leave 16 bits."""
     weight = np.array([[-200.0, -128.0, -127.4, 127.4, 200.0]], "float32")
-    whole = quantized_weight(weight, np.float32(1), 0)
+    whole = quantize_weight_to_int8(weight, np.float32(1), 0)
     assert whole.dtype == np.int8 and whole.tolist() == [[-127, -127, -127, 127, 127]]

@@ -20,7 +20,7 @@ from farm.rpc.errors import ProtocolError, RemoteError
 from farm.rpc.handshake import HandshakeError
 from farm.rpc.session import Session
 from farm.rpc.session_opening import open_session
-from farm.rpc.values import CPU, DataType, Pointer, RemoteDevice, RemoteObject, RemoteTensor
+from farm.rpc.values import CPU, DataType, RemoteDevice, RemoteObject, RemotePointer, RemoteTensor
 from farm.transports.agent import version as agent_version
 
 KEY = "echo"
@@ -146,7 +146,13 @@ def test_an_agent_that_is_killed_within_a_session(agent: ServingAgent) -> None:
         *(None, True, False, 0, -1, (1 << 63) - 1, -(1 << 63), 0.0, -1.5, 1e300, math.inf),
         *("", "x", "a name that is longer than a small text", "gr\u00fc\u00dfe \U0001f600"),
         *(b"", b"x", bytes(range(256))),
-        *(CPU, RemoteDevice(2, 3), DataType.of("float16"), DataType.of("int8x4"), Pointer(1 << 40)),
+        *(
+            CPU,
+            RemoteDevice(2, 3),
+            DataType.of("float16"),
+            DataType.of("int8x4"),
+            RemotePointer(1 << 40),
+        ),
     ],
 )
 def test_each_kind_of_value_comes_back_from_tvms_server_as_it_was_sent(

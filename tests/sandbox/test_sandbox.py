@@ -467,7 +467,7 @@ def decided(
     words = {0: number, 4: architecture.audit if audit is None else audit}
     for place, argument in enumerate((*arguments, 0, 0, 0)):
         words[16 + 8 * place] = argument & 0xFFFFFFFF
-    code, place, value = seccomp.filter_program(architecture, process), 0, 0
+    code, place, value = seccomp.assemble_filter(architecture, process), 0, 0
     while True:
         operation, if_true, if_false, constant = code[place]
         place += 1

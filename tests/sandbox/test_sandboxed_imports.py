@@ -24,7 +24,7 @@ from host_profile import HOST
 from onnx_models import graph, node, save
 
 from farm import sandbox
-from farm.compiler.codegen.link import _zig, link_function
+from farm.compiler.codegen.link import _zig, fcompile_for_profile
 from farm.compiler.diagnostics.reference_steps import (
     ComputedSteps,
     ReferenceStep,
@@ -35,7 +35,7 @@ from farm.config import load_fleet, profiles
 from farm.errors import BuildError, FarmError, ModelError, UsageError
 from farm.importers.onnx.external_data import external_files
 from farm.pipeline import accuracy, bisect, check, quantize, worker_tasks
-from farm.pipeline.sandboxed_tasks import may_run_unsandboxed, run_confined
+from farm.pipeline.sandboxed_tasks import may_run_unsandboxed, run_sandboxed_if_untrusted
 from farm.processes import subprocesses
 from farm.processes.deadline import Deadline
 from farm.processes.workers import TaskContext
@@ -44,7 +44,7 @@ from farm.quantize.recipe import _packed as packed
 from farm.quantize.recipe import read_recipe as read_recipe
 from farm.sandbox.restricted_program import restricted_command
 from farm.store import Store
-from farm.types import Candidate, Device, DeviceBuild, Model, Quantize
+from farm.types import Candidate, Device, DeviceBuild, Model, QuantizeSettings
 
 TFLITE = Path(__file__).parents[1] / "data" / "small-float.tflite"
 NONE = sandbox.SandboxSupport(0, True, "the kernel does not offer Landlock")
@@ -122,12 +122,12 @@ def test_a_file_is_imported_and_checked_in_the_sandbox(
     make: Callable[[Path], Path], tmp_path: Path, context: TaskContext
 ) -> None:
     model = Model("net", str(make(tmp_path)))
-    prepared = worker_tasks.prepare_task(context, model, HOST, Store(tmp_path / "cache"))
+    prepared = worker_tasks.prepare_model_task(context, model, HOST, Store(tmp_path / "cache"))
     assert prepared.check.right
-    assert worker_tasks.prepare_task(context, model, HOST, Store(tmp_path / "cache")) == replace(
-        prepared, cached=True
-    )
-    assert run_confined(context, model, where) != os.getpid()
+    assert worker_tasks.prepare_model_task(
+        context, model, HOST, Store(tmp_path / "cache")
+    ) == replace(prepared, cached=True)
+    assert run_sandboxed_if_untrusted(context, model, where) != os.getpid()
 
 
 @pytest.mark.parametrize("make", [state_dict, None])
@@ -136,8 +136,10 @@ def test_the_users_own_code_is_not_confined(
 ) -> None:
     function = f"python:{__name__}:net"
     model = Model("net", str(make(tmp_path)), module=function) if make else Model("net", function)
-    assert worker_tasks.prepare_task(context, model, HOST, Store(tmp_path / "cache")).check.right
-    assert run_confined(context, model, where) == os.getpid()
+    assert worker_tasks.prepare_model_task(
+        context, model, HOST, Store(tmp_path / "cache")
+    ).check.right
+    assert run_sandboxed_if_untrusted(context, model, where) == os.getpid()
 
 
 @needs_sandbox
@@ -145,10 +147,13 @@ def test_a_model_reads_no_file_that_it_does_not_own(tmp_path: Path, context: Tas
     model = Model("net", str(onnx_file(tmp_path)))
     (tmp_path / "beside").write_text("secret")
     with pytest.raises(ModelError, match="PermissionError") as raised:
-        run_confined(context, model, read, tmp_path / "beside")
+        run_sandboxed_if_untrusted(context, model, read, tmp_path / "beside")
     assert raised.value.what.startswith("importing net:")
-    assert run_confined(context, model, read, Path(model.source))
-    assert run_confined(context, replace(model, trust=True), read, tmp_path / "beside") == b"secret"
+    assert run_sandboxed_if_untrusted(context, model, read, Path(model.source))
+    assert (
+        run_sandboxed_if_untrusted(context, replace(model, trust=True), read, tmp_path / "beside")
+        == b"secret"
+    )
 
 
 def read(_: TaskContext, path: Path) -> bytes:
@@ -158,13 +163,15 @@ def read(_: TaskContext, path: Path) -> bytes:
 def entries(context: TaskContext, model: Model, cache: Path) -> dict[str, Callable[[], Any]]:
     """All that imports a model."""
     return {
-        "compile, deploy, bench, tune, export, profile, run": lambda: worker_tasks.prepare_task(
-            context, model, HOST, Store(cache)
+        "compile, deploy, bench, tune, export, profile, run": lambda: (
+            worker_tasks.prepare_model_task(context, model, HOST, Store(cache))
         ),
-        "check": lambda: check.check_task(context, model, HOST, cache),
-        "quantize": lambda: quantize.quantize_task(context, model, HOST, cache, cache / "net.int8"),
-        "bisect": lambda: bisect.layers_task(context, model, None, {}, cache),  # type: ignore[arg-type]
-        "accuracy": lambda: accuracy.reference_task(
+        "check": lambda: check.check_model_task(context, model, HOST, cache),
+        "quantize": lambda: quantize.quantize_to_recipe_task(
+            context, model, HOST, cache, cache / "net.int8"
+        ),
+        "bisect": lambda: bisect.source_layers_task(context, model, None, {}, cache),  # type: ignore[arg-type]
+        "accuracy": lambda: accuracy.classify_with_reference_task(
             context, model, (cache, model, None, ()), cache, 1.0
         ),  # type: ignore[arg-type]
     }
@@ -221,11 +228,11 @@ def test_code_that_a_file_of_scales_names_runs_only_if_it_is_trusted(
 def test_a_hostile_model_does_not_choose_what_its_recipe_names(
     tmp_path: Path, context: TaskContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = Model("net", str(onnx_file(tmp_path)), quantize=Quantize(dtype="float16"))
+    model = Model("net", str(onnx_file(tmp_path)), quantize=QuantizeSettings(dtype="float16"))
     made = Recipe(
         source="python:planted:net",
         module="python:planted:net",
-        settings=Quantize(dtype="float16"),
+        settings=QuantizeSettings(dtype="float16"),
         weights="",
         data="",
         shapes={},
@@ -235,8 +242,10 @@ def test_a_hostile_model_does_not_choose_what_its_recipe_names(
         scales=(),
         example={},
     )
-    monkeypatch.setattr(quantize, "run_confined", lambda *_, **__: (None, made))
-    quantize.quantize_task(context, model, HOST, tmp_path / "cache", tmp_path / "net.float16")
+    monkeypatch.setattr(quantize, "run_sandboxed_if_untrusted", lambda *_, **__: (None, made))
+    quantize.quantize_to_recipe_task(
+        context, model, HOST, tmp_path / "cache", tmp_path / "net.float16"
+    )
     written = read_recipe(tmp_path / "net.float16")
     assert (written.source, written.module) == (model.source, None)
 
@@ -248,7 +257,7 @@ def test_without_a_sandbox_data_is_imported_and_it_is_said(
     notes: list[Any] = []
     monkeypatch.setattr(context, "note", notes.append)
     model = Model("net", str(onnx_file(tmp_path)))
-    assert run_confined(context, model, where) == os.getpid()
+    assert run_sandboxed_if_untrusted(context, model, where) == os.getpid()
     assert [note.note for note in notes] == [f"without a sandbox: {NONE.missing}"]
 
 
@@ -324,11 +333,13 @@ def test_data_beside_the_model_is_read_and_data_elsewhere_is_not(
     path.write_bytes(path.read_bytes().replace(b"net.weights", b"../elsewher"))
     (tmp_path / "elsewhere").rename(tmp_path / "elsewher")
     with pytest.raises(ModelError, match="external weights are not in its folder"):
-        worker_tasks.prepare_task(context, Model("net", str(path)), HOST, Store(tmp_path / "cache"))
+        worker_tasks.prepare_model_task(
+            context, Model("net", str(path)), HOST, Store(tmp_path / "cache")
+        )
     (tmp_path / "whole").mkdir()
     whole = onnx_with_external_data(tmp_path / "whole")
     with pytest.raises(ModelError, match="PermissionError"):
-        run_confined(context, Model("net", str(whole)), read, tmp_path / "elsewher")
+        run_sandboxed_if_untrusted(context, Model("net", str(whole)), read, tmp_path / "elsewher")
 
 
 def module_that_writes(path: Path) -> str:
@@ -369,16 +380,16 @@ def test_what_a_hostile_import_leaves_is_compiled_in_the_sandbox(
     """The attack works on a build of a trusted model, which shows that it is one."""
     store = Store(tmp_path / "cache")
     model = Model("net", str(onnx_file(tmp_path)))
-    prepared = worker_tasks.prepare_task(context, model, HOST, store)
-    assert worker_tasks.build_task(context, model, prepared, HOST, store).library.is_file()
+    prepared = worker_tasks.prepare_model_task(context, model, HOST, store)
+    assert worker_tasks.build_model_task(context, model, prepared, HOST, store).library.is_file()
     planted = tmp_path / "PWNED"
     (prepared.directory / "module.json").write_text(module_that_writes(planted))
     np.savez(prepared.directory / "weights.npz")
     with contextlib.suppress(FarmError):
-        worker_tasks.build_task(context, model, prepared, HOST, store)
+        worker_tasks.build_model_task(context, model, prepared, HOST, store)
     assert not planted.exists()
     with contextlib.suppress(FarmError):
-        worker_tasks.build_task(
+        worker_tasks.build_model_task(
             context, replace(model, trust=True), prepared, HOST, Store(tmp_path / "another")
         )
     assert planted.exists()
@@ -391,9 +402,9 @@ def test_code_for_gpus_is_compiled_in_the_sandbox_as_outside(
 ) -> None:
     profile = profiles.profile_from_table("cuda-sm90", profiles.built_in_profiles()["cuda-sm90"])
     model, store = Model("net", str(onnx_file(tmp_path))), Store(tmp_path / "cache")
-    prepared = worker_tasks.prepare_task(context, model, HOST, store)
-    first = worker_tasks.build_task(context, model, prepared, profile, store)
-    second = worker_tasks.build_task(
+    prepared = worker_tasks.prepare_model_task(context, model, HOST, store)
+    first = worker_tasks.build_model_task(context, model, prepared, profile, store)
+    second = worker_tasks.build_model_task(
         context, replace(model, trust=True), prepared, profile, Store(tmp_path / "another")
     )
     assert first.library.read_bytes() == second.library.read_bytes()
@@ -412,10 +423,10 @@ def test_what_a_hostile_import_leaves_is_compiled_for_gpus_in_the_sandbox(
     )
     prepared = hijacked(model, planted, store, context)
     with contextlib.suppress(FarmError):
-        worker_tasks.build_task(context, model, prepared, profile, store)
+        worker_tasks.build_model_task(context, model, prepared, profile, store)
     assert not planted.exists()
     with contextlib.suppress(FarmError):
-        worker_tasks.build_task(
+        worker_tasks.build_model_task(
             context, replace(model, trust=True), prepared, profile, Store(tmp_path / "another")
         )
     assert planted.exists()
@@ -423,7 +434,7 @@ def test_what_a_hostile_import_leaves_is_compiled_for_gpus_in_the_sandbox(
 
 def hijacked(model: Model, planted: Path, store: Store, context: TaskContext) -> Any:
     """Return a prepared model whose module creates a file when a constant of it is folded."""
-    prepared = worker_tasks.prepare_task(context, model, HOST, store)
+    prepared = worker_tasks.prepare_model_task(context, model, HOST, store)
     (prepared.directory / "module.json").write_text(module_that_writes(planted))
     np.savez(prepared.directory / "weights.npz")
     return prepared
@@ -436,7 +447,9 @@ def tuning_entries(
     wanted = (("dense", Candidate({}, "", 0.0)),)
     return {
         "tasks": lambda: worker_tasks.find_tuning_tasks_task(context, model, prepared, HOST),
-        "batch": lambda: worker_tasks.batch_task(context, model, prepared, HOST, wanted, folder),
+        "batch": lambda: worker_tasks.build_variant_batch_task(
+            context, model, prepared, HOST, wanted, folder
+        ),
     }
 
 
@@ -464,9 +477,9 @@ def test_the_reference_of_a_bisection_is_computed_in_the_sandbox(
         Model("net", str(onnx_file(tmp_path))),
         tmp_path / "PWNED",
     )
-    prepared = worker_tasks.prepare_task(context, model, HOST, store)
+    prepared = worker_tasks.prepare_model_task(context, model, HOST, store)
     fitted = DeviceBuild(
-        model, prepared, worker_tasks.build_task(context, model, prepared, HOST, store), None
+        model, prepared, worker_tasks.build_model_task(context, model, prepared, HOST, store), None
     )
     (prepared.directory / "module.json").write_text(module_that_writes(planted))
     np.savez(prepared.directory / "weights.npz")
@@ -516,7 +529,7 @@ def test_values_of_a_reference_are_read_only_if_they_are_what_its_steps_say(
 @needs_sandbox
 def test_a_model_is_tuned_in_the_sandbox_as_outside(tmp_path: Path, context: TaskContext) -> None:
     model = Model("net", str(onnx_file(tmp_path)))
-    prepared = worker_tasks.prepare_task(context, model, HOST, Store(tmp_path / "cache"))
+    prepared = worker_tasks.prepare_model_task(context, model, HOST, Store(tmp_path / "cache"))
     core, tasks = worker_tasks.find_tuning_tasks_task(context, model, prepared, HOST)
     trusted = replace(model, trust=True)
     assert (core, tasks) == worker_tasks.find_tuning_tasks_task(context, trusted, prepared, HOST)
@@ -524,7 +537,9 @@ def test_a_model_is_tuned_in_the_sandbox_as_outside(tmp_path: Path, context: Tas
         (task.workload, candidate) for task in tasks for candidate in task.candidates[:2]
     )
     first, second = (
-        worker_tasks.batch_task(context, one, prepared, HOST, wanted, tmp_path / str(one.trust))
+        worker_tasks.build_variant_batch_task(
+            context, one, prepared, HOST, wanted, tmp_path / str(one.trust)
+        )
         for one in (model, trusted)
     )
     assert wanted and first.variants == second.variants and first.failed == second.failed == ()
@@ -544,7 +559,7 @@ def leave(
     """Leave a build whose process was taken over."""
     from farm.compiler import build
 
-    generated = build.generate_code(_, prepared, profile, records, cache, folder)
+    generated = build.generate_model_code(_, prepared, profile, records, cache, folder)
     return replace(generated, objects=(*generated.objects, *names))
 
 
@@ -554,14 +569,14 @@ def leave(
 def test_a_build_that_was_taken_over_names_no_other_files_to_the_linker(
     name: str, tmp_path: Path, context: TaskContext
 ) -> None:
-    from farm.compiler.build import build
+    from farm.compiler.build import build_model
 
     store = Store(tmp_path / "cache")
-    prepared = worker_tasks.prepare_task(
+    prepared = worker_tasks.prepare_model_task(
         context, Model("net", str(onnx_file(tmp_path)), trust=True), HOST, store
     )
     with pytest.raises(BuildError, match="left other files"):
-        build(context, prepared, HOST, store.root, generator=partial(leave, names=(name,)))
+        build_model(context, prepared, HOST, store.root, generator=partial(leave, names=(name,)))
     assert not (store.root / "artifacts").exists()
 
 
@@ -577,7 +592,7 @@ def leave_file(
     """Leave a file of this content among the object files."""
     from farm.compiler import build
 
-    generated = build.generate_code(_, prepared, profile, records, cache, folder)
+    generated = build.generate_model_code(_, prepared, profile, records, cache, folder)
     (folder / build.OBJECTS / "other.o").write_bytes(content)
     return replace(generated, objects=(*generated.objects, "other.o"))
 
@@ -596,14 +611,16 @@ def leave_file(
 def test_a_build_that_was_taken_over_gives_the_linker_machine_code_only(
     content: bytes, tmp_path: Path, context: TaskContext
 ) -> None:
-    from farm.compiler.build import build
+    from farm.compiler.build import build_model
 
     store = Store(tmp_path / "cache")
-    prepared = worker_tasks.prepare_task(
+    prepared = worker_tasks.prepare_model_task(
         context, Model("net", str(onnx_file(tmp_path)), trust=True), HOST, store
     )
     with pytest.raises(BuildError, match="left other files"):
-        build(context, prepared, HOST, store.root, generator=partial(leave_file, content=content))
+        build_model(
+            context, prepared, HOST, store.root, generator=partial(leave_file, content=content)
+        )
     assert not (store.root / "artifacts").exists()
 
 
@@ -621,7 +638,7 @@ def object_file(tmp_path: Path) -> Path:
 def test_the_linker_reads_the_files_that_it_is_given(tmp_path: Path, object_file: Path) -> None:
     library = tmp_path / "out" / "net.so"
     library.parent.mkdir()
-    link_function(HOST)(str(library), [str(object_file)])
+    fcompile_for_profile(HOST)(str(library), [str(object_file)])
     assert b"the key" in library.read_bytes()
 
 
@@ -634,7 +651,7 @@ def test_the_linker_reads_no_other_files_whatever_an_object_file_says(
     library.parent.mkdir()
     (file := tmp_path / "module.o").write_text(script.format(secret=object_file))
     with pytest.raises(BuildError, match="Permission denied"):
-        link_function(HOST)(str(library), [str(file)])
+        fcompile_for_profile(HOST)(str(library), [str(file)])
     assert not library.exists()
 
 

@@ -156,10 +156,10 @@ def test_a_prepared_model_of_another_form_is_one_error(
     changed: dict[str, Any], tmp_path: Path
 ) -> None:
     (tmp_path / checked_import.PREPARED).write_text(json.dumps(stored(tmp_path)))
-    assert checked_import.load_prepared("net", tmp_path, cached=True).inputs == (SPEC,)
+    assert checked_import.load_prepared_model("net", tmp_path, cached=True).inputs == (SPEC,)
     (tmp_path / checked_import.PREPARED).write_text(json.dumps({**stored(tmp_path), **changed}))
     with pytest.raises(ModelError, match=r"prepared\.json is damaged"):
-        checked_import.load_prepared("net", tmp_path, cached=True)
+        checked_import.load_prepared_model("net", tmp_path, cached=True)
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_a_prepared_model_of_another_form_is_one_error(
 def test_a_prepared_model_that_is_no_such_json_is_one_error(content: bytes, tmp_path: Path) -> None:
     (tmp_path / checked_import.PREPARED).write_bytes(content)
     with pytest.raises(ModelError, match=r"prepared\.json is damaged"):
-        checked_import.load_prepared("net", tmp_path, cached=True)
+        checked_import.load_prepared_model("net", tmp_path, cached=True)
 
 
 def header(shape: str, dtype: str = "<f4") -> bytes:

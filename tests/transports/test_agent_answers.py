@@ -270,9 +270,9 @@ def test_a_number_is_one_within_its_bounds(answer: object) -> None:
     "answers", [[], [1.0], [1.0, math.nan], [1.0, math.inf], [1.0, -1e-9], [1.0, 1.0, 1.0]]
 )
 def test_times_are_as_many_as_were_asked_for_and_possible(answers: list[float]) -> None:
-    assert agent_answers.check_seconds("it", [1e-9, 1.0], 2) == [1e-9, 1.0]
+    assert agent_answers.check_durations("it", [1e-9, 1.0], 2) == [1e-9, 1.0]
     with pytest.raises(AgentAnswerError):
-        agent_answers.check_seconds("it", answers, 2)
+        agent_answers.check_durations("it", answers, 2)
 
 
 def test_bytes_are_bytes() -> None:

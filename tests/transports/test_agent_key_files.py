@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from farm.errors import DeviceError, UsageError
-from farm.transports.agent.keys import create_key_file, local_agent, read_key
+from farm.transports.agent.keys import create_key_file, find_local_agent, read_key
 
 PORT = 9
 
@@ -46,29 +46,29 @@ def is_open(number: int) -> bool:
 
 def test_a_key_is_found_while_its_agent_lives_and_not_after(data: Path) -> None:
     descriptor, key = hold("127.0.0.1")
-    found = local_agent("127.0.0.1", PORT)
+    found = find_local_agent("127.0.0.1", PORT)
     assert found is not None and (found.address, found.key) == ("127.0.0.1", key)
     assert key not in repr(found)
     os.close(descriptor)
-    assert local_agent("127.0.0.1", PORT) is None, "somebody else may listen there now"
+    assert find_local_agent("127.0.0.1", PORT) is None, "somebody else may listen there now"
 
 
 def test_a_client_goes_to_the_address_of_the_agent_and_not_to_another_of_that_name() -> None:
     """Another user may listen at [::1], which localhost may mean first."""
     descriptor, _ = hold("127.0.0.1")
-    found = local_agent("localhost", PORT)
+    found = find_local_agent("localhost", PORT)
     assert found is not None and found.address == "127.0.0.1"
-    assert local_agent("::1", PORT) is None
-    assert local_agent("127.0.0.2", PORT) is None
+    assert find_local_agent("::1", PORT) is None
+    assert find_local_agent("127.0.0.2", PORT) is None
     os.close(descriptor)
     descriptor, _ = hold("0.0.0.0")
-    assert local_agent("127.0.0.2", PORT) is not None
+    assert find_local_agent("127.0.0.2", PORT) is not None
     os.close(descriptor)
 
 
 def test_no_key_is_told_to_another_machine() -> None:
     descriptor, _ = hold("0.0.0.0")
-    assert local_agent("192.0.2.1", PORT) is None
+    assert find_local_agent("192.0.2.1", PORT) is None
     os.close(descriptor)
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 
-from farm.transports.adb.android_facts import facts_of_report
+from farm.transports.adb.android_facts import facts_from_report
 
 BATTERY = (
     "Current Battery Service state:;  AC powered: false;  USB powered: true;  Wireless powered: "
@@ -26,7 +26,7 @@ REPORT = {
 
 
 def test_every_fact_is_read() -> None:
-    facts = facts_of_report(REPORT)
+    facts = facts_from_report(REPORT)
     texts = {name: facts.pop(name) for name in ("board_model", "soc", "android")}
     assert texts == {"board_model": "Google Pixel 6", "soc": "Google GS101", "android": "14"}
     assert {name: json.loads(value) for name, value in facts.items()} == {
@@ -41,7 +41,7 @@ def test_every_fact_is_read() -> None:
 
 
 def test_what_an_older_android_does_not_say_is_left_out() -> None:
-    assert facts_of_report(
+    assert facts_from_report(
         {
             "board": " ",
             "soc": " ",
@@ -54,7 +54,7 @@ def test_what_an_older_android_does_not_say_is_left_out() -> None:
         "soc": "msm8998",
         "screen_on": "true",
     }
-    assert facts_of_report({}) == {}
+    assert facts_from_report({}) == {}
 
 
 def test_a_board_that_says_nonsense_gives_no_facts_of_it() -> None:
@@ -63,6 +63,6 @@ def test_a_board_that_says_nonsense_gives_no_facts_of_it() -> None:
         "thermal": "Thermal Status: hot",
         "board": "\x1b[2J" * 200,
     }
-    facts = facts_of_report(wild)
+    facts = facts_from_report(wild)
     assert "battery_percent" not in facts and "thermal_status" not in facts
     assert "\x1b" not in facts["board_model"] and len(facts["board_model"]) <= 200

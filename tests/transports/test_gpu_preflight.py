@@ -11,7 +11,7 @@ import pytest
 from farm import transports
 from farm.config import profiles
 from farm.errors import DeviceError
-from farm.executor.gpu import can_run
+from farm.executor.gpu import can_gpu_run_architecture
 from farm.transports import gpu_preflight
 from farm.types import Device
 
@@ -34,7 +34,7 @@ def no_driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 def test_a_machine_without_nvidia_s_driver_is_a_device_without_a_gpu(
     no_driver: Path, tmp_path: Path
 ) -> None:
-    state = transports.state(device("cuda-sm90", "local:"))
+    state = transports.probe_state(device("cuda-sm90", "local:"))
     assert (state.word, state.usable) == ("without a GPU", False)
     assert "libcuda.so.1" in state.why and "nvidia-smi" in state.fix and "x86" in state.fix
     with (
@@ -47,7 +47,7 @@ def test_a_machine_without_nvidia_s_driver_is_a_device_without_a_gpu(
 @pytest.mark.parametrize("where", ["libcuda.so.1", "ld.so.cache"])
 def test_a_driver_is_found_where_the_loader_looks(no_driver: Path, where: str) -> None:
     (no_driver / where).write_bytes(b"\0libcuda.so.1\0")
-    assert transports.state(device("cuda-sm90", "local:")).usable
+    assert transports.probe_state(device("cuda-sm90", "local:")).usable
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_a_driver_is_found_where_the_loader_looks(no_driver: Path, where: str) -
 def test_what_no_agent_can_run_says_so_without_being_asked(
     profile: str, url: str, word: str, why: str
 ) -> None:
-    state = transports.state(device(profile, url))
+    state = transports.probe_state(device(profile, url))
     assert (state.word, state.usable) == (word, False)
     assert why in state.why and "CPU profile" in state.fix
 
@@ -84,4 +84,4 @@ def test_what_no_agent_can_run_says_so_without_being_asked(
 def test_machine_code_runs_on_its_generation_as_far_as_it_was_known(
     built_for: str, architecture: str, does: bool
 ) -> None:
-    assert can_run(built_for, architecture) is does
+    assert can_gpu_run_architecture(built_for, architecture) is does

@@ -11,7 +11,7 @@ import pytest
 import farm.agent
 from farm.errors import BuildError, DeadlineError, DeviceError, FarmError, LinkError
 from farm.transports.agent import errors_by_text as agent_errors_by_text
-from farm.transports.agent.errors import MEANINGS, SessionEnd, session_end
+from farm.transports.agent.errors import MEANINGS, LoggedSessionEnd, parse_last_session_end
 from farm.transports.rpc_errors import (
     ROWS,
     SYSTEM_ROWS,
@@ -226,7 +226,7 @@ def test_every_row_has_an_error_that_was_seen() -> None:
 
 
 def test_every_text_of_agents_without_codes_was_seen_and_has_a_meaning() -> None:
-    seen = {agent_errors_by_text.code_of(str(cause)) for cause, _, _ in SEEN}
+    seen = {agent_errors_by_text.error_code_by_text(str(cause)) for cause, _, _ in SEEN}
     assert seen - {None} == {code for _, code in agent_errors_by_text._CODES}
     assert seen - {None} <= set(MEANINGS)
 
@@ -254,7 +254,7 @@ AGENT = Path(farm.agent.__file__).parent / "src"
 WITHOUT_CODE = {
     "device_api.cc": "memory of the GPU is aligned",
     "graph.cc": "driver.missing_for_graphs",
-    "virtual_machine.cc": "the library has no executable",
+    "graph_capturing_vm.cc": "the library has no executable",
 }
 
 
@@ -279,24 +279,26 @@ def test_every_error_that_the_agent_throws_has_a_code() -> None:
 @pytest.mark.parametrize(
     ("coded", "uncoded", "end"),
     [
-        ("END_SIGNAL_4: died of X", "died of Illegal instruction", SessionEnd(False, 4)),
-        ("END_SIGNAL_9: died of X", "died of Killed", SessionEnd(False, 9)),
-        ("END_SIGNAL_11: died of X", "died of Segmentation fault", SessionEnd(False, 11)),
-        ("END_EXIT_0: exit code 9", "exit code 0", SessionEnd(True)),
-        ("END_EXIT_1: exit code 0", "exit code 1", SessionEnd(False)),
-        ("END_TOLD: it was told", "its client was told why", SessionEnd(True)),
-        ("END_TIME_UP: exit code 0", "its time was up", SessionEnd(False)),
-        ("END_CLIENT_GONE: exit code 0", "its client has gone", SessionEnd(False)),
+        ("END_SIGNAL_4: died of X", "died of Illegal instruction", LoggedSessionEnd(False, 4)),
+        ("END_SIGNAL_9: died of X", "died of Killed", LoggedSessionEnd(False, 9)),
+        ("END_SIGNAL_11: died of X", "died of Segmentation fault", LoggedSessionEnd(False, 11)),
+        ("END_EXIT_0: exit code 9", "exit code 0", LoggedSessionEnd(True)),
+        ("END_EXIT_1: exit code 0", "exit code 1", LoggedSessionEnd(False)),
+        ("END_TOLD: it was told", "its client was told why", LoggedSessionEnd(True)),
+        ("END_TIME_UP: exit code 0", "its time was up", LoggedSessionEnd(False)),
+        ("END_CLIENT_GONE: exit code 0", "its client has gone", LoggedSessionEnd(False)),
     ],
 )
 def test_the_end_of_a_session_is_read_from_the_log_of_old_and_new_agents(
-    coded: str, uncoded: str, end: SessionEnd
+    coded: str, uncoded: str, end: LoggedSessionEnd
 ) -> None:
     line = "2026-11-24 20:00:00 farm-agent[7] session 8 is over after 1.5 s: "
-    assert session_end(f"x\n{line}{coded}\n") == end
-    assert session_end(f"x\n{line}{uncoded}\n") == end
-    assert session_end(f"{line}END_SIGNAL_9: y\n{line}{coded}\n") == end, "the last session"
-    assert session_end("2026-11-24 20:00:00 farm-agent[7] session 8 begins\n") is None
+    assert parse_last_session_end(f"x\n{line}{coded}\n") == end
+    assert parse_last_session_end(f"x\n{line}{uncoded}\n") == end
+    assert parse_last_session_end(f"{line}END_SIGNAL_9: y\n{line}{coded}\n") == end, (
+        "the last session"
+    )
+    assert parse_last_session_end("2026-11-24 20:00:00 farm-agent[7] session 8 begins\n") is None
 
 
 def test_the_fix_for_a_session_that_died_is_that_of_the_signal() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from farm.errors import DeviceError
 from farm.processes import subprocesses
-from farm.transports.ssh.systemd_service import Service, unit_text
+from farm.transports.ssh.systemd_service import AgentServiceSettings, unit_text
 
 DIGEST = "0" * 64
 
@@ -19,7 +19,12 @@ def unit(folder: Path, *, is_root: bool, walls: bool = True, launcher: tuple[str
     """For a board that keeps what is ours in a folder."""
     seen = {"base": str(folder), "work": str(folder / "work"), "store": str(folder / "store")}
     return unit_text(
-        seen, DIGEST, launcher, Service("lab:9190", "pi").arguments, is_root=is_root, walls=walls
+        seen,
+        DIGEST,
+        launcher,
+        AgentServiceSettings("lab:9190", "pi").arguments,
+        is_root=is_root,
+        walls=walls,
     )
 
 
@@ -40,12 +45,12 @@ def test_systemd_has_nothing_to_say_against_it(tmp_path: Path, scope: str, name:
 
 
 def test_a_key_is_on_no_command_line() -> None:
-    assert "pi" not in Service("lab:9190", "pi").arguments
+    assert "pi" not in AgentServiceSettings("lab:9190", "pi").arguments
 
 
 def test_it_listens_on_loopback_unless_it_is_told_otherwise() -> None:
-    assert Service().arguments == ["--host", "127.0.0.1", "--port", "9090"]
-    told = Service(host="192.168.7.2", open_to_network=True).arguments
+    assert AgentServiceSettings().arguments == ["--host", "127.0.0.1", "--port", "9090"]
+    told = AgentServiceSettings(host="192.168.7.2", open_to_network=True).arguments
     assert told[:2] == ["--host", "192.168.7.2"] and "--open-to-network" in told
 
 

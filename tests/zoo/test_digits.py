@@ -11,19 +11,19 @@ import onnx
 import pytest
 
 from farm import data, importers, zoo
-from farm.inputs.read import read_labels
+from farm.inputs.read import read_class_names
 
 CORRECT, TOTAL = 357, 360  # by ONNX Runtime, as recorded in farm/zoo/digits/README.md
 
 
 @pytest.fixture(scope="module")
 def imported(tmp_path_factory):
-    return importers.load(zoo.digits(), tmp_path_factory.mktemp("cache"))
+    return importers.import_model(zoo.digits(), tmp_path_factory.mktemp("cache"))
 
 
 def test_onnxruntime_gets_as_many_right_as_is_recorded(imported):
     model = zoo.digits()
-    samples = data.open_labelled_samples(model.dataset, model, imported.inputs, imported.outputs)
+    samples = data.open_labelled_data_set(model.dataset, model, imported.inputs, imported.outputs)
     found = [
         imported.reference(sample.inputs)[0].argmax() == sample.label for sample in samples.read()
     ]
@@ -34,7 +34,10 @@ def test_onnxruntime_gets_as_many_right_as_is_recorded(imported):
 def test_the_test_set_holds_every_digit_and_the_labels_name_them():
     with np.load(zoo.digits().dataset) as arrays:
         images, labels = arrays["inputs"], arrays["labels"]
-    assert set(np.bincount(labels)) <= {35, 36, 37} and len(read_labels(zoo.digits().labels)) == 10
+    assert (
+        set(np.bincount(labels)) <= {35, 36, 37}
+        and len(read_class_names(zoo.digits().labels)) == 10
+    )
     assert images.shape == (TOTAL, 1, 8, 8) and images.min() == 0 and images.max() == 1
     np.testing.assert_array_equal(images * 16, np.round(images * 16))
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from farm.zoo.weights import build_with_weights
+from farm.zoo.weights import build_with_seeded_weights
 
 Size = int | tuple[int, int]
 
@@ -43,7 +43,7 @@ def seeded(make: Callable[[], nn.Module], seed: int) -> nn.Module:
     """A network in eval mode with weights from the seed; biases of convolutions, norms and free
     parameters are small noise.
     """
-    network = build_with_weights(make, seed)
+    network = build_with_seeded_weights(make, seed)
     numbers = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for module in network.modules():

@@ -14,19 +14,19 @@ import click
 
 from farm.commands.common import (
     Session,
-    build_slots,
     check_writable,
     host_profile,
+    max_parallel_builds,
     with_session,
     write_atomically,
 )
 from farm.commands.devices import doctor_output
-from farm.commands.options import name_completion
+from farm.commands.options import configured_name_completer
 from farm.commands.output import Styled, echo, echo_text
 from farm.errors import ConfigError, UsageError, did_you_mean
 
 if TYPE_CHECKING:
-    from farm.boards import Evidence, ProfileChoice
+    from farm.boards import DetectedHardware, ProfileChoice
     from farm.commands.progress import Spinner
     from farm.config import Fleet
     from farm.pipeline.discover import DiscoveredBoard
@@ -53,7 +53,7 @@ class _Place:
 @click.option(
     "--profile",
     metavar="NAME",
-    shell_complete=name_completion("profiles"),
+    shell_complete=configured_name_completer("profiles"),
     help="The kind of board. [default: found out]",
 )
 @click.option(
@@ -133,7 +133,11 @@ def add(
 
 @click.command()
 @click.argument(
-    "names", metavar="NAME...", nargs=-1, required=True, shell_complete=name_completion("devices")
+    "names",
+    metavar="NAME...",
+    nargs=-1,
+    required=True,
+    shell_complete=configured_name_completer("devices"),
 )
 @with_session
 def remove(session: Session, names: tuple[str, ...]) -> None:
@@ -283,7 +287,7 @@ def _checked(place: _Place, name: str, table: Mapping[str, Any]) -> Device:
 
 def _identified(
     session: Session, provisional: Device, table: dict[str, Any], place: _Place, spinner: Spinner
-) -> tuple[Evidence | None, ProfileChoice, Tables]:
+) -> tuple[DetectedHardware | None, ProfileChoice, Tables]:
     """Return what the board says about itself, the choice of its profile, and the tables to write.
 
     `provisional` is the device with a profile that is not known to be right.
@@ -328,7 +332,9 @@ def _builds_cuda() -> bool:
     return True
 
 
-def _show_choice(spinner: Spinner, evidence: Evidence | None, choice: ProfileChoice) -> None:
+def _show_choice(
+    spinner: Spinner, evidence: DetectedHardware | None, choice: ProfileChoice
+) -> None:
     good = Styled("✓", "green")
     if evidence is not None:
         spinner.say("  ", good, f" board: {_in_words(evidence)}")
@@ -342,7 +348,7 @@ def _show_choice(spinner: Spinner, evidence: Evidence | None, choice: ProfileCho
         spinner.say("  ", Styled("!", "yellow"), f" {note}")
 
 
-def _in_words(evidence: Evidence) -> str:
+def _in_words(evidence: DetectedHardware) -> str:
     """Describe the board in a line."""
     cores = f"{evidence.core_count} cores" if evidence.core_count else ""
     memory = f"{evidence.memory_bytes / 2**30:.1f} GiB" if evidence.memory_bytes else ""
@@ -360,14 +366,14 @@ def _proven(session: Session, fleet: Fleet, device: Device, spinner: Spinner) ->
             for line in doctor_output.finding_lines(finding):
                 spinner.say(*line)
 
-    found = work.provision(
+    found = work.provision_devices(
         [device],
         service=None,
         model=fleet.built_in_models[_MODEL],
         host=host_profile(fleet),
         store=session.artifacts(),
         keep=session.record(),
-        slots=build_slots(),
+        slots=max_parallel_builds(),
         tell=tell,
         show=spinner.show,
     )
@@ -391,7 +397,7 @@ def _report(
     place: _Place,
     name: str,
     tables: Tables,
-    evidence: Evidence | None,
+    evidence: DetectedHardware | None,
     choice: ProfileChoice,
     found: list[Finding],
     *,
@@ -427,9 +433,9 @@ def _report(
 
 
 def _list_candidates(session: Session, fleet: Fleet) -> None:
-    from farm.pipeline.discover import discover
+    from farm.pipeline.discover import discover_boards
 
-    found: list[DiscoveredBoard] = discover(fleet)
+    found: list[DiscoveredBoard] = discover_boards(fleet)
     if session.as_json:
         session.document(
             "candidates",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from farm.commands.common import Session, build_slots, with_session
+from farm.commands.common import Session, max_parallel_builds, with_session
 from farm.commands.options import add_device_selection_options
 from farm.commands.output import echo, show_error
 from farm.errors import FarmError
@@ -33,10 +33,10 @@ def deployments(
     farm deployments
     farm deployments --device pi3 --json
     """
-    from farm.pipeline.worker_tasks import deployments_task
+    from farm.pipeline.worker_tasks import list_deployments_task
 
     chosen = session.fleet().select_devices(devices, tags, everywhere or not (devices or tags))
-    found = _ask(session, chosen, "asking the devices", deployments_task)
+    found = _ask(session, chosen, "asking the devices", list_deployments_task)
     if session.as_json:
         session.document(
             "deployments",
@@ -126,11 +126,11 @@ def _ask(
 ) -> dict[str, Any]:
     """Return the devices' answers or errors, in the order of `chosen`."""
     from farm.commands.progress import Spinner
-    from farm.pipeline import run_on_devices
+    from farm.pipeline import run_task_on_devices
 
     with Spinner(session, title) as spinner:
-        slots = max(len(chosen), build_slots())
-        found = run_on_devices(
+        slots = max(len(chosen), max_parallel_builds())
+        found = run_task_on_devices(
             chosen,
             question,
             *arguments,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from farm.commands.common import Session, build_slots, with_session
+from farm.commands.common import Session, max_parallel_builds, with_session
 from farm.commands.options import add_device_selection_options
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def devices(
 
     fleet = session.fleet()
     chosen = fleet.select_devices(devices, tags, everywhere or not (devices or tags))
-    states = thread_map(transports.state, chosen)
+    states = thread_map(transports.probe_state, chosen)
     facts: dict[str, Any] = {}
     if session.verbosity > 0:
         facts = _facts(
@@ -77,10 +77,12 @@ def _known(facts: Any) -> dict[str, str]:
 
 def _facts(session: Session, chosen: list[Device]) -> dict[str, Any]:
     from farm.commands.progress import Spinner
-    from farm.pipeline import facts_of
+    from farm.pipeline import query_device_facts
 
     with Spinner(session, "asking the devices") as spinner:
-        return facts_of(chosen, store=session.artifacts(), slots=build_slots(), show=spinner.show)
+        return query_device_facts(
+            chosen, store=session.artifacts(), slots=max_parallel_builds(), show=spinner.show
+        )
 
 
 def _body(device: Device, state: DeviceState, facts: Any) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 import farm
-from farm.commands.common import Session, build_slots, host_profile, with_session
+from farm.commands.common import Session, host_profile, max_parallel_builds, with_session
 from farm.commands.devices import doctor_output
 from farm.commands.options import add_device_selection_options
 from farm.commands.output import Styled, echo
@@ -58,7 +58,7 @@ def doctor(
                 host=host,
                 store=store,
                 keep=keep,
-                slots=build_slots(),
+                slots=max_parallel_builds(),
                 show=spinner.show,
             )
     if session.as_json:

@@ -23,7 +23,7 @@ def finding_lines(finding: Finding, name: str = "") -> list[list[str | Styled]]:
     sign, shade = (
         ("✗", "red") if finding.failure else ("!", "yellow") if finding.advice else ("✓", "green")
     )
-    head = f"{sanitize.one_line(name)}  " if name else "  "
+    head = f"{sanitize.sanitized_line(name)}  " if name else "  "
     below = " " * (len(head) + 4)
     first, *more = sanitize.sanitized_lines(what) or [""]
     shown: list[list[str | Styled]] = [[head, Styled(sign, shade), f" {finding.layer}: {first}"]]

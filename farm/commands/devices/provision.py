@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import farm
-from farm.commands.common import Session, build_slots, host_profile, with_session
+from farm.commands.common import Session, host_profile, max_parallel_builds, with_session
 from farm.commands.devices import doctor_output
 from farm.commands.options import add_device_selection_options, was_given
-from farm.commands.servers.serve import (
+from farm.commands.servers.agent_and_tracker import (
     KEY_FILE,
     KEY_FILE_HELP,
     KEY_HELP,
@@ -25,7 +25,7 @@ from farm.errors import UsageError
 
 if TYPE_CHECKING:
     from farm.pipeline.doctor.board import Finding
-    from farm.transports.ssh.systemd_service import Service
+    from farm.transports.ssh.systemd_service import AgentServiceSettings
     from farm.transports.ssh.systemd_tunnel import LabTunnel
 
 _MODEL = "digits"
@@ -112,17 +112,17 @@ def provision(
         common: dict[str, Any] = {
             "host": host_profile(fleet),
             "store": session.artifacts(),
-            "slots": build_slots(),
+            "slots": max_parallel_builds(),
             "show": spinner.show,
         }
         if away:
-            found = work.remove(chosen, tell=tell, **common)
+            found = work.remove_from_devices(chosen, tell=tell, **common)
         else:
             model, keep = (
                 load_fleet(Path(farm.__file__).parent / "devices.toml").model(_MODEL),
                 session.record(),
             )
-            found = work.provision(
+            found = work.provision_devices(
                 chosen,
                 service=wanted,
                 tunnel=tunnel,
@@ -166,12 +166,12 @@ def _tunnel(service: bool, options: dict[str, Any]) -> LabTunnel | None:
     return tunnel
 
 
-def _service(wanted: bool, away: bool, options: dict[str, Any]) -> Service | None:
+def _service(wanted: bool, away: bool, options: dict[str, Any]) -> AgentServiceSettings | None:
     """Return the service's settings, or None if no service is to be installed.
 
     Raises UsageError for options that have no effect here, and for contradictory ones.
     """
-    from farm.transports.ssh.systemd_service import Service
+    from farm.transports.ssh.systemd_service import AgentServiceSettings
 
     given = [name for name in options if was_given(name)]
     if wanted and away:
@@ -191,6 +191,6 @@ def _service(wanted: bool, away: bool, options: dict[str, Any]) -> Service | Non
     key = resolve_key(options["key"], key_file, no_key, options["tracker"])
     check_loopback(options["host"], options["open_to_network"])
     random = not (key or no_key or options["tracker"])
-    return Service(
+    return AgentServiceSettings(
         **{**options, "key": key, "random_key": random, "tracker": options["tracker"] or ""}
     )

@@ -6,7 +6,7 @@ import click
 
 from farm.api.resolve import comparable_runs
 from farm.commands.common import Session, with_session
-from farm.commands.options import name_completion, with_device_filter
+from farm.commands.options import configured_name_completer, with_device_filter
 from farm.commands.output import echo
 from farm.errors import UsageError
 
@@ -23,7 +23,9 @@ def baseline() -> None:
 
 @baseline.command()
 @click.argument("name")
-@click.argument("models", nargs=-1, metavar="[MODEL]...", shell_complete=name_completion("models"))
+@click.argument(
+    "models", nargs=-1, metavar="[MODEL]...", shell_complete=configured_name_completer("models")
+)
 @with_device_filter
 @with_session
 def save(session: Session, name: str, models: tuple[str, ...], device: str | None) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from farm.types import Job, Run
 
 
-class Percentage(click.ParamType):  # type: ignore[type-arg]
+class PercentageParamType(click.ParamType):  # type: ignore[type-arg]
     """A share, given as 5% or 0.05."""
 
     name = "percentage"
@@ -40,7 +40,7 @@ class Percentage(click.ParamType):  # type: ignore[type-arg]
 
 fail_on_option = click.option(
     "--fail-on",
-    type=Percentage(),
+    type=PercentageParamType(),
     metavar="SHARE",
     help=(
         "Exit with 8 if a model is significantly slower, and a slowdown of this share (5%) is not "
@@ -59,7 +59,7 @@ interleaved_option = click.option(
 )
 
 
-def find_baseline(
+def load_baseline_runs(
     session: Session, name: str | None, fail_on: float | None, in_turns: bool = False
 ) -> list[Run]:
     """Return the runs of a baseline; none if `name` is None.
@@ -133,7 +133,7 @@ def compare_with_baseline(
     confidence = (
         1 - (1 - CONFIDENCE) / 2 if in_turns else CONFIDENCE
     )  # Bonferroni: each pair may be tested twice
-    pairs = comparison.compare(comparison.pair_up(before, after), confidence)
+    pairs = comparison.compare_run_pairs(comparison.pair_runs(before, after), confidence)
     unsure = [pair for pair in pairs if in_turns and is_undecided(pair)]
     both = [(pair.first, pair.second) for pair in unsure]
     again = (

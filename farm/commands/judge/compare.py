@@ -8,9 +8,9 @@ import click
 
 from farm.commands.common import Session, with_session
 from farm.commands.judge import baseline_comparison
-from farm.commands.options import Number
+from farm.commands.options import FiniteFloatRange
 from farm.errors import UsageError
-from farm.types import PairedStopping
+from farm.types import PairedStoppingRule
 
 
 @click.command()
@@ -20,14 +20,14 @@ from farm.types import PairedStopping
 @baseline_comparison.interleaved_option
 @click.option(
     "--seconds",
-    type=Number(1),
+    type=FiniteFloatRange(1),
     metavar="S",
     help="With --in-turns, the longest to measure a pair, but at least ten rounds. [default: 20]",
 )
 @click.option(
     "--deadline",
     "deadline_s",
-    type=Number(1),
+    type=FiniteFloatRange(1),
     metavar="S",
     help="With --in-turns, the longest a pair may take besides that.",
 )
@@ -63,7 +63,7 @@ def compare(
             "add --in-turns",
         )
     if in_turns:
-        until = PairedStopping() if seconds is None else PairedStopping(seconds=seconds)
+        until = PairedStoppingRule() if seconds is None else PairedStoppingRule(seconds=seconds)
         pairs = baseline_comparison.measure_interleaved(
             session, session.farm().pairs(first, second), until=until, deadline_s=deadline_s
         )

@@ -5,12 +5,12 @@ from __future__ import annotations
 import click
 
 from farm.commands.common import Session, report_no_runs, with_session
-from farm.commands.options import name_completion, with_device_filter
+from farm.commands.options import configured_name_completer, with_device_filter
 from farm.commands.output import echo
 
 
 @click.command()
-@click.argument("model", required=False, shell_complete=name_completion("models"))
+@click.argument("model", required=False, shell_complete=configured_name_completer("models"))
 @with_device_filter
 @click.option(
     "-n",

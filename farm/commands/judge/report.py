@@ -9,14 +9,16 @@ import click
 
 from farm.commands.common import Session, report_no_runs, with_session, write_atomically
 from farm.commands.judge import baseline_comparison
-from farm.commands.options import name_completion, with_several_devices
+from farm.commands.options import configured_name_completer, with_several_devices
 from farm.commands.output import echo, echo_text
 
 _DEFAULT = Path("report.html")
 
 
 @click.command()
-@click.argument("models", nargs=-1, metavar="[MODEL]...", shell_complete=name_completion("models"))
+@click.argument(
+    "models", nargs=-1, metavar="[MODEL]...", shell_complete=configured_name_completer("models")
+)
 @with_several_devices
 @click.option(
     "-o",
@@ -65,11 +67,11 @@ def report(
     farm report mobilenet_v2 --device pi4 --baseline release-1
     farm report --markdown --baseline release-1 > comment.md
     """
-    from farm.formatting import counted
+    from farm.formatting import format_count
     from farm.views import profile_rooflines
     from farm.views.report import build_report
 
-    before = baseline_comparison.find_baseline(session, baseline, None)
+    before = baseline_comparison.load_baseline_runs(session, baseline, None)
     runs = session.record().newest(limit, models, devices)
     if not runs:
         report_no_runs(session, models, devices)
@@ -80,7 +82,7 @@ def report(
         made_at=made_at,
         baseline=baseline or "",
         before=before,
-        rooflines=[profile_rooflines.read_profile(path) for path in profiles],
+        rooflines=[profile_rooflines.read_profile_json(path) for path in profiles],
     )
     if markdown:
         from farm.views.markdown import markdown_report as text_of
@@ -94,11 +96,14 @@ def report(
     elif path is None:
         echo_text(text)
     elif session.verbosity >= 0:
-        runs_of, on = counted(found.run_count, "run"), counted(len(found.devices), "device")
+        runs_of, on = (
+            format_count(found.run_count, "run"),
+            format_count(len(found.devices), "device"),
+        )
         echo(
             (
                 f"{path}: {len(text.encode()) / 1e6:.2f} MB, {runs_of} of "
-                f"{counted(len(found.models), 'model')} on {on}"
+                f"{format_count(len(found.models), 'model')} on {on}"
             ),
             err=True,
         )

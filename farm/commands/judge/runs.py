@@ -8,7 +8,7 @@ from typing import IO
 import click
 
 from farm.commands.common import Session, with_session
-from farm.commands.options import name_completion, with_device_filter
+from farm.commands.options import configured_name_completer, with_device_filter
 from farm.commands.output import echo
 
 
@@ -23,7 +23,7 @@ def runs() -> None:
 
 
 @runs.command(short_help="Write stored runs, with all their samples.")
-@click.argument("model", required=False, shell_complete=name_completion("models"))
+@click.argument("model", required=False, shell_complete=configured_name_completer("models"))
 @with_device_filter
 @click.option(
     "-o",

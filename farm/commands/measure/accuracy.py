@@ -12,7 +12,11 @@ import click
 
 from farm.commands.common import Session, host_profile, with_session
 from farm.commands.model_options import ModelProperties, with_model_properties
-from farm.commands.options import Number, add_device_selection_options, name_completion
+from farm.commands.options import (
+    FiniteFloatRange,
+    add_device_selection_options,
+    configured_name_completer,
+)
 from farm.commands.output import echo, show_error
 
 if TYPE_CHECKING:
@@ -21,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("model", shell_complete=name_completion("models"))
+@click.argument("model", shell_complete=configured_name_completer("models"))
 @add_device_selection_options
 @click.option(
     "--data",
@@ -42,7 +46,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--min-top1",
-    type=Number(0, 100),
+    type=FiniteFloatRange(0, 100),
     metavar="PERCENT",
     help="Exit with 7 if the top-1 of a device is below this.",
 )
@@ -50,7 +54,7 @@ if TYPE_CHECKING:
 @click.option(
     "--deadline",
     "deadline_s",
-    type=Number(1),
+    type=FiniteFloatRange(1),
     metavar="SECONDS",
     help="The longest to wait for a device's next answers.",
 )
@@ -152,7 +156,7 @@ def _count(
     fleet = session.fleet()
     last: list[AccuracyProgress] = []
     with (
-        signals.deferred_signals(),
+        signals.defer_signals(),
         dashboard.show_accuracy_progress(session.err(), quiet=session.verbosity < 0) as display,
     ):
 

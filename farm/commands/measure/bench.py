@@ -7,26 +7,26 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from farm.api.resolve import resolve_deadline, resolve_plan, with_batch
+from farm.api.resolve import model_with_batch, resolve_deadline, resolve_plan
 from farm.commands import engine_option
 from farm.commands.common import Session, check_writable, with_session, write_atomically
 from farm.commands.judge import baseline_comparison
 from farm.commands.model_options import ModelProperties, with_model_properties
 from farm.commands.options import (
-    Number,
+    FiniteFloatRange,
     add_cluster_option,
     add_device_selection_options,
     add_gate_options,
-    name_completion,
+    configured_name_completer,
     parse_whole_numbers,
 )
 from farm.commands.output import echo, show_error
 from farm.commands.thread_options import (
     ThreadSettings,
-    add_thread_options,
     devices_per_thread_setting,
+    thread_options_decorator,
 )
-from farm.formatting import counted
+from farm.formatting import format_count
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,7 +36,9 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("models", nargs=-1, metavar="[MODEL]...", shell_complete=name_completion("models"))
+@click.argument(
+    "models", nargs=-1, metavar="[MODEL]...", shell_complete=configured_name_completer("models")
+)
 @add_device_selection_options
 @click.option("--quick", "preset", flag_value="quick", help="10 samples, 0.2 s: a first look.")
 @click.option(
@@ -66,7 +68,7 @@ if TYPE_CHECKING:
 @click.option(
     "--minimum",
     "minimum_s",
-    type=Number(0),
+    type=FiniteFloatRange(0),
     metavar="SECONDS",
     help="The shortest time to take samples.",
 )
@@ -79,7 +81,7 @@ if TYPE_CHECKING:
 @click.option(
     "--deadline",
     "deadline_s",
-    type=Number(1),
+    type=FiniteFloatRange(1),
     metavar="SECONDS",
     help="The longest a job may take on a device.",
 )
@@ -92,7 +94,7 @@ if TYPE_CHECKING:
 )
 @engine_option.against_option
 @add_gate_options
-@add_thread_options(several=True)
+@thread_options_decorator(several=True)
 @with_model_properties
 @add_cluster_option
 @click.option("--dry-run", is_flag=True, help="Print the jobs and do nothing.")
@@ -138,11 +140,11 @@ def bench(
     from farm.pipeline.other_engines import check_engines_usable
 
     session.cluster = cluster
-    before = baseline_comparison.find_baseline(session, baseline, fail_on, in_turns)
+    before = baseline_comparison.load_baseline_runs(session, baseline, fail_on, in_turns)
     fleet = session.fleet()
     named = [described.of(model) for model in fleet.models_together(models or fleet.bench.models)]
     chosen = [
-        with_batch(model, batch)
+        model_with_batch(model, batch)
         for model in named
         for batch in parse_whole_numbers("--batch", batches) or [None]
     ]
@@ -150,7 +152,7 @@ def bench(
     deadline_s = resolve_deadline(preset, plan)
     jobs = expand_jobs(on, chosen, resolve_plan(fleet.bench.plan, preset, plan), deadline_s)
     if dry_run:
-        show_jobs(session, jobs)
+        print_planned_jobs(session, jobs)
         return
     if in_turns:
         baseline_comparison.check_builds_remeasurable(session, before, jobs)
@@ -188,13 +190,13 @@ def run_jobs(session: Session, jobs: Sequence[Job], canaries: int = 0) -> Outcom
 
     farm = session.farm()
     with (
-        signals.deferred_signals(),
+        signals.defer_signals(),
         dashboard.show_jobs(session.err(), jobs, quiet=session.verbosity < 0) as show,
     ):
         return farm.execute(jobs, show=show, tick=show.tick, canaries=canaries)
 
 
-def show_jobs(session: Session, jobs: Sequence[Job]) -> None:
+def print_planned_jobs(session: Session, jobs: Sequence[Job]) -> None:
     """Print the jobs of --dry-run."""
     if session.as_json:
         body = [
@@ -215,7 +217,7 @@ def show_jobs(session: Session, jobs: Sequence[Job]) -> None:
     for job in jobs:
         echo(f"{job.title} on {job.device.name} ({job.device.profile.name}, {job.device.url})")
     builds = {job.build for job in jobs}
-    echo(f"{counted(len(jobs), 'job')}, {counted(len(builds), 'build')}")
+    echo(f"{format_count(len(jobs), 'job')}, {format_count(len(builds), 'build')}")
 
 
 def outcome_to_json(outcome: Outcome) -> dict[str, Any]:
@@ -264,10 +266,10 @@ def outcome_exit_code(outcome: Outcome) -> int:
 def _show(session: Session, outcome: Outcome) -> None:
     from farm import views
     from farm.errors import error_from_failure
-    from farm.views.runs import final_table
+    from farm.views.runs import finished_jobs_table
 
     console = session.out()
-    console.print(final_table(outcome.runs, console.width))
+    console.print(finished_jobs_table(outcome.runs, console.width))
     if session.verbosity > 0:
         parts = {
             f"{run.title} on {run.device}": run.samples.ledger

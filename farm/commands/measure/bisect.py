@@ -10,7 +10,12 @@ import click
 
 from farm.commands.common import Session, host_profile, with_session
 from farm.commands.model_options import ModelProperties, with_model_properties
-from farm.commands.options import AnyNumber, Number, name_completion, with_device
+from farm.commands.options import (
+    FiniteFloatParamType,
+    FiniteFloatRange,
+    configured_name_completer,
+    with_device,
+)
 from farm.commands.output import echo
 
 if TYPE_CHECKING:
@@ -18,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("model", shell_complete=name_completion("models"))
+@click.argument("model", shell_complete=configured_name_completer("models"))
 @with_device
 @click.option(
     "-i",
@@ -29,14 +34,14 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--min-snr",
-    type=AnyNumber(),
+    type=FiniteFloatParamType(),
     metavar="DB",
     help="A layer below this is bad. [default: 60; 30 for float16 and integers]",
 )
 @click.option(
     "--deadline",
     "deadline_s",
-    type=Number(1),
+    type=FiniteFloatRange(1),
     metavar="SECONDS",
     help="The longest it may take on the device.",
 )
@@ -64,7 +69,7 @@ def bisect(
     farm bisect --device rk3399 net.onnx --input cat.png
     """
     from farm.commands.progress import Spinner
-    from farm.pipeline.bisect import bisect as dissect
+    from farm.pipeline.bisect import bisect_model as dissect
     from farm.views.bisection import describe_findings, layers_table
 
     fleet = session.fleet()

@@ -9,14 +9,19 @@ from typing import TYPE_CHECKING
 import click
 
 from farm.commands.common import Session, with_session
-from farm.commands.measure.bench import outcome_exit_code, outcome_to_json, run_jobs, show_jobs
+from farm.commands.measure.bench import (
+    outcome_exit_code,
+    outcome_to_json,
+    print_planned_jobs,
+    run_jobs,
+)
 from farm.commands.model_options import ModelProperties, with_model_properties
 from farm.commands.options import (
-    Number,
+    FiniteFloatRange,
     add_cluster_option,
     add_device_selection_options,
     add_gate_options,
-    name_completion,
+    configured_name_completer,
 )
 from farm.commands.output import echo, show_error
 
@@ -26,12 +31,14 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("models", nargs=-1, metavar="[MODEL]...", shell_complete=name_completion("models"))
+@click.argument(
+    "models", nargs=-1, metavar="[MODEL]...", shell_complete=configured_name_completer("models")
+)
 @add_device_selection_options
 @click.option(
     "--deadline",
     "deadline_s",
-    type=Number(1),
+    type=FiniteFloatRange(1),
     metavar="SECONDS",
     help="The longest a job may take on a device.",
 )
@@ -91,7 +98,7 @@ def deploy(
     chosen = [described.of(model) for model in fleet.models_together(models or fleet.bench.models)]
     jobs = expand_jobs(fleet.select_devices(devices, tags, everywhere), chosen, plan, deadline_s)
     if dry_run:
-        show_jobs(session, jobs)
+        print_planned_jobs(session, jobs)
         return
     outcome = run_jobs(session, jobs, canaries or 0)
     if session.as_json:

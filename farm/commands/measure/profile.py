@@ -16,12 +16,12 @@ from farm.commands.common import (
     write_atomically,
 )
 from farm.commands.model_options import ModelProperties, with_model_properties
-from farm.commands.options import Number, name_completion, with_device
+from farm.commands.options import FiniteFloatRange, configured_name_completer, with_device
 from farm.commands.output import echo
 from farm.commands.thread_options import (
     ThreadSettings,
-    add_thread_options,
     devices_per_thread_setting,
+    thread_options_decorator,
 )
 
 if TYPE_CHECKING:
@@ -31,10 +31,14 @@ _MOST = 20  # kernels, without -v
 
 
 @click.command()
-@click.argument("model", shell_complete=name_completion("models"))
+@click.argument("model", shell_complete=configured_name_completer("models"))
 @with_device
 @click.option(
-    "--seconds", type=Number(0.1), default=3.0, show_default=True, help="About how long to record."
+    "--seconds",
+    type=FiniteFloatRange(0.1),
+    default=3.0,
+    show_default=True,
+    help="About how long to record.",
 )
 @click.option(
     "--trace",
@@ -42,12 +46,12 @@ _MOST = 20  # kernels, without -v
     metavar="FILE",
     help="Write a trace of one inference for ui.perfetto.dev or speedscope.",
 )
-@add_thread_options(several=False)
+@thread_options_decorator(several=False)
 @with_model_properties
 @click.option(
     "--deadline",
     "deadline_s",
-    type=Number(1),
+    type=FiniteFloatRange(1),
     metavar="SECONDS",
     help="The longest it may take on the device.",
 )
@@ -74,7 +78,7 @@ def profile(
     """
     from farm import views
     from farm.commands.progress import Spinner
-    from farm.pipeline.profile import profile as profile_on
+    from farm.pipeline.profile import profile_model as profile_on
     from farm.views.profiling import profile_table, profile_to_json, trace_events
 
     check_writable(trace)

@@ -10,12 +10,12 @@ import click
 
 from farm.commands.common import Session, with_session
 from farm.commands.model_options import ModelProperties, with_model_properties
-from farm.commands.options import Number, name_completion, with_device
+from farm.commands.options import FiniteFloatRange, configured_name_completer, with_device
 from farm.commands.output import echo
 from farm.commands.thread_options import (
     ThreadSettings,
-    add_thread_options,
     devices_per_thread_setting,
+    thread_options_decorator,
 )
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ _TOP = 5
 
 
 @click.command()
-@click.argument("model", shell_complete=name_completion("models"))
+@click.argument("model", shell_complete=configured_name_completer("models"))
 @with_device
 @click.option(
     "-i",
@@ -39,7 +39,7 @@ _TOP = 5
     type=click.Path(path_type=Path),
     help="An image, .npy, or .npz with the inputs by name.",
 )
-@add_thread_options(several=False)
+@thread_options_decorator(several=False)
 @with_model_properties
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path), help="Write the outputs to this .npz file."
@@ -52,7 +52,7 @@ _TOP = 5
 @click.option(
     "--deadline",
     "deadline_s",
-    type=Number(1),
+    type=FiniteFloatRange(1),
     metavar="SECONDS",
     help="The longest it may take on the device.",
 )

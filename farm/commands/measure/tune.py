@@ -9,7 +9,12 @@ import click
 
 from farm.commands.common import Session, host_profile, with_session
 from farm.commands.model_options import ModelProperties, with_model_properties
-from farm.commands.options import Number, add_cluster_option, device_option, name_completion
+from farm.commands.options import (
+    FiniteFloatRange,
+    add_cluster_option,
+    configured_name_completer,
+    create_device_option,
+)
 from farm.commands.output import echo, show_error
 
 if TYPE_CHECKING:
@@ -18,14 +23,14 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("model", shell_complete=name_completion("models"))
-@device_option(
+@click.argument("model", shell_complete=configured_name_completer("models"))
+@create_device_option(
     "devices", "A device; may be repeated for devices of one profile.", multiple=True, required=True
 )
 @click.option(
     "-m",
     "--minutes",
-    type=Number(0.05),
+    type=FiniteFloatRange(0.05),
     default=10.0,
     show_default=True,
     help="The longest to search.",
@@ -56,7 +61,7 @@ def tune(
     """
     from farm import dashboard
     from farm.errors import FarmError
-    from farm.pipeline.tuning.tune import tune as search
+    from farm.pipeline.tuning.tune import tune_model as search
     from farm.processes import signals
     from farm.store import TuningRecordStore
 
@@ -67,7 +72,7 @@ def tune(
     last: list[TuningState] = []
 
     with (
-        signals.deferred_signals(),
+        signals.defer_signals(),
         session.farm().cluster_engine() as engine,
         dashboard.show_tuning(session.err(), minutes, quiet=session.verbosity < 0) as display,
     ):

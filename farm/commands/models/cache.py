@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from farm.commands.common import Session, with_session
-from farm.commands.options import Number
+from farm.commands.options import FiniteFloatRange
 from farm.commands.output import echo
 
 if TYPE_CHECKING:
@@ -99,7 +99,10 @@ def fetch(session: Session) -> None:
 
 @cache.command(name="prune")
 @click.option(
-    "--days", type=Number(0), required=True, help="Remove what was not used for so many days."
+    "--days",
+    type=FiniteFloatRange(0),
+    required=True,
+    help="Remove what was not used for so many days.",
 )
 @click.option(
     "--shared",

@@ -11,10 +11,10 @@ import click
 from farm import this_machine
 from farm.commands.common import Session, host_profile, with_session
 from farm.commands.model_options import ModelProperties, with_model_properties
-from farm.commands.options import name_completion
+from farm.commands.options import configured_name_completer
 from farm.commands.output import echo, show_error
 from farm.errors import UsageError
-from farm.formatting import counted
+from farm.formatting import format_count
 
 if TYPE_CHECKING:
     from farm.pipeline.check import CheckReport
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("model", shell_complete=name_completion("models"))
+@click.argument("model", shell_complete=configured_name_completer("models"))
 @click.option(
     "-p",
     "--profile",
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     default=this_machine.native_profile() or "x86",
     show_default=True,
     help="The kind of board.",
-    shell_complete=name_completion("profiles"),
+    shell_complete=configured_name_completer("profiles"),
 )
 @click.option(
     "--guard",
@@ -59,7 +59,7 @@ def check(
     """
     from farm.commands.progress import Spinner
     from farm.importers.format_risks import format_risk_of
-    from farm.pipeline.check import check as check_model
+    from farm.pipeline.check import check_model as check_model
     from farm.pipeline.guard_page_check import check_with_guards
 
     fleet = session.fleet()
@@ -168,13 +168,13 @@ def _explain(report: CheckReport, model: str, profile: str) -> None:
 
 def _show_guarded(report: GuardReport) -> None:
     echo(
-        f"guard       {counted(report.kernels, 'kernel')}, with guard pages behind and before each "
-        "tensor and workspace, and 1, 2 and 3 threads"
+        f"guard       {format_count(report.kernels, 'kernel')}, with guard pages behind and before "
+        "each tensor and workspace, and 1, 2 and 3 threads"
     )
     for one in report.faulty:
         layer = f", {one.layer}" if one.layer else ""
         echo(f"{'':12}{one.kernel}, {one.number} of {report.kernels}{layer}")
-        echo(f"{'':14}{one.what}; guard at the {one.guard}, {counted(one.threads, 'thread')}")
+        echo(f"{'':14}{one.what}; guard at the {one.guard}, {format_count(one.threads, 'thread')}")
     if report.agreement is None:
         echo(f"{'':12}the kernels behind these were not run")
     elif not report.agreement.right:
@@ -188,7 +188,7 @@ def _explain_guarded(report: GuardReport, model: str) -> None:
     from farm.errors import WrongAnswer
 
     if report.faulty:
-        what = f"{model}: {counted(len(report.faulty), 'kernel')} of {report.kernels} "
+        what = f"{model}: {format_count(len(report.faulty), 'kernel')} of {report.kernels} "
         what += "left memory, or wrote none, or depended on the number of threads"
         why = ", ".join(sorted({one.kernel for one in report.faulty}))
     else:

@@ -11,15 +11,15 @@ import click
 from farm import this_machine
 from farm.commands.common import Session, host_profile, with_session
 from farm.commands.model_options import ModelProperties, with_model_properties
-from farm.commands.options import name_completion
+from farm.commands.options import configured_name_completer
 from farm.commands.output import echo
 
 if TYPE_CHECKING:
-    from farm.types import Artifact, Prepared
+    from farm.types import Artifact, PreparedModel
 
 
 @click.command(name="compile")
-@click.argument("model", shell_complete=name_completion("models"))
+@click.argument("model", shell_complete=configured_name_completer("models"))
 @click.option(
     "-p",
     "--profile",
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     default=this_machine.native_profile() or "x86",
     show_default=True,
     help="The kind of board.",
-    shell_complete=name_completion("profiles"),
+    shell_complete=configured_name_completer("profiles"),
 )
 @with_model_properties
 @click.option(
@@ -97,7 +97,7 @@ def compile_(
         )
 
 
-def _body(prepared: Prepared, artifact: Artifact) -> dict[str, object]:
+def _body(prepared: PreparedModel, artifact: Artifact) -> dict[str, object]:
     import json
 
     metadata = json.loads((artifact.library.parent / "metadata.json").read_text())

@@ -10,14 +10,14 @@ import click
 from farm import this_machine
 from farm.commands.common import Session, host_profile, with_session
 from farm.commands.model_options import ModelProperties, with_model_properties
-from farm.commands.options import name_completion
+from farm.commands.options import configured_name_completer
 from farm.commands.output import echo
 
 FOLDER, PARTS = "folder", "parts"
 
 
 @click.command()
-@click.argument("model", shell_complete=name_completion("models"))
+@click.argument("model", shell_complete=configured_name_completer("models"))
 @click.option(
     "-p",
     "--profile",
@@ -25,7 +25,7 @@ FOLDER, PARTS = "folder", "parts"
     default=this_machine.native_profile() or "x86",
     show_default=True,
     help="The kind of board.",
-    shell_complete=name_completion("profiles"),
+    shell_complete=configured_name_completer("profiles"),
 )
 @click.option(
     "-o",

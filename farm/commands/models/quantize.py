@@ -13,9 +13,9 @@ import click
 from farm import this_machine
 from farm.commands.common import Session, check_writable, host_profile, with_session
 from farm.commands.model_options import ModelProperties, with_model_properties
-from farm.commands.options import Number, name_completion, was_given
+from farm.commands.options import FiniteFloatRange, configured_name_completer, was_given
 from farm.commands.output import echo
-from farm.types import QUANTIZED, Quantize
+from farm.types import QUANTIZED, QuantizeSettings
 
 if TYPE_CHECKING:
     from farm.pipeline.quantize import QuantizationReport
@@ -33,7 +33,7 @@ _LAYERS_SHOWN = 10
 
 
 @click.command()
-@click.argument("model", shell_complete=name_completion("models"))
+@click.argument("model", shell_complete=configured_name_completer("models"))
 @click.option(
     "--data",
     "path",
@@ -58,14 +58,14 @@ _LAYERS_SHOWN = 10
 )
 @click.option(
     "--percentile",
-    type=Number(0, 100, min_open=True),
+    type=FiniteFloatRange(0, 100, min_open=True),
     default=99.99,
     show_default=True,
     help="For --calibration percentile.",
 )
 @click.option(
     "--global-scale",
-    type=Number(0, min_open=True),
+    type=FiniteFloatRange(0, min_open=True),
     default=8.0,
     show_default=True,
     help="For --calibration global_scale.",
@@ -94,7 +94,7 @@ _LAYERS_SHOWN = 10
     default=this_machine.native_profile() or "x86",
     show_default=True,
     help="The kind of board whose sizes are reported.",
-    shell_complete=name_completion("profiles"),
+    shell_complete=configured_name_completer("profiles"),
 )
 @click.option(
     "-o",
@@ -141,12 +141,12 @@ def quantize(
     """
     from farm.commands.progress import Spinner
     from farm.errors import UsageError
-    from farm.pipeline.quantize import quantize as run
+    from farm.pipeline.quantize import quantize_to_recipe as run
 
     fleet = session.fleet()
     chosen, profile = described.of(fleet.model(model)), fleet.profile(profile_name)
     found = path.absolute() if path else chosen.calibration_data or chosen.dataset
-    settings = Quantize(
+    settings = QuantizeSettings(
         calibration, weight_scale, not per_tensor, samples, percentile, global_scale, dtype
     )
     _check_options(settings)
@@ -185,7 +185,7 @@ def quantize(
         _show(session, report, output)
 
 
-def _check_options(settings: Quantize) -> None:
+def _check_options(settings: QuantizeSettings) -> None:
     """Raise UsageError for options of a calibration if there is none."""
     from farm.errors import UsageError
 

@@ -26,7 +26,7 @@ from farm.commands.servers.lab_users import door, user
 from farm.errors import UsageError
 
 if TYPE_CHECKING:
-    from farm.lab.run import Beside
+    from farm.lab.run import CompanionServer
 
 of_reason = click.option(
     "--because", "why", required=True, metavar="REASON", help="Why, for all to read."
@@ -113,7 +113,7 @@ def serve(
     \b
     farm lab serve --config lab.toml
     """
-    from farm.commands.servers.serve import check_loopback
+    from farm.commands.servers.agent_and_tracker import check_loopback
     from farm.lab.lab_toml import read_settings
     from farm.lab.run import LabListenAddresses
     from farm.lab.run import serve as serve_lab
@@ -371,7 +371,7 @@ def _care(do: str, board: str, why: str, socket: Path | None, json_: bool) -> No
     echo(f"{board}: {state}")
 
 
-def _page(port: int | None, folder: Path) -> Beside | None:
+def _page(port: int | None, folder: Path) -> CompanionServer | None:
     """Return what serves the page, if there is to be one.
 
     Raises UsageError if its library is missing.
@@ -379,7 +379,7 @@ def _page(port: int | None, folder: Path) -> Beside | None:
     if port is None:
         return None
     try:
-        from farm.lab_page.server import serve_page
+        from farm.lab_page.server import create_page_server
     except ModuleNotFoundError as exc:
         why = f"Python has no {exc.name}"
         raise UsageError(
@@ -387,7 +387,7 @@ def _page(port: int | None, folder: Path) -> Beside | None:
             why,
             "pip install 'tvm-farm[lab]', or leave the page out",
         ) from exc
-    return serve_page(port, folder, lambda address: echo(f"page on {address}", err=True))
+    return create_page_server(port, folder, lambda address: echo(f"page on {address}", err=True))
 
 
 for command in (lease, run, proxy, user, door, health):

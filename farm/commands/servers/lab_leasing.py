@@ -20,7 +20,7 @@ IN_QUEUE_S = 60.0  # after which a lease leaves the queue whose command was kill
 BEAT_PARTS = 4  # heartbeats in the time after which a lease without any is abandoned
 
 
-class Heartbeats:
+class LeaseHeartbeatSender:
     """Tells the server that a lease's program runs.
 
     A server that is started again is found again.
@@ -96,14 +96,14 @@ def end_lease(lab: LabAccess, number: int) -> None:
         client.ask("end", lease=number)
 
 
-def reconnecting_client(lab: LabAccess) -> ReconnectingClient:
+def create_reconnecting_client(lab: LabAccess) -> ReconnectingClient:
     """Return a client that outlasts a restart of the server. Raises LinkError if there is none."""
     from farm.lab_client.client import ReconnectingClient
 
     return ReconnectingClient(lab.client, RESTART_S)
 
 
-def request_of(kind: str, options: dict[str, Any]) -> dict[str, Any]:
+def lease_request_fields(kind: str, options: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of a request, from the options. Raises UsageError."""
     from farm.lab.durations import parse_duration
 

@@ -16,11 +16,11 @@ from farm.commands.output import echo
 from farm.commands.servers.lab_leasing import (
     BEAT_PARTS,
     IN_QUEUE_S,
-    Heartbeats,
+    LeaseHeartbeatSender,
+    create_reconnecting_client,
     end_lease,
+    lease_request_fields,
     parse_labels,
-    reconnecting_client,
-    request_of,
     wait_until_granted,
 )
 from farm.commands.servers.lab_options import (
@@ -35,7 +35,7 @@ from farm.commands.servers.lab_options import (
 from farm.errors import UsageError
 
 if TYPE_CHECKING:
-    from farm.lab.relay.tracker import LeaseRelay
+    from farm.lab.relay.tracker import RelayTracker
     from farm.lab_client.leasing import LabAccess
 
 _PORT = 9190
@@ -66,9 +66,9 @@ def lease(kind: str, socket: Path | None, json_: bool, **options: Any) -> None:
     \b
     farm lab lease pi5 --for 30m
     """
-    with open_lab(socket) as lab, reconnecting_client(lab) as client:
+    with open_lab(socket) as lab, create_reconnecting_client(lab) as client:
         waiting = wait_until_granted(
-            lab, client, {**request_of(kind, options), "heartbeat_s": IN_QUEUE_S}
+            lab, client, {**lease_request_fields(kind, options), "heartbeat_s": IN_QUEUE_S}
         )
         found = client.ask("keep", lease=waiting["lease"])["lease"]
         tracker = client.hello["tracker"]
@@ -105,9 +105,9 @@ def run(
     from farm.lab.relay.tracker import HOST
 
     beat_s = parse_duration(heartbeat)
-    with open_lab(socket) as lab, reconnecting_client(lab) as client:
+    with open_lab(socket) as lab, create_reconnecting_client(lab) as client:
         found = wait_until_granted(
-            lab, client, {**request_of(kind, options), "heartbeat_s": beat_s}
+            lab, client, {**lease_request_fields(kind, options), "heartbeat_s": beat_s}
         )
         number = found["lease"]
         try:
@@ -117,7 +117,9 @@ def run(
                     "FARM_LAB_LEASE": str(number),
                     "FARM_LAB_BOARDS": " ".join(found["boards"]),
                 }
-                code = _run_alive(command, variables, Heartbeats(lab, number, beat_s), beat_s)
+                code = _run_alive(
+                    command, variables, LeaseHeartbeatSender(lab, number, beat_s), beat_s
+                )
         finally:
             end_lease(lab, number)
     raise SystemExit(code)
@@ -154,7 +156,10 @@ def proxy(kind: str | None, port: int, socket: Path | None, **options: Any) -> N
 
 
 def _run_alive(
-    command: Sequence[str], variables: Mapping[str, str], beating: Heartbeats, beat_s: float
+    command: Sequence[str],
+    variables: Mapping[str, str],
+    beating: LeaseHeartbeatSender,
+    beat_s: float,
 ) -> int:
     """Run a program with heartbeats of its lease; return its exit code.
 
@@ -163,11 +168,11 @@ def _run_alive(
     """
     from farm.processes import signals, subprocesses
 
-    with signals.deferred_signals():
+    with signals.defer_signals():
         child = subprocesses.start_attached(command, env=variables)
         try:
             heard_at = time.monotonic()
-            while (code := subprocesses.shell_status(child, _TICK_S)) is None:
+            while (code := subprocesses.wait_for_shell_exit_code(child, _TICK_S)) is None:
                 signals.raise_if_stopped()
                 if time.monotonic() - heard_at >= beat_s / BEAT_PARTS:
                     beating.beat()
@@ -181,9 +186,9 @@ def _proxy_of_lease(lab: LabAccess, kind: str, port: int, options: dict[str, Any
     """Serve the boards of a lease, and keep it alive."""
     from farm.lab.relay.tracker import HOST
 
-    with reconnecting_client(lab) as client:
+    with create_reconnecting_client(lab) as client:
         found = wait_until_granted(
-            lab, client, {**request_of(kind, options), "heartbeat_s": _BEAT_S}
+            lab, client, {**lease_request_fields(kind, options), "heartbeat_s": _BEAT_S}
         )
         number = found["lease"]
         try:
@@ -192,7 +197,7 @@ def _proxy_of_lease(lab: LabAccess, kind: str, port: int, options: dict[str, Any
                     f"lease {number}: {', '.join(found['boards'])} for {options['for_']}", err=True
                 )
                 echo(_in_words(_variables(HOST, relay.port, kind)))
-                beating = Heartbeats(lab, number, _BEAT_S)
+                beating = LeaseHeartbeatSender(lab, number, _BEAT_S)
                 while True:
                     time.sleep(_BEAT_S / BEAT_PARTS)
                     beating.beat()
@@ -203,8 +208,8 @@ def _proxy_of_lease(lab: LabAccess, kind: str, port: int, options: dict[str, Any
 def _proxy_of_lab(lab: LabAccess, port: int, options: dict[str, Any]) -> None:
     """Serve all boards of a lab, with a lease for each session."""
     from farm.lab.durations import parse_duration
-    from farm.lab.relay.sessions import KindSessions, SessionBoards
-    from farm.lab.relay.tracker import HOST, LeaseRelay
+    from farm.lab.relay.sessions import KindSessionSource, ProxiedBoards
+    from farm.lab.relay.tracker import HOST, RelayTracker
     from farm.lab_client.leasing import WantedBoards
 
     for name in ("count", "board"):
@@ -218,9 +223,9 @@ def _proxy_of_lab(lab: LabAccess, port: int, options: dict[str, Any]) -> None:
     def wanted(kind: str) -> WantedBoards:
         return WantedBoards(kind, for_s=for_s, rank=rank, wait_s=wait_s, labels=labels)
 
-    source = KindSessions(lab, wanted, _say)
+    source = KindSessionSource(lab, wanted, _say)
     kinds = source.summary()
-    with SessionBoards(source, _say) as boards, LeaseRelay(boards, port) as relay:
+    with ProxiedBoards(source, _say) as boards, RelayTracker(boards, port) as relay:
         shown = ", ".join(f"{found.free} {kind}" for kind, found in kinds.items())
         echo(f"the lab's boards: {shown or 'none yet'}", err=True)
         variables = _variables(HOST, relay.port, "KIND")
@@ -233,13 +238,13 @@ def _proxy_of_lab(lab: LabAccess, port: int, options: dict[str, Any]) -> None:
 @contextlib.contextmanager
 def _relay(
     lab: LabAccess, kind: str, found: Mapping[str, Any], port: int = 0
-) -> Iterator[LeaseRelay]:
+) -> Iterator[RelayTracker]:
     """Serve the boards of a lease under their kind."""
-    from farm.lab.relay.sessions import LeaseSessions, SessionBoards
-    from farm.lab.relay.tracker import LeaseRelay
+    from farm.lab.relay.sessions import LeaseSessionSource, ProxiedBoards
+    from farm.lab.relay.tracker import RelayTracker
 
-    source = LeaseSessions(lab, found["lease"], kind, len(found["boards"]))
-    with SessionBoards(source, _say) as sessions, LeaseRelay(sessions, port) as relay:
+    source = LeaseSessionSource(lab, found["lease"], kind, len(found["boards"]))
+    with ProxiedBoards(source, _say) as sessions, RelayTracker(sessions, port) as relay:
         yield relay
 
 

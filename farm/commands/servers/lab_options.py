@@ -124,7 +124,7 @@ def lab_folder() -> Path:
     return data_root() / "lab"
 
 
-def path_of(socket: Path | None) -> Path:
+def control_socket_path(socket: Path | None) -> Path:
     """Return the control socket that was named, or the usual one."""
     from farm.lab_client.client import SOCKET
 
@@ -140,7 +140,7 @@ def open_lab(socket: Path | None) -> Iterator[LabAccess]:
         with reach_lab_at_door(url) as lab:
             yield lab
     else:
-        yield LocalLab(path_of(socket))
+        yield LocalLab(control_socket_path(socket))
 
 
 @contextlib.contextmanager

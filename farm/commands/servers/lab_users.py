@@ -14,7 +14,12 @@ import click
 
 from farm.commands import output
 from farm.commands.output import echo
-from farm.commands.servers.lab_options import as_json, of_socket, path_of, print_document
+from farm.commands.servers.lab_options import (
+    as_json,
+    control_socket_path,
+    of_socket,
+    print_document,
+)
 from farm.errors import BuildError, DeviceError, UsageError
 
 if TYPE_CHECKING:
@@ -112,7 +117,9 @@ def add(
     tracker = _tracker(socket) if board else _TRACKER
     entry = AuthorizedKey(name, key, port, account)
     _check_sshd(file, sshd_config, board)
-    file.add(entry, DoorSettings(_python(), path_of(socket).expanduser().absolute(), tracker))
+    file.add(
+        entry, DoorSettings(_python(), control_socket_path(socket).expanduser().absolute(), tracker)
+    )
     if json_:
         _document(file, [entry])
         return
@@ -191,7 +198,7 @@ def _check_name(name: str, *, is_person: bool, is_account: bool) -> None:
     from farm.lab.door.main import has_account
 
     if not is_user_name(name):
-        raise refusals.invalid_user_name(name)
+        raise refusals.invalid_user_name_error(name)
     if name in ("root", _account()):
         why = "root and the server's own account are administrators by the socket"
         raise UsageError(f"{name} cannot come in by the door", why, "choose another name")
@@ -283,7 +290,7 @@ def _tracker(socket: Path | None) -> tuple[str, int]:
     """Return where the lab's tracker listens; the usual place while the server is away."""
     from farm.lab_client.client import LabClient, reachable_address
 
-    with contextlib.suppress(DeviceError), LabClient(path_of(socket)) as client:
+    with contextlib.suppress(DeviceError), LabClient(control_socket_path(socket)) as client:
         place = client.hello["tracker"]
         return reachable_address(str(place["host"])), int(place["port"])
     return _TRACKER
@@ -295,7 +302,7 @@ def _expel(name: str, socket: Path | None) -> list[int] | None:
     from farm.lab_client.client import LabClient
 
     try:
-        with LabClient(path_of(socket)) as client:
+        with LabClient(control_socket_path(socket)) as client:
             ended: list[int] = client.ask("expel", user=name, why="the user was removed")["leases"]
             return ended
     except LinkError:

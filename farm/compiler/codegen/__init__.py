@@ -4,6 +4,6 @@ executable        plan memory and generate machine code
 kernel_libraries  lower, compile and emit the kernels on all cores
 stack_tiles       keep register tiles on the stack, so that LLVM puts them into registers
 link              link object code without any library of the system
-driver_stub       build a stub of NVIDIA's driver library, for machines without one
+cuda_driver_stub  build a stub of NVIDIA's driver library, for machines without one
 nvrtc             compile CUDA code to device binaries on a machine without a GPU
 """

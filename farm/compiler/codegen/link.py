@@ -20,7 +20,7 @@ from farm.types import Profile
 _LINK_S = 120.0
 
 
-def link_function(profile: Profile) -> Callable[..., None]:
+def fcompile_for_profile(profile: Profile) -> Callable[..., None]:
     """Return the `fcompile` of `export_library`: the profile's compiler driver or lld.
 
     LLVM's lld comes from the ziglang package. It is called as a linker, not as a compiler driver,

@@ -17,7 +17,7 @@ from pathlib import Path
 import tvm
 import tvm_ffi
 
-from farm.compiler.codegen import driver_stub
+from farm.compiler.codegen import cuda_driver_stub
 from farm.errors import BuildError
 from farm.store import Store
 
@@ -30,7 +30,7 @@ _CALLBACK = "tvm_callback_cuda_compile"
 
 
 @contextmanager
-def compile_cuda_with_nvrtc(target: tvm.target.Target, store: Store) -> Iterator[None]:
+def use_nvrtc_for_cuda(target: tvm.target.Target, store: Store) -> Iterator[None]:
     """Let TVM compile CUDA targets to binaries for their architecture within the block.
 
     Does nothing for other targets. Raises BuildError if NVIDIA's compiler is not installed, does
@@ -81,12 +81,12 @@ def _load_runtime(store: Store) -> None:
     if tvm.get_global_func("ffi.Module.create.cuda", allow_missing=True):
         return
     try:
-        ctypes.CDLL(driver_stub.DRIVER)
+        ctypes.CDLL(cuda_driver_stub.DRIVER)
     except OSError:
-        ctypes.CDLL(str(driver_stub.build_driver_stub(store)))
+        ctypes.CDLL(str(cuda_driver_stub.build_driver_stub(store)))
     try:
         ctypes.CDLL(str(_toolkit() / "lib" / _RUNTIME))
-        ctypes.CDLL(str(driver_stub.cuda_runtime_path()))
+        ctypes.CDLL(str(cuda_driver_stub.cuda_runtime_path()))
     except OSError as exc:
         raise BuildError(
             "TVM's CUDA runtime cannot be loaded", str(exc), f"{_INSTALL}, and reinstall apache-tvm"

@@ -2,7 +2,7 @@
 
 From operators to loops:
     legalize              choose the loops of each operator: farm's own or TVM's
-    conv_dense            convolutions and matrix products, with packed weights
+    conv_dense_compute    convolutions and matrix products, with packed weights
     depthwise_pool        depthwise convolutions and pools
     depthwise_row_tiles   depthwise convolutions for in-order ARM cores, several rows at once
     padding_taps          kernel taps that only touch padding

@@ -12,13 +12,13 @@ from tvm.ir import TensorLoad
 from tvm.s_tir import SBlock, Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
-from farm.compiler.cpu.conv_dense import CONVOLUTION, CROP, DENSE, INPUTS, PRODUCT
+from farm.compiler.cpu.conv_dense_compute import CONVOLUTION, CROP, DENSE, INPUTS, PRODUCT
 from farm.compiler.cpu.general_schedule import (
     computes_math_function,
     contiguous_axis,
     inline_elementwise,
-    parallelize,
-    schedule_block,
+    parallelize_and_vectorize_block,
+    parallelize_if_long_enough,
 )
 from farm.compiler.cpu.int8.compute import CONVOLUTION_INT8, DENSE_INT8
 from farm.compiler.cpu.kernel_config import CHANNELS
@@ -39,7 +39,7 @@ from farm.compiler.ir.annotations import (
     FenceKind,
     annotate_fence,
 )
-from farm.compiler.ir.blocks import block_name, has_reduction, is_open_loop, loop_extent
+from farm.compiler.ir.blocks import block_name, has_reduction, is_dynamic_loop, loop_extent
 from farm.compiler.ir.dynamic_extents import is_dynamic, shapes_are_equal
 from farm.compiler.target.cpu_model import CpuModel
 
@@ -52,13 +52,13 @@ _FUNCTIONS = 2  # nested in an epilogue at most: see `computes_math_function`
 _UNROLLED_BY_LLVM = 16
 
 
-def schedule_product(sch: Schedule, cpu: CpuModel) -> None:
+def schedule_conv_dense(sch: Schedule, cpu: CpuModel) -> None:
     """Keep the sums of a tile in registers, then compute the epilogue on the tile."""
-    main = main_block(sch, _PRODUCTS)
+    main = find_main_block(sch, _PRODUCTS)
     before = producer_blocks(sch, main)
-    _tile_product(sch, cpu, main, inline_epilogue(sch, main, cpu))
+    _tile_product(sch, cpu, main, inline_into_epilogue(sch, main, cpu))
     for block in before:
-        schedule_block(sch, block, cpu)
+        parallelize_and_vectorize_block(sch, block, cpu)
 
 
 def _tile_product(sch: Schedule, cpu: CpuModel, main: SBlockRV, last: SBlockRV) -> None:
@@ -77,7 +77,7 @@ def _tile_product(sch: Schedule, cpu: CpuModel, main: SBlockRV, last: SBlockRV) 
         reduced = [sch.fuse(*reduced[:2]), reduced[2]]
     inputs = grouped_inputs_block(sch, main)
     if inputs is not None:
-        reduced = [*reduced[:-1], *split_into_groups(sch, reduced)]
+        reduced = [*reduced[:-1], *split_reduction_into_groups(sch, reduced)]
     *outer, row, column = spatial
     rows, tile_rows = sch.split(row, [None, tile.pixels])
     columns, vectors, lanes = sch.split(column, [None, tile.vectors, tile.lanes])
@@ -91,7 +91,7 @@ def _tile_product(sch: Schedule, cpu: CpuModel, main: SBlockRV, last: SBlockRV) 
         again = (
             uses * loop_extent(sch, rows) > 1
             and loop_extent(sch, columns) > 1
-            and not is_open_loop(sch, rows)
+            and not is_dynamic_loop(sch, rows)
         )
         if cpu.gains_by_prefetch and again and block_name(sch, main) in (CONVOLUTION, DENSE):
             sch.annotate(reduced[-1], PREFETCH_NEXT_BLOCK, uses)
@@ -101,7 +101,7 @@ def _tile_product(sch: Schedule, cpu: CpuModel, main: SBlockRV, last: SBlockRV) 
     _follow(sch, main, last, place, tile)
     if cpu.gains_by_prefetch:
         sch.annotate(place, PREFETCH_OPERANDS, 1)
-    parallelize(sch, shared, [main], cpu)
+    parallelize_if_long_enough(sch, shared, [main], cpu)
     _unroll_vectorize(sch, [tile_rows, vectors], None if instruction else lanes)
     if asks:
         sch.annotate(
@@ -110,7 +110,7 @@ def _tile_product(sch: Schedule, cpu: CpuModel, main: SBlockRV, last: SBlockRV) 
             [int(number) for number in sch.get(main).annotations[SKIP_PADDING_TAPS]],
         )
     if inputs is not None:
-        group_loads(sch, main, inputs, reduced[-2:], tile)
+        schedule_grouped_loads(sch, main, inputs, reduced[-2:], tile)
     initial = sch.get_loops(sch.decompose_reduction(main, reduced[0]))
     _unroll_vectorize(sch, initial[-3:-1], initial[-1])
     if instruction:
@@ -149,7 +149,7 @@ def grouped_inputs_block(sch: Schedule, main: SBlockRV) -> SBlockRV | None:
     )
 
 
-def split_into_groups(sch: Schedule, reduced: list[LoopRV]) -> list[LoopRV]:
+def split_reduction_into_groups(sch: Schedule, reduced: list[LoopRV]) -> list[LoopRV]:
     """Split the innermost reduction loop into iterations, groups and steps of a group."""
     *around, steps = (loop_extent(sch, loop) for loop in reduced)
     return list(
@@ -159,7 +159,7 @@ def split_into_groups(sch: Schedule, reduced: list[LoopRV]) -> list[LoopRV]:
     )
 
 
-def group_loads(
+def schedule_grouped_loads(
     sch: Schedule, main: SBlockRV, inputs: SBlockRV, loops: list[LoopRV], tile: Tile
 ) -> None:
     """Load all operands of a group of reduction steps before the products of the group.
@@ -205,7 +205,7 @@ def producer_blocks(sch: Schedule, main: SBlockRV) -> list[SBlockRV]:
     return [block for blocks in found for block in blocks]
 
 
-def main_block(sch: Schedule, names: tuple[str, ...]) -> SBlockRV:
+def find_main_block(sch: Schedule, names: tuple[str, ...]) -> SBlockRV:
     """Return the first block that has one of the names."""
     return next(
         block
@@ -223,7 +223,7 @@ def _fused(sch: Schedule, loops: list[LoopRV]) -> LoopRV:
     return sch.fuse(*loops) if len(loops) > 1 else loops[0]
 
 
-def inline_epilogue(sch: Schedule, main: SBlockRV, cpu: CpuModel) -> SBlockRV:
+def inline_into_epilogue(sch: Schedule, main: SBlockRV, cpu: CpuModel) -> SBlockRV:
     """Inline all blocks after the main block into the last one, and return that.
 
     A main block that is the last gets a copy as its epilogue. The returned block computes each of
@@ -280,7 +280,7 @@ def inline_producers(
         if block_name(sch, block) in needed:
             sch.compute_inline(block)
     for block in inline_elementwise(sch, [*after, last]):
-        schedule_block(sch, block, cpu)
+        parallelize_and_vectorize_block(sch, block, cpu)
 
 
 def dominating_consumer(sch: Schedule, main: SBlockRV) -> SBlockRV | None:
@@ -451,9 +451,9 @@ def _unroll_vectorize(sch: Schedule, loops: list[LoopRV], lanes: LoopRV | None) 
 
 
 RULES = {
-    CONVOLUTION: schedule_product,
-    DENSE: schedule_product,
-    PRODUCT: schedule_product,
-    CONVOLUTION_INT8: schedule_product,
-    DENSE_INT8: schedule_product,
+    CONVOLUTION: schedule_conv_dense,
+    DENSE: schedule_conv_dense,
+    PRODUCT: schedule_conv_dense,
+    CONVOLUTION_INT8: schedule_conv_dense,
+    DENSE_INT8: schedule_conv_dense,
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from farm.compiler.cpu import padding_taps
-from farm.compiler.cpu.conv_dense import CONVOLUTION, DENSE, PRODUCT
+from farm.compiler.cpu.conv_dense_compute import CONVOLUTION, DENSE, PRODUCT
 from farm.compiler.cpu.kernel_config import (
     CHANNELS,
     DIRECT,
@@ -17,10 +17,10 @@ from farm.compiler.cpu.kernel_config import (
 from farm.compiler.cpu.register_tiles import (
     STEPS_PER_GROUP,
     can_group_loads,
-    largest_group_tile,
-    product_tiles,
+    gemm_tiles,
+    largest_grouped_conv_tile,
+    predicted_row_cycles,
     round_up_to_multiple,
-    tile_cycles,
 )
 from farm.compiler.target.cpu_model import CpuModel
 
@@ -35,7 +35,7 @@ _GAIN = 0.8  # of the cycles at most, because the prediction is not exact
 _SHARED_BADLY = 1e6  # cycles: the penalty for fewer
 
 
-def product_candidates(workload: Workload, cpu: CpuModel) -> list[tuple[KernelConfig, float]]:
+def gemm_candidates(workload: Workload, cpu: CpuModel) -> list[tuple[KernelConfig, float]]:
     """Return every tile of the CPU in both orders for a sum of products, with predicted cycles."""
     rows, pixels, depth, values = gemm_dimensions(workload)
     channels = workload.channels
@@ -43,14 +43,14 @@ def product_candidates(workload: Workload, cpu: CpuModel) -> list[tuple[KernelCo
     if run := padded_kernel_row_length(workload, cpu):
         depth = values = workload.weight[0] * run
     if workload.groups > 1:
-        tile = largest_group_tile(cpu, pixels, channels // workload.groups)
+        tile = largest_grouped_conv_tile(cpu, pixels, channels // workload.groups)
         tiles = (
             []
             if tile is None
-            else [(tile, tile_cycles(cpu, tile, pixels, channels, depth, False, True))]
+            else [(tile, predicted_row_cycles(cpu, tile, pixels, channels, depth, False, True))]
         )
     else:
-        tiles = product_tiles(cpu, pixels, channels, depth, grouped_loads)
+        tiles = gemm_tiles(cpu, pixels, channels, depth, grouped_loads)
     found = []
     for tile, cycles in tiles:
         weights = (
@@ -63,7 +63,7 @@ def product_candidates(workload: Workload, cpu: CpuModel) -> list[tuple[KernelCo
             )
         )
         blocks, tasks = -(-channels // tile.block), rows * -(-pixels // tile.pixels)
-        memory = memory_cycles(
+        memory = memory_stall_cycles(
             cpu, weights, 4 * math.prod(workload.data), 4 * rows * pixels * channels, blocks, tasks
         )
         if workload.operator == CONVOLUTION and not grouped_loads and not run:
@@ -75,7 +75,7 @@ def product_candidates(workload: Workload, cpu: CpuModel) -> list[tuple[KernelCo
     return found
 
 
-def fastest_group_channels(cpu: CpuModel, pixels: int, channels: int, depth: int) -> int:
+def fastest_padded_group_channels(cpu: CpuModel, pixels: int, channels: int, depth: int) -> int:
     """Return the channels to fill a group up to, for the fewest predicted cycles.
 
     `pixels` are those of a row, `depth` the products of a sum. Zero channels are free to drop.
@@ -83,14 +83,16 @@ def fastest_group_channels(cpu: CpuModel, pixels: int, channels: int, depth: int
     offered = {-(-channels // lanes) * lanes for lanes in (*cpu.vector_widths, 4)}
 
     def cycles(filled: int) -> tuple[float, int]:
-        tile = largest_group_tile(cpu, pixels, filled)
+        tile = largest_grouped_conv_tile(cpu, pixels, filled)
         assert tile is not None, "a multiple of 4"
-        return tile_cycles(cpu, tile, pixels, filled, depth, False, True), filled
+        return predicted_row_cycles(cpu, tile, pixels, filled, depth, False, True), filled
 
     return min(offered, key=cycles)
 
 
-def is_faster_along_height(workload: Workload, candidates: Candidates, cpu: CpuModel) -> bool:
+def is_faster_with_tiles_along_height(
+    workload: Workload, candidates: Candidates, cpu: CpuModel
+) -> bool:
     """Return whether a convolution is faster if tiles run along the height of its narrow images.
 
     `candidates` are those of the workload as it is. The images are turned by a copy.
@@ -98,13 +100,13 @@ def is_faster_along_height(workload: Workload, candidates: Candidates, cpu: CpuM
     if workload.output(1) > _NARROW or workload.output(0) <= workload.output(1):
         return False
     copied = math.prod(workload.data) * _TURN_CYCLES
-    turned = [cycles for _, cycles in product_candidates(workload.turned, cpu)]
+    turned = [cycles for _, cycles in gemm_candidates(workload.turned, cpu)]
     return bool(candidates and turned) and min(turned) + copied < _GAIN * min(
         cycles for _, cycles in candidates
     )
 
 
-def memory_cycles(
+def memory_stall_cycles(
     cpu: CpuModel, weights: int, inputs: int, outputs: int, blocks: int, tasks: int
 ) -> tuple[float, float]:
     """Return the cycles that waiting for memory adds, in the orders PIXELS and CHANNELS.

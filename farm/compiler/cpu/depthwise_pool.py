@@ -22,7 +22,7 @@ from tvm import te, tirx
 from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
-from farm.compiler.cpu.conv_dense import (
+from farm.compiler.cpu.conv_dense_compute import (
     CROP,
     DEPTHWISE,
     DEPTHWISE_INT8,
@@ -35,14 +35,18 @@ from farm.compiler.cpu.conv_dense import (
 )
 from farm.compiler.cpu.conv_dense_schedule import (
     annotated_tile,
-    group_loads,
+    find_main_block,
     grouped_inputs_block,
-    inline_epilogue,
-    main_block,
+    inline_into_epilogue,
     producer_blocks,
+    schedule_grouped_loads,
 )
 from farm.compiler.cpu.depthwise_row_tiles import schedule_row_tiles
-from farm.compiler.cpu.general_schedule import parallelize, schedule_block, vectorize_with_tail
+from farm.compiler.cpu.general_schedule import (
+    parallelize_and_vectorize_block,
+    parallelize_if_long_enough,
+    vectorize_with_tail,
+)
 from farm.compiler.cpu.kernel_config import DIRECT, KernelConfig, Workload
 from farm.compiler.cpu.register_tiles import (
     Tile,
@@ -72,12 +76,12 @@ Expr = Any
 Array = np.ndarray[Any, Any]
 
 
-def depthwise_convolution(
+def depthwise_conv2d_compute(
     workload: Workload, config: KernelConfig, rows: int, data: te.Tensor, weight: te.Tensor
 ) -> te.Tensor:
     """Define a convolution of each channel by itself.
 
-    `weight` is [KH, KW, channels], in `channels_by_vector`. `rows` of a tile: the operands of a
+    `weight` is [KH, KW, channels], in `vector_channel_order`. `rows` of a tile: the operands of a
     window row are loaded before its products, for whole tiles; 0 if not.
     """
     covered = (
@@ -119,7 +123,7 @@ def _rows(workload: Workload, source: te.Tensor) -> te.Tensor:
     )
 
 
-def depthwise_int8(
+def depthwise_conv2d_int8_compute(
     workload: Workload,
     config: KernelConfig,
     multiply: Callable[[Expr, Expr], Expr],
@@ -141,7 +145,7 @@ def depthwise_int8(
     )
 
 
-def max_pool(workload: Workload, config: KernelConfig, data: te.Tensor) -> te.Tensor:
+def max_pool2d_compute(workload: Workload, config: KernelConfig, data: te.Tensor) -> te.Tensor:
     """Define the maximum of each channel in a window.
 
     Padding is minus infinity or the least integer.
@@ -157,7 +161,7 @@ def max_pool(workload: Workload, config: KernelConfig, data: te.Tensor) -> te.Te
     )
 
 
-def average_pool(
+def avg_pool2d_compute(
     workload: Workload, config: KernelConfig, data: te.Tensor, shares: te.Tensor
 ) -> te.Tensor:
     """Define the sum of each channel in a window times the window's inverse count, [H, W]."""
@@ -167,7 +171,7 @@ def average_pool(
     return te.compute(total.shape, lambda n, y, x, c: total[n, y, x, c] * shares[y, x], name="mean")
 
 
-def inverse_tap_counts(workload: Workload, counted: Sequence[int]) -> Array:
+def avg_pool2d_inverse_counts(workload: Workload, counted: Sequence[int]) -> Array:
     """Return one over the number of taps that count, for each window.
 
     Taps count in the image and in the padding `counted`: top, left, bottom, right.
@@ -184,7 +188,7 @@ def inverse_tap_counts(workload: Workload, counted: Sequence[int]) -> Array:
     return np.asarray(1 / np.maximum(np.outer(*numbers), 1), "float32")
 
 
-def channels_by_vector(channels: int, lanes: int) -> list[int]:
+def vector_channel_order(channels: int, lanes: int) -> list[int]:
     """Return the channels in the order of computation.
 
     If they fill no whole vectors, the last vector overlaps with the one before.
@@ -205,7 +209,7 @@ def _windows(
 ) -> te.Tensor:
     """Define the reduction of each window.
 
-    The main block computes the channels in `channels_by_vector`; if that repeats some, another
+    The main block computes the channels in `vector_channel_order`; if that repeats some, another
     block returns [N, H, W, C]. `source` is the image, or its `_rows`, with room for `covered`
     columns of the output; `rows` are the rows of a tile.
     """
@@ -325,7 +329,9 @@ def _row_candidates(workload: Workload, cpu: CpuModel) -> list[tuple[KernelConfi
     return found
 
 
-def window_candidates(workload: Workload, cpu: CpuModel) -> list[tuple[KernelConfig, float]]:
+def sliding_window_candidates(
+    workload: Workload, cpu: CpuModel
+) -> list[tuple[KernelConfig, float]]:
     """Return the tile widths for one vector of channels, with predicted cycles.
 
     The loads of neighbouring taps are shared.
@@ -366,24 +372,24 @@ def _lanes(cpu: CpuModel, channels: int) -> int:
     return dividing if dividing and channels // dividing <= overlapping else fitting[0]
 
 
-def schedule_windows(sch: Schedule, cpu: CpuModel) -> None:
+def schedule_sliding_windows(sch: Schedule, cpu: CpuModel) -> None:
     """Compute a row of pixels for one vector of channels, then the epilogue on it.
 
     The taps of the window are unrolled.
 
     If the vectors overlap, the epilogue follows a row at a time.
     """
-    main = main_block(sch, tuple(WINDOW_RULES))
+    main = find_main_block(sch, tuple(WINDOW_RULES))
     for block in producer_blocks(sch, main):
         if block_name(sch, block) == PADDING:
             sch.compute_inline(block)
     before = producer_blocks(sch, main)
-    last = inline_epilogue(sch, main, cpu)
+    last = inline_into_epilogue(sch, main, cpu)
     tile, followed = annotated_tile(sch, main), _channels(sch, main) == _channels(sch, last)
     if TILE_ROWS in sch.get(main).annotations:
         schedule_row_tiles(sch, cpu, main, last, strips=_STRIPS, unrolled=_UNROLLED_TILES)
         for other in before:
-            schedule_block(sch, other, cpu)
+            parallelize_and_vectorize_block(sch, other, cpu)
         return
     row = _row(sch, main if followed else last, before, cpu)
     if not followed:
@@ -396,9 +402,9 @@ def _row(sch: Schedule, block: SBlockRV, apart: list[SBlockRV], cpu: CpuModel) -
     """Return the loop over the rows of a strip; the strips are divided among threads."""
     n, y, *_ = sch.get_loops(block)
     strips, row = sch.split(y, [largest_divisor(loop_extent(sch, y), _STRIPS), None])
-    parallelize(sch, sch.fuse(n, strips), [block], cpu)
+    parallelize_if_long_enough(sch, sch.fuse(n, strips), [block], cpu)
     for other in apart:
-        schedule_block(sch, other, cpu)
+        parallelize_and_vectorize_block(sch, other, cpu)
     return row
 
 
@@ -423,7 +429,7 @@ def _tile_row(
     for loop in vectors:
         sch.vectorize(loop)
     if inputs is not None:
-        group_loads(sch, main, inputs, [ry, rx], tile)
+        schedule_grouped_loads(sch, main, inputs, [ry, rx], tile)
         if loop_extent(sch, columns) <= _UNROLLED_TILES:
             sch.unroll(columns)
     loaded = (
@@ -442,4 +448,4 @@ def _channels(sch: Schedule, block: SBlockRV) -> int:
     return int(sch.get(block).writes[0].source.shape[-1])
 
 
-WINDOW_RULES = dict.fromkeys((DEPTHWISE, DEPTHWISE_INT8, POOL, AVERAGE), schedule_windows)
+WINDOW_RULES = dict.fromkeys((DEPTHWISE, DEPTHWISE_INT8, POOL, AVERAGE), schedule_sliding_windows)

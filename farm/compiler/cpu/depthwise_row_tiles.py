@@ -16,15 +16,19 @@ from tvm import tirx
 from tvm.s_tir import SBlockRealize, Schedule
 from tvm.s_tir.schedule import SBlockRV
 
-from farm.compiler.cpu.conv_dense_schedule import annotated_tile, group_loads, grouped_inputs_block
-from farm.compiler.cpu.general_schedule import parallelize
+from farm.compiler.cpu.conv_dense_schedule import (
+    annotated_tile,
+    grouped_inputs_block,
+    schedule_grouped_loads,
+)
+from farm.compiler.cpu.general_schedule import parallelize_if_long_enough
 from farm.compiler.cpu.register_tiles import largest_divisor
 from farm.compiler.cpu.tir_passes import load_fences_llvm as llvm
 from farm.compiler.cpu.tir_passes.load_fences import (
-    call_fence_function,
+    emit_fence_call,
     hoist_row_bounds_check,
-    loop_nest,
-    written_vectors,
+    loops_and_inner_block,
+    stored_vectors,
 )
 from farm.compiler.ir.annotated_loops import copy_loop, rewrite_loops
 from farm.compiler.ir.annotations import (
@@ -34,8 +38,8 @@ from farm.compiler.ir.annotations import (
     PEEL_FIRST_AND_LAST,
     ROLL_ROWS,
     TILE_ROWS,
+    find_loop_by_name,
     name_loop,
-    named_loop,
 )
 from farm.compiler.ir.blocks import loop_extent
 from farm.compiler.target.cpu_model import CpuModel
@@ -58,7 +62,7 @@ def schedule_row_tiles(
     )  # parts of the channels
     channel_strips, channels, lanes = sch.split(c, [channel_strips, None, tile.lanes])
     sch.reorder(n, bands, channel_strips, columns, channels, ry, rx, rows, pixels, lanes)
-    parallelize(sch, sch.fuse(n, bands, channel_strips), [main], cpu)
+    parallelize_if_long_enough(sch, sch.fuse(n, bands, channel_strips), [main], cpu)
     sch.reverse_compute_at(follower, channels, preserve_unit_loops=True)
     *_, result_rows, following, vector = sch.get_loops(follower)
     for loop in (rows, result_rows):
@@ -67,7 +71,7 @@ def schedule_row_tiles(
         sch.unroll(loop)
     sch.vectorize(vector)
     inputs = grouped_inputs_block(sch, main)
-    group_loads(sch, main, inputs, [ry, rx], tile)
+    schedule_grouped_loads(sch, main, inputs, [ry, rx], tile)
     *_, input_rows, _, _, _ = sch.get_loops(inputs)  # image, row, column, vector, lane
     name_loop(sch, input_rows, INPUT_ROWS)
     if loop_extent(sch, columns) <= unrolled:
@@ -128,7 +132,10 @@ def _rolled(loop: tirx.For, _: Sequence[tirx.For]) -> tirx.For:
     """
     begin, window, follow = loop.body.seq
     inputs, weights, products = window.body.seq
-    rows, taps = int(named_loop(loop_nest(begin)[0], OUTPUT_ROWS).extent), int(window.extent)
+    rows, taps = (
+        int(find_loop_by_name(loops_and_inner_block(begin)[0], OUTPUT_ROWS).extent),
+        int(window.extent),
+    )
     functions, body = {"border": llvm.BORDER}, list[tirx.Stmt]()
     for at in range(rows + taps - 1):  # rows of the input
         adding = range(max(0, at - taps + 1), min(at, rows - 1) + 1)
@@ -140,11 +147,11 @@ def _rolled(loop: tirx.For, _: Sequence[tirx.For]) -> tirx.For:
         there, copy = hoist_row_bounds_check(
             _placed(inputs, {window.loop_var: tap, _var(inputs, INPUT_ROWS): adding[0]})
         )
-        first = written_vectors(_placed(begin, {_var(begin, OUTPUT_ROWS): adding[0]}))
+        first = stored_vectors(_placed(begin, {_var(begin, OUTPUT_ROWS): adding[0]}))
         sums = replace(first, count=first.count * len(adding))
         name = f"farm_fence_{sums.count}"
-        functions[name] = llvm.fence_function(name, sums.count)
-        fence = [call_fence_function(name, sums), call_fence_function("farm_border")]
+        functions[name] = llvm.fence_llvm_ir(name, sums.count)
+        fence = [emit_fence_call(name, sums), emit_fence_call("farm_border")]
         added = [
             _placed(products, {window.loop_var: at - each, _var(products, OUTPUT_ROWS): each})
             for each in adding
@@ -159,7 +166,7 @@ def _rolled(loop: tirx.For, _: Sequence[tirx.For]) -> tirx.For:
 
 def _var(statement: tirx.Stmt, name: str) -> tirx.Var:
     """Return the variable of a named loop of a nest."""
-    return named_loop(loop_nest(statement)[0], name).loop_var
+    return find_loop_by_name(loops_and_inner_block(statement)[0], name).loop_var
 
 
 def _placed(statement: tirx.Stmt, fixed: Mapping[tirx.Var, int]) -> tirx.Stmt:
@@ -167,7 +174,7 @@ def _placed(statement: tirx.Stmt, fixed: Mapping[tirx.Var, int]) -> tirx.Stmt:
 
     The fixed variables may be of the nest or from outside. The loops that remain get new variables.
     """
-    loops, realize = loop_nest(statement)
+    loops, realize = loops_and_inner_block(statement)
     kept = [loop for loop in loops if not any(loop.loop_var.same_as(one) for one in fixed)]
     fresh = [tirx.Var(loop.loop_var.name, loop.loop_var.ty.dtype) for loop in kept]
     index = tirx.IndexMap(

@@ -14,10 +14,10 @@ from farm.compiler.ir.annotations import LOOP_PARTITION
 from farm.compiler.ir.blocks import (
     REDUCTION,
     SPATIAL,
+    block_iter_types,
     block_name,
     has_reduction,
-    is_open_loop,
-    iterator_kinds,
+    is_dynamic_loop,
     loop_extent,
 )
 from farm.compiler.ir.dynamic_extents import product_at_batch_one
@@ -38,7 +38,7 @@ _LINE = 16
 def schedule_general(sch: Schedule, cpu: CpuModel) -> None:
     """Inline elementwise blocks that are computed once, and schedule every other block."""
     for block in inline_elementwise(sch, sch.get_child_blocks(sch.get_sblock("root"))):
-        schedule_block(sch, block, cpu)
+        parallelize_and_vectorize_block(sch, block, cpu)
 
 
 def inline_elementwise(sch: Schedule, blocks: list[SBlockRV]) -> list[SBlockRV]:
@@ -73,17 +73,17 @@ def inline_elementwise(sch: Schedule, blocks: list[SBlockRV]) -> list[SBlockRV]:
     return [*left, *blocks[-1:]]
 
 
-def schedule_block(sch: Schedule, block: SBlockRV, cpu: CpuModel) -> None:
+def parallelize_and_vectorize_block(sch: Schedule, block: SBlockRV, cpu: CpuModel) -> None:
     """Divide the spatial loops among threads and vectorize the innermost one.
 
     A reduction stays inside, around its vectors.
     """
-    loops, kinds = sch.get_loops(block), iterator_kinds(sch, block)
+    loops, kinds = sch.get_loops(block), block_iter_types(sch, block)
     if len(loops) != len(kinds):
         return  # not a perfect loop nest: correct without a schedule
     spatial = [loop for loop, kind in zip(loops, kinds, strict=True) if kind == SPATIAL]
     reduced = [loop for loop, kind in zip(loops, kinds, strict=True) if kind == REDUCTION]
-    if not spatial or any(is_open_loop(sch, loop) for loop in (spatial[-1], *reduced)):
+    if not spatial or any(is_dynamic_loop(sch, loop) for loop in (spatial[-1], *reduced)):
         return
     if _reads_across(sch, block):
         spatial[-2:] = reversed(spatial[-2:])
@@ -111,7 +111,7 @@ def schedule_block(sch: Schedule, block: SBlockRV, cpu: CpuModel) -> None:
     ):  # a condition on the column, as in a concatenation, is then tested once for a vector
         hint_loop_partition(sch, spatial.pop(), block)
     outer = sch.fuse(*spatial) if len(spatial) > 1 else spatial[0]
-    parallelize(sch, outer, [block], cpu)
+    parallelize_if_long_enough(sch, outer, [block], cpu)
     if inner is not None:
         sch.vectorize(inner)
     if reduced:
@@ -157,7 +157,7 @@ def _transposed_axis(sch: Schedule, block: SBlockRV) -> int | None:
     Such a block is a transpose. Returns None otherwise.
     """
     loops = sch.get_loops(block)
-    if has_reduction(sch, block) or any(is_open_loop(sch, loop) for loop in loops):
+    if has_reduction(sch, block) or any(is_dynamic_loop(sch, loop) for loop in loops):
         return None
     place = contiguous_axis(sch, block, _largest_read(sch, block))
     if place is None or place == len(loops) - 1:
@@ -169,7 +169,7 @@ def _transposed_axis(sch: Schedule, block: SBlockRV) -> int | None:
 
 def _reads_along(sch: Schedule, block: SBlockRV) -> bool:
     """Return whether the last axis of a reduction's result is contiguous in its input."""
-    last = max(place for place, kind in enumerate(iterator_kinds(sch, block)) if kind == SPATIAL)
+    last = max(place for place, kind in enumerate(block_iter_types(sch, block)) if kind == SPATIAL)
     return contiguous_axis(sch, block, _largest_read(sch, block)) == last
 
 
@@ -200,7 +200,7 @@ def hint_loop_partition(sch: Schedule, loop: LoopRV, block: SBlockRV) -> None:
 
     Not if the batch is open: TVM's pass then mixes indices of 32 and 64 bits, and fails.
     """
-    if not any(is_open_loop(sch, around) for around in sch.get_loops(block)):
+    if not any(is_dynamic_loop(sch, around) for around in sch.get_loops(block)):
         sch.annotate(loop, LOOP_PARTITION, 1)
 
 
@@ -213,7 +213,9 @@ def _lanes(sch: Schedule, loop: LoopRV, cpu: CpuModel) -> int:
     return cpu.lanes if 2 * lanes < cpu.lanes < loop_extent(sch, loop) else lanes
 
 
-def parallelize(sch: Schedule, loop: LoopRV, blocks: list[SBlockRV], cpu: CpuModel) -> None:
+def parallelize_if_long_enough(
+    sch: Schedule, loop: LoopRV, blocks: list[SBlockRV], cpu: CpuModel
+) -> None:
     """Divide a loop among threads if the blocks in it take long enough.
 
     This is the only place that decides it.
@@ -222,7 +224,7 @@ def parallelize(sch: Schedule, loop: LoopRV, blocks: list[SBlockRV], cpu: CpuMod
         math.prod(loop_extent(sch, around) for around in sch.get_loops(block)) for block in blocks
     )
     if iterations / cpu.lanes * _OVERHEAD >= _WORTH_THREADS and (
-        is_open_loop(sch, loop) or loop_extent(sch, loop) > 1
+        is_dynamic_loop(sch, loop) or loop_extent(sch, loop) > 1
     ):
         sch.parallel(loop)
 
@@ -256,7 +258,9 @@ def _is_consumed_once(sch: Schedule, block: SBlockRV) -> bool:
     It also reads them contiguously. Materialising the block would then save nothing.
     """
     consumers = sch.get_consumers(block)
-    if len(consumers) != 1 or any(is_open_loop(sch, loop) for loop in sch.get_loops(consumers[0])):
+    if len(consumers) != 1 or any(
+        is_dynamic_loop(sch, loop) for loop in sch.get_loops(consumers[0])
+    ):
         return False
     own, (consumer,) = sch.get(block).writes[0].source, consumers
     iterations = math.prod(loop_extent(sch, loop) for loop in sch.get_loops(consumer))

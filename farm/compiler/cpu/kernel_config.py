@@ -37,8 +37,8 @@ _DIGITS = 8  # of a digest that distinguishes the traces of a kernel
 class Workload:
     """Everything that the selection of a schedule may depend on: an operator and its geometry.
 
-    `operator` is named as the main block in conv_dense or another file of loops. `data` is the
-    input's shape: NHWC for a convolution, [..., M, K] for a product. `weight` is [KH, KW, CI /
+    `operator` is named as the main block in conv_dense_compute or another file of loops. `data` is
+    the input's shape: NHWC for a convolution, [..., M, K] for a product. `weight` is [KH, KW, CI /
     groups, CO], [..., K, N], or a pool's window. `padding` is top, left, bottom, right. `half`: the
     weight may be read as float16, which takes a different time.
     """
@@ -171,7 +171,7 @@ def parse_configs(
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class ConfigDecision:
     """The configuration selected for a workload; `recorded` if a record decided it."""
 
     workload: Workload
@@ -181,7 +181,7 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class LargeWeight:
+class ExpandedWeight:
     """A constant that takes more memory than the weight that it is made of.
 
     `constant` is what the kernel reads, of this shape; it is kept, so that its address stays its
@@ -199,7 +199,7 @@ class LargeWeight:
         return math.prod(self.shape) * self.weight.itemsize
 
 
-def weight_memory_budget(memory_mb: int | None, weights: Sequence[Array]) -> int | None:
+def weight_expansion_budget_bytes(memory_mb: int | None, weights: Sequence[Array]) -> int | None:
     """Return the bytes that a model's weights may take on a board beyond their own.
 
     Together they take at most half of its memory. None if the memory is not known.
@@ -225,9 +225,9 @@ class ConfigSelector:
     records: Records = field(default_factory=lambda: NO_RECORDS)
     fp16_weights: bool = False
     room: int | None = None
-    decisions: dict[str, Decision] = field(default_factory=dict, init=False)
+    decisions: dict[str, ConfigDecision] = field(default_factory=dict, init=False)
     searched: set[str] = field(default_factory=set, init=False)
-    large_weights: dict[int, LargeWeight] = field(default_factory=dict, init=False)
+    large_weights: dict[int, ExpandedWeight] = field(default_factory=dict, init=False)
 
     def has_room(self, nbytes: int) -> bool:
         """Return whether another constant fits that takes so much more memory than its weight."""
@@ -252,7 +252,9 @@ class ConfigSelector:
             return cycles * (_LEAST_GAIN if config.method in reluctantly else 1)
 
         config = offered or min(candidates, key=cost)[0]
-        self.decisions[workload.key] = Decision(workload, config, offered is not None, candidates)
+        self.decisions[workload.key] = ConfigDecision(
+            workload, config, offered is not None, candidates
+        )
         return config
 
     @property

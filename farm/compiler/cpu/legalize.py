@@ -16,15 +16,15 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from farm.compiler.cpu import conv_dense, depthwise_pool, softmax_layer_norm
+from farm.compiler.cpu import conv_dense_compute, depthwise_pool, softmax_layer_norm
 from farm.compiler.cpu.cost_model import (
-    is_faster_along_height,
+    gemm_candidates,
+    is_faster_with_tiles_along_height,
     padded_kernel_row_length,
-    product_candidates,
     uses_grouped_loads,
 )
 from farm.compiler.cpu.int8 import legalize as int8_legalize
-from farm.compiler.cpu.kernel_config import ConfigSelector, LargeWeight, Workload
+from farm.compiler.cpu.kernel_config import ConfigSelector, ExpandedWeight, Workload
 from farm.compiler.cpu.register_tiles import can_group_loads, largest_divisor, round_up_to_multiple
 from farm.compiler.cpu.winograd import compute, cost_model
 from farm.compiler.graph import fp16_weights, transposed_conv
@@ -94,25 +94,30 @@ def _convolution(
     shared = _geometry(attributes, data)
     kernel_h, kernel_w, _, channels = weight.shape
     if attributes.groups == channels == data[3] > 1:
-        workload = Workload(conv_dense.DEPTHWISE, weight=weight.shape, **shared)
-        config = selector.best(workload, depthwise_pool.window_candidates(workload, selector.cpu))
+        workload = Workload(conv_dense_compute.DEPTHWISE, weight=weight.shape, **shared)
+        config = selector.best(
+            workload, depthwise_pool.sliding_window_candidates(workload, selector.cpu)
+        )
         packed = weight.reshape(kernel_h, kernel_w, channels)[
-            :, :, depthwise_pool.channels_by_vector(channels, config.tile.lanes)
+            :, :, depthwise_pool.vector_channel_order(channels, config.tile.lanes)
         ]
         body = partial(
-            depthwise_pool.depthwise_convolution,
+            depthwise_pool.depthwise_conv2d_compute,
             workload,
             config,
             depthwise_pool.rows_per_tile(workload, config, selector.cpu),
         )
         return builder.call_te(
-            body, call.args[0], relax.const(packed), primfunc_name_hint=conv_dense.DEPTHWISE
+            body, call.args[0], relax.const(packed), primfunc_name_hint=conv_dense_compute.DEPTHWISE
         )
     workload = Workload(
-        conv_dense.CONVOLUTION, weight=weight.shape, half=_is_half(weight, selector), **shared
+        conv_dense_compute.CONVOLUTION,
+        weight=weight.shape,
+        half=_is_half(weight, selector),
+        **shared,
     )
     candidates = [
-        *product_candidates(workload, selector.cpu),
+        *gemm_candidates(workload, selector.cpu),
         *(
             candidate
             for candidate in cost_model.winograd_candidates(workload, selector.cpu)
@@ -125,15 +130,15 @@ def _convolution(
     ]
     if not candidates:
         return None
-    if turn := is_faster_along_height(workload, candidates, selector.cpu):
+    if turn := is_faster_with_tiles_along_height(workload, candidates, selector.cpu):
         workload, weight = workload.turned, weight.transpose(1, 0, 2, 3)
-        candidates = product_candidates(workload, selector.cpu)
+        candidates = gemm_candidates(workload, selector.cpu)
         kernel_h = weight.shape[0]
     config = selector.best(workload, candidates, reluctantly=cost_model.SIZES)
     if config.method in cost_model.SIZES:
         plan = cost_model.best_plan(workload, config, selector.cpu)
         body = partial(
-            compute.winograd_convolution,
+            compute.winograd_conv2d_compute,
             workload,
             config,
             plan.size,
@@ -148,10 +153,14 @@ def _convolution(
     blocks = _blocks(weight, config.tile.block)  # [KH, KW, CI, blocks, block]
     packed = np.ascontiguousarray(blocks.transpose(3, 0, 1, 2, 4))
     body = partial(
-        conv_dense.convolution, workload, config, uses_grouped_loads(workload, selector.cpu), turn
+        conv_dense_compute.conv2d_compute,
+        workload,
+        config,
+        uses_grouped_loads(workload, selector.cpu),
+        turn,
     )
     return builder.call_te(
-        body, call.args[0], relax.const(packed), primfunc_name_hint=conv_dense.CONVOLUTION
+        body, call.args[0], relax.const(packed), primfunc_name_hint=conv_dense_compute.CONVOLUTION
     )
 
 
@@ -161,7 +170,7 @@ def _transformed(
     """Return a transformed weight, and log of what it is made when a build is loaded."""
     value = transform.apply(weight)
     made = relax.const(value)
-    source = LargeWeight(made, value.shape, np.ascontiguousarray(weight), transform)
+    source = ExpandedWeight(made, value.shape, np.ascontiguousarray(weight), transform)
     selector.large_weights[constant_address(made)] = source
     return made
 
@@ -180,22 +189,24 @@ def _integer_convolution(
         or (attributes.data_layout, attributes.kernel_layout) != ("NHWC", "HWIO")
     ):
         return None
-    workload = Workload(conv_dense.CONVOLUTION, weight=weight.shape, **_geometry(attributes, data))
+    workload = Workload(
+        conv_dense_compute.CONVOLUTION, weight=weight.shape, **_geometry(attributes, data)
+    )
     return int8_legalize.legalize_convolution(builder, call, selector, weight, workload)
 
 
 def _max_pool(
     builder: relax.BlockBuilder, call: relax.Call, selector: ConfigSelector
 ) -> relax.Expr | None:
-    workload = _pool(call, conv_dense.POOL)
+    workload = _pool(call, conv_dense_compute.POOL)
     if workload is None:
         return None
     body = partial(
-        depthwise_pool.max_pool,
+        depthwise_pool.max_pool2d_compute,
         workload,
-        selector.best(workload, depthwise_pool.window_candidates(workload, selector.cpu)),
+        selector.best(workload, depthwise_pool.sliding_window_candidates(workload, selector.cpu)),
     )
-    return builder.call_te(body, call.args[0], primfunc_name_hint=conv_dense.POOL)
+    return builder.call_te(body, call.args[0], primfunc_name_hint=conv_dense_compute.POOL)
 
 
 def _average_pool(
@@ -210,11 +221,11 @@ def _average_pool(
         else (0, 0, 0, 0)
     )
     body = partial(
-        depthwise_pool.average_pool,
+        depthwise_pool.avg_pool2d_compute,
         workload,
-        selector.best(workload, depthwise_pool.window_candidates(workload, selector.cpu)),
+        selector.best(workload, depthwise_pool.sliding_window_candidates(workload, selector.cpu)),
     )
-    share = relax.const(depthwise_pool.inverse_tap_counts(workload, counted))
+    share = relax.const(depthwise_pool.avg_pool2d_inverse_counts(workload, counted))
     return builder.call_te(body, call.args[0], share, primfunc_name_hint=depthwise_pool.AVERAGE)
 
 
@@ -224,7 +235,7 @@ def _pool(call: relax.Call, operator: str) -> Workload | None:
     If the number of windows is rounded up, the padding at the end grows by what the last ones need.
     """
     dtype = str(call.ty.dtype)
-    if dtype not in (("float32", *BYTES) if operator == conv_dense.POOL else ("float32",)):
+    if dtype not in (("float32", *BYTES) if operator == conv_dense_compute.POOL else ("float32",)):
         return None
     attributes, data, shape = (
         call.attrs,
@@ -273,28 +284,33 @@ def _product(
     if not dense and not _broadcast(*(argument.ty.shape.values[:-2] for argument in call.args)):
         return None
     workload = Workload(
-        conv_dense.DENSE if dense else conv_dense.PRODUCT,
+        conv_dense_compute.DENSE if dense else conv_dense_compute.PRODUCT,
         left,
         right,
         half=weight is not None and _is_half(weight, selector),
     )
-    config = selector.best(workload, product_candidates(workload, selector.cpu))
+    config = selector.best(workload, gemm_candidates(workload, selector.cpu))
     if weight is None or not dense:
         return builder.call_te(
-            partial(conv_dense.matmul, workload, config),
+            partial(conv_dense_compute.matmul_compute, workload, config),
             call.args[0],
             call.args[1],
-            primfunc_name_hint=conv_dense.PRODUCT,
+            primfunc_name_hint=conv_dense_compute.PRODUCT,
         )
     packed = np.ascontiguousarray(_blocks(weight, config.tile.block).transpose(1, 0, 2))
-    body = partial(conv_dense.dense, workload, config, uses_grouped_loads(workload, selector.cpu))
+    body = partial(
+        conv_dense_compute.dense_compute,
+        workload,
+        config,
+        uses_grouped_loads(workload, selector.cpu),
+    )
     return builder.call_te(
-        body, call.args[0], relax.const(packed), primfunc_name_hint=conv_dense.DENSE
+        body, call.args[0], relax.const(packed), primfunc_name_hint=conv_dense_compute.DENSE
     )
 
 
 def _is_half(weight: Array, selector: ConfigSelector) -> bool:
-    return selector.fp16_weights and fp16_weights.may_read_as_float16(weight, selector.cpu)
+    return selector.fp16_weights and fp16_weights.may_read_as_fp16(weight, selector.cpu)
 
 
 def _broadcast(left: Sequence[Extent], right: Sequence[Extent]) -> bool:
@@ -323,7 +339,7 @@ def _integer_dense(
     ):
         return None
     return int8_legalize.legalize_dense(
-        builder, call, selector, weight, Workload(conv_dense.DENSE, data, weight.shape)
+        builder, call, selector, weight, Workload(conv_dense_compute.DENSE, data, weight.shape)
     )
 
 
@@ -344,7 +360,7 @@ def _softmax(
         else largest_divisor(shape[-1], selector.cpu.lanes)
     )
     return builder.call_te(
-        partial(softmax_layer_norm.softmax, lanes),
+        partial(softmax_layer_norm.softmax_compute, lanes),
         call.args[0],
         primfunc_name_hint=softmax_layer_norm.SOFTMAX,
     )
@@ -366,7 +382,7 @@ def _layer_norm(
     ):
         return None
     body = partial(
-        softmax_layer_norm.layer_norm,
+        softmax_layer_norm.layer_norm_compute,
         largest_divisor(shape[-1], selector.cpu.lanes),
         float(attributes.epsilon),
     )
@@ -378,7 +394,7 @@ def _elementwise(function: Callable[[Any], Any]) -> Own:
         if str(call.ty.dtype) != "float32":
             return None
         return builder.call_te(
-            vector_math.elementwise(function),
+            vector_math.elementwise_compute(function),
             call.args[0],
             primfunc_name_hint=f"farm_{function.__name__}",
         )
@@ -409,7 +425,7 @@ def _bounded(intrinsic: str) -> Own:
         ):
             return None
         return builder.call_te(
-            vector_math.max_or_min_with(intrinsic, float(bounds[0].item())),
+            vector_math.max_or_min_compute(intrinsic, float(bounds[0].item())),
             data[0],
             primfunc_name_hint=intrinsic,
         )
@@ -431,8 +447,8 @@ def _filled(weight: Array, extent: int, axis: int = -1) -> Array:
 
 _OWN: dict[str, Own] = {
     "relax.nn.conv2d": _convolution,
-    "relax.nn.conv2d_transpose": lambda builder, call, _: transposed_conv.legalize_channels_first(
-        builder, call
+    "relax.nn.conv2d_transpose": lambda builder, call, _: (
+        transposed_conv.legalize_conv2d_transpose_nchw(builder, call)
     ),
     "relax.nn.max_pool2d": _max_pool,
     "relax.nn.avg_pool2d": _average_pool,

@@ -10,16 +10,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from farm.compiler.cpu.conv_dense import CONVOLUTION, DENSE, PRODUCT
+from farm.compiler.cpu.conv_dense_compute import CONVOLUTION, DENSE, PRODUCT
 from farm.compiler.cpu.cost_model import gemm_dimensions
-from farm.compiler.cpu.kernel_config import Decision, KernelConfig, Workload
+from farm.compiler.cpu.kernel_config import ConfigDecision, KernelConfig, Workload
 from farm.compiler.target.cpu_model import CpuModel
 
 SLOW = 1 / 3  # of what the core can do: a kernel below it is marked
 _SOLE = 0.7  # a cause that leaves more of the speed than this does not explain a slow kernel
 
 
-def predicted_peak_share(decision: Decision, cpu: CpuModel) -> float | None:
+def predicted_peak_share(decision: ConfigDecision, cpu: CpuModel) -> float | None:
     """Return the predicted share of a product's kernel; None if nothing is predicted for it."""
     workload, cycles = decision.workload, dict(decision.candidates).get(decision.config)
     if workload.operator not in (CONVOLUTION, DENSE, PRODUCT) or not cycles:
@@ -32,7 +32,7 @@ def predicted_peak_share(decision: Decision, cpu: CpuModel) -> float | None:
     return max(arithmetic, memory) / cycles
 
 
-def slowness_reason(decision: Decision, cpu: CpuModel) -> str:
+def slowness_reason(decision: ConfigDecision, cpu: CpuModel) -> str:
     """Return the main cause why a product's kernel is slow, as text."""
     causes = list(_causes(decision.workload, decision.config, cpu))
     left, words = min(causes, key=lambda cause: cause[0])

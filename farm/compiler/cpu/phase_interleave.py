@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from tvm.s_tir import Schedule
 
-from farm.compiler.cpu.general_schedule import hint_loop_partition, parallelize, schedule_general
+from farm.compiler.cpu.general_schedule import (
+    hint_loop_partition,
+    parallelize_if_long_enough,
+    schedule_general,
+)
 from farm.compiler.cpu.register_tiles import largest_divisor
 from farm.compiler.graph.transposed_conv import INTERLEAVED
 from farm.compiler.ir.annotations import PHASES
@@ -50,4 +54,4 @@ def schedule_phase_interleave(sch: Schedule, cpu: CpuModel) -> None:
     )
     hint_loop_partition(sch, vectors, last)
     sch.vectorize(lanes)
-    parallelize(sch, sch.fuse(count, row), [last], cpu)
+    parallelize_if_long_enough(sch, sch.fuse(count, row), [last], cpu)

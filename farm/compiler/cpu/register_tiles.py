@@ -87,7 +87,7 @@ class Tile:
         return f"{self.pixels}x{self.vectors}x{self.lanes}"
 
 
-def product_tiles(
+def gemm_tiles(
     cpu: CpuModel,
     pixels: int,
     channels: int,
@@ -110,7 +110,7 @@ def product_tiles(
         or _registers(cpu, high, vectors, grouped_loads) <= cpu.registers
     ]
     return [
-        (tile, tile_cycles(cpu, tile, pixels, channels, depth, grouped_loads, followed))
+        (tile, predicted_row_cycles(cpu, tile, pixels, channels, depth, grouped_loads, followed))
         for tile in tiles
     ]
 
@@ -124,7 +124,7 @@ def _registers(cpu: CpuModel, high: int, vectors: int, grouped_loads: bool) -> i
     return (high + 1) * vectors + _INPUTS
 
 
-def largest_group_tile(cpu: CpuModel, pixels: int, channels: int) -> Tile | None:
+def largest_grouped_conv_tile(cpu: CpuModel, pixels: int, channels: int) -> Tile | None:
     """Return the largest tile that divides the channels of one group; None if none does.
 
     All its lanes then read the same input. A row is divided evenly: 14 pixels are two tiles of 7,
@@ -141,7 +141,7 @@ def largest_group_tile(cpu: CpuModel, pixels: int, channels: int) -> Tile | None
     return None
 
 
-def tile_cycles(
+def predicted_row_cycles(
     cpu: CpuModel,
     tile: Tile,
     pixels: int,
@@ -150,7 +150,7 @@ def tile_cycles(
     grouped_loads: bool,
     followed: bool,
 ) -> float:
-    """Return the predicted cycles of a row of pixels, of all channels: see `product_tiles`."""
+    """Return the predicted cycles of a row of pixels, of all channels: see `gemm_tiles`."""
     sums = tile.pixels * tile.vectors
     pointers = max(0, tile.pixels - _POINTERS) if pixels % tile.pixels else 0
     loads = (tile.pixels + tile.vectors + pointers) / cpu.loads_per_cycle

@@ -23,7 +23,7 @@ from farm.compiler.cpu.depthwise_row_tiles import order_loops_by_input_row
 from farm.compiler.cpu.general_schedule import schedule_general
 from farm.compiler.cpu.kernel_config import ConfigSelector
 from farm.compiler.cpu.phase_interleave import schedule_phase_interleave
-from farm.compiler.cpu.softmax_layer_norm import LAYER_NORM, SOFTMAX, schedule_rows
+from farm.compiler.cpu.softmax_layer_norm import LAYER_NORM, SOFTMAX, schedule_softmax_layer_norm
 from farm.compiler.cpu.tir_passes.load_fences import insert_load_fences
 from farm.compiler.cpu.tir_passes.prefetch import insert_prefetches
 from farm.compiler.cpu.tir_passes.skip_padding_taps import insert_tap_conditions
@@ -35,9 +35,9 @@ from farm.compiler.ir.annotations import WORKLOAD
 from farm.compiler.ir.blocks import (
     block_names,
     is_loop_nest,
-    is_product,
+    is_tensor_contraction,
+    narrow_indices_to_int32,
     operation_count,
-    with_narrow_indices,
 )
 from farm.kernels import recurrent, recurrent_layer_cost
 from farm.types import Kernel
@@ -48,8 +48,8 @@ _RULES = {
     WINOGRAD: schedule_winograd,
     **RULES,
     **WINDOW_RULES,
-    SOFTMAX: schedule_rows,
-    LAYER_NORM: schedule_rows,
+    SOFTMAX: schedule_softmax_layer_norm,
+    LAYER_NORM: schedule_softmax_layer_norm,
     INTERLEAVED: schedule_phase_interleave,
     GENERAL: schedule_general,
 }
@@ -79,7 +79,11 @@ def schedule_module(
             scheduled[variable], kernel = schedule_one(variable.name_hint, function)
             workload = kernel.workload or _workload(function)
             counted = calls[variable] * operation_count(function)
-            slow = _UNTILED if kernel.rule in (GENERAL, "none") and is_product(function) else ""
+            slow = (
+                _UNTILED
+                if kernel.rule in (GENERAL, "none") and is_tensor_contraction(function)
+                else ""
+            )
             kernels.append(replace(kernel, operations=counted, workload=workload, slow=slow))
     for variable, function in scheduled.items():
         module.update_func(variable, function.with_attr("tirx.is_scheduled", True))
@@ -107,7 +111,7 @@ def _schedule_one(
             trace := selector.recorded_trace(workload := metaschedule_traces.workload_key(function))
         ):
             try:
-                made = metaschedule_traces.apply_trace(with_narrow_indices(function), trace)
+                made = metaschedule_traces.apply_trace(narrow_indices_to_int32(function), trace)
                 return made, Kernel(
                     name,
                     metaschedule_traces.RULE,
@@ -119,7 +123,9 @@ def _schedule_one(
             except Exception as exc:  # it comes from another version of TVM
                 failure = f"its record does not apply: {_reason(exc)}"
         sch = Schedule(
-            tvm.IRModule({"main": with_narrow_indices(function) if rule == GENERAL else function})
+            tvm.IRModule(
+                {"main": narrow_indices_to_int32(function) if rule == GENERAL else function}
+            )
         )
         try:
             _RULES[rule](sch, selector.cpu)

@@ -11,7 +11,11 @@ from typing import Any
 from tvm import te, tirx
 from tvm.s_tir import Schedule
 
-from farm.compiler.cpu.general_schedule import hint_loop_partition, parallelize, vectorize_with_tail
+from farm.compiler.cpu.general_schedule import (
+    hint_loop_partition,
+    parallelize_if_long_enough,
+    vectorize_with_tail,
+)
 from farm.compiler.ir.annotations import ROW_LANES
 from farm.compiler.ir.blocks import block_name
 from farm.compiler.target.cpu_model import CpuModel
@@ -22,7 +26,7 @@ _INLINED = ("source", "square")  # steps that are cheaper to compute twice than 
 _BY_VECTORS = ("filled", "powers")  # steps over [blocks, lanes]
 
 
-def softmax(lanes: int, data: te.Tensor) -> te.Tensor:
+def softmax_compute(lanes: int, data: te.Tensor) -> te.Tensor:
     """Define softmax over the last axis.
 
     A row is padded to whole vectors with minus infinity, whose exponential is 0.
@@ -47,7 +51,7 @@ def softmax(lanes: int, data: te.Tensor) -> te.Tensor:
     return te.compute(data.shape, value, name=SOFTMAX, attrs={ROW_LANES: lanes})
 
 
-def layer_norm(
+def layer_norm_compute(
     lanes: int, epsilon: float, data: te.Tensor, gain: te.Tensor, bias: te.Tensor
 ) -> te.Tensor:
     """Define layer norm over the last axis, whose extent `lanes` divides."""
@@ -108,7 +112,7 @@ def _reduced(source: te.Tensor, name: str, reducer: Callable[..., Any]) -> te.Te
     return te.compute(tuple(outer), lambda *at: reducer(by_lane(*at, lane), axis=lane), name=name)
 
 
-def schedule_rows(sch: Schedule, cpu: CpuModel) -> None:
+def schedule_softmax_layer_norm(sch: Schedule, cpu: CpuModel) -> None:
     """Compute all steps of a row while it is in the cache; parallelize the rows."""
     blocks = sch.get_child_blocks(sch.get_sblock("root"))
     at = next(
@@ -127,7 +131,7 @@ def schedule_rows(sch: Schedule, cpu: CpuModel) -> None:
     row = sch.fuse(*outer) if len(outer) > 1 else outer[0]
     for step in reversed(steps):
         sch.compute_at(step, row, preserve_unit_loops=True)
-    parallelize(sch, row, [*steps, last], cpu)
+    parallelize_if_long_enough(sch, row, [*steps, last], cpu)
     vectorize_with_tail(sch, column, lanes)
     for step in steps:
         loops = sch.get_loops(step)

@@ -108,7 +108,7 @@ def _bytes(address: int, size: int) -> Array:
     return np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address))
 
 
-def tensor_in_memory(memory: GuardedBuffer, shape: Sequence[int], dtype: str) -> Any:
+def tensor_in_guarded_buffer(memory: GuardedBuffer, shape: Sequence[int], dtype: str) -> Any:
     """Return a tensor of TVM in memory. It must not be used after the memory is freed."""
     import tvm
 

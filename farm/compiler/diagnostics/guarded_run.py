@@ -25,7 +25,7 @@ from farm.compiler.diagnostics.guarded_memory import (
     GuardedBuffer,
     GuardedWorkspaces,
     GuardSide,
-    tensor_in_memory,
+    tensor_in_guarded_buffer,
 )
 from farm.compiler.diagnostics.reference_steps import ReferenceStep
 from farm.compiler.tensor_cache import array_bytes, dtype_by_name
@@ -48,7 +48,7 @@ class KernelCallSite:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class KernelFault:
     """A mistake of a kernel, where it was seen first. `what` is a sentence without its subject."""
 
     place: KernelCallSite
@@ -57,11 +57,11 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class GuardedRun:
+class GuardedRunResult:
     """The findings about the kernels of a model, and the model's outputs."""
 
     kernels: int
-    findings: tuple[Finding, ...]
+    findings: tuple[KernelFault, ...]
     outputs: tuple[Array, ...]
 
 
@@ -73,7 +73,7 @@ def run_guarded(
     folder: Path,
     loose: frozenset[int] = frozenset(),
     note: Callable[[int], None] = lambda _: None,
-) -> GuardedRun:
+) -> GuardedRunResult:
     """Run the steps of a model with guards, and return what was found and the model's outputs.
 
     `library` is the linked library with the kernels, `outputs` are the numbers of the outputs, and
@@ -92,7 +92,7 @@ def run_guarded(
     known = dict(values)
     uses = Counter(number for step in steps for number in step.tensors)
     uses.update(outputs)
-    findings: list[Finding] = []
+    findings: list[KernelFault] = []
     for number, step in enumerate(steps):
         note(number)
         given = [known[one] if isinstance(one, int) else one for one in step.arguments]
@@ -108,7 +108,7 @@ def run_guarded(
             first = first or results
             said = said or _difference(results, first, place, places[0])
             if said:
-                findings.append(Finding(place, step.kernel, said))
+                findings.append(KernelFault(place, step.kernel, said))
                 break
         known.update(
             {which: value for (which, _, _), value in zip(step.outputs, first, strict=True)}
@@ -118,7 +118,7 @@ def run_guarded(
             if not uses[which]:
                 known.pop(which, None)
     (folder / _PLACE).unlink(missing_ok=True)
-    return GuardedRun(len(steps), tuple(findings), tuple(known[number] for number in outputs))
+    return GuardedRunResult(len(steps), tuple(findings), tuple(known[number] for number in outputs))
 
 
 class _Calls:
@@ -147,7 +147,7 @@ class _Calls:
         for memory, value in zip(memories, given, strict=False):
             memory.bytes()[:] = array_bytes(value)
         tensors = [
-            tensor_in_memory(memory, shape, dtype.name)
+            tensor_in_guarded_buffer(memory, shape, dtype.name)
             for memory, (shape, dtype) in zip(memories, forms, strict=True)
         ]
         self._use_threads(0, place.threads)

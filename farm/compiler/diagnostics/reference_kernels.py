@@ -15,20 +15,24 @@ from typing import Any
 import numpy as np
 import tvm
 
-from farm.compiler import pipeline
+from farm.compiler import relax_pipeline
 from farm.compiler.artifact import GRAPH
 from farm.compiler.build import RawChoices, read_weights
-from farm.compiler.cpu.kernel_config import ConfigSelector, parse_configs, weight_memory_budget
+from farm.compiler.cpu.kernel_config import (
+    ConfigSelector,
+    parse_configs,
+    weight_expansion_budget_bytes,
+)
 from farm.compiler.diagnostics.reference_steps import ReferenceStep
 from farm.compiler.diagnostics.steps_of_main import MainSteps
-from farm.compiler.execution_graph import graph_of
+from farm.compiler.execution_graph import describe_execution_graph
 from farm.compiler.gpu.schedule import is_gpu
 from farm.compiler.graph import fp16_weights
 from farm.compiler.ir.blocks import is_loop_nest
 from farm.compiler.lower import resolve_target
-from farm.compiler.target.cpu_model import cpu_model_of, target_key
+from farm.compiler.target.cpu_model import cpu_model_of, tuning_target_key
 from farm.errors import BuildError
-from farm.types import Artifact, Prepared, Profile
+from farm.types import Artifact, PreparedModel, Profile
 
 Array = np.ndarray[Any, Any]
 
@@ -61,7 +65,7 @@ class ReferenceKernels:
 
 
 def build_reference_kernels(
-    prepared: Prepared, artifact: Artifact, profile: Profile, records: Mapping[str, RawChoices]
+    prepared: PreparedModel, artifact: Artifact, profile: Profile, records: Mapping[str, RawChoices]
 ) -> ReferenceKernels:
     """Return the reference kernels of an artifact; `records` are the recorded choices by CPU model.
 
@@ -71,7 +75,7 @@ def build_reference_kernels(
     target = resolve_target(profile)
     module = tvm.ir.load_json((prepared.directory / "module.json").read_text())
     weights = read_weights(prepared.directory)
-    module = pipeline.bind_weights(module, weights)
+    module = relax_pipeline.bind_weights(module, weights)
     selector = None
     if not is_gpu(target):
         core = replace(
@@ -79,14 +83,16 @@ def build_reference_kernels(
         )  # the loops run on this machine
         selector = ConfigSelector(
             core,
-            parse_configs(records.get(target_key(target), {})),
+            parse_configs(records.get(tuning_target_key(target), {})),
             fp16_weights.has_fp16_weights(module),
-            weight_memory_budget(profile.memory_mb, weights),
+            weight_expansion_budget_bytes(profile.memory_mb, weights),
         )
     with target:
-        module = pipeline.optimize(module, selector)
-        module, parameters = pipeline.lift_constants_into_tuple(module)
-    if graph_of(module) != json.loads((artifact.library.parent / GRAPH).read_text()):
+        module = relax_pipeline.run_graph_passes(module, selector)
+        module, parameters = relax_pipeline.lift_constants_into_tuple(module)
+    if describe_execution_graph(module) != json.loads(
+        (artifact.library.parent / GRAPH).read_text()
+    ):
         why = "its kernels are others than those that the model has now"
         raise BuildError(
             f"the build of {prepared.model} for {profile.name} is not of this model",

@@ -11,7 +11,7 @@ from farm.compiler.build import RawChoices
 from farm.compiler.diagnostics.reference_steps import ComputedSteps, value_file
 from farm.compiler.tensor_cache import array_bytes
 from farm.processes.workers import TaskContext
-from farm.types import Artifact, Prepared, Profile, Progress, Stage
+from farm.types import Artifact, PreparedModel, Profile, Progress, Stage
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def compute_reference_steps(
     context: TaskContext,
-    prepared: Prepared,
+    prepared: PreparedModel,
     artifact: Artifact,
     profile: Profile,
     records: Mapping[str, RawChoices],

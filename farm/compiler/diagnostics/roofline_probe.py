@@ -17,17 +17,17 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T  # noqa: N812  (as everywhere in TVM)
 
 from farm.compiler.artifact import LIBRARY
-from farm.compiler.build import link_workspace
-from farm.compiler.codegen.kernel_libraries import export_shared_library
-from farm.compiler.codegen.link import link_function
-from farm.compiler.codegen.nvrtc import compile_cuda_with_nvrtc
-from farm.compiler.diagnostics import roofline_probe_gpu
-from farm.compiler.fingerprint import (
-    compiler_digest,
-    compiler_versions,
-    cuda_version,
+from farm.compiler.build import link_scratch_folder
+from farm.compiler.build_digests import (
+    compiler_package_versions,
+    compiler_sources_digest,
     host_cpu_description,
+    nvrtc_version,
 )
+from farm.compiler.codegen.kernel_libraries import export_shared_library
+from farm.compiler.codegen.link import fcompile_for_profile
+from farm.compiler.codegen.nvrtc import use_nvrtc_for_cuda
+from farm.compiler.diagnostics import roofline_probe_gpu
 from farm.compiler.gpu.schedule import CUDA, is_gpu
 from farm.compiler.lower import resolve_target
 from farm.compiler.target.cpu_model import CpuModel, cpu_model_of
@@ -65,15 +65,15 @@ def build_probe(context: TaskContext, profile: Profile, cache: Path) -> Probe:
     Raises BuildError if there is no compiler for its GPU.
     """
     store, target = Store(cache), resolve_target(profile)
-    compiler = cuda_version() if target.kind.name == CUDA else ""
+    compiler = nvrtc_version() if target.kind.name == CUDA else ""
     digest = digest_of(
         "probe",
         str(target),
         str(profile.linker),
         host_cpu_description(),
         compiler,
-        compiler_digest(),
-        compiler_versions(),
+        compiler_sources_digest(),
+        compiler_package_versions(),
     )
     kernels, about = _kernels(target)
     if not (kept := store.find("probes", digest)):
@@ -84,10 +84,13 @@ def build_probe(context: TaskContext, profile: Profile, cache: Path) -> Probe:
                     for name, function in kernels.items()
                 }
             )
-            with compile_cuda_with_nvrtc(target, store):
+            with use_nvrtc_for_cuda(target, store):
                 executable = tvm.compile(module, target=target)
             export_shared_library(
-                executable, folder / LIBRARY, link_function(profile), link_workspace(context)
+                executable,
+                folder / LIBRARY,
+                fcompile_for_profile(profile),
+                link_scratch_folder(context),
             )
             (folder / "probe.json").write_text(json.dumps(about))
         kept = store.find("probes", digest)

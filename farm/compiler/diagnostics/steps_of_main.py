@@ -12,7 +12,7 @@ from tvm.ir import Call, GenericConst
 from farm.compiler.diagnostics.reference_steps import ReferenceStep
 from farm.compiler.ir.constants import tensor_as_array
 from farm.compiler.ir.dynamic_extents import value_at_batch_one
-from farm.compiler.ir.relax_rewriter import main_inputs, main_parameters, op_name
+from farm.compiler.ir.relax_rewriter import main_inputs, main_weight_parameters, op_name
 from farm.errors import BuildError
 
 Array = np.ndarray[Any, Any]
@@ -32,7 +32,7 @@ class MainSteps:
         self._model, self._given = model, list(parameters)
         self._count = 0
         self._numbers: dict[relax.Var, list[int]] = {}
-        self._bundle = main_parameters(main)
+        self._bundle = main_weight_parameters(main)
         self.inputs = [self._new(parameter) for parameter in main_inputs(main)]
         for block in main.body.blocks:
             for binding in block.bindings:

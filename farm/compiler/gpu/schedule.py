@@ -37,7 +37,7 @@ def legalization_map() -> Mapping[str, Any]:
     They map an operator's name to a function that writes its loops.
     """
     return {
-        "relax.nn.conv2d_transpose": transposed_conv.legalize_channels_first,
+        "relax.nn.conv2d_transpose": transposed_conv.legalize_conv2d_transpose_nchw,
         **fp16_arithmetic.legalization_map(),
     }
 

@@ -1,6 +1,6 @@
 """Passes over a model's Relax graph, from one graph to an equivalent one.
 
-`farm.compiler.pipeline` has their order.
+`farm.compiler.relax_pipeline` has their order.
 
 Constants and shapes:
     constant_folding      compute constant expressions and shape arithmetic in numpy
@@ -8,7 +8,7 @@ Constants and shapes:
     clamp_indices         keep indices that come from an input within their tensor
 
 Convolutions:
-    conv1d_conv3d         rewrite 1D and 3D convolutions and pools as 2D ones
+    conv1d_conv3d_to_conv2d  rewrite 1D and 3D convolutions and pools as 2D ones
     conv_of_concat        split a 1 x 1 convolution of a concatenation into a sum over its parts
     transposed_conv       rewrite transposed convolutions as ordinary ones of their phases
     trim_padding_taps     remove kernel taps that only touch padding

@@ -165,7 +165,9 @@ _SHAPE_OPERATORS = {
 }
 
 
-def folded_shape(call: Call, value: Callable[[relax.Expr], Array | None]) -> relax.Expr | None:
+def fold_shape_operator(
+    call: Call, value: Callable[[relax.Expr], Array | None]
+) -> relax.Expr | None:
     """Return the result of an operator on shapes; None if an operand is unknown.
 
     `value` returns the value of a constant.
@@ -220,7 +222,10 @@ class _Folder(Rewriter):
     def _fold(self, call: Call) -> relax.Expr | None:
         name = op_name(call)
         try:
-            if name in _SHAPE_OPERATORS and (known := folded_shape(call, self.value)) is not None:
+            if (
+                name in _SHAPE_OPERATORS
+                and (known := fold_shape_operator(call, self.value)) is not None
+            ):
                 return known
         except ValueError:  # no arithmetic of shapes
             pass
@@ -247,7 +252,7 @@ class _Folder(Rewriter):
 
 
 @tvm.transform.module_pass(opt_level=0, name="farm.FoldConstants")
-class FoldConstants:
+class ConstantFolder:
     """Folds element-wise arithmetic and changes of shape and layout on constants."""
 
     def transform_module(self, module: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:

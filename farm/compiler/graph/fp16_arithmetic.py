@@ -15,7 +15,7 @@ from tvm import relax
 from tvm.ir import Call
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from farm.compiler.graph.constant_folding import FoldConstants
+from farm.compiler.graph.constant_folding import ConstantFolder
 from farm.compiler.graph.fp16_weights import HALF, SINGLE
 from farm.compiler.ir.relax_rewriter import count_readers, op_name, rewriter_pass
 
@@ -54,7 +54,7 @@ def to_mixed_precision(module: tvm.IRModule) -> tvm.IRModule:
         transform.CanonicalizeBindings(),
         transform.EliminateCommonSubexpr(),
         rewriter_pass("farm.KeepSums", _Keeper),
-        FoldConstants(),
+        ConstantFolder(),
         transform.CanonicalizeBindings(),
         transform.DeadCodeElimination(),
     ]

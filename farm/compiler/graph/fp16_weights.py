@@ -57,7 +57,7 @@ def has_fp16_weights(module: tvm.IRModule) -> bool:
     return bool(found)
 
 
-def to_float16(value: Array) -> Array | None:
+def fp16_if_exact(value: Array) -> Array | None:
     """Return a float32 constant as float16.
 
     None if it is small or float16 cannot hold it exactly.
@@ -74,7 +74,7 @@ def to_float16(value: Array) -> Array | None:
     return made
 
 
-def may_read_as_float16(value: Array, core: CpuModel) -> bool:
+def may_read_as_fp16(value: Array, core: CpuModel) -> bool:
     """Return whether a kernel for a CPU model might read a constant as float16.
 
     The fastest configuration for float16 may differ from that for float32.
@@ -82,11 +82,11 @@ def may_read_as_float16(value: Array, core: CpuModel) -> bool:
     return (
         core.fp16_convert_cycles is not None
         and value.nbytes > core.l1_bytes
-        and to_float16(value) is not None
+        and fp16_if_exact(value) is not None
     )
 
 
-def read_constants_as_float16(module: tvm.IRModule, core: CpuModel) -> tvm.IRModule:
+def make_kernels_read_fp16_constants(module: tvm.IRModule, core: CpuModel) -> tvm.IRModule:
     """Return a fused module whose kernels read constants as float16.
 
     This applies to constants that float16 holds exactly, in kernels that get faster by it.
@@ -132,7 +132,7 @@ def _places(kernel: tirx.PrimFunc, given: Sequence[Sequence[Any]], core: CpuMode
                 else None
                 for arguments in given
             ]
-            if all(value is not None and to_float16(value) is not None for value in values):
+            if all(value is not None and fp16_if_exact(value) is not None for value in values):
                 found.add(place)
     return found
 
@@ -186,7 +186,7 @@ class _Narrower(PyExprMutator):  # type: ignore[misc]
         if kernel not in self._places:
             return self.visit_expr_post_order(call)
         arguments = [
-            relax.const(to_float16(tensor_as_array(one.value)), HALF)
+            relax.const(fp16_if_exact(tensor_as_array(one.value)), HALF)
             if place in self._places[kernel]
             else self.visit_expr(one)
             for place, one in enumerate(call.args[1].fields)
@@ -249,11 +249,13 @@ def fp16_parameters(main: relax.Function, parameters: Mapping[int, Array]) -> di
     """Return those of the parameters of `main` that are to be stored as float16, as float16."""
     if KEEPS_FP16 not in main.attrs:
         return {}
-    made = {index: to_float16(value) for index, value in parameters.items()}
+    made = {index: fp16_if_exact(value) for index, value in parameters.items()}
     return {index: half for index, half in made.items() if half is not None}
 
 
-def widening_sites(module: tvm.IRModule, parameters: Sequence[Array]) -> dict[str, str]:
+def fp16_widening_site_by_kernel(
+    module: tvm.IRModule, parameters: Sequence[Array]
+) -> dict[str, str]:
     """Return, by kernel, where its float16 weights become float32."""
     found, main = dict[str, str](), module["main"]
     if KEEPS_FP16 not in main.attrs or not parameters:
@@ -280,7 +282,7 @@ def _is_widened(kept: Array, taken: Any) -> bool:
     return kept.dtype == np.float16 and str(taken.dtype) == SINGLE
 
 
-def widening_kernel() -> tirx.PrimFunc:
+def fp16_to_fp32_kernel() -> tirx.PrimFunc:
     """Return a kernel that converts float16 to float32 by integer arithmetic.
 
     Many CPUs have no instruction for it, or flush subnormal numbers to zero.

@@ -15,13 +15,13 @@ from tvm import relax
 from tvm.ir import Call, GenericConst
 
 from farm.compiler.ir.relax_rewriter import callee_name
-from farm.types.layer_variable_names import layer_of
+from farm.types.layer_variable_names import layer_name_of_variable
 
 # Of `main`: by kernel, the layers of each of its calls in order; an inference may call it often.
 _ATTRIBUTE = "layers"
 
 
-class KernelCallLayers:
+class LayersInCallOrder:
     """The layers of a module's steps, asked for in the order in which `main` calls kernels."""
 
     def __init__(self, main: relax.Function) -> None:
@@ -51,7 +51,7 @@ def attach_layer_names(before: tvm.IRModule, fused: tvm.IRModule) -> tvm.IRModul
     table = _Values(before)
     main = fused["main"]
     for binding in _bindings(before["main"]):
-        if layer := layer_of(binding.var.name):
+        if layer := layer_name_of_variable(binding.var.name):
             table.layers[table.add(binding)] = layer
         else:
             table.add(binding)

@@ -19,7 +19,7 @@ Array = np.ndarray[Any, Any]
 QUANTIZE, DEQUANTIZE = "relax.quantize", "relax.dequantize"
 
 
-def is_quantized(module: tvm.IRModule) -> bool:
+def has_qdq(module: tvm.IRModule) -> bool:
     """Return whether a module contains quantize or dequantize."""
     found: set[str] = set()
     relax.analysis.post_order_visit(module["main"], lambda node: found.add(op_name(node)))
@@ -63,7 +63,7 @@ class QdqRewriter(Rewriter):
 
 
 @mutator
-class DequantizeBiases(QdqRewriter):
+class BiasDequantizer(QdqRewriter):
     """Rewrites dequantized constants of rank 0 or 1, which are biases, as float32 constants."""
 
     def rules(self) -> Mapping[str, Rule]:
@@ -84,7 +84,7 @@ class DequantizeBiases(QdqRewriter):
 
 
 @mutator
-class LowerRemainingQdq(QdqRewriter):
+class RemainingQdqLowerer(QdqRewriter):
     """Rewrites remaining quantize and dequantize as arithmetic, which TVM's layout pass handles."""
 
     def rules(self) -> Mapping[str, Rule]:
@@ -95,7 +95,7 @@ class LowerRemainingQdq(QdqRewriter):
         to = self.scale(call, str(call.ty.dtype))
         if to is None or str(call.args[0].ty.dtype) != "float32":
             return None
-        return requantize.quantize_real(self.builder_, call.args[0], to)
+        return requantize.quantize_float32(self.builder_, call.args[0], to)
 
     def _dequantize(self, call: Call) -> relax.Expr | None:
         numbers = self.numbers(call)

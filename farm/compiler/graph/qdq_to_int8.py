@@ -23,14 +23,14 @@ from tvm.ir import Call
 from tvm.relax.expr_functor import mutator
 
 from farm.compiler.graph import requantize
-from farm.compiler.graph.constant_folding import FoldConstants
+from farm.compiler.graph.constant_folding import ConstantFolder
 from farm.compiler.graph.qdq import (
     DEQUANTIZE,
     QUANTIZE,
-    DequantizeBiases,
-    LowerRemainingQdq,
+    BiasDequantizer,
     QdqRewriter,
-    is_quantized,
+    RemainingQdqLowerer,
+    has_qdq,
 )
 from farm.compiler.graph.requantize import (
     BYTES,
@@ -66,19 +66,19 @@ class Int8Rewriter:
 
     def transform_module(self, module: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
         """Return the module after this pass."""
-        if not is_quantized(module):
+        if not has_qdq(module):
             return module
         transform = relax.transform
         stages = [
             one
             for name, rewriter in (
-                ("Biases", DequantizeBiases),
+                ("Biases", BiasDequantizer),
                 ("Sums", _Folder),
-                ("Rest", LowerRemainingQdq),
+                ("Rest", RemainingQdqLowerer),
             )
             for one in (
                 rewriter_pass(f"farm.{name}", rewriter),
-                FoldConstants(),
+                ConstantFolder(),
                 transform.DeadCodeElimination(),
             )
         ]
@@ -322,7 +322,7 @@ class _Folder(QdqRewriter):
             if left is not None and right is not None:
                 if name == "relax.multiply":
                     return requantize.requantize_product(self.builder_, left, right, *arguments)
-                return requantize.requantize_terms(
+                return requantize.requantize_sum_of_tensors(
                     self.builder_,
                     [(left, 1.0), (right, 1.0 if name == "relax.add" else -1.0)],
                     *arguments,
@@ -343,7 +343,7 @@ class _Folder(QdqRewriter):
             and name in (*_MOVES, "relax.concat")
         ):
             return self._moved(call, to)
-        return requantize.quantize_real(self.builder_, expression, to)
+        return requantize.quantize_float32(self.builder_, expression, to)
 
     def _moved(self, call: Call, to: QuantizationParameters) -> relax.Expr:
         """Quantize first, then apply the view or move."""
@@ -356,7 +356,7 @@ class _Folder(QdqRewriter):
         self, data: QuantizedTensor, to: QuantizationParameters, low: float, high: float
     ) -> relax.Expr:
         if data.scale != to:
-            return requantize.requantize_terms(self.builder_, [(data, 1.0)], to, low, high)
+            return requantize.requantize_sum_of_tensors(self.builder_, [(data, 1.0)], to, low, high)
         value, (first, last) = data.value, to.bounds(low, high)
         if first > to.limits[0]:
             value = self.builder_.emit(relax.op.maximum(relax.const(first, to.dtype), value))

@@ -101,7 +101,7 @@ def requantize_sums(
     return round_and_clamp(builder, steps, to, low, high)
 
 
-def requantize_terms(
+def requantize_sum_of_tensors(
     builder: relax.BlockBuilder,
     terms: Sequence[tuple[QuantizedTensor, float]],
     to: QuantizationParameters,
@@ -169,7 +169,7 @@ def round_and_clamp(
     return relax.op.astype(builder.emit(relax.op.minimum(last, value)), to.dtype)
 
 
-def quantize_real(
+def quantize_float32(
     builder: relax.BlockBuilder, value: relax.Expr, to: QuantizationParameters
 ) -> relax.Expr:
     """Quantize float32 numbers.

@@ -30,7 +30,7 @@ _BITS = {"uint8": (0, 255), "int8": (-128, 127)}
 Expr = Any
 
 
-def define_round_clamp(
+def round_clamp_compute(
     core: CpuModel, low: float, high: float, zero: float, dtype: str, data: te.Tensor
 ) -> te.Tensor:
     """Return round(x) + zero within integer bounds.
@@ -96,7 +96,7 @@ class _Rounder(PyExprMutator):  # type: ignore[misc]
         if found is None or (dtype in BYTES and not _fits(found, dtype)):
             return super().visit_call_(call)
         source, low, high, zero = found
-        body = partial(define_round_clamp, self._core, low, high, zero, dtype)
+        body = partial(round_clamp_compute, self._core, low, high, zero, dtype)
         return self.builder_.call_te(body, self.visit_expr(source), primfunc_name_hint="rounded")
 
     def _rounded(self, expression: relax.Expr) -> tuple[relax.Expr, float, float, float] | None:

@@ -29,7 +29,7 @@ from farm.compiler.ir.annotations import PHASES
 from farm.compiler.ir.constants import constant_value
 from farm.compiler.ir.dynamic_extents import is_dynamic
 from farm.compiler.ir.relax_rewriter import Rewriter, Rule, rewriter_pass, shape_of
-from farm.types.layer_variable_names import layer_of
+from farm.types.layer_variable_names import layer_name_of_variable
 
 INTERLEAVED = (
     "interleaved"  # the block that puts phases where they belong, named as its kernel and rule
@@ -52,7 +52,7 @@ class PhaseGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class TransposedAxis:
+class AxisPlan:
     """How one axis is computed.
 
     Each phase has `count` results; from one kernel row to the next are `step` inputs. Of the
@@ -80,9 +80,9 @@ class TransposedAxis:
         return (at + self.crop) % self.phases, (at + self.crop) // self.phases
 
 
-def phases_separately(
+def axis_plan_with_separate_phases(
     kernel: int, stride: int, dilation: int, padding: int, extent: int
-) -> TransposedAxis:
+) -> AxisPlan:
     """Return the axis with each phase computed separately."""
     parts = []
     for phase in range(stride):
@@ -93,12 +93,14 @@ def phases_separately(
         ]
         first = (phase + padding - rows[0] * dilation) // stride if rows else 0
         parts.append(PhaseGroup((tuple(rows) or (kernel,),), first))
-    return TransposedAxis(
+    return AxisPlan(
         tuple(parts), -(-extent // stride), dilation // math.gcd(dilation, stride), 0, extent
     )
 
 
-def phases_as_channels(kernel: int, stride: int, padding: int, extent: int) -> TransposedAxis:
+def axis_plan_with_phases_as_channels(
+    kernel: int, stride: int, padding: int, extent: int
+) -> AxisPlan:
     """Return the axis with all phases as channels of one convolution.
 
     The kernel must not be dilated.
@@ -107,29 +109,31 @@ def phases_as_channels(kernel: int, stride: int, padding: int, extent: int) -> T
     rows = [[phase + tap * stride for tap in reversed(range(taps))] for phase in range(stride)]
     phases = tuple(tuple(min(row, kernel) for row in each) for each in rows)
     count = (padding + extent - 1) // stride + 1 - skipped
-    return TransposedAxis(
-        (PhaseGroup(phases, skipped - taps + 1),), count, 1, padding % stride, extent
-    )
+    return AxisPlan((PhaseGroup(phases, skipped - taps + 1),), count, 1, padding % stride, extent)
 
 
-def fastest_phase_split(
+def fastest_axis_plans(
     given: Any, kernel: Sequence[int], result: Sequence[int], lanes: int
-) -> tuple[TransposedAxis, TransposedAxis]:
+) -> tuple[AxisPlan, AxisPlan]:
     """Return the two axes of a transposed convolution whose result is [H, W, C].
 
     They need the fewest vectors of products and, among those, the fewest convolutions.
     """
     *image, channels = result
-    ways: list[list[TransposedAxis]] = []
+    ways: list[list[AxisPlan]] = []
     for axis in (0, 1):
         stride, dilation, padding = (
             int(values[axis]) for values in (given.strides, given.dilation, given.padding)
         )
-        ways.append([phases_separately(kernel[axis], stride, dilation, padding, image[axis])])
+        ways.append(
+            [axis_plan_with_separate_phases(kernel[axis], stride, dilation, padding, image[axis])]
+        )
         if dilation == 1 < stride and int(given.groups) == 1:
-            ways[axis].append(phases_as_channels(kernel[axis], stride, padding, image[axis]))
+            ways[axis].append(
+                axis_plan_with_phases_as_channels(kernel[axis], stride, padding, image[axis])
+            )
 
-    def cost(axes: tuple[TransposedAxis, ...]) -> tuple[int, int]:
+    def cost(axes: tuple[AxisPlan, ...]) -> tuple[int, int]:
         side_by_side = channels * math.prod(len(axis.parts[0].phases) for axis in axes)
         return math.prod(axis.products for axis in axes) * -(-side_by_side // lanes), math.prod(
             len(axis.parts) for axis in axes
@@ -147,7 +151,7 @@ def transposed_conv_pass(lanes: int) -> tvm.transform.Pass:
     return rewriter_pass("farm.Phases", partial(_Phases, lanes=lanes))
 
 
-def legalize_channels_first(builder: relax.BlockBuilder, call: Call) -> relax.Expr:
+def legalize_conv2d_transpose_nchw(builder: relax.BlockBuilder, call: Call) -> relax.Expr:
     """Legalize a transposed convolution that the pass left: TVM has loops for NCHW only."""
     given = call.attrs
     if given.data_layout != "NHWC":
@@ -176,7 +180,9 @@ class _Phases(Rewriter):
     def visit_var_binding_(self, binding: relax.VarBinding) -> None:
         """Remember the layer's name of the binding that is rewritten next."""
         self._layer = (
-            binding.var.name if layer_of(binding.var.name) else self._layers.get(binding.var, "")
+            binding.var.name
+            if layer_name_of_variable(binding.var.name)
+            else self._layers.get(binding.var, "")
         )
         super().visit_var_binding_(binding)
 
@@ -200,14 +206,14 @@ class _Phases(Rewriter):
         ):
             return None
         groups, result = int(given.groups), [int(extent) for extent in shape[1:]]
-        axes = fastest_phase_split(given, weight.shape[2:], result, self._lanes)
+        axes = fastest_axis_plans(given, weight.shape[2:], result, self._lanes)
         kernel = np.pad(
             weight, [(0, 0), (0, 0), (0, 1), (0, 1)]
         )  # with the row and the column of zeros
         parts = []
         for high, wide in product(axes[0].parts, axes[1].parts):
             windows = [
-                input_window(axis, part, int(size))
+                phase_group_input_window(axis, part, int(size))
                 for axis, part, size in zip(axes, (high, wide), data[1:3], strict=True)
             ]
             if any(begin >= end for begin, end, _, _ in windows):
@@ -216,14 +222,16 @@ class _Phases(Rewriter):
                 self._part(
                     call,
                     windows,
-                    sub_kernel(kernel, high, wide, groups),
+                    phase_group_kernel(kernel, high, wide, groups),
                     [axis.step for axis in axes],
                 )
             )
         if all(axis.phases == 1 for axis in axes):
             return parts[0]
         return self.builder_.call_te(
-            partial(interleave_phases, axes, result[-1]), *parts, primfunc_name_hint=INTERLEAVED
+            partial(interleave_phases_compute, axes, result[-1]),
+            *parts,
+            primfunc_name_hint=INTERLEAVED,
         )
 
     def _part(
@@ -257,14 +265,20 @@ def _named_by_users(function: relax.Function) -> dict[relax.Var, str]:
         if isinstance(binding.value, Call)
     ]
     for binding in reversed(bindings):
-        name = binding.var.name if layer_of(binding.var.name) else names.get(binding.var, "")
+        name = (
+            binding.var.name
+            if layer_name_of_variable(binding.var.name)
+            else names.get(binding.var, "")
+        )
         names.update(
             (argument, name) for argument in binding.value.args if isinstance(argument, relax.Var)
         )
     return names
 
 
-def input_window(axis: TransposedAxis, part: PhaseGroup, extent: int) -> tuple[int, int, int, int]:
+def phase_group_input_window(
+    axis: AxisPlan, part: PhaseGroup, extent: int
+) -> tuple[int, int, int, int]:
     """Return the range of the input that a part uses, and its padding.
 
     (begin, end, before, after).
@@ -273,7 +287,7 @@ def input_window(axis: TransposedAxis, part: PhaseGroup, extent: int) -> tuple[i
     return max(0, part.first), min(extent, last + 1), max(0, -part.first), max(0, last + 1 - extent)
 
 
-def sub_kernel(kernel: Array, high: PhaseGroup, wide: PhaseGroup, groups: int) -> Array:
+def phase_group_kernel(kernel: Array, high: PhaseGroup, wide: PhaseGroup, groups: int) -> Array:
     """Return the kernel of a part.
 
     [rows, columns, CI / groups, groups * phases of both axes * CO / groups].
@@ -292,8 +306,8 @@ def sub_kernel(kernel: Array, high: PhaseGroup, wide: PhaseGroup, groups: int) -
     )
 
 
-def interleave_phases(
-    axes: tuple[TransposedAxis, TransposedAxis], channels: int, *parts: te.Tensor
+def interleave_phases_compute(
+    axes: tuple[AxisPlan, AxisPlan], channels: int, *parts: te.Tensor
 ) -> te.Tensor:
     """Interleave the phases of all parts.
 

@@ -14,8 +14,8 @@ from tvm import tirx
 from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV
 
-# --- Blocks. Written for the main block of a kernel by cpu.conv_dense.kernel_annotations and
-# cpu.winograd.compute (TVM drops the key "workload"). Read by the schedule rules in cpu, by
+# --- Blocks. Written for the main block of a kernel by cpu.conv_dense_compute.kernel_annotations
+# and cpu.winograd.compute (TVM drops the key "workload"). Read by the schedule rules in cpu, by
 # cpu.schedule (the report) and by graph.fp16_weights.
 TILE = "tile"  # [pixels, vectors, lanes]: the register tile
 ORDER = "order"  # the order of the loops around the tile: kernel_config.PIXELS or CHANNELS
@@ -36,9 +36,9 @@ ROW_LANES = "lanes"  # the lanes of the vectors by which a row is computed
 # cpu.phase_interleave.
 PHASES = "phases"  # (phases of rows, phases of columns)
 
-# Written by cpu.conv_dense for the main block, copied by cpu.conv_dense_schedule to the innermost
-# loop of the reduction, read there by cpu.tir_passes.skip_padding_taps.
-# [extent, padding before, stride, dilation] of the rows, then the same of the columns.
+# Written by cpu.conv_dense_compute for the main block, copied by cpu.conv_dense_schedule to the
+# innermost loop of the reduction, read there by cpu.tir_passes.skip_padding_taps. [extent, padding
+# before, stride, dilation] of the rows, then the same of the columns.
 SKIP_PADDING_TAPS = "farm.seen"
 
 # --- Loops. Written by cpu.conv_dense_schedule, cpu.depthwise_pool and cpu.winograd.schedule with
@@ -82,7 +82,9 @@ VECTOR_TAIL = "farm.tail"
 # Written and read by cpu.depthwise_row_tiles.
 PEEL_FIRST_AND_LAST = "farm.cut"  # loop over columns, of three iterations or more: 1
 ROLL_ROWS = "farm.rolled"  # loop over channels: 1
-LOOP_NAME = "farm.loop_name"  # a name by which `named_loop` finds the loop, one of the following
+LOOP_NAME = (
+    "farm.loop_name"  # a name by which `find_loop_by_name` finds the loop, one of the following
+)
 OUTPUT_ROWS = "output_rows"  # around sums and around results: the rows of output in a tile
 INPUT_ROWS = "input_rows"  # around a copy of inputs: the rows of input
 
@@ -111,11 +113,11 @@ def fence_kind(loop: tirx.For) -> FenceKind:
 
 
 def name_loop(sch: Schedule, loop: LoopRV, name: str) -> None:
-    """Name a loop, so that `named_loop` finds it after other primitives changed the nest."""
+    """Name a loop, so that `find_loop_by_name` finds it after other primitives changed the nest."""
     sch.annotate(loop, LOOP_NAME, name)
 
 
-def named_loop(loops: Sequence[tirx.For], name: str) -> tirx.For:
+def find_loop_by_name(loops: Sequence[tirx.For], name: str) -> tirx.For:
     """Return the loop with a name.
 
     Raises ValueError if no loop has it.

@@ -26,22 +26,22 @@ def block_name(sch: Schedule, block: SBlockRV) -> str:
     return str(sch.get(block).name_hint)
 
 
-def is_open_loop(sch: Schedule, loop: LoopRV) -> bool:
+def is_dynamic_loop(sch: Schedule, loop: LoopRV) -> bool:
     """Return whether the number of iterations depends on the batch."""
     return is_dynamic(sch.get(loop).extent)
 
 
-def iterator_kinds(sch: Schedule, block: SBlockRV) -> list[int]:
+def block_iter_types(sch: Schedule, block: SBlockRV) -> list[int]:
     """Return the kind of each axis of a block: SPATIAL, REDUCTION or another of TVM's."""
     return [int(variable.iter_type) for variable in sch.get(block).iter_vars]
 
 
 def has_reduction(sch: Schedule, block: SBlockRV) -> bool:
     """Return whether a block has a reduction axis."""
-    return REDUCTION in iterator_kinds(sch, block)
+    return REDUCTION in block_iter_types(sch, block)
 
 
-def with_narrow_indices(function: tirx.PrimFunc) -> tirx.PrimFunc:
+def narrow_indices_to_int32(function: tirx.PrimFunc) -> tirx.PrimFunc:
     """Return the function with 32-bit indices, because TVM drops the hints of wider loops.
 
     The function is returned unchanged if a tensor has an open extent, is int64 or has 2^31 elements
@@ -76,7 +76,7 @@ def operation_count(function: tirx.PrimFunc) -> int:
     return total
 
 
-def is_product(function: tirx.PrimFunc) -> bool:
+def is_tensor_contraction(function: tirx.PrimFunc) -> bool:
     """Return whether a kernel sums products of two tensors, many for each element."""
     if not is_loop_nest(function):
         return False
@@ -86,7 +86,7 @@ def is_product(function: tirx.PrimFunc) -> bool:
             continue
         read = {region.source.name for region in sch.get(block).reads}
         loops = [sch.get(loop) for loop in sch.get_loops(block)]
-        kinds = iterator_kinds(sch, block)
+        kinds = block_iter_types(sch, block)
         steps = product_at_batch_one(
             [loop.extent for loop, kind in zip(loops, kinds, strict=False) if kind == REDUCTION]
         )

@@ -32,7 +32,7 @@ def value_at_batch_one(extent: Extent) -> int:
     return int(analyzer.simplify(extent))
 
 
-def static_where_known(extents: Iterable[Extent]) -> list[Extent]:
+def static_extents_as_ints(extents: Iterable[Extent]) -> list[Extent]:
     """Return the extents as ints, except open ones, which stay expressions."""
     return [extent if is_dynamic(extent) else int(extent) for extent in extents]
 

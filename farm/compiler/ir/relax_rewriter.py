@@ -15,7 +15,7 @@ from tvm.ir import Call
 from tvm.relax.expr_functor import PyExprMutator
 
 from farm.compiler.ir.constants import constant_value
-from farm.compiler.ir.dynamic_extents import Extent, static_where_known
+from farm.compiler.ir.dynamic_extents import Extent, static_extents_as_ints
 
 Array = np.ndarray[Any, Any]
 Rule = Callable[[Call], relax.Expr | None]  # returns the replacement of a call; None keeps the call
@@ -53,7 +53,7 @@ def main_inputs(function: relax.Function) -> list[relax.Var]:
     return list(function.params[: int(function.attrs[_INPUT_COUNT])])
 
 
-def main_parameters(function: relax.Function) -> list[relax.Var]:
+def main_weight_parameters(function: relax.Function) -> list[relax.Var]:
     """Return the parameters of `main` that hold weights: those after the inputs."""
     return list(function.params[int(function.attrs[_INPUT_COUNT]) :])
 
@@ -140,7 +140,7 @@ def count_readers(function: relax.Function) -> Counter[relax.Var]:
 def shape_of(expression: relax.Expr) -> list[Extent] | None:
     """Return the extents of a tensor; None if its shape is unknown."""
     shape = getattr(expression.ty, "shape", None)
-    return static_where_known(shape.values) if isinstance(shape, relax.ShapeExpr) else None
+    return static_extents_as_ints(shape.values) if isinstance(shape, relax.ShapeExpr) else None
 
 
 def permute_dims_axes(call: Call) -> list[int] | None:

@@ -164,7 +164,7 @@ def cpu_model_of(target: tvm.target.Target) -> CpuModel:
     return CpuModel("sse", 4, 16, 2, 2, 4, dram_bytes_per_cycle=4, dot_product="pairs")
 
 
-def target_key(target: tvm.target.Target) -> str:
+def tuning_target_key(target: tvm.target.Target) -> str:
     """Return the key under which tuning records are stored for a target.
 
     Examples are "aarch64 cortex-a72", "x86_64 znver4 avx512" and "cuda sm_90". The key consists of

@@ -10,17 +10,25 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from farm.compiler.build import OBJECTS, RawChoices, object_files, require_regular_file
-from farm.compiler.codegen.link import link_function
+from farm.compiler.build import OBJECTS, RawChoices, checked_object_files, require_regular_file
+from farm.compiler.codegen.link import fcompile_for_profile
 from farm.errors import BuildError
 from farm.processes.workers import TaskContext
 from farm.store import TuningRecordStore
-from farm.types import Candidate, Prepared, Profile, ProposalRequest, Task, Variant, VariantBatch
+from farm.types import (
+    Candidate,
+    PreparedModel,
+    Profile,
+    ProposalRequest,
+    Task,
+    Variant,
+    VariantBatch,
+)
 
 ARRAYS = "arrays.npz"
 Wanted = Sequence[tuple[str, Candidate | ProposalRequest]]
-Finder = Callable[[TaskContext, Prepared, Profile, Mapping[str, RawChoices]], list[Task]]
-Generator = Callable[[TaskContext, Prepared, Profile, Wanted, Path], "BatchCode"]
+Finder = Callable[[TaskContext, PreparedModel, Profile, Mapping[str, RawChoices]], list[Task]]
+Generator = Callable[[TaskContext, PreparedModel, Profile, Wanted, Path], "BatchCode"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,17 +43,20 @@ class BatchCode:
     objects: tuple[str, ...]
 
 
-def find_tasks(
-    context: TaskContext, prepared: Prepared, profile: Profile, records: Mapping[str, RawChoices]
+def find_tuning_tasks(
+    context: TaskContext,
+    prepared: PreparedModel,
+    profile: Profile,
+    records: Mapping[str, RawChoices],
 ) -> list[Task]:
     """Return the tuning tasks of a model; `records` are the recorded choices by CPU model."""
     from farm.compiler.tuning import batch_code
 
-    return batch_code.find_tasks(context, prepared, profile, records)
+    return batch_code.find_tuning_tasks(context, prepared, profile, records)
 
 
 def generate_batch_code(
-    context: TaskContext, prepared: Prepared, profile: Profile, wanted: Wanted, folder: Path
+    context: TaskContext, prepared: PreparedModel, profile: Profile, wanted: Wanted, folder: Path
 ) -> BatchCode:
     """Write the object files and the arrays of candidates into a folder."""
     from farm.compiler.tuning import batch_code
@@ -59,17 +70,17 @@ def generate_batch_code(
     )
 
 
-def tuning_tasks(
-    prepared: Prepared,
+def cpu_model_key_and_tuning_tasks(
+    prepared: PreparedModel,
     profile: Profile,
     records: TuningRecordStore,
     context: TaskContext | None = None,
-    finder: Finder = find_tasks,
+    finder: Finder = find_tuning_tasks,
 ) -> tuple[str, list[Task]]:
     """Return the key of a profile's CPU model, and the tuning tasks of a model.
 
     The tasks are the workloads with several candidates, and those for which MetaSchedule can
-    propose schedules. `finder` replaces `find_tasks`, for example to run it in a sandbox.
+    propose schedules. `finder` replaces `find_tuning_tasks`, for example to run it in a sandbox.
     """
     every = {core: records.choices(core) for core in records.cores()}
     found = finder(context or TaskContext(Path()), prepared, profile, every)
@@ -78,9 +89,9 @@ def tuning_tasks(
     return cpu_model_key(profile), found
 
 
-def build_batch(
+def build_variant_batch(
     context: TaskContext,
-    prepared: Prepared,
+    prepared: PreparedModel,
     profile: Profile,
     wanted: Wanted,
     folder: Path,
@@ -99,8 +110,8 @@ def build_batch(
     what = f"{prepared.model}: the process that compiled its variants"
     _check(what, code, {workload for workload, _ in wanted})
     batch = VariantBatch(folder / "library.so", folder / ARRAYS, code.variants, code.failed)
-    link_function(profile)(
-        str(batch.library), [str(path) for path in object_files(what, made, code.objects)]
+    fcompile_for_profile(profile)(
+        str(batch.library), [str(path) for path in checked_object_files(what, made, code.objects)]
     )
     require_regular_file(what, made / ARRAYS).rename(batch.arrays)
     return batch

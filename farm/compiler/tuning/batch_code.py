@@ -19,19 +19,28 @@ from tvm import relax
 from tvm.relax.expr import _update_type
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from farm.compiler import pipeline
+from farm.compiler import relax_pipeline
 from farm.compiler.build import RawChoices, read_weights
 from farm.compiler.codegen.executable import compile_executable
 from farm.compiler.codegen.kernel_libraries import export_shared_library
 from farm.compiler.cpu.kernel_config import parse_configs
 from farm.compiler.graph import fp16_weights
 from farm.compiler.lower import NOTHING, resolve_target
-from farm.compiler.target.cpu_model import cpu_model_of, target_key
+from farm.compiler.target.cpu_model import cpu_model_of, tuning_target_key
 from farm.compiler.tuning import tasks as tuning_tasks
 from farm.compiler.tuning.tasks import KernelTask, Piece
 from farm.processes.workers import TaskContext
 from farm.store import digest_of
-from farm.types import Candidate, Prepared, Profile, Progress, ProposalRequest, Stage, Task, Variant
+from farm.types import (
+    Candidate,
+    PreparedModel,
+    Profile,
+    Progress,
+    ProposalRequest,
+    Stage,
+    Task,
+    Variant,
+)
 
 Array = np.ndarray[Any, Any]
 Wanted = Sequence[tuple[str, Candidate | ProposalRequest]]
@@ -43,11 +52,14 @@ _LEAST = 0.05
 
 def cpu_model_key(profile: Profile) -> str:
     """Return the key of a profile's CPU model."""
-    return str(target_key(resolve_target(profile)))
+    return str(tuning_target_key(resolve_target(profile)))
 
 
-def find_tasks(
-    context: TaskContext, prepared: Prepared, profile: Profile, records: Mapping[str, RawChoices]
+def find_tuning_tasks(
+    context: TaskContext,
+    prepared: PreparedModel,
+    profile: Profile,
+    records: Mapping[str, RawChoices],
 ) -> list[Task]:
     """Return the tuning tasks of a model; `records` are the recorded choices by CPU model.
 
@@ -56,13 +68,13 @@ def find_tasks(
     """
     context.note(Progress(Stage.COMPILING, "what there is to choose"))
     target, found = _pieces(prepared.directory, _Hashable(profile))
-    recorded = parse_configs(records.get(target_key(target), {}))
+    recorded = parse_configs(records.get(tuning_target_key(target), {}))
     return [_plain_task(piece.task(key, recorded)) for key, piece in found.items()]
 
 
 def generate_variants_code(
     _: TaskContext,
-    prepared: Prepared,
+    prepared: PreparedModel,
     profile: Profile,
     wanted: Wanted,
     workspace: Path,
@@ -165,12 +177,12 @@ def _pieces(directory: Path, profile: _Hashable) -> tuple[tvm.target.Target, dic
     target = resolve_target(profile.profile)
     core = cpu_model_of(target)
     with target:
-        bound = pipeline.bind_weights(
+        bound = relax_pipeline.bind_weights(
             tvm.ir.load_json((directory / "module.json").read_text()), read_weights(directory)
         )
         halved = fp16_weights.has_fp16_weights(bound)
-        known = pipeline.bind_batch_to_one(bound)
-        simple = pipeline.simplify_operators(known)
+        known = relax_pipeline.bind_batch_to_one(bound)
+        simple = relax_pipeline.simplify_operators(known)
         found: dict[str, Piece] = {**tuning_tasks.operator_tasks(simple, core, halved)}
         if known is bound:
             found |= tuning_tasks.kernel_tasks(simple, core, halved)

@@ -16,16 +16,16 @@ import numpy as np
 import tvm
 from tvm import relax, tirx
 
-from farm.compiler import pipeline
+from farm.compiler import relax_pipeline
 from farm.compiler.cpu import metaschedule_traces, schedule
 from farm.compiler.cpu.kernel_config import (
+    ConfigDecision,
     ConfigSelector,
-    Decision,
     KernelConfig,
     Records,
     ScheduleTrace,
 )
-from farm.compiler.ir.blocks import with_narrow_indices
+from farm.compiler.ir.blocks import narrow_indices_to_int32
 from farm.compiler.ir.relax_rewriter import op_name
 from farm.compiler.target.cpu_model import CpuModel
 from farm.compiler.tuning.metaschedule_search import SearchSpace
@@ -65,7 +65,7 @@ class OperatorTask:
     """
 
     module: tvm.IRModule
-    decision: Decision
+    decision: ConfigDecision
     fp16_weights: bool
     calls: int = 0
 
@@ -98,9 +98,10 @@ class OperatorTask:
             core, {key: KernelConfig.from_json(candidate.choice)}, self.fp16_weights
         )
         scheduled, _ = schedule.schedule_module(
-            pipeline.to_loop_nests(self.module, selector), schedule.kernel_scheduler(selector)
+            relax_pipeline.legalize_and_fuse(self.module, selector),
+            schedule.kernel_scheduler(selector),
         )
-        return pipeline.lift_constants(scheduled)
+        return relax_pipeline.lift_constants(scheduled)
 
 
 @dataclass(slots=True)
@@ -135,7 +136,7 @@ class KernelTask:
         )
         if records and not kernel.recorded:
             raise ValueError(kernel.note)
-        return pipeline.lift_constants(scheduled)
+        return relax_pipeline.lift_constants(scheduled)
 
     def proposed(
         self, asked: ProposalRequest, target: tvm.target.Target, core: CpuModel
@@ -143,7 +144,7 @@ class KernelTask:
         """Return candidates that MetaSchedule proposes."""
         if self.space is None:
             self.space = SearchSpace(
-                metaschedule_traces.name_blocks_by_number(with_narrow_indices(self.kernel)),
+                metaschedule_traces.name_blocks_by_number(narrow_indices_to_int32(self.kernel)),
                 target,
                 core,
                 asked.seed,
@@ -172,7 +173,7 @@ def operator_tasks(
     found: dict[str, OperatorTask] = {}
     for cut in _cut(module["main"]):
         selector = ConfigSelector(core, fp16_weights=fp16_weights)
-        pipeline.to_loop_nests(cut, selector)
+        relax_pipeline.legalize_and_fuse(cut, selector)
         for key, decision in selector.decisions.items():
             found.setdefault(key, OperatorTask(cut, decision, fp16_weights)).calls += 1
     return {key: piece for key, piece in found.items() if len(piece.decision.candidates) > 1}
@@ -184,7 +185,7 @@ def kernel_tasks(module: tvm.IRModule, core: CpuModel, fp16_weights: bool) -> di
     The general rule schedules them.
     """
     selector = ConfigSelector(core, fp16_weights=fp16_weights)
-    module = pipeline.to_loop_nests(module, selector)
+    module = relax_pipeline.legalize_and_fuse(module, selector)
     called = [
         binding
         for block in module["main"].body.blocks

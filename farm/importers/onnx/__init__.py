@@ -1,20 +1,20 @@
 """Import ONNX files.
 
-    load            load a file into a Relax module, with ONNX Runtime as the reference
-    runtime         ONNX Runtime sessions
-    layer_outputs   the output of every node in ONNX Runtime
-    external_data   weights outside of the file
-    input_shapes    the shape of each input: from the file, from the user, or an open batch
-    constant_inputs inputs whose values the user states become constants
-    if_to_selection  an If between two computed values becomes a selection
-    inferred_types   the types of a graph's values
-    simplify         fold known shapes and constants, inline functions, resolve branches
-    unroll           the copies of the body of a Loop or Scan
-    qlinear_to_qdq   rewrite QLinear operators to DequantizeLinear, operator, QuantizeLinear
-    unsupported      operators and attributes that TVM's importer converts incorrectly
-    operators        operators that TVM's importer has no converter for
-    summary          a file's content, without importing it
-    converters       converters of single operators
+    load                    load a file into a Relax module, with ONNX Runtime as the reference
+    runtime                 ONNX Runtime sessions
+    layer_outputs           the output of every node in ONNX Runtime
+    external_data           weights outside of the file
+    input_shapes            the shape of each input: from the file, from the user, or an open batch
+    inputs_to_initializers  inputs whose values the user states become initializers
+    if_to_selection         an If between two computed values becomes a selection
+    inferred_types          the types of a graph's values
+    simplify                fold known shapes and constants, inline functions, resolve branches
+    unroll                  the copies of the body of a Loop or Scan
+    qlinear_to_qdq          rewrite QLinear operators to DequantizeLinear, operator, QuantizeLinear
+    unsupported             operators and attributes that TVM's importer converts incorrectly
+    operator_support        operators that TVM's importer has no converter for
+    summary                 a file's content, without importing it
+    converters              converters of single operators
 
-Call `load.load_fleet(model)` to import a file.
+Call `load.load(model)` to import a file.
 """

@@ -51,7 +51,7 @@ class _Input:
         return f"{self.name} {'of unknown rank' if self.axes is None else axes_in_words(self.axes)}"
 
 
-def user_inputs(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
+def inputs_without_initializers(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
     """Return the inputs that a caller feeds.
 
     Old files list the initializers among the inputs too; those are weights.
@@ -72,7 +72,7 @@ def input_specs(
     is open if the first axes of all such inputs have one symbol, and no other axis has that symbol.
     Raises ModelError for any other open axis, and for overrides that do not fit.
     """
-    inputs = [_read(value, what) for value in user_inputs(graph)]
+    inputs = [_read(value, what) for value in inputs_without_initializers(graph)]
     if unknown := sorted(set(overrides) - {one.name for one in inputs}):
         near = did_you_mean(unknown[0], [one.name for one in inputs])
         raise ModelError(

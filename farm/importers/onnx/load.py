@@ -20,14 +20,17 @@ from farm.importers.imported_model import (
     ImportedModel,
     Reference,
     example_inputs,
-    with_fixed_shapes,
+    fix_input_shapes,
 )
 from farm.importers.model_file import check_file, refuse_dtypes
-from farm.importers.onnx.constant_inputs import freeze_inputs, stated_constants
 from farm.importers.onnx.converters import install_converters
-from farm.importers.onnx.input_shapes import input_specs, user_inputs
+from farm.importers.onnx.input_shapes import input_specs, inputs_without_initializers
+from farm.importers.onnx.inputs_to_initializers import (
+    turn_inputs_into_initializers,
+    user_value_arrays,
+)
 from farm.importers.onnx.layer_outputs import onnx_layer_outputs
-from farm.importers.onnx.operators import check_operators, has_converter
+from farm.importers.onnx.operator_support import check_operators, has_converter
 from farm.importers.onnx.qlinear_to_qdq import qlinear_to_qdq
 from farm.importers.onnx.runtime import create_session
 from farm.importers.onnx.simplify import simplify_graph
@@ -63,7 +66,7 @@ def load_with_session(source: Model, session_of: Callable[[Path], Any]) -> Impor
     path = Path(source.source)
     what = path.name
     written, model, inputs = open_and_simplify(source)
-    known = stated_constants(written.graph, source.values, what)
+    known = user_value_arrays(written.graph, source.values, what)
     outputs = [value.name for value in model.graph.output]
     try:
         check_operators(model, what)
@@ -74,7 +77,7 @@ def load_with_session(source: Model, session_of: Callable[[Path], Any]) -> Impor
         if not any(spec.open for spec in inputs):
             raise
         return replace(
-            load_with_session(with_fixed_shapes(source, inputs), session_of),
+            load_with_session(fix_input_shapes(source, inputs), session_of),
             fixed=f"{error.what}: {error.why}",
         )
     return ImportedModel(
@@ -101,7 +104,9 @@ def open_and_simplify(
     model = _read(path)
     if model.functions:
         model = onnx.inliner.inline_local_functions(model)
-    fed = freeze_inputs(model, stated_constants(model.graph, source.values, path.name))
+    fed = turn_inputs_into_initializers(
+        model, user_value_arrays(model.graph, source.values, path.name)
+    )
     inputs = input_specs(fed.graph, source.shapes, path.name)
     for value in model.graph.output:
         if (kind := value.type.WhichOneof("value")) not in ("tensor_type", None):
@@ -190,7 +195,7 @@ def _to_relax(model: onnx.ModelProto, inputs: Sequence[TensorSpec], what: str) -
 
     from farm.importers.onnx.if_to_selection import replace_ifs_by_selections
 
-    fed = user_inputs(model.graph)
+    fed = inputs_without_initializers(model.graph)
     del model.graph.input[:]
     model.graph.input.extend(fed)
     shapes = {spec.name: list(spec.shape) for spec in inputs if not spec.open}

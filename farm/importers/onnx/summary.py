@@ -13,10 +13,13 @@ from pathlib import Path
 
 import onnx
 
-from farm.importers.onnx.constant_inputs import freeze_inputs, stated_constants
 from farm.importers.onnx.input_shapes import axes_in_words, output_axes
+from farm.importers.onnx.inputs_to_initializers import (
+    turn_inputs_into_initializers,
+    user_value_arrays,
+)
 from farm.importers.onnx.load import open_and_simplify
-from farm.importers.onnx.operators import all_nodes, has_converter, import_problems
+from farm.importers.onnx.operator_support import all_nodes, has_converter, import_problems
 from farm.importers.onnx.simplify import simplify_graph
 from farm.importers.summary import ModelSummary
 from farm.types import Model, TensorSpec, describe_shape
@@ -51,8 +54,10 @@ def _remaining(
 
     Branches that are not taken are gone, and so are the weights that no node reads any more.
     """
-    known = stated_constants(as_written.graph, source.values, Path(source.source).name)
-    graph = simplify_graph(freeze_inputs(as_written, known), inputs, has_converter).graph
+    known = user_value_arrays(as_written.graph, source.values, Path(source.source).name)
+    graph = simplify_graph(
+        turn_inputs_into_initializers(as_written, known), inputs, has_converter
+    ).graph
     read = {name for node in all_nodes(graph) for name in node.input}
     kept = [tensor for tensor in graph.initializer if tensor.name in read]
     computing = [node for node in graph.node if node.op_type != "Identity"]  # folding adds some

@@ -6,5 +6,5 @@
     summary           a file's content, without importing it
     flatbuffer_check  check offsets and sizes before LiteRT reads a file
 
-Call `load.load_fleet(model)` to import a file.
+Call `load.load(model)` to import a file.
 """

@@ -17,7 +17,7 @@ from tvm.relax.frontend.tflite.tflite_frontend import OperatorConverter, TensorW
 
 from farm.importers.layer_names import Names
 from farm.importers.relax_module import one_line_error
-from farm.importers.summary import Problem
+from farm.importers.summary import ImportProblem
 from farm.importers.tflite.model import OF_CHANCE, TO_ONNX, Array, Operator, TfliteFile
 
 # These move, select or compare bytes. The result is the same as for the numbers that the bytes
@@ -59,7 +59,7 @@ class FileConversion:
         return _Converter(self, model, subgraph, table, builder)
 
 
-def import_problems(opened: TfliteFile) -> list[Problem]:
+def import_problems(opened: TfliteFile) -> list[ImportProblem]:
     """Return everything that the import would refuse, sorted by operator."""
     known = FileConversion(opened)(opened.model, opened.graph, None, None)
     found = defaultdict[tuple[str, str], list[str]](list)
@@ -69,7 +69,8 @@ def import_problems(opened: TfliteFile) -> list[Problem]:
         elif why := _refusal(known, operator):
             found[operator.name, why].append(operator.place)
     return [
-        Problem(name, why, tuple(places), _FIX) for (name, why), places in sorted(found.items())
+        ImportProblem(name, why, tuple(places), _FIX)
+        for (name, why), places in sorted(found.items())
     ]
 
 

@@ -24,5 +24,5 @@ Checks that run before torch reads a file:
     torchscript_check          the code and the graph of TorchScript
     allowed_operators          the operators that a program may call
 
-Call `load.load_fleet(model)` for a file, `python_function.load(model)` for a `python:` source.
+Call `load.load(model)` for a file, `python_function.load(model)` for a `python:` source.
 """

@@ -22,7 +22,7 @@ from farm.importers.relax_module import (
     suppress_output,
 )
 from farm.importers.torch.dtypes import is_numpy_dtype, tensor_spec
-from farm.importers.torch.intermediates import intermediate_results
+from farm.importers.torch.intermediates import make_intermediate_results_function
 
 _PLACES_SHOWN = 3
 _CHECKS = ("_assert_async.msg", "_assert_scalar.default", "_assert_tensor_metadata.default")
@@ -75,7 +75,7 @@ def import_program(
         outputs = output_names(_call(run, arguments, what), what)
     module, weights = detach_weights(_to_relax(program, what), len(inputs))
     asked, made = torch_reference(run, names, structure, what), output_specs(module, outputs)
-    told = intermediate_results(program, names, structure)
+    told = make_intermediate_results_function(program, names, structure)
     return ImportedModel(
         module, weights, inputs, made, engine, example, asked, network=(run, arguments), layers=told
     )
@@ -104,7 +104,7 @@ def input_names(program: torch.export.ExportedProgram, what: str) -> list[str]:
     return [argument.name for argument in arguments]
 
 
-def with_shapes(
+def arguments_with_shapes(
     arguments: Arguments,
     fixed: Mapping[str, Sequence[int | None]],
     shapes: Mapping[str, tuple[int, ...]],
@@ -151,7 +151,7 @@ def with_shapes(
     return result
 
 
-def with_dtypes(
+def cast_module_and_arguments(
     module: torch.nn.Module, arguments: Arguments, dtypes: Mapping[str, str], what: str
 ) -> tuple[torch.nn.Module, Arguments]:
     """Return the module and the example in the floating-point type of `dtypes[""]`.
@@ -216,8 +216,8 @@ def _to_relax(program: torch.export.ExportedProgram, what: str) -> Any:
 
     try:
         with suppress_output():
-            table = recurrent.decompositions(program)
-            table.update(operators.decompositions())
+            table = recurrent.decompositions_without_recurrent_layers(program)
+            table.update(operators.additional_decompositions())
             program = program.run_decompositions(table)
             _drop_checks(program.graph)
             ours = {

@@ -14,18 +14,18 @@ from torch.utils._pytree import tree_flatten_with_path, tree_unflatten
 
 from farm.errors import ModelError
 from farm.importers.imported_model import ImportedModel, example_inputs
-from farm.importers.model_file import refuse_dtypes, refuse_values
+from farm.importers.model_file import refuse_constant_inputs, refuse_dtypes
 from farm.importers.relax_module import one_line_error, suppress_output
 from farm.importers.torch.convert import (
     Arguments,
+    arguments_with_shapes,
     export_module,
     import_program,
     input_names,
-    with_shapes,
 )
 from farm.importers.torch.converters.pt2e import register_operators
 from farm.importers.torch.dtypes import tensor_spec
-from farm.importers.torch.expressions import is_plain_text
+from farm.importers.torch.expressions import is_quotable_key
 from farm.importers.torch.pickle_contents import SAVE
 from farm.importers.torch.pytree_stand_ins import register_stand_ins
 from farm.types import Model
@@ -40,7 +40,7 @@ def load(source: Model) -> ImportedModel:
     path = Path(source.source)
     what = path.name
     refuse_dtypes(source)
-    refuse_values(source)
+    refuse_constant_inputs(source)
     program = _read(path)
     _check_keys(program, what)
     placeholders = _placeholders(program, what)
@@ -53,12 +53,16 @@ def load(source: Model) -> ImportedModel:
         name: [axis if isinstance(axis, int) else None for axis in fake.shape]
         for name, fake in placeholders.items()
     }
-    arguments = with_shapes(arguments, fixed, source.shapes, what)
+    arguments = arguments_with_shapes(arguments, fixed, source.shapes, what)
     run, why = program.module(), ""
     if batched:
         try:
             return import_program(
-                program, run, with_shapes(arguments, fixed, ones, what), what, batched=batched
+                program,
+                run,
+                arguments_with_shapes(arguments, fixed, ones, what),
+                what,
+                batched=batched,
             )
         except ModelError as error:
             why = f"{error.what}: {error.why}"
@@ -116,7 +120,7 @@ def _check_keys(program: torch.export.ExportedProgram, what: str) -> None:
     for path, _ in tree_flatten_with_path(program.example_inputs)[0]:
         for key in path:
             name = getattr(key, "key", getattr(key, "name", 0))
-            if isinstance(name, str) and not is_plain_text(name):
+            if isinstance(name, str) and not is_quotable_key(name):
                 fix = "export the module with keys of letters, digits, and the signs _ . : / -"
                 raise ModelError(
                     f"{what} could run code when it is read, so it is not read",

@@ -27,8 +27,8 @@ from farm.importers.torch.exported_program_schema import RECORDS, UNIONS, Record
 from farm.importers.torch.expressions import (
     ForbiddenExpression,
     check_guard,
-    check_symbolic,
-    is_plain_text,
+    check_symbolic_extent,
+    is_quotable_key,
 )
 from farm.importers.torch.pickle_check import check_saved_tensors
 
@@ -199,7 +199,7 @@ def _text(value: Any, where: str) -> None:
 
 def _plain(value: Any, where: str) -> None:
     """Check a plain name."""
-    if not is_plain_text(_of(str, value, where)):
+    if not is_quotable_key(_of(str, value, where)):
         raise _Forbidden(f"{where} is {_shown(value)}, which is no plain name")
 
 
@@ -275,7 +275,7 @@ def _operator(value: Any, where: str) -> None:
 
 def _expression(value: Any, where: str) -> None:
     """Check an extent."""
-    _by_grammar(check_symbolic, value, where)
+    _by_grammar(check_symbolic_extent, value, where)
 
 
 def _guard(value: Any, where: str) -> None:
@@ -352,7 +352,7 @@ def _context(context: Any, where: str) -> Any:
             waiting += [*one, *one.values()]
         elif isinstance(one, list):
             waiting += one
-        elif isinstance(one, str) and not is_plain_text(one):
+        elif isinstance(one, str) and not is_quotable_key(one):
             raise _Forbidden(f"{where} has the key {_shown(one)}, which is no plain name")
     return value
 

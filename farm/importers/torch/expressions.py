@@ -67,7 +67,7 @@ class ForbiddenExpression(ValueError):
 
 
 @lru_cache(maxsize=4096)  # a program repeats the same few extents for all of its tensors
-def check_symbolic(text: str) -> None:
+def check_symbolic_extent(text: str) -> None:
     """Raise ForbiddenExpression unless the text is an extent as torch writes it for sympy."""
     _check(text, _allowed_in_symbolic)
 
@@ -80,7 +80,7 @@ def check_guard(text: str) -> None:
     _check(text, _allowed_in_guard)
 
 
-def is_plain_text(text: str) -> bool:
+def is_quotable_key(text: str) -> bool:
     """Return whether an input's key can be quoted in the source of a function."""
     return _TEXT.fullmatch(text) is not None
 
@@ -225,7 +225,7 @@ def _allowed_in_guard(node: ast.AST) -> list[ast.AST] | None:
         return (
             []
             if isinstance(node.value, (bool, int, float))
-            or (isinstance(node.value, str) and is_plain_text(node.value))
+            or (isinstance(node.value, str) and is_quotable_key(node.value))
             else None
         )
     if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
@@ -243,7 +243,7 @@ def _of_inputs(node: ast.AST) -> list[ast.AST] | None:
     while not (isinstance(node, ast.Name) and node.id == "L"):
         if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
             key = node.slice.value
-            if type(key) is not int and not (isinstance(key, str) and is_plain_text(key)):
+            if type(key) is not int and not (isinstance(key, str) and is_quotable_key(key)):
                 return None
             node = node.value
         elif isinstance(node, ast.Attribute) and not node.attr.startswith("_"):

@@ -83,7 +83,7 @@ class FileRecorder:
         }
 
 
-def forget_modules() -> None:
+def unload_changed_modules() -> None:
     """Unload the modules of earlier recordings if any file they depend on has changed since."""
     marked = list(_marked())
     if any(

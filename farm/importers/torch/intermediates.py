@@ -13,7 +13,7 @@ from farm.importers.imported_model import Layers
 from farm.importers.torch.dtypes import is_numpy_dtype
 
 
-def intermediate_results(
+def make_intermediate_results_function(
     program: torch.export.ExportedProgram, names: Sequence[str], structure: Any
 ) -> Layers:
     """Return a function that yields the module, operator and values of each operation, in order.

@@ -25,13 +25,17 @@ from farm.importers.imported_model import ImportedModel
 from farm.importers.relax_module import one_line_error
 from farm.importers.torch.convert import (
     Arguments,
+    arguments_with_shapes,
+    cast_module_and_arguments,
     export_module,
     import_program,
     input_names,
-    with_dtypes,
-    with_shapes,
 )
-from farm.importers.torch.file_recorder import FileRecorder, forget_modules, is_model_dependency
+from farm.importers.torch.file_recorder import (
+    FileRecorder,
+    is_model_dependency,
+    unload_changed_modules,
+)
 from farm.types import Model
 from farm.types.python_source import FORM, module_and_function
 
@@ -49,10 +53,10 @@ def load(source: Model) -> ImportedModel:
     not lead to a function, a function that fails or returns something else, and a module that torch
     cannot export or TVM cannot import.
     """
-    return load_function(source.source, source, lambda module: module)
+    return import_module_from_function(source.source, source, lambda module: module)
 
 
-def load_function(
+def import_module_from_function(
     what: str, source: Model, changed: Callable[[torch.nn.Module], torch.nn.Module]
 ) -> ImportedModel:
     """Call the function that `what` names; import the module it returns, changed by `changed`."""
@@ -64,13 +68,15 @@ def load_function(
             "a python: source is a module, a colon and a function",
             _FORM,
         ) from exc
-    forget_modules()
+    unload_changed_modules()
     with _importable(Path.cwd()), FileRecorder() as recorder:
         module, arguments = _unpack(_call(_function(module_name, function_name, what), what), what)
-        module, arguments = with_dtypes(changed(module), arguments, source.dtypes, what)
+        module, arguments = cast_module_and_arguments(
+            changed(module), arguments, source.dtypes, what
+        )
         program = export_module(module, arguments, what)
         if source.shapes:
-            arguments = with_shapes(
+            arguments = arguments_with_shapes(
                 arguments, _open_axes(program, arguments, what), source.shapes, what
             )
             program = export_module(module, arguments, what)

@@ -38,7 +38,7 @@ def load(source: Model) -> ImportedModel:
         _fill(module, weights, f"{path.name} with {source.module}")
         return module
 
-    return python_function.load_function(source.module, source, filled)
+    return python_function.import_module_from_function(source.module, source, filled)
 
 
 def _weights(path: Path) -> dict[str, torch.Tensor]:

@@ -23,16 +23,16 @@ from farm.importers.imported_model import ImportedModel, example_inputs
 from farm.importers.relax_module import one_line_error, suppress_output
 from farm.importers.torch.convert import (
     Arguments,
+    cast_module_and_arguments,
     export_module,
     import_program,
     output_names,
     torch_reference,
-    with_dtypes,
 )
 from farm.importers.torch.dtypes import dtype_name, tensor_spec
 from farm.importers.torch.pickle_contents import SAVE
 from farm.importers.torch.torchscript_check import check_graphs
-from farm.importers.torch.torchscript_traced_inputs import Spec, traced_inputs
+from farm.importers.torch.torchscript_traced_inputs import Spec, traced_input_specs
 from farm.importers.torch.torchscript_user_values import user_value_literals
 from farm.types import Model
 
@@ -53,10 +53,12 @@ def load(source: Model) -> ImportedModel:
     check_graphs(script, what)
     plain = user_value_literals(script, source.values, what)
     names = _fed(script, {*source.shapes, *source.dtypes} - {""}, plain, what)
-    inputs = _inputs(names, traced_inputs(path), source, what)
+    inputs = _inputs(names, traced_input_specs(path), source, what)
     script = _of_tensors(script, names, plain)
     precision: dict[str, str] = {name: dtype for name, dtype in source.dtypes.items() if not name}
-    module, (values, _) = with_dtypes(script, (tuple(inputs.values()), {}), precision, what)
+    module, (values, _) = cast_module_and_arguments(
+        script, (tuple(inputs.values()), {}), precision, what
+    )
     inputs = dict(zip(names, values, strict=True))
     _check_run(module, inputs, what)
     refusals = []

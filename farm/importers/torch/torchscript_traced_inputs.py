@@ -20,7 +20,7 @@ Spec = tuple[tuple[int, ...], torch.dtype]
 _PICKLED = "traced_inputs.pkl"
 
 
-def traced_inputs(path: Path) -> list[Spec | None]:
+def traced_input_specs(path: Path) -> list[Spec | None]:
     """Return shape and element type of each input, in order.
 
     None stands for an input that is not a tensor. Returns an empty list for a script that was not

@@ -66,7 +66,7 @@ class RunningCheck:
             said = (self.folder / "log").read_text(errors="replace")
         finally:
             self.stop()
-        return result_of(said, health, now)
+        return parse_check_result(said, health, now)
 
 
 def begin_check(
@@ -95,7 +95,7 @@ def begin_check(
     return RunningCheck(board, lease, child, place, now)
 
 
-def result_of(said: str, health: Health, now: float) -> CheckResult:
+def parse_check_result(said: str, health: Health, now: float) -> CheckResult:
     """Return the verdict by the output of `farm bench --json`, some of which a board has said."""
     try:
         return _parsed_result(said, health, now)
@@ -113,13 +113,17 @@ def _parsed_result(said: str, health: Health, now: float) -> CheckResult:
             document = None
     runs = document.get("runs") if isinstance(document, dict) else None
     if not runs:
-        return CheckResult(now, UNREACHABLE, sanitize.one_line(subprocesses.last_lines(said))[:300])
+        return CheckResult(
+            now, UNREACHABLE, sanitize.sanitized_line(subprocesses.last_lines(said))[:300]
+        )
     for run in runs:
         if run["verdict"] in ("UNAVAILABLE", "FAILED", "SKIPPED"):
-            why = sanitize.one_line(f"{run['model']}: {run['reason']}")[:300]
+            why = sanitize.sanitized_line(f"{run['model']}: {run['reason']}")[:300]
             return CheckResult(now, UNREACHABLE, why)
     wrong = [run for run in runs if run["verdict"] == "WRONG"]
-    why = sanitize.one_line(f"{wrong[0]['model']}: {wrong[0]['reason']}")[:300] if wrong else ""
+    why = (
+        sanitize.sanitized_line(f"{wrong[0]['model']}: {wrong[0]['reason']}")[:300] if wrong else ""
+    )
     medians = [statistics.median(run["samples"]["seconds"]) for run in runs if run["samples"]]
     median_s = statistics.geometric_mean(medians) if medians else 0.0
     return judge_check(not wrong, why, median_s, _facts(runs[0]), health, now)

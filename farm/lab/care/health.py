@@ -130,7 +130,7 @@ def judge_check(
     return CheckResult(now, RIGHT, "", median_s, facts)
 
 
-def after_check(health: Health, check: CheckResult, rules: HealthRules) -> Health:
+def health_after_check(health: Health, check: CheckResult, rules: HealthRules) -> Health:
     """Return the health of a board after a check."""
     now = check.at
     kept = dataclasses.replace(health, checks=(*health.checks, check)[-MOST_CHECKS:])
@@ -166,7 +166,7 @@ def after_check(health: Health, check: CheckResult, rules: HealthRules) -> Healt
     )
 
 
-def after_fault(health: Health, fault: Fault, rules: HealthRules) -> Health:
+def health_after_fault(health: Health, fault: Fault, rules: HealthRules) -> Health:
     """Return the health of a board after a fault of its own; it is checked before all others."""
     now = fault.at
     faults = (*[one for one in health.faults if now - one.at < DAY_S][-10:], fault)
@@ -181,7 +181,7 @@ def after_fault(health: Health, fault: Fault, rules: HealthRules) -> Health:
     return _bad_again(health, now)
 
 
-def after_session(health: Health, well: bool, rules: HealthRules, now: float) -> Health:
+def health_after_session(health: Health, well: bool, rules: HealthRules, now: float) -> Health:
     """Return the health of a board after a session; one that ended badly asks for a check."""
     if not well:
         return dataclasses.replace(health, due_at=min(health.due_at, now))
@@ -193,7 +193,7 @@ def after_session(health: Health, well: bool, rules: HealthRules, now: float) ->
     return dataclasses.replace(health, sessions=sessions)
 
 
-def after_power_cycle(health: Health, rules: HealthRules, now: float) -> Health:
+def health_after_power_cycle(health: Health, rules: HealthRules, now: float) -> Health:
     """Return the health of a board whose power was cycled, and which is back."""
     cycled = (*health.cycled_at, now)[-10:]
     return dataclasses.replace(
@@ -201,7 +201,9 @@ def after_power_cycle(health: Health, rules: HealthRules, now: float) -> Health:
     )
 
 
-def recovery_failed(health: Health, why: str, rules: HealthRules, now: float) -> Health:
+def health_after_failed_recovery(
+    health: Health, why: str, rules: HealthRules, now: float
+) -> Health:
     """Return the health of a board whose recovery failed; the third time a person is asked."""
     failed = health.failed + 1
     state = HANDS if failed >= rules.recoveries else BAD
@@ -210,12 +212,12 @@ def recovery_failed(health: Health, why: str, rules: HealthRules, now: float) ->
     )
 
 
-def needs_a_person(health: Health, why: str, now: float) -> Health:
+def health_awaiting_person(health: Health, why: str, now: float) -> Health:
     """Return the health of a board that nothing but a person can help."""
     return dataclasses.replace(health, state=HANDS, why=why, since=now, cycle_wanted=False)
 
 
-def returned_to_service(health: Health, now: float) -> Health:
+def health_after_return_to_service(health: Health, now: float) -> Health:
     """Return the health of a board that its admin has returned: it is checked as a new one."""
     return Health(
         checks=health.checks,
@@ -246,7 +248,9 @@ def _slow_often(health: Health) -> bool:
 
 def _failed(health: Health, why: str, rules: HealthRules, now: float) -> Health:
     if health.state in (BAD, HANDS):
-        return recovery_failed(health, why, rules, now) if health.state == BAD else health
+        return (
+            health_after_failed_recovery(health, why, rules, now) if health.state == BAD else health
+        )
     return _taken_out(health, why, rules, now)
 
 

@@ -22,7 +22,7 @@ from farm.lab import refusals
 from farm.lab.board_records import OpenSession
 from farm.lab.care import board_checks, health
 from farm.lab.care.health import CheckResult, Fault, Health, HealthRules
-from farm.lab.entities import CHECKS_OWNER, Caller, KnownBoard
+from farm.lab.entities import CHECKS_OWNER, Caller, InventoryBoard
 from farm.lab.lender import LabLender
 from farm.processes import subprocesses
 from farm.tracker.agent_messages import SessionEnded
@@ -58,7 +58,7 @@ class HealthKeeper:
         self,
         lender: LabLender,
         rules: HealthRules,
-        inventory: Iterable[KnownBoard],
+        inventory: Iterable[InventoryBoard],
         folder: Path,
         url: Callable[[str], str],
         clock: Callable[[], float],
@@ -66,7 +66,7 @@ class HealthKeeper:
     ) -> None:
         self._lender = lender
         self._rules = rules
-        self._known: Mapping[str, KnownBoard] = {one.name: one for one in inventory}
+        self._known: Mapping[str, InventoryBoard] = {one.name: one for one in inventory}
         self._folder = folder
         self._url = url
         self._clock = clock
@@ -103,7 +103,7 @@ class HealthKeeper:
             self.fault(board, owner, fault)
             return fault
         well = ended.how in ("closed", "gone", "timeout", "told")
-        self._change(board, health.after_session(self.of(board), well, self._rules, now))
+        self._change(board, health.health_after_session(self.of(board), well, self._rules, now))
         return ""
 
     def fault(self, board: str, owner: str, what: str) -> None:
@@ -112,7 +112,7 @@ class HealthKeeper:
             now = self._clock()
             self._lender.scheduler.note("board-fault", now, board, None, owner, what)
             fault = Fault(now, owner, what)
-            self._change(board, health.after_fault(self.of(board), fault, self._rules))
+            self._change(board, health.health_after_fault(self.of(board), fault, self._rules))
 
     def holds(self, board: str) -> bool:
         """Return whether nobody, the lab's checks included, is to have a board now."""
@@ -165,7 +165,7 @@ class HealthKeeper:
         self._allowed(board, caller)
         now = self._clock()
         self._lender.scheduler.note("board-returned", now, board, None, caller.name, why)
-        self._change(board, health.returned_to_service(self.of(board), now))
+        self._change(board, health.health_after_return_to_service(self.of(board), now))
 
     def has_power(self, board: str) -> bool:
         """Return whether the lab can cycle a board's power."""
@@ -287,7 +287,7 @@ class HealthKeeper:
         if check.median_s is not None:
             said += f" ({check.median_s * 1e3:.4g} ms)"
         self._lender.scheduler.note("board-checked", check.at, board, None, "farm", said)
-        self._change(board, health.after_check(self.of(board), check, self._rules))
+        self._change(board, health.health_after_check(self.of(board), check, self._rules))
 
     def _try_cycle(self, board: str, found: Health, now: float) -> bool:
         """Cycle the power if that is possible; return whether there is nothing else to do now."""
@@ -301,7 +301,7 @@ class HealthKeeper:
             self._begin_cycle(board, known, "farm")
         return True
 
-    def _begin_cycle(self, board: str, known: KnownBoard, who: str) -> None:
+    def _begin_cycle(self, board: str, known: InventoryBoard, who: str) -> None:
         now = self._clock()
         if board in self._cycles:
             return
@@ -312,7 +312,7 @@ class HealthKeeper:
             child = subprocesses.start_program(known.power, log=log, own_group=True)
         except OSError as exc:
             why = f"the power hook cannot be run: {exc.strerror or exc}"
-            self._change(board, health.needs_a_person(self.of(board), why, now))
+            self._change(board, health.health_awaiting_person(self.of(board), why, now))
             return
         self._cycles[board] = _PowerCycle(child, log, now, self._lender.peer_of(board))
         self._apply(board, self.of(board))
@@ -329,18 +329,25 @@ class HealthKeeper:
             if code != 0:
                 subprocesses.end_program(cycle.child, group=True)
                 said = subprocesses.last_lines(cycle.log.read_text(errors="replace"), 1)
-                why = sanitize.one_line(f"the power hook failed: {said}")[:300]
-                self._finish_cycle(board, health.needs_a_person(found, why, now), "hook failed")
+                why = sanitize.sanitized_line(f"the power hook failed: {said}")[:300]
+                self._finish_cycle(
+                    board, health.health_awaiting_person(found, why, now), "hook failed"
+                )
             elif cycle.vanished and here:
-                self._finish_cycle(board, health.after_power_cycle(found, self._rules, now), "back")
+                self._finish_cycle(
+                    board, health.health_after_power_cycle(found, self._rules, now), "back"
+                )
             elif passed_s > self._rules.back_s:
                 if cycle.vanished:
                     why = f"not back {passed_s:.0f} s after its power was cycled"
                     cycled = dataclasses.replace(found, cycled_at=(*found.cycled_at, now)[-10:])
-                    found, how = health.recovery_failed(cycled, why, self._rules, now), "not back"
+                    found, how = (
+                        health.health_after_failed_recovery(cycled, why, self._rules, now),
+                        "not back",
+                    )
                 else:
                     why = "the power hook did nothing: the board was here all the time"
-                    found, how = health.needs_a_person(found, why, now), "did nothing"
+                    found, how = health.health_awaiting_person(found, why, now), "did nothing"
                 self._finish_cycle(board, found, how)
 
     def _finish_cycle(self, board: str, found: Health, how: str) -> None:
@@ -392,13 +399,13 @@ class HealthKeeper:
         known, kind = self._known.get(board), self._lender.scheduler.kind_of(board)
         return (known.profile if known else "") or (self._profile_of(kind) if kind else "")
 
-    def _allowed(self, board: str, caller: Caller) -> KnownBoard | None:
+    def _allowed(self, board: str, caller: Caller) -> InventoryBoard | None:
         """Return a board of the inventory. Raises UsageError for one that is not there."""
         if not caller.admin:
-            raise refusals.not_an_administrator(caller)
+            raise refusals.not_an_administrator_error(caller)
         names = [view.name for view in self._lender.scheduler.boards()]
         if board not in names:
-            raise refusals.no_board(board, names)
+            raise refusals.unknown_board_error(board, names)
         return self._known.get(board)
 
 

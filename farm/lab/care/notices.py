@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from farm import sanitize
 from farm.lab.care.health import BAD, GOOD, HANDS, PROBATION
 from farm.lab.durations import format_duration
-from farm.lab.entities import HOUR_S, Event, KnownBoard, Lease, LeaseState, NoticeWays
+from farm.lab.entities import HOUR_S, Event, InventoryBoard, Lease, LeaseState, NoticeChannels
 from farm.lab.scheduler import LeaseScheduler
 from farm.processes import subprocesses
 
@@ -78,8 +78,8 @@ class Notifier:
     def __init__(
         self,
         scheduler: LeaseScheduler,
-        ways: NoticeWays,
-        inventory: Iterable[KnownBoard],
+        ways: NoticeChannels,
+        inventory: Iterable[InventoryBoard],
         folder: Path,
         clock: Callable[[], float],
         say: Callable[[str], None],
@@ -205,7 +205,7 @@ class Notifier:
     # how it is told
 
     def _tell(self, notice: Notice) -> None:
-        text, board = sanitize.one_line(notice.text), sanitize.one_line(notice.board)
+        text, board = sanitize.sanitized_line(notice.text), sanitize.sanitized_line(notice.board)
         notice = replace(notice, text=text, board=board)
         if len(self._waiting) < _MOST_WAITING:
             self._waiting.extend((notice, way, 1) for way in self._commands)
@@ -228,7 +228,7 @@ class Notifier:
                 self._commands[way],
                 log=log,
                 own_group=True,
-                env={**variables(notice), **self._variables[way]},
+                env={**notice_environment(notice), **self._variables[way]},
             )
         except (OSError, ValueError) as exc:
             reason = exc.strerror if isinstance(exc, OSError) else exc
@@ -248,13 +248,13 @@ class Notifier:
             self._waiting.append((telling.notice, telling.way, telling.tries + 1))
             return
         why = (
-            sanitize.one_line(subprocesses.last_lines(said, 1))[:200]
+            sanitize.sanitized_line(subprocesses.last_lines(said, 1))[:200]
             or f"no end in {_TOLD_S:.0f} s"
         )
         self._say(f"a notice was not told by the {telling.way}: {why}")
 
 
-def variables(notice: Notice) -> dict[str, str]:
+def notice_environment(notice: Notice) -> dict[str, str]:
     """Return a notice as variables of a program."""
     lease = "" if notice.lease is None else str(notice.lease)
     body = {
@@ -285,7 +285,7 @@ def chat_text(text: str) -> str:
     return _MENTION.sub("@ ", text).replace("](", "] (").replace("://", ": //")
 
 
-def remove_old(folder: Path) -> None:
+def remove_old_notice_logs(folder: Path) -> None:
     """Remove what the notices of an earlier server have left."""
     for path in folder.glob("notice-*.log"):
         path.unlink(missing_ok=True)

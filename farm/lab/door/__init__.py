@@ -6,7 +6,7 @@
     authorized_keys   the file of keys that sshd reads
     sshd_settings     what sshd's own configuration has to be, for the keys to be good for no more
     own_address       whether the address that a board offers is its own
-    handover          the server's part: hand a board's connection over, and end it with its lease
+    board_socket_broker  the server's part: pass a board's socket on, and end it with its lease
 
 `commands`, `main` and `pump` import nothing but the standard library: they start for each session.
 """

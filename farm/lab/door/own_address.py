@@ -15,7 +15,7 @@ from farm import ownership
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
-def address_objection(host: str, port: int, connection: ownership.Connection) -> str:
+def foreign_address_reason(host: str, port: int, connection: ownership.ConnectionEndpoints) -> str:
     """Return why an address is not that of the board behind a connection; "" if it is.
 
     It looks at all processes where the board is on this machine, which takes some 30 ms.
@@ -31,7 +31,7 @@ def address_objection(host: str, port: int, connection: ownership.Connection) ->
     is_here = origin.is_loopback or origin == here
     if offered != origin and not (is_here and (offered.is_loopback or offered == here)):
         return f"it connects from {origin}, and offers {offered}"
-    if is_here and not ownership.listens_for_peer(str(offered), port, connection):
+    if is_here and not ownership.is_peer_listening_at(str(offered), port, connection):
         return f"what listens at port {port} there is not what offers it"
     return ""
 

@@ -22,8 +22,14 @@ from typing import Protocol
 
 from farm.errors import DeadlineError, DeviceError, FarmError, LinkError, UsageError
 from farm.lab.relay.tracker import HOST, is_same_user_or_root
-from farm.lab_client.leasing import BoardSession, DuplexSocket, HeldLease, LabAccess, WantedBoards
-from farm.processes.cancellation import Cancellation, Cancelled, interruptible
+from farm.lab_client.leasing import (
+    BoardConnection,
+    DuplexSocket,
+    HeldLease,
+    LabAccess,
+    WantedBoards,
+)
+from farm.processes.cancellation import Cancellation, Cancelled, interruptible_wait
 from farm.rpc.answer_filter import AnswerError
 from farm.rpc.filtered_session import FilteredSession
 from farm.rpc.handshake import MAGIC, MISMATCH, MOST_KEY_BYTES
@@ -49,13 +55,13 @@ class SessionSource(Protocol):
         """Return the boards, by their kind. Raises FarmError."""
         ...
 
-    def session(self, kind: str) -> AbstractContextManager[BoardSession]:
+    def session(self, kind: str) -> AbstractContextManager[BoardConnection]:
         """Open a session with a board of a kind, as soon as there is one. Raises FarmError."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class LeaseSessions:
+class LeaseSessionSource:
     """The boards of one lease, which somebody else keeps."""
 
     lab: LabAccess
@@ -68,21 +74,21 @@ class LeaseSessions:
         return {self.kind: KeyQueue(self.count, 0)}
 
     @contextlib.contextmanager
-    def session(self, kind: str) -> Iterator[BoardSession]:
+    def session(self, kind: str) -> Iterator[BoardConnection]:
         """Open a session with a board of the lease; wait for one that is in another session."""
         if kind != self.kind:
             raise UsageError(f"the lease is for the kind {self.kind!r}", "", "")
         with contextlib.ExitStack() as stack:
             yield self._opened(stack)
 
-    def _opened(self, stack: contextlib.ExitStack) -> BoardSession:
+    def _opened(self, stack: contextlib.ExitStack) -> BoardConnection:
         while True:
             with contextlib.suppress(DeadlineError):
                 return stack.enter_context(self.lab.session(self.number, _BOARD_S))
 
 
 @dataclass(frozen=True, slots=True)
-class KindSessions:
+class KindSessionSource:
     """All boards of a lab: each session has a lease of its own, made from a pattern."""
 
     lab: LabAccess
@@ -101,7 +107,7 @@ class KindSessions:
         }
 
     @contextlib.contextmanager
-    def session(self, kind: str) -> Iterator[BoardSession]:
+    def session(self, kind: str) -> Iterator[BoardConnection]:
         """Lease a board for one session, and open it."""
         held = HeldLease(lambda: nullcontext(self.lab), self.pattern(kind), self.say)
         try:
@@ -147,7 +153,7 @@ class _Session:
             self.opened.get_loop().call_soon_threadsafe(set_it)
 
 
-class SessionBoards:
+class ProxiedBoards:
     """`RelayedBoards` for a relay whose sessions go through this process, within a block.
 
     `say` is told how a session has failed.
@@ -167,7 +173,7 @@ class SessionBoards:
         """Return the port on which sessions are."""
         return int(self._listener.getsockname()[1])
 
-    def __enter__(self) -> SessionBoards:
+    def __enter__(self) -> ProxiedBoards:
         """Listen."""
         self._accepting.start()
         return self
@@ -233,12 +239,12 @@ class SessionBoards:
             with self._lock:
                 self._running.pop(session, None)
 
-    def _serve(self, session: _Session, board: BoardSession) -> None:
+    def _serve(self, session: _Session, board: BoardConnection) -> None:
         with self._lock:
             self._waiting[board.match_key] = session
         try:
             session.answer(granted_answer(HOST, self.port, board.match_key))
-            with interruptible(partial(session.client.put, None)):
+            with interruptible_wait(partial(session.client.put, None)):
                 client = session.client.get(timeout=_PICKUP_S)
         except queue.Empty:  # it asked, and did not come
             return
@@ -247,7 +253,7 @@ class SessionBoards:
                 self._waiting.pop(board.match_key, None)
         if client is None:
             return
-        with client.connection as peer, interruptible(partial(_break, peer, board.connection)):
+        with client.connection as peer, interruptible_wait(partial(_break, peer, board.connection)):
             try:
                 pump_session(peer, board.connection, client.greeting)
             except AnswerError as exc:

@@ -24,14 +24,14 @@ from farm.tracker.protocol import (
     FAIL,
     MAGIC,
     SUCCESS,
-    AskPending,
+    AskPendingMatchKeys,
     AskSummary,
     Message,
     Ping,
     Request,
     frame_message,
     parse_message,
-    pending_answer,
+    pending_match_keys_answer,
     summary_answer,
 )
 from farm.tracker.scheduler import Summary
@@ -56,7 +56,7 @@ class RelayedBoards(Protocol):
         ...
 
 
-class LeaseRelay:
+class RelayTracker:
     """A tracker in a thread of its own, for as long as the block lasts; port 0 is any.
 
     Raises DeviceError if the port is taken.
@@ -70,7 +70,7 @@ class LeaseRelay:
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._run, name="lease-tracker", daemon=True)
 
-    def __enter__(self) -> LeaseRelay:
+    def __enter__(self) -> RelayTracker:
         """Listen."""
         self._thread.start()
         self._ready.wait()
@@ -153,8 +153,8 @@ class _Client:
                 return frame_message(SUCCESS)
             case AskSummary():
                 return summary_answer(await self._boards.summary())
-            case AskPending():
-                return pending_answer([])
+            case AskPendingMatchKeys():
+                return pending_match_keys_answer([])
             case _:
                 return frame_message(FAIL)
 

@@ -13,7 +13,7 @@ from io import BytesIO
 from farm.cluster import ClusterEngine, ControllerChannel
 from farm.compiler import build as compiler_build
 from farm.compiler.artifact import KIND
-from farm.compiler.fingerprint import artifact_digest
+from farm.compiler.build_digests import artifact_digest_without_records
 from farm.errors import BuildError, FarmError
 from farm.pipeline.cluster.task_transfer import (
     ImportMissing,
@@ -22,10 +22,10 @@ from farm.pipeline.cluster.task_transfer import (
     request_with_import,
     run_task_in_process,
 )
-from farm.pipeline.worker_tasks import BUILD_S, build_task, find_build_task, open_pool
+from farm.pipeline.worker_tasks import BUILD_S, build_model_task, find_build_task, open_pool
 from farm.processes.workers import TaskContext
 from farm.store import ArchiveError, Store, TuningRecordStore, open_store, read_archive
-from farm.types import Artifact, Model, Prepared, Profile, TuningRecord
+from farm.types import Artifact, Model, PreparedModel, Profile, TuningRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class BuildRequest:
     """
 
     model: Model
-    prepared: Prepared
+    prepared: PreparedModel
     profile: Profile
     records: tuple[TuningRecord, ...]
     base: str
@@ -53,10 +53,10 @@ class BuildAnswer:
     workloads: bytes
 
 
-def build_on_cluster_task(
+def request_build_from_cluster(
     context: TaskContext,
     model: Model,
-    prepared: Prepared,
+    prepared: PreparedModel,
     profile: Profile,
     store: Store,
     engine: ClusterEngine,
@@ -69,7 +69,7 @@ def build_on_cluster_task(
 
     # a recipe is a file of this machine
     plain = replace(float_model(model), name=model.name)
-    base = artifact_digest(prepared, profile)
+    base = artifact_digest_without_records(prepared, profile)
     request = BuildRequest(
         plain, prepared, profile, tuple(TuningRecordStore.of_user().records()), base
     )
@@ -113,7 +113,7 @@ def build_on_worker(
         if directory is None:
             return ImportMissing()
         prepared = replace(request.prepared, directory=directory)
-        if artifact_digest(prepared, request.profile) != request.base:
+        if artifact_digest_without_records(prepared, request.profile) != request.base:
             why = "its farm has the same version and other sources, or another compiler"
             return BuildError(
                 "a worker of the cluster would build something else",
@@ -128,7 +128,7 @@ def build_on_worker(
             made: Artifact = run_task_in_process(
                 pool,
                 line,
-                build_task,
+                build_model_task,
                 arguments,
                 BUILD_S,
                 f"compiling {request.model.name} for {request.profile.name}",
@@ -157,7 +157,7 @@ def _receive(built: BuildAnswer, request: BuildRequest, store: Store) -> None:
             folder.mkdir()
         read_archive(BytesIO(built.workloads), compiler_build.ASKED, request.base, None, asked)
         read_archive(BytesIO(built.artifact), KIND, built.digest, None, made)
-        wanted = compiler_build.digest_with_records(asked, request.base, request.records)
+        wanted = compiler_build.artifact_digest_with_records(asked, request.base, request.records)
         if built.digest != wanted:
             raise ArchiveError(
                 "its digest is not that of the import, the profile and the tuning records"

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from farm.cluster import ClusterEngine, ControllerChannel
-from farm.compiler.fingerprint import compiler_digest
+from farm.compiler.build_digests import compiler_sources_digest
 from farm.errors import BuildError, FarmError
 from farm.pipeline.cluster.task_transfer import (
     ImportMissing,
@@ -15,11 +15,11 @@ from farm.pipeline.cluster.task_transfer import (
     request_with_import,
     run_task_in_process,
 )
-from farm.pipeline.worker_tasks import BUILD_S, batch_task, open_pool
+from farm.pipeline.worker_tasks import BUILD_S, build_variant_batch_task, open_pool
 from farm.processes.workers import TaskContext
 from farm.quantize import float_model
 from farm.store import ArchiveError, open_store
-from farm.types import Model, Prepared, Profile, Variant, VariantBatch
+from farm.types import Model, PreparedModel, Profile, Variant, VariantBatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class BatchRequest:
     """
 
     model: Model
-    prepared: Prepared
+    prepared: PreparedModel
     profile: Profile
     wanted: tuple[tuple[str, Any], ...]
     compiler: str
@@ -47,10 +47,10 @@ class BatchAnswer:
     failed: tuple[tuple[str, str, str], ...]
 
 
-def batch_on_cluster_task(
+def request_batch_from_cluster(
     context: TaskContext,
     model: Model,
-    prepared: Prepared,
+    prepared: PreparedModel,
     profile: Profile,
     wanted: tuple[tuple[str, Any], ...],
     folder: Path,
@@ -63,7 +63,7 @@ def batch_on_cluster_task(
     plain = replace(float_model(model), name=model.name)
 
     def request(archive: bytes | None) -> BatchRequest:
-        return BatchRequest(plain, prepared, profile, wanted, compiler_digest(), archive)
+        return BatchRequest(plain, prepared, profile, wanted, compiler_sources_digest(), archive)
 
     worker, answer = request_with_import(
         engine, build_batch_on_worker, request, prepared, context.note
@@ -94,7 +94,7 @@ def build_batch_on_worker(
 ) -> BatchAnswer | ImportMissing | FarmError:
     """Build a batch on a worker of the cluster."""
     store = open_store(None)
-    if compiler_digest() != request.compiler:
+    if compiler_sources_digest() != request.compiler:
         return BuildError(
             "a worker of the cluster would build something else",
             "its farm has the same version and other sources",
@@ -109,7 +109,7 @@ def build_batch_on_worker(
             made: VariantBatch = run_task_in_process(
                 pool,
                 line,
-                batch_task,
+                build_variant_batch_task,
                 (request.model, prepared, request.profile, request.wanted, scratch / "batch"),
                 BUILD_S,
                 f"compiling {len(request.wanted)} variants",

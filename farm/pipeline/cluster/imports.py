@@ -12,15 +12,20 @@ from pathlib import Path
 
 from farm import checked_import, importers
 from farm.cluster import ClusterEngine, ControllerChannel
-from farm.compiler.build import build_reuses_check_code
-from farm.compiler.fingerprint import compiler_digest
+from farm.compiler.build import build_reuses_import_check_code
+from farm.compiler.build_digests import compiler_sources_digest
 from farm.errors import BuildError, FarmError, ModelError
-from farm.importers.fingerprints import external_files
+from farm.importers.fingerprints import checked_external_files
 from farm.pipeline.cluster.task_transfer import pack_folder, run_task_in_process, unpack_folder
-from farm.pipeline.worker_tasks import PREPARE_S, find_prepared_task, open_pool, prepare_task
+from farm.pipeline.worker_tasks import (
+    PREPARE_S,
+    find_prepared_model_task,
+    open_pool,
+    prepare_model_task,
+)
 from farm.processes.workers import TaskContext
 from farm.store import ArchiveError, Store, open_store
-from farm.types import RECIPES, Model, Prepared, Profile
+from farm.types import RECIPES, Model, PreparedModel, Profile
 
 _MOST_BYTES = 1 << 30  # of a model's files; they pass through the scheduler's memory
 
@@ -60,7 +65,7 @@ def can_import_remotely(model: Model, host: Profile, profiles: Sequence[Profile]
         or model.dataset
         or model.source.endswith(RECIPES)
         or (model.quantize is not None and model.quantize.calibrates)
-        or any(build_reuses_check_code(profile, host) for profile in profiles)
+        or any(build_reuses_import_check_code(profile, host) for profile in profiles)
         or not 0 < _size(model) <= _MOST_BYTES
     )
 
@@ -71,7 +76,7 @@ def _size(model: Model) -> int:
         importers.check_source(model)
         files = importers.model_files(model)
         if Path(model.source).suffix.lower() == ".onnx":
-            elsewhere = len(external_files(Path(model.source))) - len(files) + 1
+            elsewhere = len(checked_external_files(Path(model.source))) - len(files) + 1
             if elsewhere:
                 return 0
         return sum(path.stat().st_size for path in files)
@@ -79,9 +84,9 @@ def _size(model: Model) -> int:
         return 0
 
 
-def import_on_cluster_task(
+def request_import_from_cluster(
     context: TaskContext, model: Model, host: Profile, store: Store, engine: ClusterEngine
-) -> Prepared:
+) -> PreparedModel:
     """Have a worker of the cluster import a model; return the import from our own store.
 
     It runs in a thread. Raises BuildError if what comes back is not the import that was asked for,
@@ -90,8 +95,8 @@ def import_on_cluster_task(
     files = importers.model_files(model)
     folder = files[0].parent
     content = tuple((path.relative_to(folder).as_posix(), path.read_bytes()) for path in files)
-    request = ImportRequest(replace(model, labels=None), host, content, compiler_digest())
-    wanted = checked_import.prepared_digest(model, store.root)
+    request = ImportRequest(replace(model, labels=None), host, content, compiler_sources_digest())
+    wanted = checked_import.prepared_model_digest(model, store.root)
     assert wanted is not None, "only a model with code has dependencies of its own"
     worker, answer = engine.run(import_on_worker, request, context.note)
     if isinstance(answer, FarmError):
@@ -102,7 +107,7 @@ def import_on_cluster_task(
             raise ArchiveError("its digest is not that of the model's files, or these changed")
         if store.find(checked_import.KIND, wanted) is None:
             unpack_folder(answer.archive, checked_import.KIND, wanted, store)
-        made = find_prepared_task(context, model, store.root)
+        made = find_prepared_model_task(context, model, store.root)
     except ArchiveError as error:
         what = f"what worker {worker} of the cluster sent is not the import of {model.name}"
         fix = "run the command again, without --cluster if it happens again"
@@ -117,7 +122,7 @@ def import_on_cluster_task(
 def import_on_worker(request: ImportRequest, line: ControllerChannel) -> ImportAnswer | FarmError:
     """Import a model on a worker of the cluster."""
     store = open_store(None)
-    if compiler_digest() != request.compiler:
+    if compiler_sources_digest() != request.compiler:
         why = "its farm has the same version and other sources"
         return BuildError(
             "a worker of the cluster would import something else",
@@ -131,10 +136,10 @@ def import_on_worker(request: ImportRequest, line: ControllerChannel) -> ImportA
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(content)
             model = replace(request.model, source=str(folder / request.files[0][0]))
-            made: Prepared = run_task_in_process(
+            made: PreparedModel = run_task_in_process(
                 pool,
                 line,
-                prepare_task,
+                prepare_model_task,
                 (model, request.host, store),
                 PREPARE_S,
                 f"importing {model.name}",

@@ -16,7 +16,7 @@ from farm.cluster import ClusterEngine, ControllerChannel, Work
 from farm.processes.cancellation import Cancelled
 from farm.processes.workers import MessageKind, WorkerPool
 from farm.store import Store, read_archive, write_archive
-from farm.types import Prepared, Progress
+from farm.types import PreparedModel, Progress
 
 # A task may wait for a place on a cluster that others use, too; its own deadline is the worker's.
 ELSEWHERE_S = 86_400.0
@@ -32,7 +32,7 @@ def request_with_import(
     engine: ClusterEngine,
     work: Work,
     request: Callable[[bytes | None], object],
-    prepared: Prepared,
+    prepared: PreparedModel,
     note: Callable[[Progress], None],
 ) -> tuple[str, Any]:
     """Carry out a request about an import; send the import to a worker that does not have it.
@@ -47,7 +47,9 @@ def request_with_import(
     return worker, answer
 
 
-def find_or_unpack_import(prepared: Prepared, archive: bytes | None, store: Store) -> Path | None:
+def find_or_unpack_import(
+    prepared: PreparedModel, archive: bytes | None, store: Store
+) -> Path | None:
     """Return the folder of an import on a worker, unpacked if it came; None if it is missing.
 
     Raises ArchiveError for an archive that is damaged.

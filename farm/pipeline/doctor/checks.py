@@ -12,7 +12,7 @@ from typing import Any
 
 from farm import __version__, transports
 from farm.errors import FarmError, WrongAnswer, error_from_failure
-from farm.pipeline.operations import Show, ensure_agent
+from farm.pipeline.operations import Show, ensure_agent_for_device
 from farm.pipeline.run_jobs import execute_jobs, expand_jobs
 from farm.processes.deadline import Deadline
 from farm.processes.workers import MessageKind, TaskContext, WorkerPool
@@ -125,7 +125,7 @@ class Examination:
             if machine not in self._agents:
                 try:
                     self._agents[machine] = (
-                        ensure_agent(self.pool, device, self.store, self.show) or Path()
+                        ensure_agent_for_device(self.pool, device, self.store, self.show) or Path()
                     )
                 except FarmError as error:
                     self._agents[machine] = error
@@ -243,10 +243,10 @@ def check_session_task(
 
     gpu: Finding | None = None
     older = ""
-    with transports.connect(
+    with transports.open_without_version_check(
         device, agent, context.scratch, timeout_s, context.ask, transports.PROMPT_S
     ) as link:
-        facts = executor.device_facts(link)
+        facts = executor.read_device_facts(link)
         if not link.native:
             older = agent_version.describe_older_server(link.session.has_function)
         apart_s = float(facts["time_s"]) - time.time() if "time_s" in facts else 0.0
@@ -254,8 +254,8 @@ def check_session_task(
             not facts or facts.get("protocol") == agent_version.expected_facts()["protocol"]
         ):
             try:
-                gpu = Finding("GPU", executor.open_gpu(link, device))
-                facts = executor.device_facts(link)
+                gpu = Finding("GPU", executor.use_gpu_in_session(link, device))
+                facts = executor.read_device_facts(link)
             except FarmError as error:
                 gpu = Finding("GPU", failure=error)
     if not facts:

@@ -16,17 +16,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from farm import __version__, transports
-from farm.compiler import fingerprint
+from farm.compiler import build_digests
 from farm.errors import FarmError
 from farm.pipeline.tuning.search import BatchRequest, KernelSearch, TuningSearch
-from farm.pipeline.worker_tasks import BUILD_S, batch_task, time_variants_task
+from farm.pipeline.worker_tasks import BUILD_S, build_variant_batch_task, measure_variants_task
 from farm.processes.deadline import Deadline
 from farm.processes.workers import Message, MessageKind, WorkerPool
 from farm.store import Store, TuningRecordStore
 from farm.types import (
     Device,
     Model,
-    Prepared,
+    PreparedModel,
     Profile,
     Progress,
     Stage,
@@ -105,7 +105,7 @@ class TuningLoop:
 
     work: TuningState
     pool: WorkerPool
-    prepared: Prepared
+    prepared: PreparedModel
     profile: Profile
     show: Show
     cluster: ClusterEngine | None = None
@@ -153,14 +153,16 @@ class TuningLoop:
         arguments = (self.work.model, self.prepared, self.profile, wanted, folder)
         task = f"compiling {len(wanted)} variants"
         if self.cluster is None:
-            self.pool.assign(slot, batch_task, *arguments, deadline_s=BUILD_S, task=task)
+            self.pool.assign(
+                slot, build_variant_batch_task, *arguments, deadline_s=BUILD_S, task=task
+            )
             return
-        from farm.pipeline.cluster.candidates import batch_on_cluster_task
+        from farm.pipeline.cluster.candidates import request_batch_from_cluster
         from farm.pipeline.cluster.task_transfer import ELSEWHERE_S
 
         self.pool.assign(
             slot,
-            batch_on_cluster_task,
+            request_batch_from_cluster,
             *(*arguments, self.cluster),
             deadline_s=ELSEWHERE_S,
             task=f"{task} on the cluster",
@@ -206,9 +208,9 @@ class TuningLoop:
                 limit_s = self._limit_s(batch)
                 self.pool.assign(
                     board.slot,
-                    time_variants_task,
+                    measure_variants_task,
                     *(board.device, batch, board.agent, self.work.store.root, limit_s),
-                    deadline_s=limit_s + transports.patience_s(board.device),
+                    deadline_s=limit_s + transports.max_board_wait_s(board.device),
                     task=f"{len(batch.variants)} variants on {board.device.name}",
                     here=board.device.on_this_machine,
                 )
@@ -318,7 +320,7 @@ class TuningLoop:
                 device=board.device.name,
                 cpu=facts.get("cpu", ""),
                 threads=int(facts.get("threads", 0)),
-                versions={"farm": __version__, **fingerprint.compiler_versions()},
+                versions={"farm": __version__, **build_digests.compiler_package_versions()},
             )
         )
 

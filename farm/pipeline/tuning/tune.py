@@ -18,18 +18,18 @@ from farm.pipeline.dependencies import can_build_remotely, model_for_profile
 from farm.pipeline.operations import (
     build_artifact,
     check_no_emulator,
-    ensure_agent,
+    ensure_agent_for_device,
     prepare_model,
     run_task,
-    state_error,
+    unusable_state_error,
 )
 from farm.pipeline.tuning.loop import BoardState, Show, TuningLoop, TuningState
 from farm.pipeline.tuning.search import KernelSearch, TuningSearch
 from farm.pipeline.worker_tasks import (
     BUILD_S,
-    compare_task,
     count_boards_task,
     find_tuning_tasks_task,
+    measure_builds_interleaved_task,
     open_pool,
 )
 from farm.processes.deadline import Deadline
@@ -37,11 +37,11 @@ from farm.processes.workers import thread_map
 from farm.store import Store, TuningRecordStore
 from farm.types import (
     Artifact,
-    BuildOfPair,
     Device,
     Model,
+    PairedBuild,
     PairedSamples,
-    PairedStopping,
+    PairedStoppingRule,
     Profile,
     Progress,
     TuningRecord,
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 _BOARDS_S = 60.0  # to query a tracker for its number of boards
 _COMPARE_S = 300.0
-_UNTIL = PairedStopping(seconds=10.0, precision=0.0025, confidence=0.95, loads=1)
+_UNTIL = PairedStoppingRule(seconds=10.0, precision=0.0025, confidence=0.95, loads=1)
 WORTH_SAYING = 0.005  # relative to a model's time: code placement alone causes such differences
 
 
@@ -69,7 +69,7 @@ class TuningResult:
         """Return the median ratio of before over after and its 95 % interval; None if unknown."""
         if self.paired is None:
             return None
-        ratio, (low, high) = stats.ratio_interleaved(
+        ratio, (low, high) = stats.interleaved_ratio_interval(
             self.paired.after, self.paired.before, _UNTIL.confidence, self.paired.loads
         )
         return ratio, low, high
@@ -83,7 +83,7 @@ class TuningResult:
         return self.speedup is not None and self.speedup[2] < 1 - WORTH_SAYING
 
 
-def tune(
+def tune_model(
     model: Model,
     devices: Sequence[Device],
     *,
@@ -112,7 +112,9 @@ def tune(
 
     with open_pool(store) as pool:
         _, prepared = prepare_model(pool, work.model, profile, host, store, said)
-        agents = {device.name: ensure_agent(pool, device, store, said) for device in devices}
+        agents = {
+            device.name: ensure_agent_for_device(pool, device, store, said) for device in devices
+        }
         before = build_artifact(pool, work.model, prepared, profile, store, said)
         work.core, tasks = run_task(
             pool,
@@ -141,18 +143,18 @@ def tune(
         if after.library_digest != before.library_digest:
             limits = work.model.limits[prepared.precision]
             sides = (
-                BuildOfPair("the build before", before, prepared, limits),
-                BuildOfPair("the build after", after, prepared, limits),
+                PairedBuild("the build before", before, prepared, limits),
+                PairedBuild("the build after", after, prepared, limits),
             )
             board = next(board for board in work.boards if not board.gone)
             arguments = (board.device, sides, board.agent, _UNTIL, _COMPARE_S, store.root)
             try:
                 paired = run_task(
                     pool,
-                    compare_task,
+                    measure_builds_interleaved_task,
                     arguments,
                     said,
-                    _COMPARE_S + transports.patience_s(board.device),
+                    _COMPARE_S + transports.max_board_wait_s(board.device),
                     f"{model.name} before and after on {board.device.name}",
                 )
             except WrongAnswer:
@@ -181,7 +183,7 @@ def _check(devices: Sequence[Device]) -> None:
         raise UsageError(
             "a search takes devices of one profile", names, "tune for each profile by itself"
         )
-    for device, there in zip(devices, thread_map(transports.state, devices), strict=True):
+    for device, there in zip(devices, thread_map(transports.probe_state, devices), strict=True):
         check_no_emulator(device)
         if device.profile.on_gpu:
             raise UsageError(
@@ -190,4 +192,4 @@ def _check(devices: Sequence[Device]) -> None:
                 "name a device whose profile is a CPU's",
             )
         if not there.usable:
-            raise state_error(device, there)
+            raise unusable_state_error(device, there)

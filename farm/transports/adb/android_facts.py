@@ -33,19 +33,19 @@ tell thermal "$(dumpsys thermalservice 2>/dev/null | grep "Thermal Status:" | on
 """
 
 
-def facts(device: Device) -> dict[str, str]:
+def read_android_facts(device: Device) -> dict[str, str]:
     """Return what the Android of a board says, as texts by name.
 
     Empty if it does not answer in time: an agent that is there answers for itself.
     """
     try:
         with reach_board(device, Deadline(_READ_S), answer_nothing) as board:
-            return facts_of_report(board.ask(_SCRIPT, []))
+            return facts_from_report(board.ask(_SCRIPT, []))
     except DeviceError:
         return {}
 
 
-def facts_of_report(report: Mapping[str, str]) -> dict[str, str]:
+def facts_from_report(report: Mapping[str, str]) -> dict[str, str]:
     """Return the facts in what the script reported.
 
     Texts are `board_model`, `soc` and `android`; numbers `battery_percent`, `battery_temperature_c`
@@ -79,7 +79,7 @@ def facts_of_report(report: Mapping[str, str]) -> dict[str, str]:
 
 
 def _text(text: str) -> str:
-    return sanitize.one_line(text.strip())[:_MOST_TEXT]
+    return sanitize.sanitized_line(text.strip())[:_MOST_TEXT]
 
 
 def _number(pattern: str, text: str) -> int | None:

@@ -22,7 +22,7 @@ from farm.prompts import Ask
 from farm.transports import board_scripts
 from farm.transports.adb import client, devices
 from farm.transports.adb.devices import UsableDevice
-from farm.transports.shell_board import ShellBoard, output_of
+from farm.transports.shell_board import ShellBoard, read_script_output
 from farm.types import Device
 
 if TYPE_CHECKING:
@@ -67,8 +67,8 @@ class AdbBoard(ShellBoard):
         deadline = self.deadline if content else Deadline(min(_QUICK_S, self.deadline.remaining))
         try:
             with self.channel(script, arguments, None) as (sock, child):
-                printed = output_of(sock, content, deadline)
-                status = subprocesses.shell_status(child, _END_S)
+                printed = read_script_output(sock, content, deadline)
+                status = subprocesses.wait_for_shell_exit_code(child, _END_S)
         except TimeoutError as exc:
             what = f"{self.device.name} does not get done with what it was asked"
             fix = "look what keeps it busy, or use --deadline SECONDS"
@@ -100,4 +100,4 @@ class AdbBoard(ShellBoard):
             "-T",
             self.command(script, arguments),
         ]
-        return subprocesses.peer_process(words, stderr=log, both=True, grace_s=_END_S)
+        return subprocesses.program_over_socketpair(words, stderr=log, both=True, grace_s=_END_S)

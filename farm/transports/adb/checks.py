@@ -65,7 +65,7 @@ class AdbChecks:
     def listed(self) -> str:
         """Find the board in the server's list."""
         assert self._server, "the layers before have passed"
-        with devices.server_errors(self.device):
+        with devices.translate_server_errors(self.device):
             self._listed = devices.choose_listed_device(
                 self.device, server.list_devices(self._server)
             )

@@ -59,7 +59,7 @@ def find_device(device: Device) -> UsableDevice:
     in the state `device`, or if the url names none and there are several.
     """
     where = client.ensure_server()
-    with server_errors(device):
+    with translate_server_errors(device):
         listed = choose_listed_device(device, server.list_devices(where))
         check_state(device, listed)
         if _SHELL not in server.device_features(where, listed.serial):
@@ -71,7 +71,7 @@ def find_device(device: Device) -> UsableDevice:
 
 
 @contextlib.contextmanager
-def server_errors(device: Device) -> Iterator[None]:
+def translate_server_errors(device: Device) -> Iterator[None]:
     """Translate the errors of questions to the server into a DeviceError."""
     try:
         yield
@@ -119,7 +119,7 @@ def check_state(device: Device, listed: ListedDevice) -> None:
     raise DeviceError(f"{device.name} {words}", why, fix.format(serial=shlex.quote(listed.serial)))
 
 
-def state(device: Device) -> DeviceState:
+def probe_state(device: Device) -> DeviceState:
     """Return `ready` if adb lists the device as one that can be used, else the reason why not."""
     if device.profile.agent is None:
         return DeviceState(

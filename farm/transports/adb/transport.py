@@ -47,7 +47,7 @@ def open(  # noqa: A001
     If the session breaks, the error says whether the board, the adb server or the agent has gone.
     """
     if agent is None:
-        there = state(device)
+        there = probe_state(device)
         raise DeviceError(
             f"{device.name} is {there.word}", there.why or "it has no agent", there.fix
         )
@@ -68,17 +68,17 @@ def open(  # noqa: A001
                 raise
 
 
-def state(device: Device) -> DeviceState:
+def probe_state(device: Device) -> DeviceState:
     """Return `ready` if adb lists the device as one that can be used."""
-    return devices.state(device)
+    return devices.probe_state(device)
 
 
-def facts(device: Device) -> dict[str, str]:
+def read_system_facts(device: Device) -> dict[str, str]:
     """Return what Android says of the board.
 
     SoC, battery, battery saver, screen, thermal status.
     """
-    return android_facts.facts(device)
+    return android_facts.read_android_facts(device)
 
 
 @contextlib.contextmanager
@@ -105,7 +105,7 @@ def _cause(
         return DeadlineError(
             f"the session on {name} ran out of time", why, "give it longer with --deadline SECONDS"
         )
-    status = subprocesses.shell_status(child, _LAST_WORDS_S)
+    status = subprocesses.wait_for_shell_exit_code(child, _LAST_WORDS_S)
     said = subprocesses.last_lines(log.text())
     lost = watch.lost()
     if lost == "server":

@@ -44,5 +44,5 @@ def upload_file(
                     noted = time.monotonic()
                     note(block * _BLOCK + sent)
             sock.shutdown(socket.SHUT_WR)
-            subprocesses.shell_status(child, min(_END_S, board.deadline.remaining))
+            subprocesses.wait_for_shell_exit_code(child, min(_END_S, board.deadline.remaining))
     return sent

@@ -32,7 +32,7 @@ def check_number(name: str, answer: object, least: int, most: int) -> int:
     return answer
 
 
-def check_seconds(name: str, answers: list[float], count: int) -> list[float]:
+def check_durations(name: str, answers: list[float], count: int) -> list[float]:
     """Return the durations if there are `count` of them and all are valid."""
     if len(answers) != count or not all(_LEAST_S <= each < _MOST_S for each in answers):
         raise AgentAnswerError(f"{name} gives times that are none")

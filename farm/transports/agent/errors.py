@@ -157,20 +157,20 @@ _FIXES: Mapping[int, str] = {
 }
 
 
-def meaning_of(message: str) -> ErrorMeaning | None:
+def error_meaning_by_code(message: str) -> ErrorMeaning | None:
     """Return what an agent's error means by its code; None if it has no code that is known."""
     found = _CODE.search(message)
     return MEANINGS.get(found[1]) if found else None
 
 
-def meaning_by_text(message: str) -> ErrorMeaning | None:
+def error_meaning_by_text(message: str) -> ErrorMeaning | None:
     """Return what an error means if it is one of an agent from before there were codes."""
-    code = agent_errors_by_text.code_of(message)
+    code = agent_errors_by_text.error_code_by_text(message)
     return MEANINGS[code] if code else None
 
 
 @dataclass(frozen=True, slots=True)
-class SessionEnd:
+class LoggedSessionEnd:
     """How a session ended.
 
     `properly`: its process ended by itself, or had told the client why it would end. `signal`: the
@@ -185,11 +185,11 @@ class SessionEnd:
         return _FIXES.get(self.signal or 0, otherwise).format(name=name)
 
 
-def session_end(log: str) -> SessionEnd | None:
+def parse_last_session_end(log: str) -> LoggedSessionEnd | None:
     """Return how the last session in an agent's log ended; None if none has ended."""
     *_, last = (None, *_END.finditer(log))
     if last is None:
-        ended = agent_errors_by_text.end_of(log)
-        return SessionEnd(*ended) if ended else None
+        ended = agent_errors_by_text.session_end_by_text(log)
+        return LoggedSessionEnd(*ended) if ended else None
     word, status, number = last.groups()
-    return SessionEnd(word == "TOLD" or status == "0", int(number) if number else None)
+    return LoggedSessionEnd(word == "TOLD" or status == "0", int(number) if number else None)

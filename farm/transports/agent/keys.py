@@ -76,7 +76,7 @@ def create_key_file(address: str, port: int, *, fresh: bool) -> tuple[str, Path]
     return key, path
 
 
-def local_agent(host: str, port: int) -> LocalAgent | None:
+def find_local_agent(host: str, port: int) -> LocalAgent | None:
     """Return the agent of this user that listens at a loopback address; None if there is none."""
     for address, family in _loopback_addresses(host, port):
         for listening in (address, *_WILDCARDS.get(family, ())):

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from farm.transports.agent.answer_validation import AgentAnswerError
-from farm.types import Preprocess, Release, TensorSpec
+from farm.types import PreprocessSettings, Release, TensorSpec
 
 _MOST_TENSOR_BYTES = (1 << 31) - 1  # as in farm/agent/src/rpc/packet_check.h
 _MOST_ELEMENT_BYTES = 8
@@ -43,9 +43,11 @@ class _Preprocess(BaseModel):
     crop: _Number | None = None
     stated: bool = False
 
-    def preprocess(self) -> Preprocess:
-        """Return the settings as a Preprocess."""
-        return Preprocess(**{**self.model_dump(), "mean": tuple(self.mean), "std": tuple(self.std)})
+    def preprocess(self) -> PreprocessSettings:
+        """Return the settings as PreprocessSettings."""
+        return PreprocessSettings(
+            **{**self.model_dump(), "mean": tuple(self.mean), "std": tuple(self.std)}
+        )
 
 
 class _Manifest(BaseModel):

@@ -75,11 +75,11 @@ def _fix(device: Device) -> str:
     by_farm = "where farm has installed it as a service, farm provision --service again, by SSH"
     return (
         "on the board, end the agent that runs and start the one of this farm: "
-        f"{start_command(device)}; {by_farm}"
+        f"{agent_start_command(device)}; {by_farm}"
     )
 
 
-def start_command(device: Device) -> str:
+def agent_start_command(device: Device) -> str:
     """Return the command that starts the agent on the board of a device that farm does not start.
 
     Those are boards at rpc://, at a tracker, and of a lab.

@@ -11,7 +11,7 @@ from farm.processes.deadline import Deadline
 from farm.prompts import Ask
 from farm.transports.connection_layer import ConnectionLayer
 from farm.transports.lab.reach_lab import is_local, reach_lab, socket_path, ssh_url
-from farm.transports.lab.transport import wanted
+from farm.transports.lab.transport import wanted_boards
 from farm.types import Device
 
 
@@ -46,7 +46,7 @@ class LabChecks:
     def board(self) -> str:
         """Look at the boards that the device may be."""
         assert self._lab
-        wants = wanted(self._device)
+        wants = wanted_boards(self._device)
         with self._lab.client() as client:
             boards = client.ask("boards")["boards"]
         wants.kind_among(boards)

@@ -19,8 +19,8 @@ from typing import Any
 
 from farm.errors import LinkError
 from farm.lab_client.client import LabClient
-from farm.lab_client.leasing import BoardSession
-from farm.processes.cancellation import interruptible
+from farm.lab_client.leasing import BoardConnection
+from farm.processes.cancellation import interruptible_wait
 from farm.processes.deadline import Deadline
 from farm.prompts import Ask
 from farm.transports.lab.answers import MOST_LINE_BYTES, parse_board_head
@@ -74,17 +74,17 @@ class SshLab:
         return LabClient(Path(self._url), self._channel("api"))
 
     @contextlib.contextmanager
-    def session(self, lease: int, wait_s: float) -> Iterator[BoardSession]:
+    def session(self, lease: int, wait_s: float) -> Iterator[BoardConnection]:
         """Open a session with an idle board of a lease. Raises FarmError."""
         from farm.transports.ssh.channel_connection import ChannelConnection
 
         channel = self._channel(f"board {lease}")
         try:
-            with interruptible(channel.close):
+            with interruptible_wait(channel.close):
                 channel.settimeout(wait_s + HEAD_S)
                 head = parse_board_head(_read_line(channel))
             stream = ChannelConnection(channel, channel.close)
-            yield BoardSession(head.board, head.match_key, _ChannelSocket(channel), stream)
+            yield BoardConnection(head.board, head.match_key, _ChannelSocket(channel), stream)
         finally:
             with contextlib.suppress(OSError, EOFError):
                 channel.close()

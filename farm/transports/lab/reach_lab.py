@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from farm import store
-from farm.config.urls import parse_door
+from farm.config.urls import parse_lab_door_url
 from farm.errors import LinkError, UsageError
 from farm.lab_client.client import SOCKET, LabClient, connect_unix_socket
-from farm.lab_client.leasing import BoardSession, LabAccess
-from farm.processes.cancellation import interruptible
+from farm.lab_client.leasing import BoardConnection, LabAccess
+from farm.processes.cancellation import interruptible_wait
 from farm.prompts import Ask, answer_nothing
 from farm.rpc.blocking_connection import BlockingConnection
 from farm.transports.lab.answers import MOST_LINE_BYTES, parse_board_head
@@ -49,7 +49,7 @@ def reach_lab(
 def reach_lab_at_door(url: str, ask: Ask = answer_nothing) -> AbstractContextManager[LabAccess]:
     """Reach the lab behind a door, lab://[user@]host[:port]. Raises UsageError."""
     try:
-        parse_door(url)
+        parse_lab_door_url(url)
     except ValueError as exc:
         raise UsageError(f"{url} is no door of a lab", str(exc), "lab://farm@HOST") from exc
     return SshLab("the lab", f"ssh://{url.removeprefix('lab://').rstrip('/')}", ask, LOGIN_S)
@@ -72,11 +72,11 @@ class LocalLab:
         return LabClient(self._path)
 
     @contextlib.contextmanager
-    def session(self, lease: int, wait_s: float) -> Iterator[BoardSession]:
+    def session(self, lease: int, wait_s: float) -> Iterator[BoardConnection]:
         """Open a session with an idle board of a lease. Raises FarmError."""
         with contextlib.closing(connect_unix_socket(self._path)) as control:
             control.settimeout(wait_s + HEAD_S)
-            with interruptible(partial(control.shutdown, socket.SHUT_RDWR)):
+            with interruptible_wait(partial(control.shutdown, socket.SHUT_RDWR)):
                 control.sendall(_line({"do": "board", "lease": lease, "wait_s": wait_s}))
                 data, descriptors = b"", []
                 while not data.endswith(b"\n"):
@@ -87,7 +87,7 @@ class LocalLab:
                     descriptors += found
             head = parse_board_head(data)
             with socket.socket(fileno=descriptors[0]) as board:
-                yield BoardSession(head.board, head.match_key, board, BlockingConnection(board))
+                yield BoardConnection(head.board, head.match_key, board, BlockingConnection(board))
 
 
 def _line(body: dict[str, Any]) -> bytes:

@@ -16,7 +16,7 @@ from typing import Any
 
 from farm.config.urls import parse_url
 from farm.errors import DeviceError, FarmError, UsageError
-from farm.lab_client.leasing import BoardSession, HeldLease, LeasePool, Say, WantedBoards
+from farm.lab_client.leasing import BoardConnection, HeldLease, LeasePool, Say, WantedBoards
 from farm.processes import at_exit
 from farm.prompts import Ask, answer_nothing
 from farm.transports.device_state import DeviceState
@@ -49,7 +49,7 @@ def open(  # noqa: A001
     Raises UnavailableError if no board became free in time, or the lease has ended.
     """
     with _leased(device, ask, _nothing) as held:
-        board: BoardSession | None = None
+        board: BoardConnection | None = None
         try:
             with held.session(_BOARD_S) as board:
                 _boards.name = board.board
@@ -66,7 +66,7 @@ def open(  # noqa: A001
             _boards.name = ""
 
 
-def reserve(device: Device, ask: Ask, say: Say) -> None:
+def reserve_board(device: Device, ask: Ask, say: Say) -> None:
     """Lease a board for the session that this thread opens next. `say` is told what it waits for.
 
     Raises UnavailableError if no board became free in time.
@@ -75,19 +75,19 @@ def reserve(device: Device, ask: Ask, say: Say) -> None:
         pass
 
 
-def give_way(device: Device) -> None:
+def release_board_if_wanted(device: Device) -> None:
     """Give back the board of batch work that this process keeps for its next session.
 
     It is given back if somebody else waits for one, or the half of the lease's time is over: so
     that it does not end in a session.
     """
-    wants = wanted(device)
+    wants = wanted_boards(device)
     _pool.give_way((device.url, wants.rank, wants.for_s))
 
 
-def patience_s(device: Device) -> float:
+def max_board_wait_s(device: Device) -> float:
     """Return how long a job may wait for a board."""
-    return wanted(device).wait_s
+    return wanted_boards(device).wait_s
 
 
 def board_facts() -> dict[str, str]:
@@ -96,18 +96,18 @@ def board_facts() -> dict[str, str]:
     return {"lab_board": name} if name else {}
 
 
-def boards(device: Device) -> int:
+def count_boards(device: Device) -> int:
     """Return how many boards that a device may be are free now."""
-    wants = wanted(device)
+    wants = wanted_boards(device)
     with reach_lab(device) as lab, lab.client() as client:
         found = client.ask("boards")["boards"]
     return sum(wants.fits(board) and board["use"] == "free" for board in found)
 
 
-def state(device: Device) -> DeviceState:
+def probe_state(device: Device) -> DeviceState:
     """Return `ready`, and how many of its boards are free, if the lab answers."""
     where = str(socket_path()) if is_local(device) else ssh_url(device)
-    wants = wanted(device)
+    wants = wanted_boards(device)
     try:
         with reach_lab(device, answer_nothing, _STATE_S) as lab, lab.client() as client:
             found = [board for board in client.ask("boards")["boards"] if wants.fits(board)]
@@ -123,7 +123,7 @@ def state(device: Device) -> DeviceState:
     return DeviceState("ready", True, f"{free} of {len(there)} free")
 
 
-def wanted(device: Device) -> WantedBoards:
+def wanted_boards(device: Device) -> WantedBoards:
     """Return what a device's url and options ask the lab for."""
     url, options = parse_url(device.url), device.options
     return WantedBoards(
@@ -143,7 +143,7 @@ def _leased(device: Device, ask: Ask, say: Say) -> Iterator[HeldLease]:
     if not _registered.is_set():
         _registered.set()
         at_exit.register(_pool.end_all)
-    wants = wanted(device)
+    wants = wanted_boards(device)
     key = (device.url, wants.rank, wants.for_s)
     held = _pool.take(key, lambda: HeldLease(partial(reach_lab, device, ask), wants, say))
     try:

@@ -17,7 +17,7 @@ import paramiko
 
 from farm.errors import DeviceError, FarmError
 from farm.processes import subprocesses
-from farm.processes.cancellation import interruptible
+from farm.processes.cancellation import interruptible_wait
 from farm.processes.deadline import Deadline
 from farm.processes.output_end import OutputEnd
 from farm.prompts import Ask, answer_nothing, extend_deadline_while_asking
@@ -152,9 +152,11 @@ def _socket(
             "direct-tcpip", (hop.host, hop.port), ("127.0.0.1", 0), timeout=timeout_s
         )
     if hop.command:
-        command = subprocesses.peer_process(["/bin/sh", "-c", f"exec {hop.command}"], stderr=said)
+        command = subprocesses.program_over_socketpair(
+            ["/bin/sh", "-c", f"exec {hop.command}"], stderr=said
+        )
         sock, _ = stack.enter_context(command)
-        stack.enter_context(interruptible(partial(_shut, sock)))
+        stack.enter_context(interruptible_wait(partial(_shut, sock)))
         return sock
     sock = _connected(
         hop, timeout_s if hop.connect_timeout_s is None else min(timeout_s, hop.connect_timeout_s)
@@ -162,7 +164,7 @@ def _socket(
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if hasattr(socket, "TCP_USER_TIMEOUT"):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _SILENCE_MS)
-    stack.enter_context(interruptible(partial(_shut, sock)))
+    stack.enter_context(interruptible_wait(partial(_shut, sock)))
     return sock
 
 

@@ -64,7 +64,7 @@ WantedBy={target}
 
 
 @dataclass(frozen=True, slots=True)
-class Service:
+class AgentServiceSettings:
     """How the agent of a board listens, and the tracker with which it registers.
 
     `tracker` is HOST:PORT; the agent registers there under `key`, and in a lab with the name
@@ -92,7 +92,7 @@ class Service:
         return [*words, "--open-to-network"] if self.open_to_network else words
 
 
-def install_service(board: SshBoard, agent: Path, service: Service) -> str:
+def install_service(board: SshBoard, agent: Path, service: AgentServiceSettings) -> str:
     """Install and start the service on a board that has the agent; describe the result in a text.
 
     Raises DeviceError if the service does not run afterwards.
@@ -180,7 +180,7 @@ def unit_text(
     with a control character, which could start a new line in the unit.
     """
     folder = f"{seen['base']}/service"
-    refuse_lines([seen["base"], seen["work"], seen["store"], *launcher, *arguments])
+    check_no_control_characters([seen["base"], seen["work"], seen["store"], *launcher, *arguments])
     words = [
         *launcher,
         f"{folder}/farm-agent",
@@ -199,7 +199,7 @@ def unit_text(
     inside += _SYSTEM_WALLS if is_root else ""
     return _UNIT.format(
         digest=digest,
-        command=command_line(words),
+        command=unit_command_line(words),
         key_file=f"{folder}/key".replace("%", "%%"),
         after=_AFTER if is_root else "",
         walls=inside,
@@ -207,7 +207,7 @@ def unit_text(
     )
 
 
-def refuse_lines(words: Sequence[str]) -> None:
+def check_no_control_characters(words: Sequence[str]) -> None:
     """Raise DeviceError for a word with a control character, which could start a new line."""
     for word in words:
         if any(letter < " " or letter == "\x7f" for letter in word):
@@ -226,7 +226,7 @@ def _environment_value(key: str) -> str:
     return key if re.fullmatch(r"[\w.:+@=/-]*", key) else f'"{key}"'
 
 
-def command_line(words: Sequence[str]) -> str:
+def unit_command_line(words: Sequence[str]) -> str:
     """Return the words of a command for a unit file.
 
     systemd expands variables in arguments, not in the program's name.
@@ -239,7 +239,9 @@ def _quoted(word: str) -> str:
     return '"' + word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%") + '"'
 
 
-def _no_systemd(board: SshBoard, service: Service, seen: dict[str, str], why: str) -> DeviceError:
+def _no_systemd(
+    board: SshBoard, service: AgentServiceSettings, seen: dict[str, str], why: str
+) -> DeviceError:
     start = shlex.join(
         [f"{seen['base']}/farm-agent", *service.arguments, "--work-dir", seen["work"]]
     )

@@ -11,13 +11,13 @@ import re
 import shlex
 from dataclasses import dataclass
 
-from farm.config.urls import parse_door
+from farm.config.urls import parse_lab_door_url
 from farm.errors import DeviceError, UsageError
 from farm.transports.ssh import install_and_removal_scripts as scripts
 from farm.transports.ssh.board import SshBoard
 from farm.transports.ssh.config import SSH_PORT, Hop, resolve_hops
 from farm.transports.ssh.known_hosts import known_keys
-from farm.transports.ssh.systemd_service import command_line, refuse_lines
+from farm.transports.ssh.systemd_service import check_no_control_characters, unit_command_line
 
 UNIT = "farm-tunnel.service"
 LOOPBACK = "127.0.0.1"
@@ -86,7 +86,7 @@ class LabTunnel:
 def parse_tunnel(lab: str, board: str, port: int, tracker: str) -> LabTunnel:
     """Return a tunnel. Raises UsageError for what is no door of a lab, or names no account."""
     try:
-        if not parse_door(lab).user:
+        if not parse_lab_door_url(lab).user:
             raise ValueError("it has to name the account of the lab's server")
     except ValueError as exc:
         raise UsageError(f"--lab {lab} is no way to a lab", str(exc), "lab://farm@HOST") from exc
@@ -129,11 +129,11 @@ def unit_text(tunnel: LabTunnel, folder: str, *, is_root: bool) -> str:
     words += ["-R", f"{LOOPBACK}:{tunnel.port}:{LOOPBACK}:{tunnel.port}"]
     words += ["-L", f"{TRACKER}:{tunnel.tracker}"]
     words += ["-p", str(server.port), "-l", server.user, server.host]
-    refuse_lines([folder, *words])
+    check_no_control_characters([folder, *words])
     return _UNIT.format(
         after=_AFTER if is_root else "",
         folder=folder.replace("%", "%%"),
-        command=command_line(words),
+        command=unit_command_line(words),
         target="multi-user.target" if is_root else "default.target",
     )
 

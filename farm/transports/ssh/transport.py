@@ -44,7 +44,7 @@ def open(  # noqa: A001
     If the session breaks, the error says whether the connection, the agent or the time has ended.
     """
     if agent is None:
-        there = state(device)
+        there = probe_state(device)
         raise DeviceError(
             f"{device.name} is {there.word}", there.why or "it has no agent", there.fix
         )
@@ -72,7 +72,7 @@ def open(  # noqa: A001
             break_connection(client)  # or paramiko would notice its end a moment later
 
 
-def state(device: Device) -> DeviceState:
+def probe_state(device: Device) -> DeviceState:
     """Return `ready` if the first SSH server on the way answers; a session alone shows the rest."""
     if device.profile.agent is None:
         return DeviceState(

@@ -12,7 +12,11 @@ from pathlib import Path
 from farm.commands.common import host_profile
 from farm.compiler.codegen import nvrtc
 from farm.config import load_fleet
-from farm.pipeline.worker_tasks import build_task, prepare_task, probe_task
+from farm.pipeline.worker_tasks import (
+    build_model_task,
+    build_roofline_probe_task,
+    prepare_model_task,
+)
 from farm.processes.workers import TaskContext
 from farm.store import Store
 
@@ -34,12 +38,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         context = TaskContext(Path(scratch))
         model = fleet.model(sys.argv[3])
-        prepared = prepare_task(context, model, host_profile(fleet), Store(cache))
+        prepared = prepare_model_task(context, model, host_profile(fleet), Store(cache))
         # in this process, which records: in the sandbox nothing is written elsewhere
-        build_task(
+        build_model_task(
             context, replace(model, trust=True), prepared, fleet.profile("cuda-sm80"), Store(cache)
         )
-        probe_task(context, fleet.profile("cuda-sm80"), cache)
+        build_roofline_probe_task(context, fleet.profile("cuda-sm80"), cache)
 
 
 if __name__ == "__main__":

@@ -24,13 +24,13 @@ from tvm import relax
 
 from farm import transports
 from farm.compiler.codegen.executable import compile_executable
-from farm.compiler.codegen.link import link_function
-from farm.compiler.codegen.nvrtc import compile_cuda_with_nvrtc
+from farm.compiler.codegen.link import fcompile_for_profile
+from farm.compiler.codegen.nvrtc import use_nvrtc_for_cuda
 from farm.compiler.diagnostics import roofline_probe, roofline_probe_gpu
 from farm.compiler.lower import resolve_target
 from farm.config import load_fleet
-from farm.executor.gpu import open_gpu
-from farm.executor.loading import device_facts, tensor_device
+from farm.executor.gpu import use_gpu_in_session
+from farm.executor.loading import read_device_facts, tensor_device
 from farm.rpc.values import RemoteDevice
 from farm.rpc.virtual_machine import RemoteVirtualMachine
 from farm.store import Store, cache_root
@@ -192,7 +192,7 @@ def machine(gpu: Farm, url: str, library: str) -> Iterator[tuple[RemoteVirtualMa
     """A library of the farm's folder in a machine whose inferences can be recorded."""
     there = Device("gpu0", load_fleet().profile("cuda-sm80"), url)
     with transports.open(there, None, gpu.folder, LIMIT_S) as link:
-        open_gpu(link, there)
+        use_gpu_in_session(link, there)
         link.session.upload(gpu.folder / library, library)
         yield (
             RemoteVirtualMachine(
@@ -221,11 +221,11 @@ def test_a_graph_reads_inputs_where_the_first_lay_and_goes_with_their_shape(
     with builder.function("main", [given]):
         builder.emit_func_output(builder.emit(relax.call_tir(name, [given], kind)))
     profile = load_fleet().profile("cuda-sm80")
-    with compile_cuda_with_nvrtc(resolve_target(profile), Store(cache_root())):
+    with use_nvrtc_for_cuda(resolve_target(profile), Store(cache_root())):
         made = compile_executable(builder.finalize(), resolve_target(profile))
     made.export_library(
         str(gpu.folder / "copies.so"),
-        fcompile=link_function(profile),
+        fcompile=fcompile_for_profile(profile),
         workspace_dir=str(gpu.folder),
     )
     with agent(gpu, agents) as url, machine(gpu, url, "copies.so") as (copier, link):
@@ -239,14 +239,17 @@ def test_a_graph_reads_inputs_where_the_first_lay_and_goes_with_their_shape(
 
         assert answer(1, 2) == ({1}, 2)
         copier.module.function("record")("main")
-        assert (device_facts(link)["gpu_launches"], device_facts(link)["gpu_graph_steps"]) == (
+        assert (
+            read_device_facts(link)["gpu_launches"],
+            read_device_facts(link)["gpu_graph_steps"],
+        ) == (
             "one graph",
             "1",
         )
-        assert answer(2, 2) == ({2}, 2) and device_facts(link)["gpu_launches"] == "one graph"
+        assert answer(2, 2) == ({2}, 2) and read_device_facts(link)["gpu_launches"] == "one graph"
         assert answer(3, 3) == ({3}, 3)
         assert (
-            device_facts(link)["gpu_launches"]
+            read_device_facts(link)["gpu_launches"]
             == "one by one: its inputs have changed their shapes since it was recorded"
         )
 
@@ -265,7 +268,7 @@ def test_an_inference_that_reads_back_on_its_way_is_no_graph(
         reader.set_input("main", link.session.tensor(np.array([2, 3]), GPU))
         reader.module.function("record")("main")
         assert (
-            device_facts(link)["gpu_launches"]
+            read_device_facts(link)["gpu_launches"]
             == "one by one: an inference copies to the host on its way"
         )
 

@@ -21,12 +21,12 @@ from onnx_models import graph, node, save
 from rpc_servers import farm_agent, farm_tracker
 from timeouts import wait_until
 
-from farm.checked_import import prepare
+from farm.checked_import import prepare_model
 from farm.commands.measure.tune import search_result_text
 from farm.errors import WrongAnswer
 from farm.pipeline.tuning.loop import TuningState
-from farm.pipeline.tuning.tune import tune
-from farm.pipeline.worker_tasks import compare_task
+from farm.pipeline.tuning.tune import tune_model
+from farm.pipeline.worker_tasks import measure_builds_interleaved_task
 from farm.processes.workers import TaskContext
 from farm.store import Store, TuningRecordStore
 from farm.types import Device, Limits, Model, Profile, TuningRecord
@@ -168,13 +168,13 @@ def test_ctrl_c_and_agents_that_die_or_freeze_lose_no_records(
 
 def compare_reversed(context: Any, device: Any, builds: tuple[Any, Any], *more: Any) -> Any:
     """In a worker: what was before is measured as what is after."""
-    return compare_task(context, device, builds[::-1], *more)
+    return measure_builds_interleaved_task(context, device, builds[::-1], *more)
 
 
 def compare_wrong(context: Any, device: Any, builds: tuple[Any, Any], *more: Any) -> Any:
     """In a worker: what is after is held to a limit that no answer keeps."""
     strict = dataclasses.replace(builds[1], limits=Limits(min_cosine=2.0))
-    return compare_task(context, device, (builds[0], strict), *more)
+    return measure_builds_interleaved_task(context, device, (builds[0], strict), *more)
 
 
 @pytest.mark.parametrize("compared", [compare_reversed, compare_wrong], ids=["slower", "wrong"])
@@ -196,12 +196,14 @@ def test_where_the_model_is_slower_or_wrong_as_a_whole_the_records_are_as_they_w
     )
     model = Model("net", str(tmp_path / "net.onnx"))
     (tmp_path / "worker").mkdir()
-    core, tasks = batch_build.tuning_tasks(
-        prepare(TaskContext(tmp_path / "worker"), model, profile, tuning.cache), profile, records
+    core, tasks = batch_build.cpu_model_key_and_tuning_tasks(
+        prepare_model(TaskContext(tmp_path / "worker"), model, profile, tuning.cache),
+        profile,
+        records,
     )
     hardest = max(tasks, key=lambda task: task.default.predicted)
     slow = hardest.candidates[-1].choice
-    monkeypatch.setattr("farm.pipeline.tuning.tune.compare_task", compared)
+    monkeypatch.setattr("farm.pipeline.tuning.tune.measure_builds_interleaved_task", compared)
     shown: list[TuningState] = []
     host = Device("host", profile, "local:")
     for minutes in BUDGETS:
@@ -212,7 +214,7 @@ def test_where_the_model_is_slower_or_wrong_as_a_whole_the_records_are_as_they_w
         )
         before = records.records()
         try:
-            tuned = tune(
+            tuned = tune_model(
                 model,
                 [host],
                 host=profile,

@@ -169,7 +169,7 @@ def test_agents_of_other_versions_go_if_nobody_has_used_them_for_a_day(
         shutil.copy(agents("x86_64"), folder / "farm-agent")
         if name != "young":
             os.utime(folder, (time.time() - 200_000,) * 2)
-    with subprocesses.running_program(
+    with subprocesses.background_program(
         [server.kept / "agents/running/farm-agent", "--work-dir", farm.folder / "work"],
         log=farm.folder / "log",
     ):

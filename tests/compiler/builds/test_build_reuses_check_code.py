@@ -12,13 +12,13 @@ import pytest
 from host_profile import HOST
 from onnx_models import graph, node, save
 
-from farm.compiler.build import build, find_stored_build
-from farm.compiler.fingerprint import artifact_digest
+from farm.compiler.build import build_model, find_stored_build
+from farm.compiler.build_digests import artifact_digest_without_records
 from farm.compiler.lower import resolve_target
-from farm.compiler.target.cpu_model import target_key
+from farm.compiler.target.cpu_model import tuning_target_key
 from farm.errors import WrongAnswer
 from farm.pipeline.operations import compile_model
-from farm.pipeline.worker_tasks import build_task, find_build_task, prepare_task
+from farm.pipeline.worker_tasks import build_model_task, find_build_task, prepare_model_task
 from farm.store import Store, TuningRecordStore
 from farm.types import LIMITS, Artifact, Model, Profile, TuningRecord
 
@@ -53,14 +53,14 @@ def files(artifact: Artifact) -> dict[str, bytes]:
 @pytest.mark.parametrize("trust", [True, False])
 def test_the_code_of_the_check_is_the_build_byte_for_byte(batch, trust, tmp_path, context, cache):
     model = Model("net", str(saved(tmp_path / "net.onnx", batch)), trust=trust)
-    prepared = prepare_task(context, model, HOST, Store(cache), (HOST,))
+    prepared = prepare_model_task(context, model, HOST, Store(cache), (HOST,))
     shared = find_build_task(context, prepared, HOST, cache)
     assert shared is not None and not shared.cached, "made by this command"
-    again = prepare_task(context, model, HOST, Store(cache), (HOST,))
-    assert again.cached and build_task(context, model, again, HOST, Store(cache)).cached
+    again = prepare_model_task(context, model, HOST, Store(cache), (HOST,))
+    assert again.cached and build_model_task(context, model, again, HOST, Store(cache)).cached
     elsewhere = Store(tmp_path / "elsewhere")
-    apart = build_task(
-        context, model, prepare_task(context, model, HOST, elsewhere), HOST, elsewhere
+    apart = build_model_task(
+        context, model, prepare_model_task(context, model, HOST, elsewhere), HOST, elsewhere
     )
     assert (shared.target, shared.kernels) == (apart.target, apart.kernels)
     assert shared.library.parent == cache / "artifacts" / shared.digest
@@ -76,13 +76,13 @@ def test_the_code_of_the_check_is_kept_only_for_whoever_asks_for_this_machine(
         {"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "x86-64-v3"},
         "x86_64-linux-gnu",
     )
-    prepared = prepare_task(context, model, HOST, Store(cache), (other,))
+    prepared = prepare_model_task(context, model, HOST, Store(cache), (other,))
     assert (
         not prepared.built
         and find_stored_build(prepared, HOST, cache) is None
         and not (cache / "artifacts").exists()
     )
-    assert build(context, prepared, HOST, cache).library.is_file()
+    assert build_model(context, prepared, HOST, cache).library.is_file()
 
 
 def test_another_file_with_the_same_operators_and_weights_gets_a_build_of_its_own(
@@ -92,28 +92,30 @@ def test_another_file_with_the_same_operators_and_weights_gets_a_build_of_its_ow
     files.
     """
     hostile = Model("net", str(saved(tmp_path / "net.onnx")))
-    first = prepare_task(context, hostile, HOST, Store(cache), (HOST,))
+    first = prepare_model_task(context, hostile, HOST, Store(cache), (HOST,))
     same = saved(tmp_path / "same.onnx")
     same.write_bytes(same.read_bytes() + b"\x12\x01x")  # protobuf: the name of whoever produced it
-    prepared = prepare_task(context, Model("net", str(same)), HOST, Store(cache))
-    assert artifact_digest(prepared, HOST) == artifact_digest(first, HOST)
+    prepared = prepare_model_task(context, Model("net", str(same)), HOST, Store(cache))
+    assert artifact_digest_without_records(prepared, HOST) == artifact_digest_without_records(
+        first, HOST
+    )
     assert find_stored_build(replace(prepared, built=True), HOST, cache) is None
 
 
 def test_a_record_that_changes_the_code_of_the_check_leads_to_a_build(tmp_path, context, cache):
     model = Model("net", str(saved(tmp_path / "net.onnx")))
     records = TuningRecordStore(tmp_path / "records.sqlite")
-    prepared = prepare_task(context, model, HOST, Store(cache), (HOST,))
+    prepared = prepare_model_task(context, model, HOST, Store(cache), (HOST,))
     shared = find_stored_build(prepared, HOST, cache, records)
     assert shared is not None
     key = next(kernel.workload for kernel in shared.kernels if kernel.workload)
-    core = target_key(resolve_target(HOST))
+    core = tuning_target_key(resolve_target(HOST))
     choice = {"method": "direct", "tile": [1, 1, 16], "order": "pixels"}
     records.keep(
         TuningRecord(core, key, choice, 1e-6, 2e-6, 9, "2026-01-02T03:04:05+00:00", "here", core, 1)
     )
     assert find_stored_build(prepared, HOST, cache, records) is None
-    built = build(context, prepared, HOST, cache, records)
+    built = build_model(context, prepared, HOST, cache, records)
     assert built.digest != shared.digest and any(kernel.recorded for kernel in built.kernels)
     assert find_stored_build(prepared, HOST, cache) == replace(shared, cached=False)
 
@@ -133,5 +135,5 @@ def test_a_wrong_answer_leaves_no_build(tmp_path, context, cache):
     strict = {name: replace(limits, max_abs=-1.0) for name, limits in LIMITS.items()}
     model = Model("net", str(saved(tmp_path / "net.onnx")), limits=strict)
     with pytest.raises(WrongAnswer):
-        prepare_task(context, model, HOST, Store(cache), (HOST,))
+        prepare_model_task(context, model, HOST, Store(cache), (HOST,))
     assert not (cache / "artifacts").exists() and not (cache / "models").exists()

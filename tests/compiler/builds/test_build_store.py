@@ -23,17 +23,17 @@ from timeouts import LIMIT_S
 from tvm import relax
 
 from farm import agent
-from farm.compiler import fingerprint
+from farm.compiler import build_digests
 from farm.compiler.artifact import KIND
-from farm.compiler.build import build
+from farm.compiler.build import build_model
 from farm.compiler.codegen.executable import compile_executable
 from farm.compiler.codegen.kernel_libraries import export_shared_library
-from farm.compiler.codegen.link import link_function
+from farm.compiler.codegen.link import fcompile_for_profile
 from farm.errors import BuildError
 from farm.processes import subprocesses
 from farm.processes.deadline import Deadline
 from farm.store import file_digest
-from farm.types import Prepared
+from farm.types import PreparedModel
 
 OP = relax.op
 CODE = Path(__file__).parents[1] / "build_program.py"
@@ -41,7 +41,7 @@ MACHINES = {"x86": 62, "arm64": 183, "arm32": 40}  # ELF: e_machine
 
 
 @pytest.fixture
-def prepared(kept) -> Prepared:
+def prepared(kept) -> PreparedModel:
     return kept({"x": np.zeros((1, 3, 8, 8), "float32")}, network, weights())
 
 
@@ -50,7 +50,7 @@ def nothing_left(cache: Path) -> bool:
 
 
 def test_a_second_build_of_the_same_comes_from_the_store(context, prepared, cache):
-    first, second = (build(context, prepared, X86, cache) for _ in range(2))
+    first, second = (build_model(context, prepared, X86, cache) for _ in range(2))
     assert (first.cached, second.cached) == (False, True)
     assert replace(second, cached=False) == first
     assert first.library_digest == file_digest(first.library)
@@ -58,17 +58,19 @@ def test_a_second_build_of_the_same_comes_from_the_store(context, prepared, cach
 
 
 def test_profiles_with_one_target_share_an_artifact_under_their_own_names(context, prepared, cache):
-    build(context, prepared, X86, cache)
-    other = build(context, replace(prepared, model="renamed"), replace(X86, name="twin"), cache)
+    build_model(context, prepared, X86, cache)
+    other = build_model(
+        context, replace(prepared, model="renamed"), replace(X86, name="twin"), cache
+    )
     assert (other.cached, other.profile, other.model) == (True, "twin", "renamed")
 
 
 def test_outputs_have_the_names_of_the_model_that_was_asked_for(context, prepared, cache):
-    build(context, prepared, X86, cache)
+    build_model(context, prepared, X86, cache)
     renamed = replace(
         prepared, outputs=tuple(replace(spec, name="scores") for spec in prepared.outputs)
     )
-    assert build(context, renamed, X86, cache).outputs[0].name == "scores"
+    assert build_model(context, renamed, X86, cache).outputs[0].name == "scores"
 
 
 def test_the_digest_depends_on_all_that_matters(prepared, kept, monkeypatch):
@@ -79,36 +81,38 @@ def test_the_digest_depends_on_all_that_matters(prepared, kept, monkeypatch):
         weights(),
     )
     digests = [
-        fingerprint.artifact_digest(prepared, X86),
-        fingerprint.artifact_digest(other_weights, X86),
-        fingerprint.artifact_digest(other_code, X86),
-        fingerprint.artifact_digest(
+        build_digests.artifact_digest_without_records(prepared, X86),
+        build_digests.artifact_digest_without_records(other_weights, X86),
+        build_digests.artifact_digest_without_records(other_code, X86),
+        build_digests.artifact_digest_without_records(
             prepared, replace(X86, target={**X86.target, "mcpu": "x86-64"})
         ),
-        fingerprint.artifact_digest(prepared, replace(X86, linker=("gcc",))),
-        fingerprint.artifact_digest(
+        build_digests.artifact_digest_without_records(prepared, replace(X86, linker=("gcc",))),
+        build_digests.artifact_digest_without_records(
             prepared, replace(X86, target={**X86.target, "mcpu": "native"})
         ),
     ]
-    monkeypatch.setattr(fingerprint, "compiler_digest", lambda: "another source")
-    digests.append(fingerprint.artifact_digest(prepared, X86))
+    monkeypatch.setattr(build_digests, "compiler_sources_digest", lambda: "another source")
+    digests.append(build_digests.artifact_digest_without_records(prepared, X86))
     monkeypatch.undo()
-    monkeypatch.setattr(fingerprint, "compiler_versions", lambda: {"apache-tvm": "1.0"})
-    digests.append(fingerprint.artifact_digest(prepared, X86))
+    monkeypatch.setattr(build_digests, "compiler_package_versions", lambda: {"apache-tvm": "1.0"})
+    digests.append(build_digests.artifact_digest_without_records(prepared, X86))
     monkeypatch.undo()
-    monkeypatch.setattr(fingerprint, "host_cpu_description", lambda: "another")
+    monkeypatch.setattr(build_digests, "host_cpu_description", lambda: "another")
     digests.append(
-        fingerprint.artifact_digest(prepared, replace(X86, target={**X86.target, "mcpu": "native"}))
+        build_digests.artifact_digest_without_records(
+            prepared, replace(X86, target={**X86.target, "mcpu": "native"})
+        )
     )
     assert len(set(digests)) == len(digests)
 
 
 def test_the_digest_does_not_depend_on_names_the_clock_or_this_cpu(prepared, kept, monkeypatch):
     again = kept({"x": np.zeros((1, 3, 8, 8), "float32")}, network, weights(), name="other")
-    monkeypatch.setattr(fingerprint, "host_cpu_description", lambda: "another")
-    assert fingerprint.artifact_digest(
+    monkeypatch.setattr(build_digests, "host_cpu_description", lambda: "another")
+    assert build_digests.artifact_digest_without_records(
         again, replace(X86, name="twin", description="words")
-    ) == fingerprint.artifact_digest(prepared, X86)
+    ) == build_digests.artifact_digest_without_records(prepared, X86)
 
 
 @pytest.fixture
@@ -141,7 +145,7 @@ def test_two_processes_that_build_the_same_at_once_make_one_artifact(start, cach
 
 
 def test_builds_in_two_places_are_the_same_to_the_byte(start, context, prepared, tmp_path):
-    here = build(context, prepared, X86, tmp_path / "here")
+    here = build_model(context, prepared, X86, tmp_path / "here")
     there = ended(*start(tmp_path / "there", "3"))
     assert here.cached is there["cached"] is False
     assert there["digests"] == [here.digest, here.library_digest, here.parameters_digest]
@@ -151,14 +155,20 @@ def test_a_change_of_code_leaves_the_parameters_as_they_were(context, prepared, 
     changed = kept(
         {"x": np.zeros((1, 3, 8, 8), "float32")}, lambda *a: a[0](OP.exp(network(*a))), weights()
     )
-    first, second = build(context, prepared, X86, cache), build(context, changed, X86, cache)
+    first, second = (
+        build_model(context, prepared, X86, cache),
+        build_model(context, changed, X86, cache),
+    )
     assert first.parameters_digest == second.parameters_digest
     assert first.library_digest != second.library_digest
 
 
 def test_a_change_of_weights_leaves_the_library_as_it_was(context, prepared, kept, cache):
     changed = kept({"x": np.zeros((1, 3, 8, 8), "float32")}, network, weights(1))
-    first, second = build(context, prepared, X86, cache), build(context, changed, X86, cache)
+    first, second = (
+        build_model(context, prepared, X86, cache),
+        build_model(context, changed, X86, cache),
+    )
     assert first.library_digest == second.library_digest
     assert first.parameters_digest != second.parameters_digest
 
@@ -167,7 +177,7 @@ def test_a_change_of_weights_leaves_the_library_as_it_was(context, prepared, kep
 def test_a_library_needs_no_other_and_leaves_only_known_symbols_open(
     profile, context, prepared, cache
 ):
-    library = elf_headers.read(build(context, prepared, profile, cache).library)
+    library = elf_headers.read(build_model(context, prepared, profile, cache).library)
     assert library.machine == MACHINES[profile.name]
     assert library.needed == []
     assert "__tvm_ffi__library_bin" in library.defined
@@ -209,7 +219,8 @@ def test_the_agent_has_whatever_arithmetic_needs_of_it(profile, context, kept, c
 
     model = kept({dtype: np.zeros(9, dtype) for dtype in types}, body)
     assert (
-        elf_headers.read(build(context, model, profile, cache).library).undefined <= agent_symbols()
+        elf_headers.read(build_model(context, model, profile, cache).library).undefined
+        <= agent_symbols()
     )
 
 
@@ -217,13 +228,13 @@ def test_a_32_bit_arm_library_is_of_the_hard_float_abi(context, prepared, kept, 
     hard = 0x400  # EF_ARM_ABI_FLOAT_HARD
     copy = kept({"x": np.zeros(3, "float32")}, lambda emit, x: x)  # no kernels at all
     for model in (prepared, copy):
-        assert elf_headers.read(build(context, model, ARM32, cache).library).flags & hard
+        assert elf_headers.read(build_model(context, model, ARM32, cache).library).flags & hard
 
 
 @pytest.mark.skipif(not subprocesses.find_program("gcc"), reason="gcc is not installed")
 def test_a_linker_of_the_users_own_makes_a_library_that_runs(context, prepared, cache):
     profile = replace(HOST, name="own", linker=("gcc",))
-    artifact = build(context, prepared, profile, cache)
+    artifact = build_model(context, prepared, profile, cache)
     machine = relax.VirtualMachine(tvm.runtime.load_module(str(artifact.library)), tvm.cpu())
     assert elf_headers.read(artifact.library).needed == []
     assert machine["main"] is not None
@@ -242,7 +253,7 @@ def test_a_linker_that_does_not_link_is_an_error_that_leaves_nothing(
     linker, words, context, prepared, cache
 ):
     with pytest.raises(BuildError) as caught:
-        build(context, prepared, replace(X86, linker=linker), cache)
+        build_model(context, prepared, replace(X86, linker=linker), cache)
     assert words in caught.value.what
     assert linker[0] in caught.value.fix
     assert nothing_left(cache)
@@ -253,7 +264,7 @@ def test_what_tvm_cannot_compile_is_an_error_with_its_reason(context, kept, cach
         {"x": np.zeros(3, "float32")}, lambda emit, x: emit(OP.cosh(x))
     )  # TVM has no code for it on a CPU
     with pytest.raises(BuildError) as caught:
-        build(context, model, X86, cache)
+        build_model(context, model, X86, cache)
     assert "model does not compile for x86" in caught.value.what
     assert "cosh" in caught.value.why
     assert nothing_left(cache)
@@ -261,7 +272,7 @@ def test_what_tvm_cannot_compile_is_an_error_with_its_reason(context, kept, cach
 
 def test_a_target_that_tvm_does_not_know_is_an_error(context, prepared, cache):
     with pytest.raises(BuildError):
-        build(
+        build_model(
             context,
             prepared,
             replace(X86, target={"kind": "llvm", "mtriple": "x86_64-linux-gnu", "no-such-key": 1}),
@@ -271,17 +282,17 @@ def test_a_target_that_tvm_does_not_know_is_an_error(context, prepared, cache):
 
 
 def test_reading_an_artifact_loads_no_tvm(context, prepared, cache, tmp_path):
-    build(context, prepared, X86, cache)
+    build_model(context, prepared, X86, cache)
     for name, value in (("prepared", prepared), ("profile", X86)):
         (tmp_path / name).write_bytes(pickle.dumps(value))
     code = f"""
 import pickle, sys
 from pathlib import Path
 import farm.checked_import
-from farm.compiler.build import build
+from farm.compiler.build import build_model
 from farm.processes.workers import TaskContext
 here = Path({str(tmp_path)!r})
-assert build(TaskContext(here), *(pickle.loads((here / name).read_bytes()) for name in ("prepared", "profile")), here / "cache").cached
+assert build_model(TaskContext(here), *(pickle.loads((here / name).read_bytes()) for name in ("prepared", "profile")), here / "cache").cached
 print([name for name in ("tvm", "torch", "onnx", "onnxruntime") if name in sys.modules])
 """  # noqa: E501
     assert (
@@ -325,7 +336,7 @@ def test_the_code_is_the_same_from_any_number_of_cores(tmp_path, monkeypatch):
         assert (
             len(executable.mod._collect_dso_modules()) == 4
         )  # twenty kernels, at least six in a part
-        export_shared_library(executable, folder / "library.so", link_function(HOST), folder)
+        export_shared_library(executable, folder / "library.so", fcompile_for_profile(HOST), folder)
         return (folder / "library.so").read_bytes()
 
     assert library(1) == library(2) == library(8)

@@ -13,7 +13,7 @@ import tvm
 from relax_models import HOST, module
 from tvm import relax
 
-from farm.compiler.lower import lower, resolve_target
+from farm.compiler.lower import lower_module, resolve_target
 from farm.compiler.target.cpu_model import cpu_model_of
 from farm.config import profiles
 from farm.types import Profile
@@ -95,7 +95,7 @@ def test_there_is_code_by_the_fast_rules_for_every_cpu(profile):
     shapes = {"w": (16, 3, 3, 3), "d": (16, 1, 3, 3), "m": (16, 32)}
     weights = {name: np.ones(shape, "float32") for name, shape in shapes.items()}
     target = resolve_target(profile)
-    lowered = lower(
+    lowered = lower_module(
         module({"x": np.zeros((1, 3, 9, 9), "float32")}, network, weights),
         list(weights.values()),
         target,

@@ -12,8 +12,8 @@ from relax_models import HOST
 from target_profiles import ARM
 
 from farm import executor
-from farm.checked_import import prepare
-from farm.compiler.build import build
+from farm.checked_import import prepare_model
+from farm.compiler.build import build_model
 from farm.processes import subprocesses
 from farm.types import Device, DeviceBuild, Model, Plan
 
@@ -193,8 +193,8 @@ def test_an_emulated_board_gives_the_same_answers(
     if not subprocesses.find_program(emulator):
         pytest.skip(f"{emulator} is not installed")
     model, profile = Model("model", str(save(tmp_path / "model.onnx", body))), ARM[architecture]
-    prepared = prepare(context, model, HOST, cache)
-    artifact = build(context, prepared, profile, cache)
+    prepared = prepare_model(context, model, HOST, cache)
+    artifact = build_model(context, prepared, profile, cache)
     assert {kernel.rule for kernel in artifact.kernels} - {"general"} == rules
     board = Device("board", profile, "qemu:")
     samples = executor.measure_job(

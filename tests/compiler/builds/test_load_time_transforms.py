@@ -15,12 +15,12 @@ from tvm import relax
 
 from farm.compiler import tensor_cache
 from farm.compiler.codegen.executable import compile_executable
-from farm.compiler.lower import Lowered, lower, resolve_target
+from farm.compiler.lower import LoweredModule, lower_module, resolve_target
 from farm.compiler.tensor_cache import (
     INDEX,
     ON_LOAD,
     PREFIX,
-    read_loaded_parameters,
+    read_transformed_parameters,
     write_parameters,
 )
 from farm.compiler.winograd_weights import WeightTransform
@@ -31,16 +31,18 @@ WEIGHT = numbers.standard_normal((64, 48, 3, 3)).astype("float32")
 INPUTS = {"x": numbers.standard_normal((1, 48, 32, 32)).astype("float32")}
 
 
-def lowered(machine: Any, weight: np.ndarray = WEIGHT, memory_mb: int | None = None) -> Lowered:
+def lowered(
+    machine: Any, weight: np.ndarray = WEIGHT, memory_mb: int | None = None
+) -> LoweredModule:
     def body(emit, x, w):
         wide = emit(relax.op.astype(w, "float32")) if weight.dtype == np.float16 else w
         return relax.op.nn.conv2d(x, wide, padding=1)
 
     given = module(INPUTS, body, {"w": weight})
-    return lower(given, [weight], machine, {}, memory_mb=memory_mb)
+    return lower_module(given, [weight], machine, {}, memory_mb=memory_mb)
 
 
-def loaded(made: Lowered, machine: Any, folder: Path) -> tuple[Any, Any]:
+def loaded(made: LoweredModule, machine: Any, folder: Path) -> tuple[Any, Any]:
     """The build on TVM's virtual machine, as a board loads it, and its parameters."""
     write_parameters(folder, made.parameters, made.transforms)
     tvm.get_global_func("vm.builtin.tensor_cache.clear")()
@@ -63,7 +65,9 @@ def test_the_file_has_the_models_weight_and_the_device_its_transform_to_the_bit(
     assert expected.nbytes > 1.7 * WEIGHT.nbytes and expected.dtype == np.float32
     virtual, parameters = loaded(made, machine, tmp_path / "parameters")
     assert parameters[0].numpy().tobytes() == expected.tobytes()
-    [by_name] = read_loaded_parameters(tmp_path / "parameters", {f"{PREFIX}_0": "float32"}).values()
+    [by_name] = read_transformed_parameters(
+        tmp_path / "parameters", {f"{PREFIX}_0": "float32"}
+    ).values()
     assert by_name.tobytes() == expected.tobytes()
     answer = virtual["main"](tvm.runtime.tensor(INPUTS["x"]), parameters).numpy()
     padded = np.pad(INPUTS["x"].astype("float64"), [(0, 0), (0, 0), (1, 1), (1, 1)])
@@ -119,7 +123,7 @@ def test_a_transform_has_the_same_numbers_for_any_channels():
 def test_a_transform_that_does_not_fit_its_weight_is_refused(said, tmp_path):
     folder = tmp_path / "parameters"
     write_parameters(folder, [WEIGHT.transpose(2, 3, 1, 0)], {0: WeightTransform(4, 48, 16)})
-    assert read_loaded_parameters(folder, {})
+    assert read_transformed_parameters(folder, {})
     index = json.loads((folder / INDEX).read_text())
     assert index["metadata"] == {
         "transforms": {f"{PREFIX}_0": {"winograd": 4, "depth": 48, "block": 16}}
@@ -127,7 +131,7 @@ def test_a_transform_that_does_not_fit_its_weight_is_refused(said, tmp_path):
     index["metadata"]["transforms"][f"{PREFIX}_0"] = said
     (folder / INDEX).write_text(json.dumps(index))
     with pytest.raises(BuildError, match="are damaged"):
-        read_loaded_parameters(folder, {})
+        read_transformed_parameters(folder, {})
 
 
 def test_a_build_without_transforms_says_nothing_of_them(tmp_path):

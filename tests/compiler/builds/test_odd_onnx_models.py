@@ -14,9 +14,9 @@ import pytest
 from onnx_models import graph, node, save
 
 from farm import executor, importers
-from farm.checked_import import prepare
-from farm.compiler.build import build
-from farm.compiler.lower import lower, resolve_target
+from farm.checked_import import prepare_model
+from farm.compiler.build import build_model
+from farm.compiler.lower import lower_module, resolve_target
 from farm.errors import FarmError, ModelError, WrongAnswer
 from farm.types import Device, DeviceBuild, Model, Plan, Profile, Samples
 
@@ -39,8 +39,8 @@ def run(tmp_path: Path, context, cache, agents: Callable[[str], Path]) -> Callab
 
     def once(body: onnx.GraphProto, opset: int = 17) -> Samples:
         model = Model("model", str(save(tmp_path / "model.onnx", body, opset)))
-        prepared = prepare(context, model, HOST, cache)
-        artifact = build(context, prepared, HOST, cache)
+        prepared = prepare_model(context, model, HOST, cache)
+        artifact = build_model(context, prepared, HOST, cache)
         return executor.measure_job(
             context,
             Device("here", HOST, "local:"),
@@ -334,8 +334,10 @@ def test_bounds_that_come_as_tensors_put_no_transposes_between_convolutions(tmp_
         {"y": [1, 16, 4, 4]},
         {**CONVOLUTION, "v": draw(16, 16, 3, 3), "low": np.float32(0), "high": np.float32(6)},
     )
-    imported = importers.load(Model("model", str(save(tmp_path / "model.onnx", body))), tmp_path)
-    lowered = lower(imported.module, imported.weights, resolve_target(HOST), {})
+    imported = importers.import_model(
+        Model("model", str(save(tmp_path / "model.onnx", body))), tmp_path
+    )
+    lowered = lower_module(imported.module, imported.weights, resolve_target(HOST), {})
     rules = sorted(kernel.rule for kernel in lowered.kernels if kernel.operations)
     assert rules == [
         "convolution",

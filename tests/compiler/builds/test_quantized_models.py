@@ -14,9 +14,9 @@ from target_profiles import ARM
 from tvm import relax
 
 from farm import executor, importers
-from farm.checked_import import prepare
+from farm.checked_import import prepare_model
 from farm.compiler import host_run
-from farm.compiler.build import build
+from farm.compiler.build import build_model
 from farm.compiler.graph.requantize import (
     FACTOR_BITS,
     QuantizationParameters,
@@ -37,7 +37,7 @@ def model(tmp_path):
 
 @pytest.fixture
 def imported(model, cache):
-    return importers.load(model, cache)
+    return importers.import_model(model, cache)
 
 
 def test_convolutions_and_products_are_of_integers(imported):
@@ -63,7 +63,7 @@ def test_a_bias_is_added_to_the_sums(per_channel, tmp_path, cache):
         net.convolution(net.quantized("x", 0.03, 0), 0.03, (8, 3, 1, 1), per_channel), 0.1, 0
     )
     body = net.graph(hidden, {"x": [1, 3, 4, 4]}, {"y": [1, 8, 4, 4]})
-    imported = importers.load(Model("m", str(save(tmp_path / "m.onnx", body))), cache)
+    imported = importers.import_model(Model("m", str(save(tmp_path / "m.onnx", body))), cache)
     assert types_of(imported, "relax.add") == [("int32", "int32")]
 
 
@@ -75,8 +75,8 @@ def test_a_board_computes_the_same_to_the_bit(kind, model, imported, context, ca
     ):
         pytest.skip(f"{emulator} is not installed")
     run = host_run.compile_for_host(imported.module, imported.weights, HOST)
-    prepared = prepare(context, model, HOST, cache)
-    artifact = build(context, prepared, ARM[kind], cache)
+    prepared = prepare_model(context, model, HOST, cache)
+    artifact = build_model(context, prepared, ARM[kind], cache)
     board = Device("board", ARM[kind], "qemu:")
     for x in SAMPLES[:3]:
         [answer] = executor.infer(context, board, artifact, agents(architecture), {"x": x}, 60.0)
@@ -84,7 +84,7 @@ def test_a_board_computes_the_same_to_the_bit(kind, model, imported, context, ca
 
 
 def test_the_weights_are_kept_as_bytes(model, context, cache):
-    artifact = build(context, prepare(context, model, HOST, cache), HOST, cache)
+    artifact = build_model(context, prepare_model(context, model, HOST, cache), HOST, cache)
     weights = 16 * 3 * 9 + 16 * 9 + 8 * 8 + 24 * 10
     assert (
         sum(path.stat().st_size for path in artifact.parameters.glob("*.bin"))
@@ -96,7 +96,7 @@ def test_what_is_not_quantized_again_stays_float32(tmp_path, cache):
     net = Network()
     hidden = net.convolution(net.quantized("x", 0.03, 119), 0.03, (8, 3, 1, 1))
     body = net.graph(net.op("Sigmoid", hidden), {"x": [1, 3, 4, 4]}, {"y": [1, 8, 4, 4]})
-    imported = importers.load(Model("m", str(save(tmp_path / "m.onnx", body))), cache)
+    imported = importers.import_model(Model("m", str(save(tmp_path / "m.onnx", body))), cache)
     x = numbers.uniform(-4, 4, (1, 3, 4, 4)).astype(np.float32)
     assert types_of(imported, "relax.nn.conv2d") == [("uint8", "int32")]
     np.testing.assert_allclose(
@@ -115,7 +115,7 @@ def test_a_weight_with_another_zero_point_than_0_is_computed_in_float32(tmp_path
     ]
     weight = net.op("DequantizeLinear", *inputs, net.weight("z", np.uint8(7)))
     body = net.graph(net.op("Conv", x, weight), {"x": [1, 3, 4, 4]}, {"y": [1, 8, 4, 4]})
-    imported = importers.load(Model("m", str(save(tmp_path / "m.onnx", body))), cache)
+    imported = importers.import_model(Model("m", str(save(tmp_path / "m.onnx", body))), cache)
     x = numbers.uniform(-4, 4, (1, 3, 4, 4)).astype(np.float32)
     assert types_of(imported, "relax.nn.conv2d") == [("float32", "float32")]
     np.testing.assert_allclose(
@@ -128,7 +128,7 @@ def test_a_weight_with_another_zero_point_than_0_is_computed_in_float32(tmp_path
 def test_rounding_is_half_to_even_and_stays_within_the_bounds(tmp_path, cache):
     net = Network()
     y = net.quantized("x", 0.5, 10)
-    imported = importers.load(
+    imported = importers.import_model(
         Model("m", str(save(tmp_path / "m.onnx", net.graph(y, {"x": [7]}, {"y": [7]})))), cache
     )
     x = np.array([0.25, 0.75, -0.25, 1.25, 1e9, -1e9, 0], np.float32)

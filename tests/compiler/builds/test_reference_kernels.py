@@ -12,12 +12,12 @@ from relax_models import HOST
 from target_profiles import ARM
 
 from farm import importers
-from farm.checked_import import prepare
+from farm.checked_import import prepare_model
 from farm.compiler import host_run
-from farm.compiler.build import build
+from farm.compiler.build import build_model
 from farm.compiler.diagnostics.reference_kernels import build_reference_kernels
 from farm.store import TuningRecordStore
-from farm.types import Model, Profile, Quantize
+from farm.types import Model, Profile, QuantizeSettings
 
 numbers = np.random.default_rng(21)
 
@@ -30,9 +30,9 @@ def answer(context, cache, tmp_path):
 
     def compute(model, profile, x):
         records = TuningRecordStore(tmp_path / "records.sqlite")
-        prepared = prepare(context, model, HOST, cache)
+        prepared = prepare_model(context, model, HOST, cache)
         parts = build_reference_kernels(
-            prepared, build(context, prepared, profile, cache, records), profile, {}
+            prepared, build_model(context, prepared, profile, cache, records), profile, {}
         )
         values = {**parts.parameters, parts.inputs[0]: x}
         for step in parts.steps:
@@ -49,7 +49,7 @@ def answer(context, cache, tmp_path):
 
 
 def built_here(model, cache, x):
-    imported = importers.load(model, cache)
+    imported = importers.import_model(model, cache)
     return host_run.compile_for_host(imported.module, imported.weights, HOST)([x])
 
 
@@ -78,7 +78,9 @@ def test_loops_of_this_machine_take_weights_of_float16_as_the_kernels_of_a_build
     w = (0.1 * numbers.standard_normal((512, 512))).astype(np.float32)
     net = graph([node("MatMul", ["x", "w"], ["y"])], {"x": [1, 512]}, {"y": [1, 512]}, {"w": w})
     model = Model(
-        "halved", str(save(tmp_path / "halved.onnx", net)), quantize=Quantize(dtype="float16")
+        "halved",
+        str(save(tmp_path / "halved.onnx", net)),
+        quantize=QuantizeSettings(dtype="float16"),
     )
     x = numbers.standard_normal((1, 512)).astype(np.float32)
     kernels, [found] = answer(model, profile, x)
@@ -104,7 +106,7 @@ def test_steps_of_an_open_batch_are_those_of_a_batch_of_one(profile, answer, cac
             )
         ),
     )
-    assert all(spec.open for spec in importers.load(model, cache).inputs)
+    assert all(spec.open for spec in importers.import_model(model, cache).inputs)
     x = numbers.uniform(-4, 4, (1, 3, 8, 8)).astype(np.float32)
     _, found = answer(model, profile, x)
     [expected] = built_here(model, cache, x)

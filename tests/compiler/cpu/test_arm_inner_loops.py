@@ -13,7 +13,7 @@ import relax_models
 import tvm
 from tvm import relax
 
-from farm.compiler.lower import lower
+from farm.compiler.lower import lower_module
 from farm.processes import subprocesses
 
 sys.path.append(str(Path(__file__).parents[3] / "tools"))
@@ -92,7 +92,7 @@ def compiled(layer: str, cpu: str) -> list[inner_loops.Loop]:
     module = relax_models.module(
         {"x": np.zeros((1, channels, size, size), "float32")}, body, weights
     )
-    low = lower(module, list(weights.values()), target, {})
+    low = lower_module(module, list(weights.values()), target, {})
     functions = inner_loops.functions(
         inner_loops.assembly(tvm.compile(low.module, target=target).mod)
     )

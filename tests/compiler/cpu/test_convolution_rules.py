@@ -20,7 +20,7 @@ from tvm import relax
 from farm.compiler.codegen.executable import compile_executable
 from farm.compiler.codegen.stack_tiles import TILE_BYTES
 from farm.compiler.cpu import legalize, schedule
-from farm.compiler.cpu.register_tiles import product_tiles
+from farm.compiler.cpu.register_tiles import gemm_tiles
 from farm.compiler.graph.pad_group_channels import padded_group_channels
 from farm.compiler.target.cpu_model import cpu_model_of
 
@@ -173,7 +173,7 @@ NARROW = Convolution(channels=16, outputs=48, size=(40, 1), kernel=(5, 1), paddi
     ids=str,
 )
 def test_a_convolution_of_turned_images_is_right(case, cpu, monkeypatch):
-    monkeypatch.setattr(legalize, "is_faster_along_height", lambda *_: True)
+    monkeypatch.setattr(legalize, "is_faster_with_tiles_along_height", lambda *_: True)
     answer = check(case, cpu)
     assert (answer.rules, answer.notes) == (["convolution"], [])
     assert is_turned(answer, case)
@@ -334,7 +334,7 @@ def test_sums_of_a_tile_stay_in_registers(cpu):
     core = cpu_model_of(target(cpu))
     for width in (1, 7, 14, 56, 113):
         for channels in (1, 10, 16, 24, 58, 1280):
-            for tile, cycles in product_tiles(core, width, channels, 64):
+            for tile, cycles in gemm_tiles(core, width, channels, 64):
                 assert cycles > 0
                 assert tile.pixels <= width
                 assert tile.pixels * tile.vectors <= max(core.accumulators, tile.vectors)

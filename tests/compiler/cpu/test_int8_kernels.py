@@ -21,8 +21,8 @@ sys.path.append(str(Path(__file__).parents[3] / "tools"))
 import inner_loops
 
 from farm import executor
-from farm.compiler.build import build
-from farm.compiler.lower import lower, resolve_target
+from farm.compiler.build import build_model
+from farm.compiler.lower import lower_module, resolve_target
 from farm.processes import subprocesses
 from farm.types import Device, DeviceBuild, Model, Plan, Profile
 
@@ -160,7 +160,7 @@ def test_arm_multiplies_by_its_long_instructions_and_spills_nothing(case, cpu):
         for name, value in weights.items()
     }
     board = resolve_target(arm(cpu))
-    low = lower(module(inputs, body, weights), list(weights.values()), board, {})
+    low = lower_module(module(inputs, body, weights), list(weights.values()), board, {})
     functions = inner_loops.functions(
         inner_loops.assembly(tvm.compile(low.module, target=board).mod)
     )
@@ -232,7 +232,7 @@ def test_an_emulated_board_gives_the_very_same_numbers(cpu, context, cache, kept
             inputs[f"x{index}"], *(weights[f"{name}{index}"] for name in ("w", "bias", "factor"))
         )
     np.savez(prepared.directory / "reference.npz", **named)
-    artifact = build(context, prepared, arm(cpu), cache)
+    artifact = build_model(context, prepared, arm(cpu), cache)
     assert {kernel.rule for kernel in artifact.kernels} == {
         "convolution_int8",
         "depthwise_int8",

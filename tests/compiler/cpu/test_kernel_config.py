@@ -16,7 +16,7 @@ from target_profiles import ARM64, X86
 from torch.nn import functional
 from tvm import relax
 
-from farm.compiler.build import build
+from farm.compiler.build import build_model
 from farm.compiler.cpu.kernel_config import (
     DIRECT,
     PIXELS,
@@ -26,9 +26,9 @@ from farm.compiler.cpu.kernel_config import (
     parse_configs,
 )
 from farm.compiler.cpu.register_tiles import Tile
-from farm.compiler.lower import lower, resolve_target
+from farm.compiler.lower import lower_module, resolve_target
 from farm.compiler.target.cpu_model import cpu_model_of
-from farm.compiler.tuning.batch_build import build_batch, tuning_tasks
+from farm.compiler.tuning.batch_build import build_variant_batch, cpu_model_key_and_tuning_tasks
 from farm.store import TuningRecordStore
 
 WORKLOAD = Workload("convolution", (1, 56, 56, 64), (3, 3, 64, 128), (1, 1), (1, 1, 1, 1))
@@ -75,10 +75,10 @@ def test_a_choice_survives_json_and_what_another_farm_wrote_is_left_out():
 
 
 def test_a_record_changes_the_code_and_only_for_its_core(context, prepared, cache, records):
-    first = build(context, prepared, X86, cache, records)
+    first = build_model(context, prepared, X86, cache, records)
     [convolution] = [
         task
-        for task in tuning_tasks(prepared, X86, records)[1]
+        for task in cpu_model_key_and_tuning_tasks(prepared, X86, records)[1]
         if task.workload.startswith("convolution")
     ]
     other = next(
@@ -90,35 +90,35 @@ def test_a_record_changes_the_code_and_only_for_its_core(context, prepared, cach
         record(X86, "convolution 1x1x1x1 1x1x1x1 s1,1 p0,0,0,0 d1,1 g1", other.choice)
     )  # of another model
     records.keep(record(ARM64, convolution.workload, other.choice))
-    assert build(context, prepared, X86, cache, records).digest == first.digest
+    assert build_model(context, prepared, X86, cache, records).digest == first.digest
     records.keep(record(X86, convolution.workload, other.choice))
-    second = build(context, prepared, X86, cache, records)
+    second = build_model(context, prepared, X86, cache, records)
     assert second.digest != first.digest and second.library_digest != first.library_digest
     [kernel] = [kernel for kernel in second.kernels if kernel.workload == convolution.workload]
     assert (kernel.recorded, kernel.choice) == (True, other.words)
-    assert build(context, prepared, X86, cache, records).cached
-    assert build(context, prepared, X86, cache).digest == first.digest
+    assert build_model(context, prepared, X86, cache, records).cached
+    assert build_model(context, prepared, X86, cache).digest == first.digest
 
 
 def test_a_record_of_a_method_that_this_farm_does_not_know_is_of_no_effect_but_on_the_digest(
     context, prepared, cache, records
 ):
-    first = build(context, prepared, X86, cache, records)
+    first = build_model(context, prepared, X86, cache, records)
     key = next(kernel.workload for kernel in first.kernels if kernel.workload)
     records.keep(record(X86, key, {"method": "magic", "tile": [1, 1, 1], "order": PIXELS}))
-    second = build(context, prepared, X86, cache, records)
+    second = build_model(context, prepared, X86, cache, records)
     assert second.library_digest == first.library_digest
-    assert build(context, prepared, X86, cache, records).digest == second.digest
+    assert build_model(context, prepared, X86, cache, records).digest == second.digest
 
 
 def test_a_batch_has_a_variant_of_each_candidate_and_its_arguments(
     context, prepared, records, tmp_path
 ):
-    _, found = tuning_tasks(prepared, X86, records)
+    _, found = cpu_model_key_and_tuning_tasks(prepared, X86, records)
     found = [task for task in found if not task.open]
     assert {task.workload.split()[0] for task in found} == {"convolution", "dense"}
     wanted = [(task.workload, candidate) for task in found for candidate in task.candidates[:2]]
-    batch = build_batch(context, prepared, X86, wanted, tmp_path / "batch")
+    batch = build_variant_batch(context, prepared, X86, wanted, tmp_path / "batch")
     assert [variant.workload for variant in batch.variants] == [key for key, _ in wanted]
     assert batch.library.exists() and batch.failed == ()
     with np.load(batch.arrays) as arrays:
@@ -153,7 +153,7 @@ def test_a_convolution_by_every_candidate_is_right(body, channels, shape):
     assert decision.config == min(decision.candidates, key=lambda one: one[1])[0]
     assert len(decision.candidates) > 1
     for config, _ in decision.candidates:
-        low = lower(module({"x": x}, body, {"w": w}), [w], target(cpu), {}, {key: config})
+        low = lower_module(module({"x": x}, body, {"w": w}), [w], target(cpu), {}, {key: config})
         [kernel] = [kernel for kernel in low.kernels if kernel.workload]
         assert (kernel.choice, kernel.recorded, kernel.note) == (str(config), True, "")
         np.testing.assert_allclose(run(low, [x], cpu)[0], exact, atol=1e-4, rtol=1e-4)
@@ -188,9 +188,11 @@ def test_a_search_measures_kernels_that_read_float16_as_the_build_will_have_them
 
     half = np.random.default_rng(5).standard_normal((512, 512)).astype("float16")
     prepared = kept({"x": np.ones((1, 512), "float32")}, body, {"w": half})
-    [task] = tuning_tasks(prepared, X86, records)[1]
+    [task] = cpu_model_key_and_tuning_tasks(prepared, X86, records)[1]
     assert task.workload.endswith(" f16")
-    batch = build_batch(context, prepared, X86, [(task.workload, task.default)], tmp_path / "batch")
+    batch = build_variant_batch(
+        context, prepared, X86, [(task.workload, task.default)], tmp_path / "batch"
+    )
     with np.load(batch.arrays) as arrays:
         assert {arrays[name].dtype.name for name in batch.variants[0].arguments} == {
             "float32",

@@ -13,7 +13,7 @@ from relax_models import CPUS, compute, const, lowered, module, run, target
 from torch.nn import functional
 from tvm import relax, tirx
 
-from farm.compiler.lower import lower
+from farm.compiler.lower import lower_module
 
 numbers = np.random.default_rng(1)
 
@@ -630,5 +630,5 @@ def test_a_batch_of_open_size_is_right_at_every_size():
 def test_scheduling_leaves_the_module_that_it_was_given_as_it_was():
     given = module({"x": IMAGE}, lambda emit, x: emit(relax.op.clip(x, 0, 1)))
     before = given.script()
-    lower(given, [], target(), {})
+    lower_module(given, [], target(), {})
     assert given.script() == before

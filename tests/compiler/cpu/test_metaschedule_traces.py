@@ -11,11 +11,11 @@ from relax_models import HOST, lowered, module, runner, target
 from target_profiles import ARM32, ARM64, X86
 from tvm import relax, te, tirx
 
-from farm.compiler.build import build
+from farm.compiler.build import build_model
 from farm.compiler.cpu.kernel_config import ScheduleTrace, parse_configs
 from farm.compiler.cpu.metaschedule_traces import workload_key
-from farm.compiler.lower import lower
-from farm.compiler.tuning.batch_build import build_batch, tuning_tasks
+from farm.compiler.lower import lower_module
+from farm.compiler.tuning.batch_build import build_variant_batch, cpu_model_key_and_tuning_tasks
 from farm.compiler.tuning.metaschedule_search import predict_scores
 from farm.store import TuningRecordStore, read_records, write_records
 from farm.types import ProposalRequest
@@ -93,9 +93,9 @@ def test_what_is_proposed_compiles_differs_and_gives_the_same_answer_as_a_record
     context, kept, cache, records, tmp_path
 ):
     prepared = kept(X, volumes, W)
-    task = convolution(tuning_tasks(prepared, HOST, records)[1])
+    task = convolution(cpu_model_key_and_tuning_tasks(prepared, HOST, records)[1])
     assert task.open and (task.default.words, task.chosen.words) == ("general", "general")
-    first = build_batch(
+    first = build_variant_batch(
         context,
         prepared,
         HOST,
@@ -108,14 +108,14 @@ def test_what_is_proposed_compiles_differs_and_gives_the_same_answer_as_a_record
         for variant, ratio in zip(first.variants, (1.0, 0.9, 0.5, 0.7, 0.6), strict=True)
     ]
     more = [(task.workload, asked(1, *tried, (tried[1][0], 0.8), seed=2))]  # enough to predict by
-    second = build_batch(context, prepared, HOST, more, tmp_path / "second")
+    second = build_variant_batch(context, prepared, HOST, more, tmp_path / "second")
     assert not {variant.candidate.words for variant in second.variants} & {
         one.words for one, _ in tried
     }
     weights = list(W.values())
-    [plain] = runner(lower(module(X, volumes, W), weights, target(), {}))([X["x"]])
+    [plain] = runner(lower_module(module(X, volumes, W), weights, target(), {}))([X["x"]])
     for variant in (first.variants[1], *second.variants):
-        low = lower(
+        low = lower_module(
             module(X, volumes, W),
             weights,
             target(),
@@ -136,22 +136,27 @@ def test_a_record_is_carried_and_applied_and_for_its_core_only(
     context, kept, cache, records, tmp_path
 ):
     prepared = kept(X, volumes, W)
-    task = convolution(tuning_tasks(prepared, X86, records)[1])
-    batch = build_batch(context, prepared, X86, [(task.workload, asked(1))], tmp_path / "batch")
+    task = convolution(cpu_model_key_and_tuning_tasks(prepared, X86, records)[1])
+    batch = build_variant_batch(
+        context, prepared, X86, [(task.workload, asked(1))], tmp_path / "batch"
+    )
     [variant] = batch.variants
     before = {
-        profile.name: build(context, prepared, profile, cache, records).digest
+        profile.name: build_model(context, prepared, profile, cache, records).digest
         for profile in (X86, ARM64)
     }
     write_records(tmp_path / "out.jsonl", [record(X86, task.workload, variant.candidate.choice)])
     records.merge(read_records(tmp_path / "out.jsonl"))
-    made = build(context, prepared, X86, cache, records)
+    made = build_model(context, prepared, X86, cache, records)
     assert [kernel.rule for kernel in made.kernels if kernel.recorded] == [
         "metaschedule"
     ] and made.digest != before["x86"]
-    assert build(context, prepared, X86, cache, records).cached
-    assert build(context, prepared, ARM64, cache, records).digest == before["arm64"]
-    assert convolution(tuning_tasks(prepared, X86, records)[1]).chosen == variant.candidate
+    assert build_model(context, prepared, X86, cache, records).cached
+    assert build_model(context, prepared, ARM64, cache, records).digest == before["arm64"]
+    assert (
+        convolution(cpu_model_key_and_tuning_tasks(prepared, X86, records)[1]).chosen
+        == variant.candidate
+    )
 
 
 @pytest.mark.parametrize(
@@ -159,7 +164,7 @@ def test_a_record_is_carried_and_applied_and_for_its_core_only(
 )
 def test_a_record_that_does_not_apply_is_left_out_and_said(trace):
     [key] = [key for key in lowered(X, volumes, W).record_keys if "conv3d" in key]
-    low = lower(
+    low = lower_module(
         module(X, volumes, W),
         list(W.values()),
         target(),
@@ -179,8 +184,10 @@ def test_boards_of_other_kinds_have_proposals_that_compile(
     context, kept, records, tmp_path, profile
 ):
     prepared = kept(X, volumes, W)
-    task = convolution(tuning_tasks(prepared, profile, records)[1])
-    batch = build_batch(context, prepared, profile, [(task.workload, asked(2))], tmp_path / "batch")
+    task = convolution(cpu_model_key_and_tuning_tasks(prepared, profile, records)[1])
+    batch = build_variant_batch(
+        context, prepared, profile, [(task.workload, asked(2))], tmp_path / "batch"
+    )
     assert (len(batch.variants), batch.failed) == (2, ())
 
 

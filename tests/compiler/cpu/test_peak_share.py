@@ -7,22 +7,22 @@ from relax_models import compute, lowered, target
 from tvm import relax
 
 from farm.compiler.cpu import peak_share
-from farm.compiler.cpu.cost_model import fastest_group_channels, product_candidates
-from farm.compiler.cpu.kernel_config import DIRECT, PIXELS, Decision, KernelConfig, Workload
-from farm.compiler.cpu.register_tiles import Tile, largest_group_tile
+from farm.compiler.cpu.cost_model import fastest_padded_group_channels, gemm_candidates
+from farm.compiler.cpu.kernel_config import DIRECT, PIXELS, ConfigDecision, KernelConfig, Workload
+from farm.compiler.cpu.register_tiles import Tile, largest_grouped_conv_tile
 from farm.compiler.target.cpu_model import cpu_model_of
 
 CPU = cpu_model_of(target("x86-64-v4"))
 numbers = np.random.default_rng(18)
 
 
-def decision(workload: Workload, tile: Tile | None = None) -> Decision:
+def decision(workload: Workload, tile: Tile | None = None) -> ConfigDecision:
     """The model's own choice, or a tile with the cycles that the model predicts for it."""
-    offered = product_candidates(workload, CPU)
+    offered = gemm_candidates(workload, CPU)
     config, _ = min(offered, key=lambda one: one[1])
     if tile is not None:
         config = KernelConfig(DIRECT, tile, PIXELS)
-    return Decision(workload, config, False, offered)
+    return ConfigDecision(workload, config, False, offered)
 
 
 def test_a_convolution_that_fills_tiles_is_not_slow():
@@ -58,7 +58,7 @@ def test_nothing_is_predicted_for_what_is_no_product():
     window = Workload("depthwise", (1, 56, 56, 64), (3, 3, 1, 64))
     offered = [(KernelConfig(DIRECT, Tile(7, 1, 16)), 1e6)]
     assert (
-        peak_share.predicted_peak_share(Decision(window, offered[0][0], False, offered), CPU)
+        peak_share.predicted_peak_share(ConfigDecision(window, offered[0][0], False, offered), CPU)
         is None
     )
 
@@ -78,18 +78,18 @@ def test_a_product_that_no_rule_tiles_is_marked_and_a_mean_is_not():
 
 
 def test_a_row_of_pixels_is_divided_evenly_for_groups():
-    tile = largest_group_tile(CPU, 14, 48)
+    tile = largest_grouped_conv_tile(CPU, 14, 48)
     assert tile is not None and (tile.pixels, tile.vectors) == (7, 3)
     assert all(
         -(-pixels // tile.pixels) * tile.pixels - pixels < -(-pixels // tile.pixels)
         for pixels in range(1, 100)
-        if (tile := largest_group_tile(CPU, pixels, 48)) is not None
+        if (tile := largest_grouped_conv_tile(CPU, pixels, 48)) is not None
     )
 
 
 def test_groups_are_filled_up_for_wider_vectors_before_a_shuffle_and_not_before_a_sum():
-    assert fastest_group_channels(CPU, 14, 68, 136) > 68
-    assert fastest_group_channels(CPU, 14, 64, 136) == 64
+    assert fastest_padded_group_channels(CPU, 14, 68, 136) > 68
+    assert fastest_padded_group_channels(CPU, 14, 64, 136) == 64
     inputs = {"x": numbers.standard_normal((1, 64, 9, 9)).astype("float32")}
     weights = {"w": numbers.standard_normal((4 * 68, 16, 1, 1)).astype("float32")}
 

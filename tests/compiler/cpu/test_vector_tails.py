@@ -14,7 +14,7 @@ from hypothesis import strategies as some
 from relax_models import CPUS, target
 
 from farm.compiler.cpu.depthwise_pool import _lanes
-from farm.compiler.cpu.tir_passes.vector_tails import split_into_vectors
+from farm.compiler.cpu.tir_passes.vector_tails import vector_starts_and_widths
 from farm.compiler.target.cpu_model import cpu_model_of
 
 
@@ -22,10 +22,12 @@ from farm.compiler.target.cpu_model import cpu_model_of
 @pytest.mark.parametrize("width", range(49))
 def test_the_pieces_of_a_rest_cover_it_once_by_halves_of_a_vector(width, lanes):
     covered = [
-        begin + lane for begin, wide in split_into_vectors(width, lanes) for lane in range(wide)
+        begin + lane
+        for begin, wide in vector_starts_and_widths(width, lanes)
+        for lane in range(wide)
     ]
     assert covered == list(range(width))
-    assert all(lanes % wide == 0 for _, wide in split_into_vectors(width, lanes))
+    assert all(lanes % wide == 0 for _, wide in vector_starts_and_widths(width, lanes))
 
 
 @settings(max_examples=24, suppress_health_check=list(HealthCheck))

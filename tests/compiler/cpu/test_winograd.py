@@ -17,8 +17,8 @@ from tvm import relax, te
 
 from farm.compiler.codegen.stack_tiles import register_stack_tiles_pipeline
 from farm.compiler.cpu import schedule
-from farm.compiler.cpu.conv_dense import CONVOLUTION
-from farm.compiler.cpu.cost_model import product_candidates
+from farm.compiler.cpu.conv_dense_compute import CONVOLUTION
+from farm.compiler.cpu.cost_model import gemm_candidates
 from farm.compiler.cpu.kernel_config import CHANNELS, PIXELS, ConfigSelector, KernelConfig, Workload
 from farm.compiler.cpu.register_tiles import Tile, can_group_loads
 from farm.compiler.cpu.winograd import compute as winograd_compute
@@ -61,7 +61,7 @@ def kernel(case: Case, core: CpuModel) -> tvm.tirx.PrimFunc:
         name="weight",
     )
     grouped_loads = can_group_loads(core, padded_input_channels(workload.data[3], core))
-    result = winograd_compute.winograd_convolution(
+    result = winograd_compute.winograd_conv2d_compute(
         workload, case.choice, case.size, case.band, grouped_loads, data, weight
     )
     residual = te.placeholder(result.shape, name="residual")
@@ -229,7 +229,7 @@ def test_bias_and_activation_are_computed_with_the_tiles():
 def best(workload: Workload, core: CpuModel) -> str:
     return (
         ConfigSelector(core)
-        .best(workload, [*product_candidates(workload, core), *winograd_candidates(workload, core)])
+        .best(workload, [*gemm_candidates(workload, core), *winograd_candidates(workload, core)])
         .method
     )
 

@@ -17,15 +17,15 @@ from relax_models import const, module, target
 from tvm import relax
 from tvm.script import tirx as T  # noqa: N812  (as everywhere in TVM)
 
-from farm.compiler import pipeline
+from farm.compiler import relax_pipeline
 from farm.compiler.artifact import KIND
-from farm.compiler.build import build
+from farm.compiler.build import build_model
 from farm.compiler.codegen import nvrtc
 from farm.compiler.diagnostics import roofline_probe
 from farm.compiler.gpu import short_reductions
-from farm.compiler.lower import lower, resolve_target
+from farm.compiler.lower import lower_module, resolve_target
 from farm.errors import BuildError
-from farm.types import Prepared, Profile
+from farm.types import PreparedModel, Profile
 
 OP = relax.op
 
@@ -45,7 +45,7 @@ def network(emit, x, w, d, v):
 
 
 @pytest.fixture
-def prepared(kept) -> Prepared:
+def prepared(kept) -> PreparedModel:
     numbers = np.random.default_rng(0)
     shapes = {"w": (32, 16, 3, 3), "d": (32, 1, 3, 3), "v": (32, 10)}
     weights = {
@@ -59,7 +59,7 @@ def test_a_library_holds_device_code_for_the_architecture_and_no_source(
     name, context, prepared, cache, tmp_path
 ):
     profile = SHIPPED[name]
-    artifact = build(context, prepared, profile, cache)
+    artifact = build_model(context, prepared, profile, cache)
     assert elf_headers.read(artifact.library).machine == HOSTS[name]
     assert not [
         word
@@ -77,7 +77,8 @@ def test_a_library_holds_device_code_for_the_architecture_and_no_source(
 
 def test_every_kernel_of_the_network_has_a_schedule_that_is_named(context, prepared, cache):
     rules = {
-        kernel.rule for kernel in build(context, prepared, SHIPPED["cuda-sm90"], cache).kernels
+        kernel.rule
+        for kernel in build_model(context, prepared, SHIPPED["cuda-sm90"], cache).kernels
     }
     assert {"matmul", "short sums", "fallback"} < rules
     assert "none" not in rules
@@ -112,7 +113,7 @@ def bound(kernel: tvm.tirx.PrimFunc) -> tuple[int, int]:
 )
 def test_each_result_of_a_window_is_a_thread_s_whatever_is_computed_of_it(body, weights, results):
     made = {name: np.ones(shape, "float32") for name, shape in weights.items()}
-    low = lower(
+    low = lower_module(
         module({"x": np.zeros((1, 32, 20, 20), "float32")}, body, made),
         list(made.values()),
         resolve_target(SHIPPED["cuda-sm80"]),
@@ -127,7 +128,7 @@ def test_a_sum_of_which_many_results_are_computed_is_not_computed_again_for_each
     network = module(
         {"x": np.zeros((1, 40, 32), "float32")}, lambda emit, x: emit(OP.nn.layer_norm(x, *scale))
     )
-    low = lower(network, [], resolve_target(SHIPPED["cuda-sm80"]), {})
+    low = lower_module(network, [], resolve_target(SHIPPED["cuda-sm80"]), {})
     assert "short sums" not in {kernel.rule for kernel in low.kernels}
 
 
@@ -152,7 +153,7 @@ def test_architectures_that_cuda_no_longer_builds_are_an_error_that_names_those_
     context, prepared, cache
 ):
     with pytest.raises(BuildError, match="code for sm_53 cannot be built") as caught:
-        build(context, prepared, SHIPPED["jetson-nano"], cache)
+        build_model(context, prepared, SHIPPED["jetson-nano"], cache)
     assert "sm_87" in caught.value.why
     assert "CPU" in caught.value.fix
     assert not (cache / KIND).exists()
@@ -163,7 +164,7 @@ def test_without_nvidia_s_compiler_the_error_says_how_to_install_it(
 ):
     monkeypatch.setattr(nvrtc.importlib.util, "find_spec", lambda _: None)
     with pytest.raises(BuildError, match="needs NVIDIA's compiler") as caught:
-        build(context, prepared, SHIPPED["cuda-sm90"], cache)
+        build_model(context, prepared, SHIPPED["cuda-sm90"], cache)
     assert "tvm-farm[cuda]" in caught.value.fix
 
 
@@ -177,16 +178,16 @@ def test_what_nvidia_s_compiler_refuses_is_an_error_in_its_words(
         lambda compiler, source: compiled(compiler, source + "\nint broken = nowhere;"),
     )
     with pytest.raises(BuildError, match="refuses the code for sm_90") as caught:
-        build(context, prepared, SHIPPED["cuda-sm90"], cache)
+        build_model(context, prepared, SHIPPED["cuda-sm90"], cache)
     assert '"nowhere" is undefined' in caught.value.why
 
 
 def test_the_compiler_s_version_is_part_of_the_digest(context, prepared, cache, monkeypatch):
-    from farm.compiler import fingerprint
+    from farm.compiler import build_digests
 
-    before = fingerprint.artifact_digest(prepared, SHIPPED["cuda-sm90"])
-    monkeypatch.setattr(fingerprint, "cuda_version", lambda: "12.0")
-    assert fingerprint.artifact_digest(prepared, SHIPPED["cuda-sm90"]) != before
+    before = build_digests.artifact_digest_without_records(prepared, SHIPPED["cuda-sm90"])
+    monkeypatch.setattr(build_digests, "nvrtc_version", lambda: "12.0")
+    assert build_digests.artifact_digest_without_records(prepared, SHIPPED["cuda-sm90"]) != before
 
 
 @pytest.mark.parametrize(("padding", "more"), [((0, 0, 0, 0), (0, 0)), ((1, 0, 1, 2), (1, 0))])
@@ -203,8 +204,8 @@ def test_a_transposed_convolution_is_the_ordinary_one_that_it_is_told_as(padding
         )
 
     with target():
-        loops = pipeline.optimize(
-            pipeline.bind_weights(module({"x": x}, network, {"w": w}), [w]), None
+        loops = relax_pipeline.run_graph_passes(
+            relax_pipeline.bind_weights(module({"x": x}, network, {"w": w}), [w]), None
         )
     machine = relax.VirtualMachine(tvm.compile(loops, target=target()), tvm.cpu())
     whole = torch.nn.functional.conv_transpose2d(
@@ -225,26 +226,26 @@ def test_any_transposed_convolution_has_code(groups, context, kept, cache):
         {"x": np.zeros((1, 4, 4, 4), "float32"), "v": np.ones((4, 2, 2, 2), "float32")},
         {"w": np.ones((4, 4 // groups, 2, 2), "float32")},
     )
-    assert build(context, kept(inputs, network, weights), SHIPPED["cuda-sm90"], cache).nbytes
+    assert build_model(context, kept(inputs, network, weights), SHIPPED["cuda-sm90"], cache).nbytes
 
 
 @pytest.mark.parametrize("name", ["mali", "adreno"])
 def test_opencl_code_is_built_for_an_arm_host(name, context, prepared, cache):
-    artifact = build(context, prepared, SHIPPED[name], cache)
+    artifact = build_model(context, prepared, SHIPPED[name], cache)
     assert elf_headers.read(artifact.library).machine == HOSTS["jetson-orin-nano"]
     assert b"__kernel" in artifact.library.read_bytes()
 
 
 def test_a_model_without_kernels_is_built_too(context, kept, cache):
     model = kept({"x": np.zeros((2, 3), "float32")}, lambda emit, x: emit(OP.reshape(x, (6,))))
-    assert build(context, model, SHIPPED["cuda-sm90"], cache).nbytes
+    assert build_model(context, model, SHIPPED["cuda-sm90"], cache).nbytes
 
 
 def test_a_kind_of_target_that_farm_does_not_know_is_an_error_that_names_those_it_does(
     context, prepared, cache
 ):
     with pytest.raises(BuildError, match="code for hexagon cannot be built") as caught:
-        build(context, prepared, Profile("phone", {"kind": "hexagon"}, "hexagon"), cache)
+        build_model(context, prepared, Profile("phone", {"kind": "hexagon"}, "hexagon"), cache)
     assert "cuda" in caught.value.why
 
 

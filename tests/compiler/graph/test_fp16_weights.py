@@ -15,15 +15,15 @@ from target_profiles import ARM
 from tvm import relax, tirx
 
 from farm import executor
-from farm.checked_import import prepare
+from farm.checked_import import prepare_model
 from farm.compiler import host_run, tensor_cache
-from farm.compiler.build import build
+from farm.compiler.build import build_model
 from farm.compiler.codegen.executable import compile_executable
 from farm.compiler.graph import fp16_weights
-from farm.compiler.lower import lower, resolve_target
+from farm.compiler.lower import lower_module, resolve_target
 from farm.compiler.tensor_cache import ON_LOAD
 from farm.processes import subprocesses
-from farm.types import Device, DeviceBuild, Model, Plan, Profile, Quantize
+from farm.types import Device, DeviceBuild, Model, Plan, Profile, QuantizeSettings
 
 numbers = np.random.default_rng(16)
 
@@ -123,7 +123,7 @@ def test_what_is_widened_when_loaded_is_the_same_to_the_bit(tmp_path):
     target = resolve_target(
         Profile("old", {"kind": "llvm", "mcpu": "x86-64"}, "")
     )  # converts nothing in kernels
-    made = lower(given, [weight.astype("float16")], target, {})
+    made = lower_module(given, [weight.astype("float16")], target, {})
     tensor_cache.write_parameters(tmp_path / "parameters", made.parameters)
     tvm.get_global_func(
         "vm.builtin.tensor_cache.clear"
@@ -144,15 +144,17 @@ def test_what_is_widened_when_loaded_is_the_same_to_the_bit(tmp_path):
 )
 def test_a_constant_that_float16_would_change_stays_as_it_is(value):
     constant = np.ones((40, 40), "float32")
-    assert fp16_weights.to_float16(constant) is not None
+    assert fp16_weights.fp16_if_exact(constant) is not None
     constant[-1, -1] = value
-    assert fp16_weights.to_float16(constant) is None
-    assert fp16_weights.to_float16(np.ones(8, "float32")) is None  # too small to gain
+    assert fp16_weights.fp16_if_exact(constant) is None
+    assert fp16_weights.fp16_if_exact(np.ones(8, "float32")) is None  # too small to gain
 
 
 def test_a_model_of_float32_is_built_as_ever():
     weights = {name: value.astype("float32") for name, value in WEIGHTS.items()}
-    made = lower(module(INPUTS, network, weights), list(weights.values()), resolve_target(HOST), {})
+    made = lower_module(
+        module(INPUTS, network, weights), list(weights.values()), resolve_target(HOST), {}
+    )
     assert all(value.dtype != np.float16 for value in made.parameters) and not any(
         kernel.halves for kernel in made.kernels
     )
@@ -184,11 +186,16 @@ def test_an_emulated_board_computes_with_halved_weights(
     if not subprocesses.find_program(emulator):
         pytest.skip(f"{emulator} is not installed")
     source = str(save(tmp_path / "model.onnx", NETWORK))
-    model, profile = Model("model", source, quantize=Quantize(dtype="float16")), ARM[architecture]
-    prepared = prepare(context, model, HOST, cache)
+    model, profile = (
+        Model("model", source, quantize=QuantizeSettings(dtype="float16")),
+        ARM[architecture],
+    )
+    prepared = prepare_model(context, model, HOST, cache)
     assert prepared.precision == "float16"
-    artifact = build(context, prepared, profile, cache)
-    plain = build(context, prepare(context, Model("plain", source), HOST, cache), profile, cache)
+    artifact = build_model(context, prepared, profile, cache)
+    plain = build_model(
+        context, prepare_model(context, Model("plain", source), HOST, cache), profile, cache
+    )
     sizes = [(one.parameters / tensor_cache.SHARD).stat().st_size for one in (artifact, plain)]
     assert sizes[0] < 0.51 * sizes[1]
     assert {kernel.halves for kernel in artifact.kernels} == {"", "when loaded"}

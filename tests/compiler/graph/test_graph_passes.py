@@ -12,7 +12,7 @@ from relax_models import module as made
 from torch.nn import functional
 from tvm import relax
 
-from farm.compiler import pipeline
+from farm.compiler import relax_pipeline
 from farm.errors import BuildError
 
 OP = relax.op
@@ -161,7 +161,7 @@ def test_an_input_may_have_the_name_of_a_weight():
         with builder.dataflow():
             result = builder.emit_output(OP.matmul(*both))
         builder.emit_func_output(result)
-    bound = pipeline.bind_weights(builder.get(), [w])
+    bound = relax_pipeline.bind_weights(builder.get(), [w])
     assert [parameter.name for parameter in bound["main"].params] == ["w"]
 
 
@@ -275,8 +275,8 @@ def test_channel_shuffles_slices_and_concatenations_leave_no_transposes_between_
         rtol=1e-4,
         atol=1e-4,
     )
-    module = pipeline.simplify_operators(
-        pipeline.bind_weights(made({"x": x}, body, {"v": v, "w": w}), [v, w])
+    module = relax_pipeline.simplify_operators(
+        relax_pipeline.bind_weights(made({"x": x}, body, {"v": v, "w": w}), [v, w])
     )
     turns: list[list[int]] = []
 

@@ -11,17 +11,20 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 
 from farm import importers
-from farm.compiler.execution_graph import graph_of
-from farm.compiler.lower import lower, resolve_target
+from farm.compiler.execution_graph import describe_execution_graph
+from farm.compiler.lower import lower_module, resolve_target
 from farm.types import Model, Profile
 
 PROFILE = Profile("test", {"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "x86-64-v3"}, "")
 
 
 def layers(source: Path) -> list[tuple[str, str]]:
-    imported = importers.load(Model("model", str(source)), source.parent)
-    lowered = lower(imported.module, imported.weights, resolve_target(PROFILE), {})
-    return [(step["kernel"], step["layer"]) for step in graph_of(lowered.module)["steps"]]
+    imported = importers.import_model(Model("model", str(source)), source.parent)
+    lowered = lower_module(imported.module, imported.weights, resolve_target(PROFILE), {})
+    return [
+        (step["kernel"], step["layer"])
+        for step in describe_execution_graph(lowered.module)["steps"]
+    ]
 
 
 def of(found: list[tuple[str, str]], word: str) -> list[str]:

@@ -37,7 +37,7 @@ def voice(onnx_file) -> Path:
 
 
 def imported(path: Path, **values: Any) -> importers.ImportedModel:
-    return importers.load(Model("test", str(path), values=values), path.parent)
+    return importers.import_model(Model("test", str(path), values=values), path.parent)
 
 
 @pytest.mark.parametrize(("rate", "operator"), [(16000, "relu"), (8000, "negative")])
@@ -101,7 +101,7 @@ def test_a_value_that_does_not_fit_is_refused(values, words, voice):
 
 def test_other_formats_refuse_values():
     with pytest.raises(ModelError, match="cannot be made a constant"):
-        importers.load(Model("net", "net.tflite", values={"x": 1}), Path())
+        importers.import_model(Model("net", "net.tflite", values={"x": 1}), Path())
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def growing(condition: list[onnx.NodeProto] | None = None, **weights: Any) -> on
 
 
 def imported(path: Path) -> importers.ImportedModel:
-    return importers.load(Model("loop", str(path)), path.parent)
+    return importers.import_model(Model("loop", str(path)), path.parent)
 
 
 def agrees(path: Path) -> None:
@@ -195,7 +195,7 @@ def test_the_number_of_runs_can_be_stated(tmp_path):
         {"w": np.float32(0.7)},
     )
     path = save(tmp_path / "loop.onnx", whole)
-    made = importers.load(Model("loop", str(path), values={"runs": 3}), path.parent)
+    made = importers.import_model(Model("loop", str(path), values={"runs": 3}), path.parent)
     for ours, theirs in zip(host_build.answers(made), made.reference(made.example), strict=True):
         np.testing.assert_allclose(ours, theirs, atol=1e-6, rtol=1e-6)
 

@@ -35,7 +35,7 @@ def branch(nodes: Sequence[Any], outputs: dict[str, list[int]], **weights: np.nd
 
 def check(path, yes: object) -> importers.ImportedModel:
     """Import the file and compare our build with ONNX Runtime for this condition."""
-    made = importers.load(Model("test", str(path)), path.parent)
+    made = importers.import_model(Model("test", str(path)), path.parent)
     made.example["yes"] = np.asarray(yes)
     for ours, theirs in zip(host_build.answers(made), made.reference(made.example), strict=True):
         assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)

@@ -47,7 +47,7 @@ def load(
     body = graph(around, {"x": shape}, {"y": [None] * len(shape)}, {**SCALES, **weights})
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid(MICROSOFT, 1)]
     onnx.save(helper.make_model(body, opset_imports=opsets, ir_version=8), path)
-    return importers.load(Model("m", str(path)), path.parent)
+    return importers.import_model(Model("m", str(path)), path.parent)
 
 
 def difference(imported: importers.ImportedModel, step: float) -> float:

@@ -83,7 +83,7 @@ def layer(cell, path, hidden=10, direction="forward", extra="", fed=False, layou
 
 def agree(path: Path) -> None:
     model = Model("layer", str(path))
-    imported = importers.load(model, path.parent)
+    imported = importers.import_model(model, path.parent)
     if "L" in imported.example:
         imported.example["L"][:] = [5, 2, 4]
     assert_agrees(imported, atol=2e-6, rtol=0)
@@ -124,7 +124,7 @@ def test_what_only_one_kind_of_layer_has_is_right_too(cell, case, tmp_path):
 @pytest.mark.parametrize("cell", ["LSTM", "GRU", "RNN"])
 def test_batch_first_is_the_same_with_axes_exchanged(cell, tmp_path, monkeypatch):
     """ONNX Runtime lacks layout=1, so the reference is the layer of layout=0."""
-    steps_first = importers.load(
+    steps_first = importers.import_model(
         Model("a", str(layer(cell, tmp_path / "a.onnx", extra="B", direction="bidirectional"))),
         tmp_path,
     )
@@ -132,7 +132,7 @@ def test_batch_first_is_the_same_with_axes_exchanged(cell, tmp_path, monkeypatch
     model = Model(
         "b", str(layer(cell, tmp_path / "b.onnx", extra="B", direction="bidirectional", layout=1))
     )
-    batch_first = importers.load(model, tmp_path)
+    batch_first = importers.import_model(model, tmp_path)
     batch_first.example["X"][:] = steps_first.example["X"].transpose(1, 0, 2)
     expected, *states = steps_first.reference(steps_first.example)
     ours, *our_states = answers(batch_first)
@@ -151,7 +151,7 @@ def test_batch_first_is_the_same_with_axes_exchanged(cell, tmp_path, monkeypatch
 )
 def test_what_is_not_computed_is_refused_by_name(cell, attributes, word, tmp_path):
     with pytest.raises(ModelError) as error:
-        importers.load(
+        importers.import_model(
             Model("m", str(layer(cell, tmp_path / "layer.onnx", **attributes))), tmp_path
         )
     assert cell in error.value.what and word in error.value.why

@@ -9,7 +9,7 @@ from onnx import TensorProto, helper
 from onnx.backend.test.case.node import collect_testcases
 
 from farm.errors import ModelError
-from farm.importers.onnx.operators import _MICROSOFT
+from farm.importers.onnx.operator_support import _MICROSOFT
 
 Relu = helper.make_node("Relu", ["x"], ["y"], name="relu")
 

@@ -21,7 +21,7 @@ node = helper.make_node
 def answers(path: Path, **inputs: np.ndarray) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Ours and ONNX Runtime's, on the example or on these inputs."""
     model = Model("test", str(path))
-    imported = importers.load(model, path.parent)
+    imported = importers.import_model(model, path.parent)
     imported.example.update(inputs)
     return host_build.answers(imported), imported.reference(imported.example)
 
@@ -72,7 +72,9 @@ def test_halves_of_halves_are_constants_where_each_shape_depends_on_the_bounds_b
     }
     path = onnx_file(nodes, {"x": [batch, 8, 3]}, {"y": [batch, 2, 3]}, weights)
     same(path, x=np.random.default_rng(3).standard_normal((2, 8, 3)).astype("float32"))
-    assert importers.load(Model("test", str(path)), path.parent).inputs[0].open == (batch == "n")
+    assert importers.import_model(Model("test", str(path)), path.parent).inputs[0].open == (
+        batch == "n"
+    )
 
 
 @pytest.mark.parametrize("yes", [True, False])

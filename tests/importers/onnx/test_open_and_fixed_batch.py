@@ -16,7 +16,7 @@ from farm import checked_import, importers
 from farm.errors import ModelError
 from farm.inputs.read import read_inputs
 from farm.processes.workers import TaskContext
-from farm.types import Model, Preprocess, TensorSpec, describe_batch
+from farm.types import Model, PreprocessSettings, TensorSpec, describe_batch
 
 RELU = helper.make_node("Relu", ["x"], ["y"])
 ADD = helper.make_node("Add", ["x", "y"], ["z"])
@@ -25,7 +25,7 @@ ADD = helper.make_node("Add", ["x", "y"], ["z"])
 @pytest.fixture
 def prepared(tmp_path, cache):
     def once(path):
-        return checked_import.prepare(
+        return checked_import.prepare_model(
             TaskContext(tmp_path / "scratch"), Model("model", str(path)), HOST, cache
         )
 
@@ -99,7 +99,7 @@ def test_inputs_of_any_one_batch_are_read(arrays):
     specs = (TensorSpec("x", (1, 3), "float32", True), TensorSpec("y", (1, 2), "float32", True))
     path = arrays(x=np.zeros((5, 3), "float32"), y=np.zeros((5, 2), "float32"))
     assert {
-        name: array.shape for name, array in read_inputs(path, specs, Preprocess()).items()
+        name: array.shape for name, array in read_inputs(path, specs, PreprocessSettings()).items()
     } == {"x": (5, 3), "y": (5, 2)}
 
 
@@ -115,13 +115,15 @@ def test_inputs_of_any_one_batch_are_read(arrays):
 def test_inputs_that_are_of_no_batch_are_refused(x, y, words, arrays):
     specs = (TensorSpec("x", (1, 3), "float32", True), TensorSpec("y", (1, 2), "float32", True))
     with pytest.raises(ModelError) as caught:
-        read_inputs(arrays(x=np.zeros(x, "float32"), y=np.zeros(y, "float32")), specs, Preprocess())
+        read_inputs(
+            arrays(x=np.zeros(x, "float32"), y=np.zeros(y, "float32")), specs, PreprocessSettings()
+        )
     assert re.search(words, f"{caught.value.what} {caught.value.why}")
 
 
 @pytest.fixture
 def of_batch(cache):
-    return lambda source, batch, **more: importers.load(
+    return lambda source, batch, **more: importers.import_model(
         Model("model", str(source), batch=batch, **more), cache
     )
 
@@ -173,7 +175,7 @@ def test_the_batch_is_part_of_the_fingerprint(onnx_file, cache):
     assert (
         len(
             {
-                importers.fingerprint(Model("model", path, batch=batch), cache)
+                importers.import_fingerprint(Model("model", path, batch=batch), cache)
                 for batch in (None, 1, 8)
             }
         )

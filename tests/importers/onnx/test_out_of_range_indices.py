@@ -47,7 +47,7 @@ def network(tmp_path, operator, indices, kind):
         helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9),
         tmp_path / "m.onnx",
     )
-    return importers.load(Model("m", str(tmp_path / "m.onnx")), tmp_path)
+    return importers.import_model(Model("m", str(tmp_path / "m.onnx")), tmp_path)
 
 
 @pytest.mark.parametrize("operator", FORMS)

@@ -13,7 +13,7 @@ from torch import nn
 from tvm import relax
 
 from farm import importers
-from farm.compiler import pipeline
+from farm.compiler import relax_pipeline
 from farm.errors import ModelError
 from farm.types import Model
 
@@ -71,7 +71,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_the_answer_is_torchs_and_the_arithmetic_that_of_integers(file, tmp_path):
-    imported = importers.load(Model("net", str(file)), tmp_path)
+    imported = importers.import_model(Model("net", str(file)), tmp_path)
     run = built(imported)
     for _ in range(4):
         x = np.random.default_rng(1).uniform(-4, 4, (1, 3, 6, 6)).astype(np.float32)
@@ -84,9 +84,9 @@ def test_the_answer_is_torchs_and_the_arithmetic_that_of_integers(file, tmp_path
             found.append((str(call.args[0].ty.dtype), str(call.ty.dtype)))
 
     relax.analysis.post_order_visit(
-        pipeline.simplify_operators(pipeline.bind_weights(imported.module, imported.weights))[
-            "main"
-        ],
+        relax_pipeline.simplify_operators(
+            relax_pipeline.bind_weights(imported.module, imported.weights)
+        )["main"],
         look,
     )
     assert found == [("uint8", "int32"), ("int8", "int32")]
@@ -99,4 +99,4 @@ def test_another_type_than_bytes_is_refused(tmp_path):
 
     torch.export.save(torch.export.export(Wide(), (torch.randn(1, 4),)), tmp_path / "wide.pt2")
     with pytest.raises(ModelError, match="int16"):
-        importers.load(Model("wide", str(tmp_path / "wide.pt2")), tmp_path)
+        importers.import_model(Model("wide", str(tmp_path / "wide.pt2")), tmp_path)

@@ -156,7 +156,7 @@ def test_a_syntax_error_names_its_place(project, load):
 
 
 def key_of(project, cache):
-    return importers.fingerprint(Model("m", f"python:{project}:net"), cache)
+    return importers.import_fingerprint(Model("m", f"python:{project}:net"), cache)
 
 
 def test_a_source_has_no_fingerprint_before_it_is_loaded_and_the_same_one_after(
@@ -260,6 +260,6 @@ def test_no_module_comes_from_a_working_directory_that_others_may_write_to(tmp_p
     shared.chmod(0o1777)
     monkeypatch.chdir(shared)
     with pytest.raises(ModelError, match="no module named 'planted'") as caught:
-        importers.load(Model("planted", "python:planted:net"), tmp_path / "cache")
+        importers.import_model(Model("planted", "python:planted:net"), tmp_path / "cache")
     assert not (shared / "PWNED").exists()
     assert f"every user may write to {shared}" in caught.value.why

@@ -42,7 +42,7 @@ def model(tmp_path):
 def refusal(model, tmp_path, content):
     torch.save(content, model.source)
     with pytest.raises(ModelError) as caught:
-        importers.load(model, tmp_path)
+        importers.import_model(model, tmp_path)
     return caught.value
 
 
@@ -57,7 +57,7 @@ def refusal(model, tmp_path, content):
 )
 def test_the_module_has_the_weights_of_the_file(wrapped, weights, model, tmp_path):
     torch.save(wrapped(weights), model.source)
-    made = importers.load(model, tmp_path)
+    made = importers.import_model(model, tmp_path)
     expected = (
         torch.relu(torch.ones(1, 4) @ weights["0.weight"].T + weights["0.bias"])
         @ weights["2.weight"].T
@@ -100,24 +100,24 @@ def test_a_module_named_for_a_whole_model_is_refused(weights, model, tmp_path):
     path = tmp_path / "m.pt2"
     torch.export.save(program, path)
     with pytest.raises(ModelError, match="holds an exported program"):
-        importers.load(replace(model, source=str(path)), tmp_path)
+        importers.import_model(replace(model, source=str(path)), tmp_path)
 
 
 def test_the_fingerprint_is_of_the_weights_and_of_the_module(weights, model, tmp_path):
     torch.save(weights, model.source)
-    assert importers.fingerprint(model, tmp_path) is None
-    importers.load(model, tmp_path)
-    key = importers.fingerprint(model, tmp_path)
+    assert importers.import_fingerprint(model, tmp_path) is None
+    importers.import_model(model, tmp_path)
+    key = importers.import_fingerprint(model, tmp_path)
     assert key is not None
     torch.save({**weights, "2.bias": torch.zeros(3)}, model.source)
-    assert importers.fingerprint(model, tmp_path) not in (key, None)
+    assert importers.import_fingerprint(model, tmp_path) not in (key, None)
     (tmp_path / "nets_of_weights.py").write_text(NETS.replace("ReLU", "Tanh"))
-    assert importers.fingerprint(model, tmp_path) is None
+    assert importers.import_fingerprint(model, tmp_path) is None
 
 
 def test_a_module_in_half_precision_is_compared_with_itself(weights, model, tmp_path):
     torch.save(weights, model.source)
-    made = importers.load(replace(model, dtypes={"": "float16"}), tmp_path)
+    made = importers.import_model(replace(model, dtypes={"": "float16"}), tmp_path)
     assert made.inputs[0].dtype == made.outputs[0].dtype == "float16"
     np.testing.assert_allclose(answers(made)[0], made.reference(made.example)[0], atol=2e-2)
 
@@ -125,13 +125,13 @@ def test_a_module_in_half_precision_is_compared_with_itself(weights, model, tmp_
 def test_an_input_of_a_module_keeps_its_type(weights, model, tmp_path):
     torch.save(weights, model.source)
     with pytest.raises(ModelError, match="is that of the example"):
-        importers.load(replace(model, dtypes={"input": "float16"}), tmp_path)
+        importers.import_model(replace(model, dtypes={"input": "float16"}), tmp_path)
 
 
 @pytest.mark.parametrize("source", ["net.onnx", "python:nets_of_weights:classifier"])
 def test_a_module_is_named_for_files_of_torch_only(source, weights, tmp_path):
     with pytest.raises(ModelError, match="is no file of weights"):
-        importers.fingerprint(
+        importers.import_fingerprint(
             Model("net", source, module="python:nets_of_weights:classifier"), tmp_path
         )
 
@@ -141,5 +141,5 @@ def test_a_module_is_named_for_files_of_torch_only(source, weights, tmp_path):
 )
 def test_other_frameworks_files_say_how_to_convert_them(suffix, words, tmp_path):
     with pytest.raises(ModelError) as caught:
-        importers.load(Model("net", f"net.{suffix}"), tmp_path)
+        importers.import_model(Model("net", f"net.{suffix}"), tmp_path)
     assert words in caught.value.fix

@@ -80,7 +80,7 @@ FORMS = {
 
 def agree(path, tmp_path):
     model = Model("m", str(path))
-    assert_agrees(importers.load(model, tmp_path))
+    assert_agrees(importers.import_model(model, tmp_path))
 
 
 @pytest.mark.parametrize("name", FORMS)
@@ -118,7 +118,7 @@ def test_a_network_in_half_precision_is_torchs_in_half_precision(tmp_path):
         torch.export.export(network, (torch.rand(1, 3, 8, 8).half(),)), tmp_path / "m.pt2"
     )
     model = Model("m", str(tmp_path / "m.pt2"))
-    made = importers.load(model, tmp_path)
+    made = importers.import_model(model, tmp_path)
     assert made.inputs[0].dtype == made.outputs[0].dtype == "float16"
     np.testing.assert_allclose(answers(made)[0], made.reference(made.example)[0], atol=3e-3)
 
@@ -142,7 +142,7 @@ def test_integers_are_divided_as_torch_does(name, tmp_path):
         torch.tensor([[-3, 3, 1, -1]]).repeat(4, 1),
     )
     torch.export.save(torch.export.export(Dividing(), (dividends, divisors)), tmp_path / "m.pt2")
-    imported = importers.load(Model("m", str(tmp_path / "m.pt2")), tmp_path)
+    imported = importers.import_model(Model("m", str(tmp_path / "m.pt2")), tmp_path)
     imported.example.update(
         zip(imported.example, (dividends.numpy(), divisors.numpy()), strict=True)
     )
@@ -178,7 +178,7 @@ def test_images_are_sampled_at_the_places_of_a_grid(mode, padding, align_corners
         2.6 * torch.rand(2, 5, 6, 2, generator=numbers) - 1.3,
     )
     torch.export.save(torch.export.export(Sampling(), (image, grid)), tmp_path / "m.pt2")
-    imported = importers.load(Model("m", str(tmp_path / "m.pt2")), tmp_path)
+    imported = importers.import_model(Model("m", str(tmp_path / "m.pt2")), tmp_path)
     imported.example.update(zip(imported.example, (image.numpy(), grid.numpy()), strict=True))
     assert_agrees(imported)
 

@@ -29,7 +29,7 @@ class Layers(torch.nn.Module):
 
 def imported(tmp_path, module, arguments):
     torch.export.save(torch.export.export(module.eval(), arguments), tmp_path / "m.pt2")
-    return importers.load(Model("m", str(tmp_path / "m.pt2")), tmp_path)
+    return importers.import_model(Model("m", str(tmp_path / "m.pt2")), tmp_path)
 
 
 def agree(made):

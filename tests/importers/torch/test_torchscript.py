@@ -91,7 +91,7 @@ class Words(torch.nn.Module):
 def imported(tmp_path):
     def run(script, **more):
         script.save(tmp_path / "m.pt")
-        return importers.load(Model("m", str(tmp_path / "m.pt"), **more), tmp_path)
+        return importers.import_model(Model("m", str(tmp_path / "m.pt"), **more), tmp_path)
 
     return run
 
@@ -233,4 +233,4 @@ def test_a_script_cut_off_is_refused(share, tmp_path):
     torch.jit.trace(Small().eval(), torch.randn(1, 3, 8, 8)).save(path)
     path.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
     with pytest.raises(ModelError, match="is not a file of torch"):
-        importers.load(Model("m", str(path)), tmp_path)
+        importers.import_model(Model("m", str(path)), tmp_path)

@@ -35,7 +35,7 @@ def voice(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def imported(path: Path, **values: Any) -> importers.ImportedModel:
-    return importers.load(
+    return importers.import_model(
         Model("voice", str(path), shapes={"x": (2, 3)}, values=values), path.parent
     )
 

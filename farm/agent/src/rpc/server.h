@@ -8,7 +8,7 @@
 
 #include "rpc/handshake.h"
 #include "rpc/session.h"
-#include "rpc/tracker.h"
+#include "rpc/tracker_client.h"
 
 namespace farm {
 

@@ -11,9 +11,9 @@
 
 #include "base/io.h"
 #include "base/paths.h"
+#include "execution/call_profiler.h"
 #include "execution/device_facts.h"
 #include "execution/gpu.h"
-#include "execution/profile.h"
 #include "execution/run_many_inputs.h"
 #include "execution/threads.h"
 #include "rpc/work_directory.h"

@@ -2,6 +2,6 @@
 
 legalize          choose the loops of an int8 operator
 compute           the loops
-tiles             register tiles with their predicted cycles
+int8_register_tiles  register tiles with their predicted cycles
 dot_instructions  the CPU's instructions for integer dot products, as tensor intrinsics
 """

@@ -17,18 +17,18 @@ from typing import Any
 import numpy as np
 from tvm import te, tirx
 
-from farm.compiler.cpu.conv_dense import (
+from farm.compiler.cpu.conv_dense_compute import (
     PADDING,
     clamp_index,
-    constant_shape,
     crop,
     kernel_annotations,
+    static_shape,
 )
-from farm.compiler.cpu.int8.dot_instructions import DotProductInstruction, intrinsic_name
+from farm.compiler.cpu.int8.dot_instructions import DotProductInstruction, tensor_intrin_name
 from farm.compiler.cpu.kernel_config import KernelConfig, Workload
 from farm.compiler.cpu.register_tiles import Tile, round_up_to_multiple
 from farm.compiler.ir.annotations import INSTRUCTION
-from farm.compiler.ir.dynamic_extents import round_up_extent, static_where_known
+from farm.compiler.ir.dynamic_extents import round_up_extent, static_extents_as_ints
 
 # Main blocks, with the names of kernels and rules.
 CONVOLUTION_INT8, DENSE_INT8 = "convolution_int8", "dense_int8"
@@ -38,7 +38,7 @@ Array = np.ndarray[Any, Any]
 Expr = Any
 
 
-def convolution(
+def conv2d_int8_compute(
     workload: Workload,
     config: KernelConfig,
     dot: DotProductInstruction,
@@ -53,8 +53,8 @@ def convolution(
         workload.output(1),
         workload.channels // workload.groups,
     )
-    source = prepare_input(workload, dot, data)
-    _, kernel_h, kernel_w, steps, *_ = constant_shape(weight)
+    source = pad_and_cast_input(workload, dot, data)
+    _, kernel_h, kernel_w, steps, *_ = static_shape(weight)
     columns = round_up_to_multiple(out_w, config.tile.pixels)
     window = [
         te.reduce_axis((0, extent), name=name)
@@ -70,7 +70,7 @@ def convolution(
 
     notes = {
         **kernel_annotations(workload, config),
-        INSTRUCTION: intrinsic_name(dot, config.tile.lanes),
+        INSTRUCTION: tensor_intrin_name(dot, config.tile.lanes),
     }
     main = _sums(
         CONVOLUTION_INT8,
@@ -85,7 +85,7 @@ def convolution(
     return _less_offset(crop(main, (data.shape[0], out_h, out_w, workload.channels)), *offset)
 
 
-def dense(
+def dense_int8_compute(
     workload: Workload,
     config: KernelConfig,
     dot: DotProductInstruction,
@@ -94,7 +94,7 @@ def dense(
     *offset: te.Tensor,
 ) -> te.Tensor:
     """Define [..., M, K] by a packed weight: [..., M, N]."""
-    *outer, rows, _ = static_where_known(data.shape)
+    *outer, rows, _ = static_extents_as_ints(data.shape)
     covered = round_up_extent(rows, config.tile.pixels)
 
     def inputs(*at: te.Var) -> list[Expr]:
@@ -103,14 +103,14 @@ def dense(
 
     notes = {
         **kernel_annotations(workload, config),
-        INSTRUCTION: intrinsic_name(dot, config.tile.lanes),
+        INSTRUCTION: tensor_intrin_name(dot, config.tile.lanes),
     }
     main = _sums(
         DENSE_INT8,
         notes,
         dot,
         (*outer, covered),
-        prepare_input(workload, dot, data),
+        pad_and_cast_input(workload, dot, data),
         weight,
         [],
         inputs,
@@ -132,7 +132,7 @@ def _sums(
 
     `inputs` returns the indices in the source of an output's first input.
     """
-    blocks, *_, steps, vectors, _, lanes, per = constant_shape(weight)
+    blocks, *_, steps, vectors, _, lanes, per = static_shape(weight)
     step, one = te.reduce_axis((0, steps), name="step"), te.reduce_axis((0, dot.depth), name="one")
     block = vectors * lanes
 
@@ -162,12 +162,14 @@ def pack_weight(weight: Array, tile: Tile, dot: DotProductInstruction) -> Array:
     )
 
 
-def prepare_input(workload: Workload, dot: DotProductInstruction, data: te.Tensor) -> te.Tensor:
+def pad_and_cast_input(
+    workload: Workload, dot: DotProductInstruction, data: te.Tensor
+) -> te.Tensor:
     """Return the input with its padding, in the type that the instruction takes.
 
     The channels of each group are padded to the depth of the instruction.
     """
-    *outer, channels = static_where_known(data.shape)
+    *outer, channels = static_extents_as_ints(data.shape)
     each = channels // workload.groups
     filled = round_up_to_multiple(each, dot.depth)
     padding = workload.padding if len(outer) == 3 else ()

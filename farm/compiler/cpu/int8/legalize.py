@@ -13,17 +13,17 @@ import numpy as np
 from tvm import relax
 
 from farm.compiler.cpu import depthwise_pool
-from farm.compiler.cpu.conv_dense import DEPTHWISE_INT8
-from farm.compiler.cpu.cost_model import memory_cycles
+from farm.compiler.cpu.conv_dense_compute import DEPTHWISE_INT8
+from farm.compiler.cpu.cost_model import memory_stall_cycles
 from farm.compiler.cpu.int8 import compute
-from farm.compiler.cpu.int8 import tiles as int8_tiles
+from farm.compiler.cpu.int8 import int8_register_tiles as int8_tiles
 from farm.compiler.cpu.int8.dot_instructions import (
     DotProductInstruction,
     select_dot_instruction,
-    widening_multiply,
+    widening_multiply_function,
 )
 from farm.compiler.cpu.kernel_config import CHANNELS, PIXELS, ConfigSelector, KernelConfig, Workload
-from farm.compiler.cpu.register_tiles import Tile, largest_group_tile, round_up_to_multiple
+from farm.compiler.cpu.register_tiles import Tile, largest_grouped_conv_tile, round_up_to_multiple
 from farm.compiler.graph.requantize import BYTES
 from farm.compiler.target.cpu_model import CpuModel
 
@@ -67,16 +67,18 @@ def _depthwise(
 ) -> relax.Expr | None:
     if not _is_integer(call, weight):
         return None
-    config = selector.best(workload, depthwise_pool.window_candidates(workload, selector.cpu))
+    config = selector.best(
+        workload, depthwise_pool.sliding_window_candidates(workload, selector.cpu)
+    )
     *window, _, channels = weight.shape
     packed = weight.astype(np.int16).reshape(*window, channels)[
-        :, :, depthwise_pool.channels_by_vector(channels, config.tile.lanes)
+        :, :, depthwise_pool.vector_channel_order(channels, config.tile.lanes)
     ]
     body = partial(
-        depthwise_pool.depthwise_int8,
+        depthwise_pool.depthwise_conv2d_int8_compute,
         workload,
         config,
-        widening_multiply(selector.cpu, config.tile.lanes),
+        widening_multiply_function(selector.cpu, config.tile.lanes),
     )
     return builder.call_te(
         body, call.args[0], relax.const(packed, "int16"), primfunc_name_hint=DEPTHWISE_INT8
@@ -109,7 +111,11 @@ def _product(
     offsets = compute.channel_sum_corrections(weight, str(data.ty.dtype), dot)
     if offsets is not None:
         operands.append(relax.const(offsets))
-    loops = compute.dense if workload.operator == compute.DENSE_INT8 else compute.convolution
+    loops = (
+        compute.dense_int8_compute
+        if workload.operator == compute.DENSE_INT8
+        else compute.conv2d_int8_compute
+    )
     body = partial(loops, workload, config, dot)
     return builder.call_te(body, *operands, primfunc_name_hint=workload.operator)
 
@@ -130,13 +136,13 @@ def _candidates(
     rows, (*window, depth, channels) = int(np.prod(outer)), workload.weight
     steps = int(np.prod(window)) * -(-depth // dot.depth)
     if workload.groups > 1:
-        tile = largest_group_tile(cpu, pixels, channels // workload.groups)
+        tile = largest_grouped_conv_tile(cpu, pixels, channels // workload.groups)
         tiles: list[tuple[Tile, float]] = []
         if tile is not None:
             most = max(1, int8_tiles.max_accumulators(cpu, tile.lanes) // tile.vectors)
             tiles = [(replace(tile, pixels=min(tile.pixels, most)), 1.0)]
     else:
-        tiles = list(int8_tiles.tiles(cpu, dot, pixels, channels, steps))
+        tiles = list(int8_tiles.int8_gemm_tiles(cpu, dot, pixels, channels, steps))
     found = []
     for tile, cycles in tiles:
         weights, inputs = (
@@ -144,7 +150,7 @@ def _candidates(
             int(np.prod(workload.data)),
         )
         blocks, tasks = -(-channels // tile.block), rows * -(-pixels // tile.pixels)
-        memory = memory_cycles(cpu, weights, inputs, rows * pixels * channels, blocks, tasks)
+        memory = memory_stall_cycles(cpu, weights, inputs, rows * pixels * channels, blocks, tasks)
         found += [
             (KernelConfig(dot.name, tile, order), rows * cycles + extra)
             for order, extra in zip((PIXELS, CHANNELS), memory, strict=True)

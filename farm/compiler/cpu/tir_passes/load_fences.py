@@ -66,13 +66,13 @@ def _fenced(loop: tirx.For, around: Sequence[tirx.For]) -> tirx.For:
             loop.loop_var, loop.min, count, loop.kind, counted, loop.thread_binding, kept, loop.step
         )
     if kind == FenceKind.RELOAD_EACH_ITERATION:
-        body, functions = [call_fence_function("farm_anew"), *loop.body.seq], [llvm.ANEW]
+        body, functions = [emit_fence_call("farm_anew"), *loop.body.seq], [llvm.ANEW]
     elif kind == FenceKind.SEPARATE_LOADS:
         given, functions = _copied_vector(loop.body), [llvm.EACH]
         body = [
             loop.body
             if given is None
-            else call_fence_function("farm_each", written_vectors(loop.body), given)
+            else emit_fence_call("farm_each", stored_vectors(loop.body), given)
         ]
     else:
         body, functions = _grouped(loop, kind)
@@ -87,50 +87,52 @@ def _grouped(loop: tirx.For, kind: FenceKind) -> tuple[list[tirx.Stmt], list[str
     are rows of a window, and those beyond the image are skipped.
     """
     inputs, weights, products = loop.body.seq
-    sums = written_vectors(products)
+    sums = stored_vectors(products)
     fence, border = (
-        call_fence_function(name := f"farm_fence_{sums.count}", sums),
-        call_fence_function("farm_border"),
+        emit_fence_call(name := f"farm_fence_{sums.count}", sums),
+        emit_fence_call("farm_border"),
     )
-    functions = [llvm.fence_function(name, sums.count)]
+    functions = [llvm.fence_llvm_ir(name, sums.count)]
     if kind == FenceKind.GROUPED_ROWS:
         there, inputs = hoist_row_bounds_check(inputs)
         body = [fence, border, inputs, weights, fence, border, products, fence, border]
         whole = body if there is None else [tirx.IfThenElse(there, tirx.SeqStmt(body), None)]
         return whole, [*functions, llvm.BORDER]
     loaded, packed, lying = (
-        written_vectors(weights),
-        read_vectors(weights),
+        stored_vectors(weights),
+        loaded_vectors(weights),
         _strided_load(inputs, loop),
     )
     if lying is None:
-        functions.append(llvm.load_function(load := f"farm_load_{loaded.count}", loaded.count))
+        functions.append(
+            llvm.vector_loads_llvm_ir(load := f"farm_load_{loaded.count}", loaded.count)
+        )
         return [
             fence,
             _backwards(inputs),
-            call_fence_function(load, loaded, packed),
+            emit_fence_call(load, loaded, packed),
             fence,
             products,
         ], functions
     count, apart = lying.vectors.count, lying.apart
     functions.append(
-        llvm.loads_function(
+        llvm.weight_and_input_loads_llvm_ir(
             load := f"farm_loads_{loaded.count}_{count}_{apart}", loaded.count, count, apart
         )
     )
-    places = [each.address for each in (loaded, written_vectors(inputs), packed, lying.vectors)]
+    places = [each.address for each in (loaded, stored_vectors(inputs), packed, lying.vectors)]
     loads = tirx.Evaluate(
         tirx.call_extern("int32", load, *places, (loop.loop_var * lying.step).astype("int32"))
     )
     return [loads, fence, products, fence], functions
 
 
-def call_fence_function(name: str, *groups: _Vectors) -> tirx.Stmt:
+def emit_fence_call(name: str, *groups: _Vectors) -> tirx.Stmt:
     """Return a call of a function in load_fences_llvm with the addresses of vectors."""
     return tirx.Evaluate(tirx.call_extern("int32", name, *(group.address for group in groups)))
 
 
-def loop_nest(statement: tirx.Stmt) -> tuple[list[tirx.For], SBlockRealize]:
+def loops_and_inner_block(statement: tirx.Stmt) -> tuple[list[tirx.For], SBlockRealize]:
     """Return the loops of a nest around one block, from the outermost, and the block."""
     loops = []
     while isinstance(statement, tirx.For):
@@ -139,15 +141,15 @@ def loop_nest(statement: tirx.Stmt) -> tuple[list[tirx.For], SBlockRealize]:
     return loops, statement
 
 
-def written_vectors(statement: tirx.Stmt) -> _Vectors:
+def stored_vectors(statement: tirx.Stmt) -> _Vectors:
     """Return the vectors that a nest of loops around one block writes."""
-    loops, realize = loop_nest(statement)
+    loops, realize = loops_and_inner_block(statement)
     return _region_vectors(loops, realize, realize.block.writes[0])
 
 
-def read_vectors(statement: tirx.Stmt) -> _Vectors:
+def loaded_vectors(statement: tirx.Stmt) -> _Vectors:
     """Return the vectors that a nest of loops around one block reads from its first operand."""
-    loops, realize = loop_nest(statement)
+    loops, realize = loops_and_inner_block(statement)
     return _region_vectors(loops, realize, realize.block.reads[0])
 
 
@@ -162,7 +164,7 @@ def _copied_vector(statement: tirx.Stmt) -> _Vectors | None:
 
     Returns None if the block computes something, or copies one value to all lanes.
     """
-    (lanes,), realize = loop_nest(statement)
+    (lanes,), realize = loops_and_inner_block(statement)
     value = realize.block.body.value
     if not isinstance(value, TensorLoad) or str(value.source.dtype) != "float32":
         return None
@@ -192,7 +194,7 @@ def _strided_load(copy: tirx.Stmt, groups: tirx.For) -> _StridedLoad | None:
 
     Returns None if they have no constant stride, or one beyond the reach of an instruction.
     """
-    loops, realize = loop_nest(copy)
+    loops, realize = loops_and_inner_block(copy)
     value = realize.block.body.value
     if not isinstance(value, TensorLoad) or str(value.source.dtype) != "float32":
         return None
@@ -221,7 +223,7 @@ def _strided_load(copy: tirx.Stmt, groups: tirx.For) -> _StridedLoad | None:
     apart = distance(across[0]) if len(across) == 1 else None
     if apart is None or distance(loops[-1]) != 4:
         return None
-    vectors = replace(read_vectors(copy), count=int(across[0].extent))
+    vectors = replace(loaded_vectors(copy), count=int(across[0].extent))
     step, last, iterations = (
         distance(groups) or 0,
         (vectors.count - 1) * apart,
@@ -273,7 +275,7 @@ def hoist_row_bounds_check(copy: tirx.Stmt) -> tuple[tirx.Expr | None, tirx.Stmt
 
     The condition is None if there is none. It is then tested once for the whole row.
     """
-    loops, realize = loop_nest(copy)
+    loops, realize = loops_and_inner_block(copy)
     block = realize.block
     store = block.body
     if not (isinstance(store.value, Call) and store.value.op.name == "prim.if_then_else"):
@@ -318,7 +320,7 @@ def _backwards(statement: tirx.Stmt) -> tirx.Stmt:
 
     LLVM reverses the order of loads, so that the values needed first are then loaded first.
     """
-    loops, realize = loop_nest(statement)
+    loops, realize = loops_and_inner_block(statement)
     last = [
         loop.extent - 1 - loop.loop_var if loop is loops[0] else loop.loop_var for loop in loops
     ]

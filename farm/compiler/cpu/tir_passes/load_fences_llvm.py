@@ -32,7 +32,7 @@ unreachable
 }"""
 
 
-def fence_function(name: str, count: int) -> str:
+def fence_llvm_ir(name: str, count: int) -> str:
     """Return a function that passes `count` vectors through an empty piece of assembly.
 
     It loads and stores them; LLVM, which keeps them in registers, removes the loads and stores.
@@ -58,7 +58,7 @@ def fence_function(name: str, count: int) -> str:
     )
 
 
-def load_function(name: str, count: int) -> str:
+def vector_loads_llvm_ir(name: str, count: int) -> str:
     """Return a function that loads vectors, the first four by one instruction.
 
     The others take one instruction each, or one for two.
@@ -79,7 +79,7 @@ def load_function(name: str, count: int) -> str:
     return _DECLARED + _function(f"@{name}(ptr %to, ptr %from)", *lines)
 
 
-def loads_function(name: str, weights: int, inputs: int, apart: int) -> str:
+def weight_and_input_loads_llvm_ir(name: str, weights: int, inputs: int, apart: int) -> str:
     """Return a function that loads weights, the first four at once, then inputs.
 
     Adjacent vectors are loaded in pairs. Inputs are `apart` bytes

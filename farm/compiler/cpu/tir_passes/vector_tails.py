@@ -21,7 +21,7 @@ def split_vector_tails(function: tirx.PrimFunc) -> tirx.PrimFunc:
     return rewrite_loops(function, VECTOR_TAIL, _cut)
 
 
-def split_into_vectors(width: int, lanes: int) -> Iterator[tuple[int, int]]:
+def vector_starts_and_widths(width: int, lanes: int) -> Iterator[tuple[int, int]]:
     """Yield the start and width of vectors of `width` lanes in total, the widest first.
 
     The widths are `lanes` and its halves.
@@ -50,7 +50,7 @@ def _cut(loop: tirx.For, _: Sequence[tirx.For]) -> tirx.Stmt:
     )
     (first,) = _at(vectors, lanes, realize.iter_values[-1:], 0, 0)
     end = []
-    for at, width in split_into_vectors(channels % block, int(lanes.extent)):
+    for at, width in vector_starts_and_widths(channels % block, int(lanes.extent)):
         lane = tirx.Var(
             lanes.loop_var.name, lanes.loop_var.ty.dtype
         )  # a new variable: TVM keeps one extent for each

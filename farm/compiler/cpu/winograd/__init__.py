@@ -2,6 +2,6 @@
 
 compute         transforms and products as loops
 schedule        how those loops are scheduled
-weights_kernel  the transform of weights, which a library runs when it is loaded
+weight_transform_kernel  the transform of weights, which a library runs when it is loaded
 cost_model      where it is allowed, with which m, and its predicted cycles
 """

@@ -22,7 +22,7 @@ import numpy as np
 import tvm
 from tvm import te, tirx
 
-from farm.compiler.cpu.conv_dense import CROP, INPUTS, PADDING
+from farm.compiler.cpu.conv_dense_compute import CROP, INPUTS, PADDING
 from farm.compiler.cpu.kernel_config import KernelConfig, Workload
 from farm.compiler.cpu.register_tiles import largest_divisor, round_up_to_multiple
 from farm.compiler.ir.annotations import ORDER, TILE, WORKLOAD
@@ -48,7 +48,9 @@ def minimum_buffer_bytes(cpu: CpuModel) -> int:
     return max(_LEAST_BYTES, _REUSED * 4 * cpu.lanes * cpu.accumulators)
 
 
-def blocks_per_product(cpu: CpuModel, blocks: int, tiles: int, size: int, block: int) -> int:
+def channel_blocks_per_product(
+    cpu: CpuModel, blocks: int, tiles: int, size: int, block: int
+) -> int:
     """Return the number of blocks of channels whose products precede their output transforms.
 
     It applies if blocks are divided among threads. The products go point by point, so that a
@@ -62,7 +64,7 @@ def blocks_per_product(cpu: CpuModel, blocks: int, tiles: int, size: int, block:
     return largest_divisor(blocks, max(1, min(blocks // _ENOUGH_BLOCKS, fitting)))
 
 
-def winograd_convolution(
+def winograd_conv2d_compute(
     workload: Workload,
     config: KernelConfig,
     size: int,

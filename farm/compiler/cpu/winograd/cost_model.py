@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from farm.compiler.cpu.conv_dense import CONVOLUTION
+from farm.compiler.cpu.conv_dense_compute import CONVOLUTION
 from farm.compiler.cpu.kernel_config import CHANNELS, PIXELS, KernelConfig, Workload
 from farm.compiler.cpu.register_tiles import (
     Tile,
     can_group_loads,
+    gemm_tiles,
     grouped_step_cycles,
     largest_divisor,
-    product_tiles,
     round_up_to_multiple,
 )
-from farm.compiler.cpu.winograd.compute import blocks_per_product, minimum_buffer_bytes
+from farm.compiler.cpu.winograd.compute import channel_blocks_per_product, minimum_buffer_bytes
 from farm.compiler.target.cpu_model import CpuModel
 from farm.compiler.winograd_weights import WeightTransform
 
@@ -121,7 +121,7 @@ def _tiles(workload: Workload, cpu: CpuModel, size: int) -> Iterator[Tile]:
         can_group_loads(cpu, padded_input_channels(workload.data[3], cpu)),
     )
     found = (
-        product_tiles(cpu, count, workload.channels, depth, grouped_loads, followed=False)
+        gemm_tiles(cpu, count, workload.channels, depth, grouped_loads, followed=False)
         for count in set(pixels)
     )
     best = (min(tiles, key=lambda one: one[1])[0] for tiles in found)
@@ -169,7 +169,7 @@ def _cycles(workload: Workload, config: KernelConfig, band: int, cpu: CpuModel) 
         memory: float = weights * passes + (bands * values * (1 + blocks) if values > room else 0)
         tasks, launches = bands, 0
     else:
-        at_once = blocks_per_product(cpu, blocks, tiles, size, tile.block)
+        at_once = channel_blocks_per_product(cpu, blocks, tiles, size, tile.block)
         passes = 1 if weights / blocks * at_once <= room else bands
         transformed = bands * values
         memory = weights * passes + (

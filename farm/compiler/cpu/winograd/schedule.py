@@ -8,15 +8,15 @@ from tvm import tirx
 from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
-from farm.compiler.cpu.conv_dense import PADDING
+from farm.compiler.cpu.conv_dense_compute import PADDING
 from farm.compiler.cpu.conv_dense_schedule import (
     dominating_consumer,
-    group_loads,
     grouped_inputs_block,
     inline_producers,
-    split_into_groups,
+    schedule_grouped_loads,
+    split_reduction_into_groups,
 )
-from farm.compiler.cpu.general_schedule import parallelize, vectorize_widest
+from farm.compiler.cpu.general_schedule import parallelize_if_long_enough, vectorize_widest
 from farm.compiler.cpu.kernel_config import CHANNELS
 from farm.compiler.cpu.register_tiles import STEPS_PER_GROUP, Tile, largest_divisor
 from farm.compiler.cpu.winograd.compute import (
@@ -25,7 +25,7 @@ from farm.compiler.cpu.winograd.compute import (
     TILES_IN,
     TILES_OUT,
     WINOGRAD,
-    blocks_per_product,
+    channel_blocks_per_product,
     minimum_buffer_bytes,
 )
 from farm.compiler.ir.annotations import ORDER, PREFETCH_NEXT_PANEL, TILE, FenceKind, annotate_fence
@@ -54,7 +54,7 @@ def schedule_winograd(sch: Schedule, cpu: CpuModel) -> None:
     _, _, size, *_ = map(value_at_batch_one, sch.get(rows_out).writes[0].source.shape)
     columns = int(sch.get(tiles_out).writes[0].source.shape[2]) // size
     blocks = int(sch.get(main).writes[0].source.shape[-1]) // tile.block
-    at_once = blocks_per_product(cpu, blocks, tiles, size, tile.block) if by_channels else 1
+    at_once = channel_blocks_per_product(cpu, blocks, tiles, size, tile.block) if by_channels else 1
     last, products = _last(sch, cpu), sch.cache_write(main, 0, "global")
 
     n, y, x, c = sch.get_loops(tiles_out)
@@ -74,7 +74,7 @@ def schedule_winograd(sch: Schedule, cpu: CpuModel) -> None:
     else:
         sch.reorder(n, band, block, *within)
         shared, place = sch.fuse(n, band), block
-    parallelize(
+    parallelize_if_long_enough(
         sch, shared, [main], cpu
     )  # first: TVM does not accept a loop around a crop as parallel
     _unrolled(sch, [tile_x], lane)
@@ -151,11 +151,11 @@ def _schedule_products(
     vector, lane = sch.split(c, [tile.vectors, tile.lanes])
     inputs, steps = grouped_inputs_block(sch, main), [reduced]
     if inputs is not None:
-        steps = split_into_groups(sch, [reduced])
+        steps = split_reduction_into_groups(sch, [reduced])
     sch.reorder(i, j, *steps, pixel, vector, lane)
     _unrolled(sch, [pixel, vector], lane)
     if inputs is not None:
-        group_loads(sch, main, inputs, steps[-2:], tile)
+        schedule_grouped_loads(sch, main, inputs, steps[-2:], tile)
     reduced = steps[0]
     if cpu.gains_by_prefetch:
         sch.annotate(reduced, PREFETCH_NEXT_PANEL, 1)
@@ -213,8 +213,8 @@ def _schedule_input(sch: Schedule, cpu: CpuModel, place: LoopRV | None, columns:
         sch.compute_at(padding, place, preserve_unit_loops=True)
     else:
         n, y, *_ = sch.get_loops(padding)
-        parallelize(sch, sch.fuse(n, y), [padding], cpu)
-        parallelize(sch, chunk, [tiles], cpu)
+        parallelize_if_long_enough(sch, sch.fuse(n, y), [padding], cpu)
+        parallelize_if_long_enough(sch, chunk, [tiles], cpu)
     vectorize_widest(sch, sch.get_loops(padding)[-1], cpu)
     return tiles
 

@@ -38,7 +38,7 @@ class _Recurrent(OnnxOpConverter):  # type: ignore[misc]
         cls, builder: relax.BlockBuilder, inputs: Sequence[Any], attributes: dict[str, Any], _: Any
     ) -> relax.Tuple:
         given = {name: inputs[index] for index, name in enumerate(_INPUTS)}
-        return emit_onnx_layer(
+        return emit_onnx_recurrent_layer(
             builder,
             _layer(cls.cell, given, attributes),
             LayoutOps(builder),
@@ -118,7 +118,7 @@ def _activations(
     return tuple(tuple(names[index * each : (index + 1) * each]) for index in range(directions))
 
 
-def emit_onnx_layer(
+def emit_onnx_recurrent_layer(
     builder: relax.BlockBuilder,
     layer: RecurrentLayer,
     layout: LayoutOps,

@@ -29,7 +29,7 @@ _SAMPLINGS, _OUTSIDE = ("bilinear", "nearest", "bicubic"), ("zeros", "border", "
 Converter = Callable[[Any, Any], Any]  # (node, importer) -> Relax expression of the node
 
 
-def decompositions() -> dict[Any, Callable[..., torch.Tensor]]:
+def additional_decompositions() -> dict[Any, Callable[..., torch.Tensor]]:
     """Return additions to torch's table of decompositions.
 
     They decompose operators that torch runs fused if no gradients are needed, as a trace records

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from tvm import relax
 
-from farm.importers.onnx.converters.recurrent import LayoutOps, Value, emit_onnx_layer
+from farm.importers.onnx.converters.recurrent import LayoutOps, Value, emit_onnx_recurrent_layer
 from farm.kernels.recurrent import GRU, LSTM, RNN, RecurrentLayer
 
 _CELLS = {"lstm.input": LSTM, "gru.input": GRU, "rnn_tanh.input": RNN, "rnn_relu.input": RNN}
@@ -30,7 +30,7 @@ _ONNX_ORDER = {LSTM: (0, 3, 1, 2), GRU: (1, 0, 2), RNN: (0,)}
 _ZEROS = {"zeros.default": (None, 0), "full.default": (1, None)}
 
 
-def decompositions(program: torch.export.ExportedProgram) -> Any:
+def decompositions_without_recurrent_layers(program: torch.export.ExportedProgram) -> Any:
     """Return torch's table of decompositions without the layers that have a kernel of farm's.
 
     These are layers of float32 without a projection.
@@ -160,7 +160,7 @@ class _Stack:
             (_ACTIVATIONS[_name(self.node)],) * self.directions,
             reset_after=self.cell == GRU,
         )
-        return emit_onnx_layer(self.builder, layer, self.layout, given, False)
+        return emit_onnx_recurrent_layer(self.builder, layer, self.layout, given, False)
 
     def _stacked(self, parts: Sequence[Value]) -> Value:
         """Return the weights of all directions as [D, G*H, ...], with the gates in ONNX's order.

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from farm.errors import FarmError
 from farm.lab.board_records import FORGOTTEN_S, BoardRecord, record_from_json, record_to_json
 from farm.lab.codec import event_from_json, lease_from_json, lease_to_json
-from farm.lab.entities import Event, Holding, Lease, LeaseState
+from farm.lab.entities import Event, Lease, LeaseBoardPeriod, LeaseState
 from farm.lab.scheduler_effects import MOST_ENDED, RestoredState, SchedulerEffects
 from farm.store.upsert import insert_new, insert_or_replace
 from farm.types.postgres_url import is_postgres_url
@@ -47,7 +47,7 @@ class EndedSession:
 
 
 @dataclass(frozen=True, slots=True)
-class BoardUse:
+class BoardUsePeriod:
     """How long an owner had a board: by a lease, or for a session without one.
 
     No end: it still has.
@@ -62,7 +62,7 @@ class BoardUse:
 
 
 @dataclass(slots=True)
-class JournalBatch:
+class LabDatabaseBatch:
     """What is kept by one transaction."""
 
     leases: dict[int, Lease] = field(default_factory=dict)
@@ -70,7 +70,7 @@ class JournalBatch:
     kinds: list[str] = field(default_factory=list)
     used: dict[str, tuple[float, float]] = field(default_factory=dict)
     sessions: list[EndedSession] = field(default_factory=list)
-    taken: list[Holding] = field(default_factory=list)
+    taken: list[LeaseBoardPeriod] = field(default_factory=list)
     boards: dict[str, BoardRecord] = field(default_factory=dict)
 
     def add(self, effects: SchedulerEffects) -> None:
@@ -192,7 +192,7 @@ def _add_boards(db: Connection) -> None:
     _tables().boards.create(db)
 
 
-class Journal:
+class LabDatabase:
     """The tables of a lab, in a file or on a server."""
 
     def __init__(self, place: Path | str) -> None:
@@ -206,7 +206,7 @@ class Journal:
         """
         return self._database.change(self._take_over)
 
-    def write(self, batch: JournalBatch) -> None:
+    def write(self, batch: LabDatabaseBatch) -> None:
         """Keep a batch: all of it, on disk at return.
 
         Raises FarmError, also if it was taken over.
@@ -237,7 +237,7 @@ class Journal:
         )
         return [event_from_json(json.loads(body)) for body in rows]
 
-    def stretches(self, since: float, most: int, board: str | None = None) -> list[BoardUse]:
+    def stretches(self, since: float, most: int, board: str | None = None) -> list[BoardUsePeriod]:
         """Return who had which board after a time, the newest first.
 
         `most` leases and sessions of each sort.
@@ -261,7 +261,7 @@ class Journal:
                 *db.execute(alone.order_by(ran.c.since.desc()).limit(most)),
             ]
         )
-        return sorted((BoardUse(*row) for row in found), key=lambda one: -one.since)
+        return sorted((BoardUsePeriod(*row) for row in found), key=lambda one: -one.since)
 
     @property
     def _database(self) -> Database:
@@ -349,7 +349,7 @@ class Journal:
                 "stop one of them, or give it a store of its own",
             )
 
-    def _write(self, db: Connection, batch: JournalBatch) -> None:
+    def _write(self, db: Connection, batch: LabDatabaseBatch) -> None:
         its = _tables()
         self._ensure_ours(db)
         insert_or_replace(db, its.leases, [_row(lease) for lease in batch.leases.values()])

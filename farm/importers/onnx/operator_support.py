@@ -9,7 +9,7 @@ import onnx
 
 from farm.errors import ModelError
 from farm.importers.onnx.unsupported import graph_facts, unsupported_reason
-from farm.importers.summary import Problem
+from farm.importers.summary import ImportProblem
 
 _DEFAULT_DOMAINS = ("", "ai.onnx")
 # TVM looks converters up by name alone. These are written for ONNX Runtime's contributed operators.
@@ -32,7 +32,7 @@ _FIX = (
 )
 
 
-def import_problems(model: onnx.ModelProto) -> list[Problem]:
+def import_problems(model: onnx.ModelProto) -> list[ImportProblem]:
     """Return everything that the import would refuse, sorted by operator."""
     known, found = graph_facts(model), defaultdict[tuple[str, str], list[str]](list)
     for node in all_nodes(model.graph):
@@ -41,7 +41,7 @@ def import_problems(model: onnx.ModelProto) -> list[Problem]:
         if what or not has_converter(node):
             found[operator, what].append(node.name or f"-> {node.output[0]}")
     return [
-        Problem(operator, what, tuple(names), _FIX)
+        ImportProblem(operator, what, tuple(names), _FIX)
         for (operator, what), names in sorted(found.items())
     ]
 
@@ -93,7 +93,7 @@ def has_converter(node: onnx.NodeProto) -> bool:
     return node.op_type in _BUILT_IN or node.op_type in converter_table()
 
 
-def _listed(problem: Problem) -> str:
+def _listed(problem: ImportProblem) -> str:
     """Return a problem as text, with the number of nodes and the names of some."""
     said = f"{problem.operator}: {problem.what}" if problem.what else problem.operator
     return f"{said} x{len(problem.nodes)} ({_some(problem.nodes)})"

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from farm.errors import FarmError
 from farm.lab.board_records import BoardRecord
-from farm.lab.journal import EndedSession, Journal, JournalBatch
+from farm.lab.lab_database import EndedSession, LabDatabase, LabDatabaseBatch
 from farm.lab.scheduler_effects import SchedulerEffects
 from farm.metrics import Histogram
 
@@ -21,17 +21,20 @@ _COMMIT_BUCKETS_S = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 10.0)
 Action = Callable[[], None]
 
 
-class JournalWriter:
+class LabDatabaseWriter:
     """The only one who writes a journal. `failed` is called once if that cannot be done."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, journal: Journal, failed: Callable[[FarmError], None]
+        self,
+        loop: asyncio.AbstractEventLoop,
+        journal: LabDatabase,
+        failed: Callable[[FarmError], None],
     ) -> None:
         self._loop = loop
         self._journal = journal
         self._failed = failed
         self._thread = ThreadPoolExecutor(1, "lab-writer")
-        self._batch = JournalBatch()
+        self._batch = LabDatabaseBatch()
         self._after: list[Action] = []  # of the batch that is collected
         self._writing: asyncio.Future[None] | None = None
         self._then: list[Action] = []  # of the one that is written
@@ -114,7 +117,7 @@ class JournalWriter:
     def _start(self) -> None:
         if self._writing or self._broken or self._batch.empty:
             return
-        batch, self._batch = self._batch, JournalBatch()
+        batch, self._batch = self._batch, LabDatabaseBatch()
         self._then, self._after, self._urgent = self._after, [], batch.durable
         self._began = time.monotonic()
         self._writing = self._loop.run_in_executor(self._thread, self._journal.write, batch)

@@ -91,14 +91,14 @@ def agent(
     """
     from farm.agent.recipe import AGENTS, ARCHITECTURES, GPU
     from farm.commands.progress import Spinner
-    from farm.pipeline import agent_for_machine
+    from farm.pipeline import ensure_agent_for_machine
     from farm.processes import subprocesses
     from farm.store import Store, cache_root
     from farm.transports.agent.keys import create_key_file
 
     check_loopback(host, open_to_network)
     key = resolve_key(key, key_file, no_key, tracker)
-    check_board(board, tracker)
+    check_board_name(board, tracker)
     machine = this_machine.architecture()
     if machine is None:
         raise UsageError(
@@ -115,7 +115,7 @@ def agent(
     address, bound = _check_port(host, port)
     store = Store(cache_root())
     with Spinner(session, "the agent") as spinner:
-        executable = agent_for_machine(machine + GPU * cuda, store=store, show=spinner.show)
+        executable = ensure_agent_for_machine(machine + GPU * cuda, store=store, show=spinner.show)
     work, kept = store.root / "agent" / "work", store.root / "agent" / "store"
     for folder in (work, kept):
         folder.mkdir(parents=True, exist_ok=True)
@@ -178,7 +178,7 @@ def tracker(
     loopback or on a network of the lab's own.
     """
     from farm.processes import signals
-    from farm.tracker import ListenAddresses, TrackerSettings, serve
+    from farm.tracker import ListenAddresses, TrackerServerSettings, serve
 
     settings = session.fleet().tracker
     address = host or settings.host
@@ -187,7 +187,7 @@ def tracker(
     with contextlib.suppress(signals.Stopped):
         serve(
             ListenAddresses(address, ports, metrics_port),
-            TrackerSettings(unknown_key_s),
+            TrackerServerSettings(unknown_key_s),
             lambda bound: echo(f"tracker on {address}:{bound}", err=True),
             lambda line: echo(line, err=True),
         )
@@ -264,7 +264,7 @@ def check_key(key: str, tracker: str | None) -> None:
         )
 
 
-def check_board(board: str | None, tracker: str | None) -> None:
+def check_board_name(board: str | None, tracker: str | None) -> None:
     """Raise UsageError for an invalid name of a board, and for one without a tracker."""
     if board is None:
         return

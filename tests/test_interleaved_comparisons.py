@@ -26,7 +26,7 @@ from farm import comparison, interleaved_measurement, stats
 from farm.errors import DeviceError
 from farm.executor import compare_builds
 from farm.stats import paired_test
-from farm.types import PairedSamples, PairedStopping, Run, Verdict
+from farm.types import PairedSamples, PairedStoppingRule, Run, Verdict
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -35,11 +35,11 @@ ROOT = Path(__file__).resolve().parent.parent
 def test_the_signed_rank_test_is_scipys(values: list[float]) -> None:
     given_values = [value for value in values if value]
     if not given_values:
-        assert paired_test.signed_rank(values) == 1.0
+        assert paired_test.signed_rank_p(values) == 1.0
         return
     exact = len({abs(value) for value in given_values}) == len(given_values) <= 50
     wanted = scipy.stats.wilcoxon(given_values, method="exact" if exact else "asymptotic").pvalue
-    assert paired_test.signed_rank(values) == pytest.approx(wanted, rel=1e-9, abs=1e-12)
+    assert paired_test.signed_rank_p(values) == pytest.approx(wanted, rel=1e-9, abs=1e-12)
 
 
 def test_turns_see_through_what_disturbs_both_sides_alike() -> None:
@@ -67,7 +67,7 @@ def test_rounds_that_are_alike_and_few_rounds_are_less_evidence() -> None:
     widths = [
         math.log(high / low)
         for _, (low, high) in (
-            stats.ratio_interleaved(one, np.exp(values)) for values in (apart, together)
+            stats.interleaved_ratio_interval(one, np.exp(values)) for values in (apart, together)
         )
     ]
     assert widths[1] > 1.5 * widths[0]
@@ -85,7 +85,7 @@ def test_rounds_that_are_alike_are_less_evidence_however_far_the_test_is_from_do
     draw = np.random.default_rng(3)
     values = np.repeat(draw.normal(0.05, 0.01, 30), 10)  # ten in a row are one
     p = stats.compare_interleaved([(np.ones(300).tolist(), np.exp(values).tolist())])[0].p
-    alone = paired_test.signed_rank(values)
+    alone = paired_test.signed_rank_p(values)
     assert scipy.stats.norm.isf(alone / 2) > 9
     assert alone == pytest.approx(
         scipy.stats.wilcoxon(values, method="asymptotic").pvalue, rel=1e-9
@@ -110,7 +110,7 @@ def test_what_lasts_for_one_load_is_no_difference_of_the_builds() -> None:
     assert (
         stats.compare_interleaved(pairs[:1])[0].change is stats.ChangeVerdict.SLOWER
     )  # were it one load
-    assert stats.ratio_interleaved(*pairs[0], loads=loads)[1] == pytest.approx(
+    assert stats.interleaved_ratio_interval(*pairs[0], loads=loads)[1] == pytest.approx(
         once.interval, abs=0.002
     )
 
@@ -118,14 +118,18 @@ def test_what_lasts_for_one_load_is_no_difference_of_the_builds() -> None:
 @pytest.mark.parametrize(
     ("inference_s", "until", "loads"),
     [
-        (5.0, PairedStopping(seconds=20.0), [4, 3, 3]),  # ten rounds, however long they take
-        (5.0, PairedStopping(seconds=20.0, loads=20), [1] * 10),  # no further load then
-        (0.01, PairedStopping(seconds=6.0), [100, 100, 100]),
-        (0.01, PairedStopping(seconds=6.0, precision=0.5), [10, 10, 10]),  # sure at the first look
+        (5.0, PairedStoppingRule(seconds=20.0), [4, 3, 3]),  # ten rounds, however long they take
+        (5.0, PairedStoppingRule(seconds=20.0, loads=20), [1] * 10),  # no further load then
+        (0.01, PairedStoppingRule(seconds=6.0), [100, 100, 100]),
+        (
+            0.01,
+            PairedStoppingRule(seconds=6.0, precision=0.5),
+            [10, 10, 10],
+        ),  # sure at the first look
     ],
 )
 def test_loads_share_the_time_and_the_rounds_that_are_needed(
-    inference_s: float, until: PairedStopping, loads: list[int]
+    inference_s: float, until: PairedStoppingRule, loads: list[int]
 ) -> None:
     draw, now, notes = random.Random(6), 0.0, list[tuple[int, int, float]]()
 
@@ -162,7 +166,7 @@ def test_aa_bench_tells_what_it_has_though_some_comparisons_fail(
         "one", "host", "net", "x86", "local:", "2026-07-01T12:00:00", Verdict.NOISY, "why", "d" * 64
     )
     good = PairedSamples((1.0,) * 20, tuple(1.1 + 0.001 * index for index in range(20)), {})
-    pairs = comparison.compare_interleaved(
+    pairs = comparison.compare_interleaved_measurements(
         [(told, told)] * 2, [good, DeviceError("host hangs", "", "")]
     )
 

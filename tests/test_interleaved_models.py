@@ -8,7 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from farm.pipeline.interleaving import FinishedRounds, merge_rounds, split_into_rounds
+from farm.pipeline.interleaving import (
+    FinishedRounds,
+    limit_uninterleaved_jobs_to_one_round,
+    merge_rounds,
+)
 from farm.types import PRESETS, Agreement, Device, Job, Model, Plan, Profile, Samples
 
 PROFILE = Profile("x86", {"kind": "llvm"}, "")
@@ -39,7 +43,7 @@ def samples(*seconds: float, right: bool = True, **changes: object) -> Samples:
 
 
 def test_only_jobs_that_have_something_to_take_turns_with_do() -> None:
-    jobs = split_into_rounds(
+    jobs = limit_uninterleaved_jobs_to_one_round(
         [
             job("a"),
             job("b"),
@@ -51,7 +55,9 @@ def test_only_jobs_that_have_something_to_take_turns_with_do() -> None:
     assert [one.plan.rounds for one in jobs] == [4, 4, 1, 1, 1]
     assert [
         one.plan.rounds
-        for one in split_into_rounds([job("a", plan=Plan.once()), job("b", plan=Plan.once())])
+        for one in limit_uninterleaved_jobs_to_one_round(
+            [job("a", plan=Plan.once()), job("b", plan=Plan.once())]
+        )
     ] == [1, 1]
 
 

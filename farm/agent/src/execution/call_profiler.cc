@@ -1,4 +1,4 @@
-#include "execution/profile.h"
+#include "execution/call_profiler.h"
 
 #include <time.h>
 #include <tvm/ffi/function.h>

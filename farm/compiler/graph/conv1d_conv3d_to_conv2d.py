@@ -20,7 +20,7 @@ from farm.compiler.graph import transposed_conv
 from farm.compiler.ir.constants import constant_value
 from farm.compiler.ir.dynamic_extents import Extent, is_dynamic, shapes_are_equal
 from farm.compiler.ir.relax_rewriter import ELEMENTWISE, Rewriter, Rule, permute_dims_axes, shape_of
-from farm.types.layer_variable_names import layer_of
+from farm.types.layer_variable_names import layer_name_of_variable
 
 Array = np.ndarray[Any, Any]
 _SWAPPED = [0, 2, 1]  # of NCW, and back
@@ -39,7 +39,7 @@ class Conv1dConv3dRewriter(Rewriter):
 
     def visit_var_binding_(self, binding: relax.VarBinding) -> None:
         """Remember the layer's name of the binding that is rewritten next."""
-        self._layer = binding.var.name if layer_of(binding.var.name) else ""
+        self._layer = binding.var.name if layer_name_of_variable(binding.var.name) else ""
         super().visit_var_binding_(binding)
 
     def rules(self) -> Mapping[str, Rule]:
@@ -172,7 +172,7 @@ class Conv1dConv3dRewriter(Rewriter):
         stride, apart, front = (
             int(values[0]) for values in (given.strides, given.dilation, given.padding)
         )
-        depth = transposed_conv.phases_separately(
+        depth = transposed_conv.axis_plan_with_separate_phases(
             weight.shape[2], stride, apart, front, int(result[2])
         )
         whole = [self._phase_of_volume(call, weight, depth, part) for part in depth.parts]
@@ -193,7 +193,7 @@ class Conv1dConv3dRewriter(Rewriter):
         self,
         call: Call,
         weight: Array,
-        depth: transposed_conv.TransposedAxis,
+        depth: transposed_conv.AxisPlan,
         part: transposed_conv.PhaseGroup,
     ) -> relax.Var | None:
         """Return [N, count, 1, CO, H, W] of a transposed convolution.
@@ -201,7 +201,9 @@ class Conv1dConv3dRewriter(Rewriter):
         None for a phase that meets no input.
         """
         given, emit, extents = call.attrs, self.builder_.emit, call.args[0].ty.shape
-        begin, end, before, after = transposed_conv.input_window(depth, part, int(extents[2]))
+        begin, end, before, after = transposed_conv.phase_group_input_window(
+            depth, part, int(extents[2])
+        )
         if begin >= end:
             return None
         met = emit(relax.op.strided_slice(call.args[0], [2], [begin], [end]))

@@ -17,7 +17,7 @@ _LANES = 4  # every block is a multiple
 _DOUBLE = "float64"
 
 
-def weights_kernel() -> tirx.PrimFunc:
+def weight_transform_kernel() -> tirx.PrimFunc:
     """Return the kernel from [3, 3, CI, CO] to [CO / block, side, side, depth, block].
 
     Its second argument are the coefficients, [side, side, 9] in double precision. Blocks and their

@@ -13,15 +13,15 @@ from tvm import relax
 from tvm.ir import Call, GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from farm.compiler.cpu.cost_model import fastest_group_channels
+from farm.compiler.cpu.cost_model import fastest_padded_group_channels
 from farm.compiler.cpu.kernel_config import ConfigSelector
 from farm.compiler.cpu.legalize import legalization_map
 from farm.compiler.gpu import schedule
 from farm.compiler.graph import fp16_arithmetic, fp16_weights, layer_names
 from farm.compiler.graph.boolean_logic import BooleanLogicRewriter
 from farm.compiler.graph.clamp_indices import IndexClamper
-from farm.compiler.graph.constant_folding import FoldConstants
-from farm.compiler.graph.conv1d_conv3d import Conv1dConv3dRewriter
+from farm.compiler.graph.constant_folding import ConstantFolder
+from farm.compiler.graph.conv1d_conv3d_to_conv2d import Conv1dConv3dRewriter
 from farm.compiler.graph.conv_of_concat import ConvOfConcatRewriter
 from farm.compiler.graph.fusion_barriers import FusionBarrierMarker
 from farm.compiler.graph.group_norm import GroupNormRewriter
@@ -33,7 +33,12 @@ from farm.compiler.graph.transposed_conv import transposed_conv_pass
 from farm.compiler.graph.trim_padding_taps import PaddingTapTrimmer
 from farm.compiler.ir.blocks import block_names
 from farm.compiler.ir.constants import constant_value, tensor_as_array
-from farm.compiler.ir.relax_rewriter import main_parameters, op_name, rewrite_module, rewriter_pass
+from farm.compiler.ir.relax_rewriter import (
+    main_weight_parameters,
+    op_name,
+    rewrite_module,
+    rewriter_pass,
+)
 from farm.compiler.tensor_cache import array_bytes
 
 Array = np.ndarray[Any, Any]
@@ -55,7 +60,9 @@ _LAYOUTS = {
 def bind_weights(module: tvm.IRModule, weights: Sequence[Array]) -> tvm.IRModule:
     """Bind the weights to the parameters of `main` after its inputs, as constants."""
     main = module["main"]
-    parameters = main_parameters(main)  # bound as variables: an input may have the name of a weight
+    parameters = main_weight_parameters(
+        main
+    )  # bound as variables: an input may have the name of a weight
     tensors = {
         parameter: tvm.runtime.tensor(value)
         for parameter, value in zip(parameters, weights, strict=True)
@@ -75,8 +82,8 @@ def bind_batch_to_one(module: tvm.IRModule) -> tvm.IRModule:
     )
 
 
-def optimize(module: tvm.IRModule, selector: ConfigSelector | None) -> tvm.IRModule:
-    """Return the imported operators as fused loop nests, see `to_loop_nests`.
+def run_graph_passes(module: tvm.IRModule, selector: ConfigSelector | None) -> tvm.IRModule:
+    """Return the imported operators as fused loop nests, see `legalize_and_fuse`.
 
     The target must be the current one.
     """
@@ -84,7 +91,7 @@ def optimize(module: tvm.IRModule, selector: ConfigSelector | None) -> tvm.IRMod
     module = simplify_operators(module)
     if selector is None and halved and tvm.target.Target.current().kind.name == schedule.CUDA:
         module = fp16_arithmetic.to_mixed_precision(module)
-    return to_loop_nests(module, selector)
+    return legalize_and_fuse(module, selector)
 
 
 def simplify_operators(module: tvm.IRModule) -> tvm.IRModule:
@@ -98,7 +105,7 @@ def simplify_operators(module: tvm.IRModule) -> tvm.IRModule:
         _ChannelsLast(),
         transform.Normalize(),
         rewriter_pass("farm.SinkTransposes", TransposeSinker),
-        FoldConstants(),
+        ConstantFolder(),
         transform.CanonicalizeBindings(),
         transform.EliminateCommonSubexpr(),
         transform.DeadCodeElimination(),
@@ -111,7 +118,7 @@ def fold_norms_and_constants(module: tvm.IRModule) -> tvm.IRModule:
     """Fold batch norms and constants, in the layout of the import."""
     transform = relax.transform
     passes = [
-        FoldConstants(),
+        ConstantFolder(),
         rewriter_pass("farm.GroupNorms", GroupNormRewriter),
         rewriter_pass("farm.Planes", Conv1dConv3dRewriter),
         transform.DeadCodeElimination(),
@@ -121,7 +128,7 @@ def fold_norms_and_constants(module: tvm.IRModule) -> tvm.IRModule:
         rewriter_pass("farm.Simplify", _Simplifier),
         rewriter_pass("farm.LogicOfBooleans", BooleanLogicRewriter),
         rewriter_pass("farm.BoundedIndices", IndexClamper),
-        FoldConstants(),
+        ConstantFolder(),
         rewriter_pass("farm.UsedTaps", PaddingTapTrimmer),
         rewriter_pass("farm.SumsOfParts", ConvOfConcatRewriter),
         transform.DeadCodeElimination(),
@@ -129,7 +136,7 @@ def fold_norms_and_constants(module: tvm.IRModule) -> tvm.IRModule:
     return tvm.transform.Sequential(passes)(module)
 
 
-def to_loop_nests(module: tvm.IRModule, selector: ConfigSelector | None) -> tvm.IRModule:
+def legalize_and_fuse(module: tvm.IRModule, selector: ConfigSelector | None) -> tvm.IRModule:
     """Return operators as fused loop nests: farm's CPU kernels, or GPU kernels without a selector.
 
     If the model has float16 weights (`selector.fp16_weights`), kernels that gain by it read them as
@@ -142,7 +149,7 @@ def to_loop_nests(module: tvm.IRModule, selector: ConfigSelector | None) -> tvm.
         *(
             [
                 pad_group_channels_pass(
-                    selector.cpu.vector_widths, partial(fastest_group_channels, selector.cpu)
+                    selector.cpu.vector_widths, partial(fastest_padded_group_channels, selector.cpu)
                 )
             ]
             if selector
@@ -161,7 +168,7 @@ def to_loop_nests(module: tvm.IRModule, selector: ConfigSelector | None) -> tvm.
         module
     )
     return (
-        fp16_weights.read_constants_as_float16(module, selector.cpu)
+        fp16_weights.make_kernels_read_fp16_constants(module, selector.cpu)
         if selector is not None and selector.fp16_weights
         else module
     )

@@ -64,7 +64,7 @@ def test_the_state_of_torchs_own_generator_is_left_alone():
 
 
 def test_mobilenet_v2_is_imported_whole(tmp_path):
-    imported = importers.load(Model("m", "python:farm.zoo:mobilenet_v2"), tmp_path)
+    imported = importers.import_model(Model("m", "python:farm.zoo:mobilenet_v2"), tmp_path)
     assert imported.inputs[0].shape == (1, 3, 224, 224) and imported.outputs[0].shape == (1, 1000)
     assert (
         sum(weight.size for weight in imported.weights) == NETWORKS["mobilenet_v2"][0] + 2 * 17_056

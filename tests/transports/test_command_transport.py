@@ -69,7 +69,7 @@ def test_a_command_that_runs_no_shell_as_it_should(
         board(*words).ask("", [])
     error = caught.value
     assert error.what == f"box is {what}" and why in error.why and fix in error.fix
-    there = transports.state(device(*words))
+    there = transports.probe_state(device(*words))
     assert (there.word, there.usable, there.why) == (what, False, error.why)
 
 
@@ -77,7 +77,7 @@ def test_what_a_command_says_takes_bounded_room_and_its_end_is_kept() -> None:
     said = OutputEnd()
     script = "yes 0123456789abcde | head -c 20000000 >&2; echo the end >&2"
     with board("env").channel(script, [], said) as (_, child):
-        assert subprocesses.shell_status(child, 60) == 0
+        assert subprocesses.wait_for_shell_exit_code(child, 60) == 0
     text = said.text()
     assert len(text) == 1 << 16 and text.endswith("abcde\nthe end\n")
 
@@ -121,7 +121,7 @@ def _text(path: Path) -> str:
 
 
 def test_a_command_that_runs_a_shell_is_ready(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert transports.state(device(*ELSEWHERE)).word == "ready"
+    assert transports.probe_state(device(*ELSEWHERE)).word == "ready"
     monkeypatch.setattr(command, "_STATE_S", 0.5)
-    there = transports.state(device("sh", "-c", "sleep 60"))
+    there = transports.probe_state(device("sh", "-c", "sleep 60"))
     assert (there.word, there.usable) == ("without an answer", False)

@@ -17,7 +17,7 @@ _CORE = re.compile(r"\s*(\d+)\s+(0x[0-9a-fA-F]{1,2})\s+(0x[0-9a-fA-F]{1,3})\s*")
 
 
 @dataclass(frozen=True, slots=True)
-class CoreKind:
+class CoreGroup:
     """Cores of one kind: two fields of ARM's MIDR, and how many the board has."""
 
     implementer: int
@@ -34,7 +34,7 @@ class Gpu:
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class DetectedHardware:
     """What is known of a board; what it did not say is empty or 0.
 
     `architecture` is that of its programs: x86_64, aarch64, armv7 or riscv64; empty for another.
@@ -49,7 +49,7 @@ class Evidence:
     board: str = ""
     compatible: tuple[str, ...] = ()
     cpu: str = ""
-    cores: tuple[CoreKind, ...] = ()
+    cores: tuple[CoreGroup, ...] = ()
     core_count: int = 0
     features: frozenset[str] = frozenset()
     memory_bytes: int = 0
@@ -57,13 +57,13 @@ class Evidence:
     android: str = ""
 
 
-def evidence_from_report(architecture: str, report: Mapping[str, str]) -> Evidence:
+def hardware_from_report(architecture: str, report: Mapping[str, str]) -> DetectedHardware:
     """Return the evidence in the report of the script that inspects a board.
 
     The report's names are machine, board, compatible, cpu, arm_cores (`4 0x41 0xd08,...`), cores,
     features, memory_kib, gpus (`9.0, NVIDIA H200;...`) and android.
     """
-    return Evidence(
+    return DetectedHardware(
         architecture,
         machine=_text(report.get("machine", "")),
         board=_text(report.get("board", "")),
@@ -78,7 +78,7 @@ def evidence_from_report(architecture: str, report: Mapping[str, str]) -> Eviden
     )
 
 
-def evidence_from_facts(facts: Mapping[str, str]) -> Evidence:
+def hardware_from_facts(facts: Mapping[str, str]) -> DetectedHardware:
     """Return the evidence in the facts of an agent.
 
     They name the board or the CPU, not the cores.
@@ -89,7 +89,7 @@ def evidence_from_facts(facts: Mapping[str, str]) -> Evidence:
         if "gpu_architecture" in facts
         else ()
     )
-    return Evidence(
+    return DetectedHardware(
         machine,
         machine=_text(machine),
         board="" if machine == "x86_64" else name,
@@ -101,7 +101,7 @@ def evidence_from_facts(facts: Mapping[str, str]) -> Evidence:
 
 
 def _text(text: str) -> str:
-    return sanitize.one_line(text.strip())[:_MOST_TEXT]
+    return sanitize.sanitized_line(text.strip())[:_MOST_TEXT]
 
 
 def _number(text: str, most: int) -> int:
@@ -109,10 +109,10 @@ def _number(text: str, most: int) -> int:
     return min(int(text), most) if text.isascii() and text.isdigit() and len(text) <= 20 else 0
 
 
-def _core_kinds(text: str) -> list[CoreKind]:
+def _core_kinds(text: str) -> list[CoreGroup]:
     found = (_CORE.fullmatch(one) for one in text[:4096].split(","))
     return [
-        CoreKind(int(one[2], 16), int(one[3], 16), _number(one[1], _MOST_CORES))
+        CoreGroup(int(one[2], 16), int(one[3], 16), _number(one[1], _MOST_CORES))
         for one in found
         if one
     ]

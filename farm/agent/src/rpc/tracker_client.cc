@@ -1,4 +1,4 @@
-#include "rpc/tracker.h"
+#include "rpc/tracker_client.h"
 
 #include <errno.h>
 #include <netdb.h>

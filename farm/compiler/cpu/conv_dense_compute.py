@@ -24,7 +24,7 @@ from farm.compiler.ir.dynamic_extents import (
     is_dynamic,
     round_up_extent,
     shapes_are_equal,
-    static_where_known,
+    static_extents_as_ints,
 )
 
 # Main blocks, with the names of kernels and rules.
@@ -35,7 +35,7 @@ PADDING, PACKING, CROP = "padding", "packing", "crop"
 INPUTS = "inputs"
 
 
-def convolution(
+def conv2d_compute(
     workload: Workload,
     config: KernelConfig,
     grouped_loads: bool,
@@ -50,7 +50,7 @@ def convolution(
     register_tiles. If the packed weight has one column and the kernel several, that column is a
     contiguous run of the values of all columns and channels, padded with zeros.
     """
-    blocks, kernel_h, kernel_w, depth, block = constant_shape(weight)
+    blocks, kernel_h, kernel_w, depth, block = static_shape(weight)
     _, columns, channels, _ = workload.weight
     runs = kernel_w < columns
     beyond = round_up_to_multiple(depth, channels) // channels - columns if runs else 0
@@ -103,16 +103,16 @@ def convolution(
     )
 
 
-def dense(
+def dense_compute(
     workload: Workload,
     config: KernelConfig,
     grouped_loads: bool,
     data: te.Tensor,
     weight: te.Tensor,
 ) -> te.Tensor:
-    """Define [..., M, K] by a packed weight: [..., M, N]. `grouped_loads`: see `convolution`."""
-    *outer, rows, depth = static_where_known(data.shape)
-    blocks, _, block = constant_shape(weight)
+    """Define [..., M, K] by a packed weight: [..., M, N]. `grouped_loads`: see `conv2d_compute`."""
+    *outer, rows, depth = static_extents_as_ints(data.shape)
+    blocks, _, block = static_shape(weight)
     k = te.reduce_axis((0, depth), name="k")
     shape = (*outer, round_up_extent(rows, config.tile.pixels), blocks * block)
 
@@ -131,7 +131,7 @@ def dense(
     )
 
 
-def matmul(
+def matmul_compute(
     workload: Workload, config: KernelConfig, left: te.Tensor, right: te.Tensor
 ) -> te.Tensor:
     """Define [..., M, K] by [..., K, N], neither of them constant: [..., M, N].
@@ -140,8 +140,8 @@ def matmul(
     blocks.
     """
     (*outer_left, rows, depth), (*outer_right, _, width) = (
-        static_where_known(left.shape),
-        static_where_known(right.shape),
+        static_extents_as_ints(left.shape),
+        static_extents_as_ints(right.shape),
     )
     outer = [
         one if is_dynamic(one) or one != 1 else other
@@ -169,7 +169,7 @@ def matmul(
     )
 
 
-def constant_shape(tensor: te.Tensor) -> list[int]:
+def static_shape(tensor: te.Tensor) -> list[int]:
     """Return the extents of a weight, which are known."""
     return [int(extent) for extent in tensor.shape]
 
@@ -215,7 +215,7 @@ def pad_nhwc(
     """
     if not any(padding) and not turned:
         return data
-    count, height, width, channels = static_where_known(data.shape)
+    count, height, width, channels = static_extents_as_ints(data.shape)
     if turned:
         height, width = width, height
     top, left, bottom, right = padding
@@ -233,7 +233,7 @@ def pad_nhwc(
 
 
 def _packed(right: te.Tensor, block: int) -> te.Tensor:
-    *outer, depth, width = static_where_known(right.shape)
+    *outer, depth, width = static_extents_as_ints(right.shape)
 
     def value(*at: te.Var) -> tvm.tirx.Expr:
         *batch, blocks, k, lane = at

@@ -13,14 +13,14 @@ from functools import lru_cache
 from pathlib import Path
 
 from farm.store import digest_of, source_digest
-from farm.types import Prepared, Profile
+from farm.types import PreparedModel, Profile
 
 _PACKAGES = ("apache-tvm", "apache-tvm-ffi", "ziglang")
 # types/layer_variable_names.py decides the names of a build's variables.
 _SOURCES = ("compiler", "kernels", "types/layer_variable_names.py")
 
 
-def artifact_digest(prepared: Prepared, profile: Profile) -> str:
+def artifact_digest_without_records(prepared: PreparedModel, profile: Profile) -> str:
     """Return the digest of all that a build without tuning records depends on.
 
     It covers the module, the weights, the target, the linker and its version, the sources of this
@@ -32,26 +32,28 @@ def artifact_digest(prepared: Prepared, profile: Profile) -> str:
     if profile.memory_mb is not None:
         target["memory_mb"] = profile.memory_mb
     if profile.target.get("kind") == "cuda":
-        target["compiler"] = cuda_version()
+        target["compiler"] = nvrtc_version()
     module = prepared.directory / "module.json"
     weights = prepared.directory / "weights.npz"
-    return digest_of(module, weights, target, compiler_digest(), compiler_versions())
+    return digest_of(
+        module, weights, target, compiler_sources_digest(), compiler_package_versions()
+    )
 
 
 @lru_cache
-def compiler_digest() -> str:
+def compiler_sources_digest() -> str:
     """Return the digest of all sources that decide what a build looks like."""
     return source_digest(_SOURCES)
 
 
 @lru_cache
-def compiler_versions() -> Mapping[str, str]:
+def compiler_package_versions() -> Mapping[str, str]:
     """Return the versions of the packages that decide what the code looks like."""
     return {name: importlib.metadata.version(name) for name in _PACKAGES}
 
 
 @lru_cache
-def cuda_version() -> str:
+def nvrtc_version() -> str:
     """Return the version of the compiler of CUDA code; "" if it is not installed."""
     try:
         return importlib.metadata.version("nvidia-cuda-nvrtc")

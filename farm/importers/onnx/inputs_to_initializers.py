@@ -10,7 +10,12 @@ import onnx
 from onnx import numpy_helper
 
 from farm.errors import ModelError, did_you_mean
-from farm.importers.onnx.input_shapes import Axis, axes_in_words, input_axes, user_inputs
+from farm.importers.onnx.input_shapes import (
+    Axis,
+    axes_in_words,
+    input_axes,
+    inputs_without_initializers,
+)
 from farm.types import Value
 
 Array = np.ndarray[Any, Any]
@@ -23,7 +28,7 @@ _KINDS = {
 _FIX = "correct --value, or `values` in devices.toml"
 
 
-def stated_constants(
+def user_value_arrays(
     graph: onnx.GraphProto, values: Mapping[str, Value], what: str
 ) -> dict[str, Array]:
     """Return the stated values by input name, in the shapes and element types of the inputs.
@@ -33,7 +38,7 @@ def stated_constants(
     """
     if not values:
         return {}
-    inputs = {value.name: value for value in user_inputs(graph)}
+    inputs = {value.name: value for value in inputs_without_initializers(graph)}
     if unknown := sorted(set(values) - set(inputs)):
         listed = f"its inputs are {', '.join(inputs)}"
         raise ModelError(
@@ -48,7 +53,9 @@ def stated_constants(
     return {name: _array(inputs[name], value, what) for name, value in values.items()}
 
 
-def freeze_inputs(model: onnx.ModelProto, known: Mapping[str, Array]) -> onnx.ModelProto:
+def turn_inputs_into_initializers(
+    model: onnx.ModelProto, known: Mapping[str, Array]
+) -> onnx.ModelProto:
     """Return a copy of the model in which these inputs are initializers."""
     if not known:
         return model

@@ -15,8 +15,8 @@ from postgres_server import PostgresServer, binaries, postgres_server
 
 from farm.errors import FarmError
 from farm.lab.codec import lease_from_json, lease_to_json
-from farm.lab.entities import Caller, Lease, LeaseRequest, LeaseState, Rules
-from farm.lab.journal import EndedSession, Journal, JournalBatch
+from farm.lab.entities import Caller, Lease, LeaseRequest, LeaseState, SharingRules
+from farm.lab.lab_database import EndedSession, LabDatabase, LabDatabaseBatch
 from farm.lab.scheduler import LeaseScheduler
 from farm.store import RunStore
 
@@ -49,8 +49,8 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return str(server.url)
 
 
-def kept(lab: LeaseScheduler) -> JournalBatch:
-    batch = JournalBatch()
+def kept(lab: LeaseScheduler) -> LabDatabaseBatch:
+    batch = LabDatabaseBatch()
     batch.add(lab.take())
     return batch
 
@@ -67,8 +67,8 @@ def test_a_lease_in_the_form_of_the_first_stores_is_read() -> None:
 
 
 def test_leases_the_queue_events_and_use_are_read_back_as_they_were(place: str) -> None:
-    journal = Journal(place)
-    lab = LeaseScheduler(Rules(), (), journal.open(), 0.0)
+    journal = LabDatabase(place)
+    lab = LeaseScheduler(SharingRules(), (), journal.open(), 0.0)
     for name in ("a", "b"):
         lab.board_idle(name, "pi5", 1.0)
     both = lab.request(
@@ -78,7 +78,7 @@ def test_leases_the_queue_events_and_use_are_read_back_as_they_were(place: str) 
     lab.end(both.number, Caller("ann"), 4.0, "done")
     later = lab.request(request_of("eve", count=2), "key-3", 5.0)
     journal.write(kept(lab))
-    past = Journal(place).open()
+    past = LabDatabase(place).open()
     assert [(one.number, one.state, one.key) for one in past.leases] == [
         (short.number, LeaseState.ACTIVE, "key-2"),
         (later.number, LeaseState.QUEUED, "key-3"),
@@ -98,28 +98,28 @@ def test_leases_the_queue_events_and_use_are_read_back_as_they_were(place: str) 
 
 
 def test_the_tables_refuse_to_lend_a_board_twice_whatever_the_program_says(place: str) -> None:
-    journal = Journal(place)
-    lab = LeaseScheduler(Rules(), (), journal.open(), 0.0)
+    journal = LabDatabase(place)
+    lab = LeaseScheduler(SharingRules(), (), journal.open(), 0.0)
     lab.board_idle("a", "pi5", 1.0)
     first = lab.request(request_of("ann"), "key-1", 2.0)
     journal.write(kept(lab))
-    forged = JournalBatch(leases={9: dataclasses.replace(first, number=9)})
+    forged = LabDatabaseBatch(leases={9: dataclasses.replace(first, number=9)})
     with pytest.raises(FarmError, match=r"(?i)unique"):
         journal.write(forged)
-    assert [one.number for one in Journal(place).open().leases] == [first.number], (
+    assert [one.number for one in LabDatabase(place).open().leases] == [first.number], (
         "all of a batch, or nothing"
     )
     lab.end(first.number, Caller("ann"), 3.0)
     lab.request(request_of("bob"), "key-2", 3.0)
-    journal = Journal(place)
+    journal = LabDatabase(place)
     journal.open()
     journal.write(kept(lab))  # given back and lent again at once
-    assert [one.request.owner for one in Journal(place).open().leases] == ["bob"]
+    assert [one.request.owner for one in LabDatabase(place).open().leases] == ["bob"]
 
 
 def test_a_batch_that_is_written_again_changes_nothing(place: str) -> None:
-    journal = Journal(place)
-    lab = LeaseScheduler(Rules(), (), journal.open(), 0.0)
+    journal = LabDatabase(place)
+    lab = LeaseScheduler(SharingRules(), (), journal.open(), 0.0)
     lab.board_idle("a", "pi5", 1.0)
     lab.request(request_of("ann"), "key-1", 2.0)
     batch = kept(lab)
@@ -130,16 +130,16 @@ def test_a_batch_that_is_written_again_changes_nothing(place: str) -> None:
 
 
 def test_a_server_whose_record_was_taken_over_can_write_no_more(place: str) -> None:
-    older, newer = Journal(place), Journal(place)
+    older, newer = LabDatabase(place), LabDatabase(place)
     older.open(), newer.open()
-    newer.write(JournalBatch(kinds=["pi4"]))
+    newer.write(LabDatabaseBatch(kinds=["pi4"]))
     with pytest.raises(FarmError, match="another lab server has taken over"):
-        older.write(JournalBatch(kinds=["pi5"]))
-    assert Journal(place).open().kinds == ["pi4"]
+        older.write(LabDatabaseBatch(kinds=["pi5"]))
+    assert LabDatabase(place).open().kinds == ["pi4"]
 
 
 def test_the_file_is_private(tmp_path: Path) -> None:
-    Journal(tmp_path / "lab" / "lab.sqlite").open()
+    LabDatabase(tmp_path / "lab" / "lab.sqlite").open()
     assert {stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "lab").iterdir()} == {0o600}
 
 
@@ -147,6 +147,6 @@ def test_the_file_is_private(tmp_path: Path) -> None:
 def test_runs_and_leases_share_a_database(server: PostgresServer) -> None:
     server.sql("DROP SCHEMA public CASCADE; CREATE SCHEMA public")
     RunStore(server.url).ready()
-    Journal(server.url).open()
+    LabDatabase(server.url).open()
     assert RunStore(server.url).runs() == []
-    assert Journal(server.url).open().next_lease == 1
+    assert LabDatabase(server.url).open().next_lease == 1

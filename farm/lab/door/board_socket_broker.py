@@ -41,8 +41,8 @@ _RPC_ANSWERS = (handshake.MAGIC, handshake.DUPLICATE, handshake.MISMATCH)
 
 
 @dataclass(frozen=True, slots=True)
-class LabFunctions:
-    """The functions of the lab that a handover calls.
+class LabCallbacks:
+    """The functions of the lab that a broker calls.
 
     `lease` returns a lease by its number; `changed` a future that is done when one changes;
     `address` where a board serves, `is_listed` whether lab.toml says so, and `connection` the one
@@ -53,7 +53,7 @@ class LabFunctions:
     changed: Callable[[int], asyncio.Future[None]]
     address: Callable[[str], str]
     is_listed: Callable[[str], bool]
-    connection: Callable[[str], ownership.Connection | None]
+    connection: Callable[[str], ownership.ConnectionEndpoints | None]
     tracker: Callable[[], tuple[str, int]]
 
 
@@ -67,10 +67,10 @@ class _Offered:
     match_key: str
 
 
-class BoardHandover:
+class BoardSocketBroker:
     """Hands boards of leases to their owners, and ends their sessions."""
 
-    def __init__(self, lab: LabFunctions) -> None:
+    def __init__(self, lab: LabCallbacks) -> None:
         self._lab = lab
 
     async def board(
@@ -128,16 +128,16 @@ class BoardHandover:
         """Return a lease in force of the caller's. Raises FarmError."""
         lease = self._granted(number, caller)
         if lease.state.ended:
-            raise refusals.lease_ended(lease)
+            raise refusals.lease_ended_error(lease)
         return lease
 
     def _granted(self, number: int, caller: Caller) -> Lease:
         """Return a lease of the caller's that is in force, or was. Raises FarmError."""
         lease = self._lab.lease(number)
         if lease.request.owner != caller.name:
-            raise refusals.lease_of_another(lease)
+            raise refusals.lease_of_another_error(lease)
         if lease.state is LeaseState.QUEUED:
-            raise refusals.has_no_boards(lease)
+            raise refusals.lease_without_boards_error(lease)
         return lease
 
     async def _watch(
@@ -195,7 +195,7 @@ class BoardHandover:
                     raise _not_its_own(offered, lease, why)
                 return offered
         if lease.state.ended:
-            raise refusals.lease_ended(lease)
+            raise refusals.lease_ended_error(lease)
         raise DeviceError(
             f"lease {lease.number} gets no board", str(answer)[:200], "farm lab leases"
         )
@@ -208,7 +208,7 @@ class BoardHandover:
         if connection is None:
             return "the board has left the lab"
         return await asyncio.to_thread(
-            own_address.address_objection, offered.host, offered.port, connection
+            own_address.foreign_address_reason, offered.host, offered.port, connection
         )
 
 
