@@ -16,6 +16,7 @@ from onnx_models import graph, node, save
 from farm.compiler.diagnostics import guarded_run
 from farm.compiler.diagnostics.guarded_memory import FILL, GuardedBuffer, GuardSide
 from farm.compiler.diagnostics.guarded_run import KernelCallSite
+from farm.errors import BuildError
 from farm.pipeline.guard_page_check import check_with_guards
 from farm.store import Store
 from farm.types import Model
@@ -98,3 +99,14 @@ def test_guards_are_of_this_machine_only(small_model):
     done = farm("--guard", "--profile", "rasp4-64", small_model)
     assert done.returncode == 2
     assert "farm check --guard --profile" in done.stderr
+
+
+def test_a_kernel_that_takes_the_size_of_an_open_batch_is_refused(tmp_path):
+    nodes = [node("Shape", ["x"], ["s"]), node("Cast", ["s"], ["y"], to=1)]
+    made = graph(nodes, {"x": ["batch", 3, 8, 8]}, {"y": [4]})
+    path = save(tmp_path / "sizes.onnx", made)
+    with pytest.raises(BuildError, match="sizes cannot be taken apart") as caught:
+        check_with_guards(
+            Model("sizes", str(path)), HOST, store=Store(tmp_path), show=lambda _: None
+        )
+    assert "the size batch of an open axis" in caught.value.why

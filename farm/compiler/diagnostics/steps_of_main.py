@@ -74,14 +74,18 @@ class MainSteps:
                 )
             )
         else:
-            why = f"it has a step that is no kernel: {str(value)[:200]}"
-            raise BuildError(
-                f"{self._model} cannot be taken apart", why, "compare its outputs only: farm deploy"
-            )
+            raise self._refusal(f"it has a step that is no kernel: {str(value)[:200]}")
+
+    def _refusal(self, why: str) -> BuildError:
+        return BuildError(
+            f"{self._model} cannot be taken apart", why, "compare its outputs only: farm deploy"
+        )
 
     def _argument(self, value: Any) -> int | Array:
         if isinstance(value, GenericConst):
             return tensor_as_array(value.value)
+        if value not in self._numbers:
+            raise self._refusal(f"the size {value} of an open axis is an input of a kernel")
         (number,) = self.of(value)
         return number
 
