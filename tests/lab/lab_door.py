@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from accepting import accepting
 from lab_process import Board, Lab, lab
 from ssh_server import SshServer, keygen, ssh_server
 
@@ -138,17 +139,18 @@ class Echo:
         self.board = Board(lab.port, kind, self.listener.getsockname()[1])
         self.serving = 0
         self.connections = 0
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._stack = contextlib.ExitStack()
+        self._stack.enter_context(self.listener)
+        self._stack.enter_context(accepting(self.listener, self._accept))
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                connection, _ = self.listener.accept()
-            except OSError:
-                return
-            self.serving += 1
-            self.connections += 1
-            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+    def close(self) -> None:
+        """Accept no more."""
+        self._stack.close()
+
+    def _accept(self, connection: socket.socket) -> None:
+        self.serving += 1
+        self.connections += 1
+        threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:
         with connection, contextlib.suppress(OSError):

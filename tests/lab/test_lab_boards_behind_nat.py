@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from accepting import accepting
 from lab_door import Door, door
 from ssh_server import keygen
 from timeouts import LIMIT_S, wait_until
@@ -59,17 +60,13 @@ def router(path: Path, port: int) -> Iterator[None]:
             with contextlib.suppress(OSError):
                 sink.shutdown(socket.SHUT_WR)
 
-        def accept() -> None:
-            with contextlib.suppress(OSError):
-                while True:
-                    near, _ = listener.accept()
-                    far = socket.create_connection(("127.0.0.1", port))
-                    for ends in ((near, far), (far, near)):
-                        threading.Thread(target=pass_on, args=ends, daemon=True).start()
+        def join(near: socket.socket) -> None:
+            far = socket.create_connection(("127.0.0.1", port))
+            for ends in ((near, far), (far, near)):
+                threading.Thread(target=pass_on, args=ends, daemon=True).start()
 
-        threading.Thread(target=accept, daemon=True).start()
-        yield
-        listener.shutdown(socket.SHUT_RDWR)
+        with accepting(listener, join):
+            yield
 
 
 @pytest.fixture

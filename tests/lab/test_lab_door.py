@@ -10,12 +10,12 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from accepting import accepting
 from lab_door import SETTINGS, Door, Echo, door
 from lab_process import Board
 from timeouts import LIMIT_S, wait_until
@@ -38,7 +38,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
 def echo(served: Door) -> Iterator[Echo]:
     with_board = Echo(served.lab, f"kind{time.monotonic_ns()}")
     yield with_board
-    with_board.listener.close()
+    with_board.close()
     with_board.board.wire.close()
 
 
@@ -146,7 +146,7 @@ def test_a_session_goes_on_without_the_server_and_its_lease_ends_it_after_a_rest
                 admin.ask("end", lease=lease, why="over")
                 assert session.hear(1) == b""
             assert "revoked (over)" in session.words()
-        echo.listener.close()
+        echo.close()
 
 
 def test_a_client_that_is_killed_leaves_the_board_to_the_next(served: Door, echo: Echo) -> None:
@@ -328,18 +328,15 @@ def test_a_board_that_names_another_service_gives_nobody_a_way_there(
     with socket.create_server(("127.0.0.1", 0)) as database:
         heard: list[bytes] = []
 
-        def serve() -> None:
-            with contextlib.suppress(OSError):
-                while True:
-                    connection, _ = database.accept()
-                    with connection:
-                        connection.sendall(b"a secret banner")
-                        heard.append(connection.recv(1 << 10))
+        def serve(connection: socket.socket) -> None:
+            with connection:
+                connection.sendall(b"a secret banner")
+                heard.append(connection.recv(1 << 10))
 
-        threading.Thread(target=serve, daemon=True).start()
-        board = Board(served.lab.port, f"evil-{host}", database.getsockname()[1], host)
-        lease = served.lease("alice", board.kind)
-        answer = served.ssh("alice", f"board {lease}")
+        with accepting(database, serve):
+            board = Board(served.lab.port, f"evil-{host}", database.getsockname()[1], host)
+            lease = served.lease("alice", board.kind)
+            answer = served.ssh("alice", f"board {lease}")
         assert "cannot be reached" in error(answer)["what"]
         assert b"secret" not in answer.stdout + answer.stderr
         served.ask("alice", do="end", lease=lease)

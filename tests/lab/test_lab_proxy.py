@@ -19,6 +19,7 @@ from typing import Any
 import hostile_board
 import pytest
 import tvm_tracker_clients
+from accepting import accepting
 from lab_door import Door, Echo, door
 from lab_process import Board
 from timeouts import LIMIT_S, wait_until
@@ -217,7 +218,7 @@ def test_a_lab_of_many_boards_needs_more_than_one_connection(served: Door) -> No
             client.ask("end", lease=lease)
     assert said == []
     for board in boards:
-        board.listener.close()
+        board.close()
         board.board.wire.close()
 
 
@@ -243,16 +244,11 @@ def test_a_board_runs_no_program_of_its_own_in_tvms_client(
             else LocalLab(served.lab.socket)
         )
 
-        def accept() -> None:
-            with contextlib.suppress(OSError):
-                while True:
-                    connection, _ = listener.accept()
-                    arguments = (connection, "popen", str(marker))
-                    threading.Thread(
-                        target=hostile_board.serve, args=arguments, daemon=True
-                    ).start()
+        def attack(connection: socket.socket) -> None:
+            arguments = (connection, "popen", str(marker))
+            threading.Thread(target=hostile_board.serve, args=arguments, daemon=True).start()
 
-        threading.Thread(target=accept, daemon=True).start()
+        stack.enter_context(accepting(listener, attack))
         board = Board(served.lab.port, "evil", listener.getsockname()[1])
         source = KindSessionSource(lab, lambda kind: WantedBoards(kind, for_s=60.0), lambda _: None)
         with ProxiedBoards(source, said.append) as boards, RelayTracker(boards, 0) as relay:

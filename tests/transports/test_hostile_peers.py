@@ -18,6 +18,7 @@ from pathlib import Path
 import hostile_board
 import paramiko
 import pytest
+from accepting import accepting
 
 from farm import transports
 from farm.config import load_fleet
@@ -59,16 +60,13 @@ def answering(answer: Callable[[socket.socket], object]) -> Iterator[int]:
     """A server that treats each connection in its own way; gives its port."""
     with socket.create_server(("127.0.0.1", 0)) as listener, contextlib.ExitStack() as open_ones:
 
-        def serve() -> None:
-            with contextlib.suppress(OSError):
-                while True:
-                    connection = open_ones.enter_context(listener.accept()[0])
-                    with contextlib.suppress(OSError, struct.error):  # it has hung up: a probe
-                        answer(connection)
+        def each(connection: socket.socket) -> None:
+            open_ones.enter_context(connection)
+            with contextlib.suppress(struct.error):  # it has hung up: a probe
+                answer(connection)
 
-        threading.Thread(target=serve, daemon=True).start()
-        yield listener.getsockname()[1]
-        listener.shutdown(socket.SHUT_RDWR)
+        with accepting(listener, each):
+            yield listener.getsockname()[1]
 
 
 def refusal(

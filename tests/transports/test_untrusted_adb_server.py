@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from accepting import accepting
 
 from farm.errors import DeviceError
 from farm.transports.adb import client, devices, server
@@ -112,18 +113,14 @@ def listing(text: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """An adb server with this list of devices, which is named to farm."""
     replies = {"host:version": "0029", "host:devices-l": text}
 
-    def serve() -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                with listener.accept()[0] as sock:
-                    reply = replies[sock.recv(int(sock.recv(4), 16)).decode()]
-                    sock.sendall(f"OKAY{len(reply.encode()):04x}{reply}".encode())
+    def reply_to(connection: socket.socket) -> None:
+        with connection as sock:
+            reply = replies[sock.recv(int(sock.recv(4), 16)).decode()]
+            sock.sendall(f"OKAY{len(reply.encode()):04x}{reply}".encode())
 
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        threading.Thread(target=serve, daemon=True).start()
+    with socket.create_server(("127.0.0.1", 0)) as listener, accepting(listener, reply_to):
         monkeypatch.setenv("ANDROID_ADB_SERVER_PORT", str(listener.getsockname()[1]))
         yield
-        listener.shutdown(socket.SHUT_RDWR)
 
 
 # As transports.cpp and sysdeps of the Android sources write these lines

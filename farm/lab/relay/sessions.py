@@ -182,8 +182,8 @@ class ProxiedBoards:
         """End all sessions, and wait until their boards are given back."""
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
+        self._accepting.join()  # before: a descriptor that it is about to use is another's then
         self._listener.close()
-        self._accepting.join()
         with self._lock:
             running = dict(self._running)
         for session in running:

@@ -9,12 +9,12 @@ import re
 import signal
 import socket
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from typing import Any
 
 import hostile_board
+from accepting import accepting
 from farm_processes import HOST, Farm, server
 from rpc_servers import farm_agent, tvm_server
 from timeouts import wait_until
@@ -45,14 +45,8 @@ def silent() -> Iterator[tuple[int, list[socket.socket]]]:
     with socket.create_server((HOST, 0)) as listener, contextlib.ExitStack() as open_ones:
         come: list[socket.socket] = []
 
-        def serve() -> None:
-            with contextlib.suppress(OSError):
-                while True:
-                    come.append(open_ones.enter_context(listener.accept()[0]))
-
-        threading.Thread(target=serve, daemon=True).start()
-        yield listener.getsockname()[1], come
-        listener.shutdown(socket.SHUT_RDWR)
+        with accepting(listener, lambda one: come.append(open_ones.enter_context(one))):
+            yield listener.getsockname()[1], come
 
 
 def test_agents_tell_their_facts_and_no_tvm_is_imported(farm: Farm) -> None:

@@ -8,10 +8,10 @@ import contextlib
 import shutil
 import socket
 import sys
-import threading
 from collections.abc import Callable, Iterator
 
 import pytest
+from accepting import accepting
 from farm_processes import HOST, Done, Farm, server
 from rpc_servers import configure, farm_agent, farm_tracker, tvm_server, tvm_tracker
 
@@ -170,18 +170,12 @@ def taken(farm: Farm, tracker: int) -> Iterator[None]:
 @contextlib.contextmanager
 def peer(answer: Callable[[socket.socket], object]) -> Iterator[int]:
     """A server that treats every connection in its own way; gives its port."""
-    with socket.create_server((HOST, 0)) as listener, contextlib.ExitStack() as open_ones:
-
-        def serve() -> None:
-            with contextlib.suppress(OSError):
-                while True:
-                    connection = open_ones.enter_context(listener.accept()[0])
-                    with contextlib.suppress(OSError):
-                        answer(connection)
-
-        threading.Thread(target=serve, daemon=True).start()
+    with (
+        socket.create_server((HOST, 0)) as listener,
+        contextlib.ExitStack() as open_ones,
+        accepting(listener, lambda one: answer(open_ones.enter_context(one))),
+    ):
         yield listener.getsockname()[1]
-        listener.shutdown(socket.SHUT_RDWR)
 
 
 def free_port() -> int:
