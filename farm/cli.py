@@ -32,9 +32,15 @@ from farm.commands.output import (
     show_error,
 )
 from farm.commands.servers import agent_and_tracker, lab
-from farm.errors import FarmError, InternalError, Interrupted, UsageError, did_you_mean
+from farm.errors import (
+    FarmError,
+    InternalError,
+    Interrupted,
+    UsageError,
+    did_you_mean,
+)
 from farm.processes import signals
-from farm.tvm_import import hide_torch
+from farm.tvm_import import hide_torch_from_now_on
 
 # The commands in the order of `farm --help`, the most used first.
 GROUPS = {
@@ -161,8 +167,8 @@ for command in (
 
 def main() -> NoReturn:
     """Run the command line and exit."""
-    signals.catch_signals()
-    hide_torch()
+    signals.raise_stopped_on_signals()
+    hide_torch_from_now_on()
     try:
         with sanitize_standard_streams(), defer_warnings():
             code = _run()
@@ -262,10 +268,10 @@ def _without_secrets(words: Sequence[str]) -> list[str]:
 
 def _internal_error(error: Exception) -> InternalError:
     """Return the error for a bug of farm, and write the traceback to a log file."""
-    from farm.store import data_root
+    from farm.store import user_data_dir
 
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-    log = data_root() / "logs" / f"{datetime.now():%Y%m%d-%H%M%S}-{os.getpid()}.log"
+    log = user_data_dir() / "logs" / f"{datetime.now():%Y%m%d-%H%M%S}-{os.getpid()}.log"
     try:
         ownership.make_private_folder(log.parent)
         with os.fdopen(ownership.open_private(log), "w") as file:

@@ -20,14 +20,14 @@ from farm.errors import FarmError
 from farm.lab.board_records import FORGOTTEN_S, BoardRecord, record_from_json, record_to_json
 from farm.lab.codec import event_from_json, lease_from_json, lease_to_json
 from farm.lab.entities import Event, Lease, LeaseBoardPeriod, LeaseState
-from farm.lab.scheduler_effects import MOST_ENDED, RestoredState, SchedulerEffects
+from farm.lab.scheduler_changes import MOST_ENDED, RestoredState, SchedulerChanges
 from farm.store.upsert import insert_new, insert_or_replace
 from farm.types.postgres_url import is_postgres_url
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Table
 
-    from farm.store.database import Database
+    from farm.store.database import MigratedDatabase
 
 _VERSIONS = "farm_lab_schema"
 _THE_SERVER = 1
@@ -73,7 +73,7 @@ class LabDatabaseBatch:
     taken: list[LeaseBoardPeriod] = field(default_factory=list)
     boards: dict[str, BoardRecord] = field(default_factory=dict)
 
-    def add(self, effects: SchedulerEffects) -> None:
+    def add(self, effects: SchedulerChanges) -> None:
         """Add what has changed; of a lease that changed twice, the last state counts."""
         self.leases.update(effects.leases)
         self.events += effects.events
@@ -264,9 +264,9 @@ class LabDatabase:
         return sorted((BoardUsePeriod(*row) for row in found), key=lambda one: -one.since)
 
     @property
-    def _database(self) -> Database:
+    def _database(self) -> MigratedDatabase:
         from farm.store.backends import PostgresBackend, SqliteBackend
-        from farm.store.database import Database
+        from farm.store.database import MigratedDatabase
 
         on_server = isinstance(self._place, str) and is_postgres_url(self._place)
         place = (
@@ -275,7 +275,7 @@ class LabDatabase:
             else SqliteBackend(Path(self._place))
         )
         tables = _tables().server.metadata
-        return Database(place, "the record of the lab", "leases", tables, (_add_boards,))
+        return MigratedDatabase(place, "the record of the lab", "leases", tables, (_add_boards,))
 
     def _take_over(self, db: Connection) -> RestoredState:
         from sqlalchemy import func
