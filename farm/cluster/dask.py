@@ -66,16 +66,17 @@ class _Line:
         return task is not None and task.state == "executing"
 
 
-# The scheduler reads tasks too: with builtins and bytes only, it needs no farm.
-_CALL = f"__import__({__name__!r}, fromlist=['run_dask_task']).run_dask_task(task)"
-
-
 def run_pickled_task_in_dask_worker(task: bytes) -> tuple[str, Any]:
     """Run a task on a worker; return the worker's address and the result."""
     from distributed import get_worker
 
     work, request, line = pickle.loads(task)
     return get_worker().address, work(request, line)
+
+
+_NAME = run_pickled_task_in_dask_worker.__name__
+# The scheduler reads tasks too: with builtins and bytes only, it needs no farm.
+_CALL = f"__import__({__name__!r}, fromlist=[{_NAME!r}]).{_NAME}(task)"
 
 
 @dataclass(frozen=True, slots=True)

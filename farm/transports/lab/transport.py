@@ -96,7 +96,7 @@ def leased_board_name() -> dict[str, str]:
     return {"lab_board": name} if name else {}
 
 
-def count_free_boards(device: Device) -> int:
+def count_boards(device: Device) -> int:
     """Return how many boards that a device may be are free now."""
     wants = wanted_boards(device)
     with reach_lab(device) as lab, lab.client() as client:
