@@ -1,0 +1,241 @@
+"""Reservations, and the plan of which boards each will have: pure and synchronous.
+
+A reservation is promised a number of boards, not certain ones. The plan is the proof that it can
+have them: boards that are free at its time. What would leave it without them is not lent. A plan
+that holds is kept, so that what could be promised once stays so as long as its boards live.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from farm.lab.entities import Reservation, ReservationState
+
+Plan = Mapping[int, tuple[str, ...]]  # boards by the number of the reservation
+
+
+@dataclass(frozen=True, slots=True)
+class BoardForecast:
+    """A board that can be counted on, and when it is free at the latest."""
+
+    name: str
+    tags: tuple[str, ...]
+    free_at: float
+    batch_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ReservedPeriod:
+    """What a reservation is still to have: so many boards, from a time until another."""
+
+    reservation: int
+    starts_at: float
+    until: float
+    count: int
+    tags: tuple[str, ...] = ()
+    rank: str = "interactive"
+
+    def fits(self, board: BoardForecast) -> bool:
+        """Return whether a board is one that is wanted."""
+        fit = not board.batch_only or self.rank == "batch"
+        return fit and set(self.tags) <= set(board.tags)
+
+    def overlaps(self, starts_at: float, until: float) -> bool:
+        """Return whether it has a time in common with another period."""
+        return self.starts_at < until and starts_at < self.until
+
+
+def period_of(reservation: Reservation, now: float) -> ReservedPeriod:
+    """Return what a reservation is to have, from now on if its time has come."""
+    request = reservation.request
+    starts_at = max(now, request.starts_at)
+    return ReservedPeriod(
+        reservation.number, starts_at, request.until, request.count, request.tags, request.rank
+    )
+
+
+def plan_boards(
+    periods: Sequence[ReservedPeriod], boards: Mapping[str, BoardForecast], before: Plan
+) -> Plan:
+    """Return which boards each reservation is to have; too few where there are not enough.
+
+    What holds of the plan `before` is kept, unless a new one serves more. Without tags there is
+    a whole plan if this finds none with too few boards; with tags this may miss one.
+    """
+    kept = _filled(periods, boards, before)
+    if not missing_boards(periods, kept):
+        return kept
+    return min(
+        (kept, _filled(periods, boards, {})),
+        key=lambda plan: sum(missing_boards(periods, plan).values()),
+    )
+
+
+def missing_boards(periods: Iterable[ReservedPeriod], plan: Plan) -> dict[int, int]:
+    """Return how many boards each reservation lacks by a plan, without those that lack none."""
+    return {
+        one.reservation: one.count - len(plan[one.reservation])
+        for one in periods
+        if len(plan[one.reservation]) < one.count
+    }
+
+
+def _filled(
+    periods: Sequence[ReservedPeriod], boards: Mapping[str, BoardForecast], before: Plan
+) -> Plan:
+    order = sorted(periods, key=lambda one: (one.starts_at, one.reservation))
+    taken: dict[str, list[ReservedPeriod]] = {}
+    plan: dict[int, list[str]] = {one.reservation: [] for one in order}
+
+    def can_have(period: ReservedPeriod, board: BoardForecast | None) -> bool:
+        return (
+            board is not None
+            and period.fits(board)
+            and board.free_at <= period.starts_at
+            and not any(
+                period.overlaps(one.starts_at, one.until) for one in taken.get(board.name, ())
+            )
+        )
+
+    def give(period: ReservedPeriod, names: Iterable[str]) -> None:
+        for name in names:
+            taken.setdefault(name, []).append(period)
+            plan[period.reservation].append(name)
+
+    for period in order:
+        held = [
+            name
+            for name in before.get(period.reservation, ())
+            if can_have(period, boards.get(name))
+        ]
+        give(period, held[: period.count])
+    if any(len(plan[one.reservation]) < one.count for one in order):
+        wanted = Counter(
+            board.name for period in order for board in boards.values() if period.fits(board)
+        )
+        for period in order:
+            left = period.count - len(plan[period.reservation])
+            if left > 0:
+                names = [board.name for board in boards.values() if can_have(period, board)]
+                give(period, sorted(names, key=wanted.__getitem__)[:left])
+    return {number: tuple(names) for number, names in plan.items()}
+
+
+class ReservationBook:
+    """The reservations of a lab that are not over, and the plan of each kind."""
+
+    def __init__(self, past: Iterable[Reservation] = (), next_number: int = 1) -> None:
+        self._open = {one.number: one for one in past}
+        self._nonces = {
+            (one.request.owner, one.request.nonce): one.number
+            for one in self._open.values()
+            if one.request.nonce
+        }
+        self._next_number = next_number
+        self._plans: dict[str, Plan] = {}
+
+    def new_number(self) -> int:
+        """Return a number that no reservation has had."""
+        self._next_number += 1
+        return self._next_number - 1
+
+    def put(self, reservation: Reservation) -> None:
+        """Note a reservation, or that it has changed. One that is over is forgotten."""
+        nonce = reservation.request.owner, reservation.request.nonce
+        if reservation.state.over:
+            self._open.pop(reservation.number, None)
+            self._nonces.pop(nonce, None)
+            return
+        self._open[reservation.number] = reservation
+        if reservation.request.nonce:
+            self._nonces[nonce] = reservation.number
+
+    def find(self, number: int) -> Reservation | None:
+        """Return a reservation that is not over."""
+        return self._open.get(number)
+
+    def asked_before(self, owner: str, nonce: str) -> Reservation | None:
+        """Return the reservation that was made when this was asked the first time."""
+        number = self._nonces.get((owner, nonce)) if nonce else None
+        return None if number is None else self._open.get(number)
+
+    def all(self) -> list[Reservation]:
+        """Return the reservations that are not over, the first to begin first."""
+        return sorted(self._open.values(), key=lambda one: (one.request.starts_at, one.number))
+
+    def planned(self, kind: str) -> list[Reservation]:
+        """Return the reservations of a kind that have not begun."""
+        return [
+            one
+            for one in self._open.values()
+            if one.request.kind == kind and one.state is ReservationState.PLANNED
+        ]
+
+    def due(self, now: float) -> list[Reservation]:
+        """Return the reservations whose time has come, the first first."""
+        return [
+            one
+            for one in self.all()
+            if one.state is ReservationState.PLANNED and one.request.starts_at <= now
+        ]
+
+    def plan(
+        self,
+        kind: str,
+        periods: Sequence[ReservedPeriod],
+        boards: Mapping[str, BoardForecast],
+    ) -> Plan:
+        """Return the plan of a kind as things stand, and keep it."""
+        self._plans[kind] = plan_boards(periods, boards, self._plans.get(kind, {}))
+        return self._plans[kind]
+
+    def first_to_suffer(
+        self,
+        kind: str,
+        periods: Sequence[ReservedPeriod],
+        boards: Mapping[str, BoardForecast],
+        taken: Iterable[str],
+        until: float,
+    ) -> int | None:
+        """Return a reservation that would lack a board if some were lent until a time.
+
+        None if all have the boards that they would have otherwise: then the plan is one with which
+        these can be lent.
+        """
+        plan, names = self.plan(kind, periods, boards), set(taken)
+        promised = promised_boards(periods, plan, until)
+        if promised.isdisjoint(names):
+            return None
+        lent = {
+            name: dataclasses.replace(board, free_at=max(board.free_at, until))
+            for name, board in boards.items()
+            if name in names
+        }
+        other = plan_boards(periods, {**boards, **lent}, plan)
+        for period in sorted(periods, key=lambda one: (one.starts_at, one.reservation)):
+            if len(other[period.reservation]) < len(plan[period.reservation]):
+                return period.reservation
+        self._plans[kind] = other
+        return None
+
+    def can_promise(
+        self,
+        period: ReservedPeriod,
+        kind: str,
+        periods: Sequence[ReservedPeriod],
+        boards: Mapping[str, BoardForecast],
+    ) -> bool:
+        """Return whether a further reservation can be promised, and no other suffers."""
+        plan = plan_boards(periods, boards, self._plans.get(kind, {}))
+        other = plan_boards([*periods, period], boards, plan)
+        return not missing_boards([period], other) and all(
+            len(other[number]) >= len(names) for number, names in plan.items()
+        )
+
+
+def promised_boards(periods: Iterable[ReservedPeriod], plan: Plan, until: float) -> set[str]:
+    """Return the boards that reservations which begin before a time are to have."""
+    return {name for one in periods if one.starts_at < until for name in plan[one.reservation]}
