@@ -65,13 +65,17 @@ def plan_boards(
     What holds of the plan `before` is kept, unless a new one serves more. Without tags there is
     a whole plan if this finds none with too few boards; with tags this may miss one.
     """
-    kept = _filled(periods, boards, before)
+    order = sorted(periods, key=lambda one: (one.starts_at, one.reservation))
+    kept = _filled(order, boards, before)
     if not missing_boards(periods, kept):
         return kept
-    return min(
-        (kept, _filled(periods, boards, {})),
-        key=lambda plan: sum(missing_boards(periods, plan).values()),
+    orders = (
+        order,
+        sorted(order, key=lambda one: -len(one.tags)),
+        sorted(order, key=lambda one: one.reservation),
     )
+    anew = [_filled(one, boards, {}) for one in orders]
+    return min((kept, *anew), key=lambda plan: sum(missing_boards(periods, plan).values()))
 
 
 def missing_boards(periods: Iterable[ReservedPeriod], plan: Plan) -> dict[int, int]:
@@ -84,9 +88,9 @@ def missing_boards(periods: Iterable[ReservedPeriod], plan: Plan) -> dict[int, i
 
 
 def _filled(
-    periods: Sequence[ReservedPeriod], boards: Mapping[str, BoardForecast], before: Plan
+    order: Sequence[ReservedPeriod], boards: Mapping[str, BoardForecast], before: Plan
 ) -> Plan:
-    order = sorted(periods, key=lambda one: (one.starts_at, one.reservation))
+    """Give each reservation in turn what it may keep of a plan, then each what is free."""
     taken: dict[str, list[ReservedPeriod]] = {}
     plan: dict[int, list[str]] = {one.reservation: [] for one in order}
 
@@ -134,17 +138,13 @@ class ReservationBook:
             for one in self._open.values()
             if one.request.nonce
         }
-        self._next_number = next_number
+        self.next_number = next_number
         self._plans: dict[str, Plan] = {}
-
-    def new_number(self) -> int:
-        """Return a number that no reservation has had."""
-        self._next_number += 1
-        return self._next_number - 1
 
     def put(self, reservation: Reservation) -> None:
         """Note a reservation, or that it has changed. One that is over is forgotten."""
         nonce = reservation.request.owner, reservation.request.nonce
+        self.next_number = max(self.next_number, reservation.number + 1)
         if reservation.state.over:
             self._open.pop(reservation.number, None)
             self._nonces.pop(nonce, None)
@@ -221,19 +221,22 @@ class ReservationBook:
         self._plans[kind] = other
         return None
 
-    def can_promise(
+    def plan_with(
         self,
         period: ReservedPeriod,
         kind: str,
         periods: Sequence[ReservedPeriod],
         boards: Mapping[str, BoardForecast],
-    ) -> bool:
-        """Return whether a further reservation can be promised, and no other suffers."""
+    ) -> Plan | None:
+        """Return a plan with a further reservation; None if that or another would suffer."""
         plan = plan_boards(periods, boards, self._plans.get(kind, {}))
         other = plan_boards([*periods, period], boards, plan)
-        return not missing_boards([period], other) and all(
-            len(other[number]) >= len(names) for number, names in plan.items()
-        )
+        suffers = any(len(other[number]) < len(names) for number, names in plan.items())
+        return None if suffers or missing_boards([period], other) else other
+
+    def keep_plan(self, kind: str, plan: Plan) -> None:
+        """Keep to a plan from now on."""
+        self._plans[kind] = plan
 
 
 def promised_boards(periods: Iterable[ReservedPeriod], plan: Plan, until: float) -> set[str]:

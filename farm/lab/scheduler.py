@@ -40,6 +40,7 @@ from farm.lab.queue_order import (
 from farm.lab.registry import BoardKind, RegisteredBoard, Registry
 from farm.lab.reservations import (
     BoardForecast,
+    Plan,
     ReservationBook,
     ReservedPeriod,
     missing_boards,
@@ -409,7 +410,11 @@ class LeaseScheduler:
         if before is not None:
             return before
         self._check_reservation(request, now)
-        reservation = Reservation(self._reservations.new_number(), request, key, now)
+        if (plan := self._plan_with(request, now)) is None:
+            whose = self._who_has_boards(request, now)
+            raise refusals.not_free_then_error(request, whose, self._next_free(request, now), now)
+        self._reservations.keep_plan(request.kind, plan)
+        reservation = Reservation(self._reservations.next_number, request, key, now)
         self._note_reservation(reservation)
         boards = f"{request.count} of {request.kind} for {request.for_s:.0f} s"
         self._reservation_event("reservation-made", now, reservation, boards)
@@ -948,7 +953,7 @@ class LeaseScheduler:
     # of reservations
 
     def _check_reservation(self, request: ReservationRequest, now: float) -> None:
-        """Raise UsageError if boards cannot be promised."""
+        """Raise UsageError if boards cannot be reserved, whatever others have."""
         rules, longest = self._rules.reservations, self._rules.classes.get(request.rank)
         if longest is None:
             raise refusals.unknown_class_error(request.rank)
@@ -967,9 +972,6 @@ class LeaseScheduler:
         if request.count > has:
             raise refusals.too_few_boards_error(request, has)
         self._check_owners_share(request, longest.boards)
-        if not self._can_promise(request, now):
-            whose = self._who_has_boards(request, now)
-            raise refusals.not_free_then_error(request, whose, self._next_free(request, now), now)
 
     def _check_owners_share(self, request: ReservationRequest, most: int) -> None:
         """Raise UsageError if an owner has reserved too often, or too much at once."""
@@ -987,11 +989,12 @@ class LeaseScheduler:
         if most and reserved + request.count > most:
             raise refusals.too_many_reserved_error(request, reserved, most)
 
-    def _can_promise(self, request: ReservationRequest, now: float) -> bool:
-        name, number = request.kind, 0  # no reservation has this one
-        period = period_of(Reservation(number, request, "", now), now)
-        boards = self._forecasts(name, now, with_away=True)
-        return self._reservations.can_promise(period, name, self._periods(name, now), boards)
+    def _plan_with(self, request: ReservationRequest, now: float) -> Plan | None:
+        """Return a plan in which a reservation has its boards, as all others do."""
+        period = period_of(Reservation(self._reservations.next_number, request, "", now), now)
+        boards = self._forecasts(request.kind, now, with_away=True)
+        periods = self._periods(request.kind, now)
+        return self._reservations.plan_with(period, request.kind, periods, boards)
 
     def _next_free(self, request: ReservationRequest, now: float) -> float | None:
         """Return a later time, a full minute, from which the boards could be promised."""
@@ -999,7 +1002,7 @@ class LeaseScheduler:
         times |= {one.free_at for one in self._forecasts(request.kind, now, True).values()}
         minutes = sorted({60.0 * math.ceil(at / 60) for at in times if at > request.starts_at})
         for at in minutes[:_MOST_TIMES]:
-            if self._can_promise(dataclasses.replace(request, starts_at=at), now):
+            if self._plan_with(dataclasses.replace(request, starts_at=at), now) is not None:
                 return at
         return None
 
