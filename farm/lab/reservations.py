@@ -8,8 +8,10 @@ that holds is kept, so that what could be promised once stays so as long as its 
 from __future__ import annotations
 
 import dataclasses
+import functools
+import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from farm.lab.entities import Reservation, ReservationState
@@ -69,11 +71,10 @@ def plan_boards(
     kept = _filled(order, boards, before)
     if not missing_boards(periods, kept):
         return kept
-    orders = (
-        order,
-        sorted(order, key=lambda one: -len(one.tags)),
-        sorted(order, key=lambda one: one.reservation),
-    )
+    orders = [order]
+    if any(one.tags for one in order) or any(one.batch_only for one in boards.values()):
+        orders.append(sorted(order, key=lambda one: -len(one.tags)))
+        orders.append(sorted(order, key=lambda one: one.reservation))
     anew = [_filled(one, boards, {}) for one in orders]
     return min((kept, *anew), key=lambda plan: sum(missing_boards(periods, plan).values()))
 
@@ -192,35 +193,6 @@ class ReservationBook:
         self._plans[kind] = plan_boards(periods, boards, self._plans.get(kind, {}))
         return self._plans[kind]
 
-    def first_to_suffer(
-        self,
-        kind: str,
-        periods: Sequence[ReservedPeriod],
-        boards: Mapping[str, BoardForecast],
-        taken: Iterable[str],
-        until: float,
-    ) -> int | None:
-        """Return a reservation that would lack a board if some were lent until a time.
-
-        None if all have the boards that they would have otherwise: then the plan is one with which
-        these can be lent.
-        """
-        plan, names = self.plan(kind, periods, boards), set(taken)
-        promised = promised_boards(periods, plan, until)
-        if promised.isdisjoint(names):
-            return None
-        lent = {
-            name: dataclasses.replace(board, free_at=max(board.free_at, until))
-            for name, board in boards.items()
-            if name in names
-        }
-        other = plan_boards(periods, {**boards, **lent}, plan)
-        for period in sorted(periods, key=lambda one: (one.starts_at, one.reservation)):
-            if len(other[period.reservation]) < len(plan[period.reservation]):
-                return period.reservation
-        self._plans[kind] = other
-        return None
-
     def plan_with(
         self,
         period: ReservedPeriod,
@@ -239,6 +211,58 @@ class ReservationBook:
         self._plans[kind] = plan
 
 
-def promised_boards(periods: Iterable[ReservedPeriod], plan: Plan, until: float) -> set[str]:
-    """Return the boards that reservations which begin before a time are to have."""
-    return {name for one in periods if one.starts_at < until for name in plan[one.reservation]}
+class KindReservations:
+    """What reservations of a kind are to have at one moment, and what may be lent beside them.
+
+    `boards` returns the boards that can be counted on; most questions are answered without them.
+    """
+
+    def __init__(
+        self,
+        book: ReservationBook,
+        kind: str,
+        periods: Sequence[ReservedPeriod],
+        boards: Callable[[], Mapping[str, BoardForecast]],
+    ) -> None:
+        self._book = book
+        self._kind = kind
+        self._periods = sorted(periods, key=lambda one: (one.starts_at, one.reservation))
+        self._boards = functools.cache(boards)
+        self._first_at = min((one.starts_at for one in periods), default=math.inf)
+
+    def promised(self, until: float, without: int | None = None) -> set[str]:
+        """Return the boards of reservations that begin before a time, but for one reservation."""
+        if self._first_at >= until:
+            return set()
+        plan = self._book.plan(self._kind, self._periods, self._boards())
+        return {
+            name
+            for one in self._periods
+            if one.starts_at < until and one.reservation != without
+            for name in plan[one.reservation]
+        }
+
+    def first_to_suffer(
+        self, taken: Iterable[str], until: float, without: int | None = None
+    ) -> int | None:
+        """Return a reservation that would lack a board if some were lent until a time.
+
+        None if all, but for the one that they are for, have the boards that they would have
+        otherwise: then the plan is from now on one with which these are lent.
+        """
+        names = set(taken)
+        if self.promised(until, without).isdisjoint(names):
+            return None
+        boards = self._boards()
+        plan = self._book.plan(self._kind, self._periods, boards)
+        lent = {
+            name: dataclasses.replace(boards[name], free_at=max(boards[name].free_at, until))
+            for name in names & boards.keys()
+        }
+        others = [one for one in self._periods if one.reservation != without]
+        other = plan_boards(others, {**boards, **lent}, plan)
+        for period in others:
+            if len(other[period.reservation]) < len(plan[period.reservation]):
+                return period.reservation
+        self._book.keep_plan(self._kind, other)
+        return None

@@ -40,12 +40,12 @@ from farm.lab.queue_order import (
 from farm.lab.registry import BoardKind, RegisteredBoard, Registry
 from farm.lab.reservations import (
     BoardForecast,
+    KindReservations,
     Plan,
     ReservationBook,
     ReservedPeriod,
     missing_boards,
     period_of,
-    promised_boards,
 )
 from farm.lab.scheduler_effects import MOST_ENDED, RestoredState, SchedulerEffects
 
@@ -530,24 +530,23 @@ class LeaseScheduler:
             for one in order[:place]
             if not request.board or one.request.board in ("", request.board)
         ]
-        names = {board.name for board in fitting}
-        surely_by = guaranteed_start(ahead, order[place], until, self._busy(lease, names, now))
+        busy = self._busy(request.kind, fitting, now)
+        surely_by = guaranteed_start(ahead, order[place], until, busy)
         return QueuePosition(place + 1, self._reason(lease, fitting, now), surely_by)
 
     # inside
 
-    def _busy(self, lease: Lease, fitting: set[str], now: float) -> list[BusyPeriod]:
+    def _busy(self, name: str, fitting: Sequence[RegisteredBoard], now: float) -> list[BusyPeriod]:
         """Return when some of the boards that a lease may be given are reserved, at most how many.
 
         Of those with certain tags it may be any.
         """
-        name, found = lease.request.kind, []
-        if self._reservations.planned(name):
-            boards = self._forecasts(name, now).values()
-            for one in self._periods(name, now, queued=False):
-                some = sum(board.name in fitting and one.fits(board) for board in boards)
-                count = some if one.tags else min(some, one.count)
-                found.append(BusyPeriod(one.starts_at, one.until, count))
+        found = []
+        for one in self._periods(name, now, queued=False):
+            count = min(len(fitting), one.count)
+            if one.tags:
+                count = sum(set(one.tags) <= set(board.tags) for board in fitting)
+            found.append(BusyPeriod(one.starts_at, one.until, count))
         return found
 
     def _reason(self, lease: Lease, fitting: Sequence[RegisteredBoard], now: float) -> str:
@@ -795,44 +794,40 @@ class LeaseScheduler:
 
     def _grant_next(self, kind: BoardKind, now: float) -> bool:
         kept: set[str] = set()
+        refused: list[Lease] = []
+        reserved: KindReservations | None = None
         for lease in self._order(kind, now):
-            reserved = lease.request.reservation is not None
-            if not reserved and self._over_limit(lease):
+            request = lease.request
+            if request.reservation is None and self._over_limit(lease):
                 continue
-            fitting = [board for board in self._fitting(lease.request) if board.name not in kept]
-            if reserved:
-                if chosen := self._boards_of_reservation(lease, kind, fitting, now):
-                    self._grant(lease, chosen, now)
-                    return True
-            elif len(fitting) >= lease.request.count:
-                if chosen := self._unreserved(lease, fitting, now):
-                    self._grant(lease, chosen, now)
-                    return True
-            elif fitting and self._may_gather(lease, fitting, now):
-                kept.update(board.name for board in fitting)
+            reserved = reserved or self._kind_reservations(request.kind, now)
+            fitting = [board for board in self._fitting(request) if board.name not in kept]
+            if request.reservation is not None:
+                chosen = self._boards_of_reservation(lease, kind, fitting, reserved, now)
+            elif any(_wants_no_less(request, one.request) for one in refused):
+                continue
+            elif len(fitting) < request.count:
+                if fitting and self._may_gather(lease, fitting, reserved, now):
+                    kept.update(board.name for board in fitting)
+                chosen = []
+            else:
+                chosen = _unreserved(lease, fitting, reserved, now)
+                if not chosen:
+                    refused.append(lease)
+            if chosen:
+                self._grant(lease, chosen, now)
+                return True
             if len(kept) == len(kind.free):
                 return False
         return False
 
-    def _unreserved(
-        self, lease: Lease, fitting: Sequence[RegisteredBoard], now: float
-    ) -> Sequence[RegisteredBoard]:
-        """Return boards for a lease by which no reservation suffers; none if there are too few."""
-        request = lease.request
-        until = request.until or now + request.for_s
-        name, count = request.kind, request.count
-        periods = self._periods(name, now, request.reservation)
-        if all(one.starts_at >= until for one in periods):
-            return fitting[:count]
-        plan = self._reservations.plan(name, periods, self._forecasts(name, now))
-        promised = promised_boards(periods, plan, until)
-        chosen = sorted(fitting, key=lambda board: board.name in promised)[:count]
-        names = [board.name for board in chosen]
-        suffers = self._who_suffers(name, names, until, now, request.reservation) is not None
-        return [] if suffers else chosen
-
     def _boards_of_reservation(
-        self, lease: Lease, kind: BoardKind, fitting: Sequence[RegisteredBoard], now: float
+        self,
+        lease: Lease,
+        kind: BoardKind,
+        fitting: Sequence[RegisteredBoard],
+        reserved: KindReservations,
+        now: float,
     ) -> Sequence[RegisteredBoard]:
         """Return the boards with which the lease of a reservation begins; none if it waits.
 
@@ -840,7 +835,7 @@ class LeaseScheduler:
         """
         request = lease.request
         if len(fitting) >= request.count:
-            return self._unreserved(lease, fitting, now)
+            return _unreserved(lease, fitting, reserved, now)
         awaited = any(
             board.lease is None
             and not board.idle
@@ -851,15 +846,19 @@ class LeaseScheduler:
         )
         if awaited and now - lease.asked_at < self._rules.gather_s:
             return []
-        periods = self._periods(request.kind, now, request.reservation)
-        plan = self._reservations.plan(request.kind, periods, self._forecasts(request.kind, now))
-        promised = promised_boards(periods, plan, request.until or now)
+        promised = reserved.promised(request.until or now, request.reservation)
         return [board for board in fitting if board.name not in promised]
 
-    def _may_gather(self, lease: Lease, fitting: Sequence[RegisteredBoard], now: float) -> bool:
+    def _may_gather(
+        self,
+        lease: Lease,
+        fitting: Sequence[RegisteredBoard],
+        reserved: KindReservations,
+        now: float,
+    ) -> bool:
         """Return whether a lease that has too few free boards keeps these from others."""
         names, until = [board.name for board in fitting], now + lease.request.for_s
-        if self._who_suffers(lease.request.kind, names, until, now) is not None:
+        if reserved.first_to_suffer(names, until) is not None:
             return False
         return self._gathers(lease, now)
 
@@ -1070,10 +1069,8 @@ class LeaseScheduler:
         number = lease.request.reservation
         return None if number is None else self._reservations.find(number)
 
-    def _periods(
-        self, name: str, now: float, without: int | None = None, queued: bool = True
-    ) -> list[ReservedPeriod]:
-        """Return what reservations of a kind are still to have, but for one.
+    def _periods(self, name: str, now: float, queued: bool = True) -> list[ReservedPeriod]:
+        """Return what reservations of a kind are still to have.
 
         With those `queued`, which wait for their boards already.
         """
@@ -1082,7 +1079,7 @@ class LeaseScheduler:
         if kind is not None and queued:
             waiting = (self._reservation_of(lease) for lease in kind.queue.values())
             found += [period_of(one, now) for one in waiting if one is not None]
-        return [one for one in found if one.reservation != without]
+        return found
 
     def _forecasts(
         self, name: str, now: float, with_away: bool = False
@@ -1112,26 +1109,49 @@ class LeaseScheduler:
         idle = board.idle or board.held or not board.present
         return now if idle else now + self._rules.classes[self._rules.implicit_rank].longest_s
 
+    def _kind_reservations(self, name: str, now: float) -> KindReservations:
+        return KindReservations(
+            self._reservations,
+            name,
+            self._periods(name, now),
+            lambda: self._forecasts(name, now),
+        )
+
     def _who_suffers(
-        self,
-        name: str,
-        boards: Sequence[str],
-        until: float,
-        now: float,
-        without: int | None = None,
+        self, name: str, boards: Sequence[str], until: float, now: float
     ) -> Reservation | None:
         """Return a reservation that lacks a board if some are lent until a time."""
-        periods = self._periods(name, now, without)
-        if all(one.starts_at >= until for one in periods):
-            return None
-        number = self._reservations.first_to_suffer(
-            name, periods, self._forecasts(name, now), boards, until
-        )
+        number = self._kind_reservations(name, now).first_to_suffer(boards, until)
         return None if number is None else self._reservations.find(number)
 
     def _suffers_from(self, lease: Lease, ends_at: float, now: float) -> Reservation | None:
         """Return a reservation that lacks a board if a lease lasts until a time."""
         return self._who_suffers(lease.request.kind, lease.boards, ends_at, now)
+
+
+def _unreserved(
+    lease: Lease, fitting: Sequence[RegisteredBoard], reserved: KindReservations, now: float
+) -> Sequence[RegisteredBoard]:
+    """Return boards for a lease by which no reservation suffers; none if there are too few."""
+    request = lease.request
+    until = request.until or now + request.for_s
+    promised = reserved.promised(until, request.reservation)
+    chosen = sorted(fitting, key=lambda board: board.name in promised)[: request.count]
+    names = [board.name for board in chosen]
+    suffers = reserved.first_to_suffer(names, until, request.reservation)
+    return chosen if suffers is None else []
+
+
+def _wants_no_less(request: LeaseRequest, other: LeaseRequest) -> bool:
+    """Return whether reservations suffer from a request as they do from another one."""
+    return (
+        request.for_s >= other.for_s
+        and request.count >= other.count
+        and request.board == other.board
+        and set(request.tags) == set(other.tags)
+        and request.any_health == other.any_health
+        and request.rank == other.rank
+    )
 
 
 def _leaves_queue_at(lease: Lease) -> float:
