@@ -193,6 +193,24 @@ class ReservationBook:
         self._plans[kind] = plan_boards(periods, boards, self._plans.get(kind, {}))
         return self._plans[kind]
 
+    def who_needs(
+        self, kind: str, boards: Iterable[str], count: int, until: float
+    ) -> Reservation | None:
+        """Return for whom boards are kept, of which others want so many until a time.
+
+        By the last plan. None if enough of them are promised to nobody.
+        """
+        left, found = set(boards), None
+        for number, names in self._plans.get(kind, {}).items():
+            reservation = self._open.get(number)
+            if reservation is None or reservation.request.starts_at >= until:
+                continue
+            if not left.isdisjoint(names):
+                left -= set(names)
+                first = found is None or reservation.request.starts_at < found.request.starts_at
+                found = reservation if first else found
+        return found if len(left) < count else None
+
     def plan_with(
         self,
         period: ReservedPeriod,

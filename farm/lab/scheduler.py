@@ -568,9 +568,9 @@ class LeaseScheduler:
             return f"{got} of {request.count} gathered"
         free = self._fitting(request)
         if len(free) >= request.count and request.reservation is None:
-            names = [board.name for board in free[: request.count]]
-            ends_at = now + request.for_s
-            if (reserved := self._who_suffers(request.kind, names, ends_at, now)) is not None:
+            names, until = [board.name for board in free], now + request.for_s
+            reserved = self._reservations.who_needs(request.kind, names, request.count, until)
+            if reserved is not None:
                 return refusals.reserved_for(reserved, now)
         out = f", {barred} out of service or being checked" if barred else ""
         wanted = request.board or f"a {request.kind}"
