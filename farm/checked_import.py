@@ -31,9 +31,18 @@ from farm.importers.imported_model import example_inputs, fix_input_shapes
 from farm.processes.workers import TaskContext
 from farm.sandbox.array_files import read_arrays
 from farm.sandbox.field_types import find_mistyped_field
-from farm.store import Store, Upstream, digest_of
+from farm.store import Store, Upstream, digest_of_parts
 from farm.time_ledger import add_block_duration
-from farm.types import LIMITS, Agreement, Limits, Model, PreparedModel, Profile, Progress, Stage
+from farm.types import (
+    LIMITS,
+    Agreement,
+    Model,
+    OutputErrorLimits,
+    PreparedModel,
+    Profile,
+    Progress,
+    Stage,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -75,11 +84,11 @@ def prepare_model(
 ) -> PreparedModel:
     """Return the prepared model from the store, or prepare and store it.
 
-    `host` is the profile of this machine. `maker` replaces `write_prepared_model`, for example to
-    run it in a sandbox; the files that it leaves are trusted for their content only. `upstream` is
-    where others' prepared models are fetched from. With `keep_build`, the code that the check
-    generates becomes the model's build for `host`. Raises ModelError if the model cannot be
-    imported, and WrongAnswer if our build of it does not agree with the reference.
+    `host` is the profile of this machine. `maker` replaces `import_and_check_into_folder`, for
+    example to run it in a sandbox; the files that it leaves are trusted for their content only.
+    `upstream` is where others' prepared models are fetched from. With `keep_build`, the code that
+    the check generates becomes the model's build for `host`. Raises ModelError if the model cannot
+    be imported, and WrongAnswer if our build of it does not agree with the reference.
     """
     store = Store(cache, upstream)
     before = prepared_model_digest(model, cache)
@@ -89,7 +98,7 @@ def prepare_model(
     with store.scratch() as scratch:
         for made in (scratch / "first", scratch / "second"):
             made.mkdir()
-            generated = (maker or write_prepared_model)(
+            generated = (maker or import_and_check_into_folder)(
                 context, model, host, cache, made, keep_build
             )
             found = prepared_model_digest(model, cache)
@@ -121,7 +130,7 @@ def find_prepared_model(model: Model, cache: Path) -> PreparedModel | None:
     return load_prepared_model(model.name, folder, cached=True) if folder else None
 
 
-def write_prepared_model(
+def import_and_check_into_folder(
     context: TaskContext,
     model: Model,
     host: Profile,
@@ -182,8 +191,8 @@ def _moved(source: Path, target: Path) -> None:
 def load_prepared_model(name: str, folder: Path, *, cached: bool) -> PreparedModel:
     """Read a stored model under the name `name`.
 
-    Raises ModelError if its file is not what `write_prepared_model` writes: a sandboxed process
-    made it.
+    Raises ModelError if its file is not what `import_and_check_into_folder` writes: a sandboxed
+    process made it.
     """
     try:
         if (size := (folder / PREPARED).stat().st_size) > _MOST_BYTES:
@@ -229,7 +238,7 @@ def read_reference_inputs_and_outputs(
 ) -> tuple[dict[str, Array], list[Array]]:
     """Return example inputs by name, and the reference engine's outputs for them.
 
-    Raises ModelError if the file is not what `write_prepared_model` writes.
+    Raises ModelError if the file is not what `import_and_check_into_folder` writes.
     """
     kept = read_arrays(prepared.directory / REFERENCE)
     wanted = [f"input:{spec.name}" for spec in prepared.inputs]
@@ -260,7 +269,7 @@ def prepared_model_digest(model: Model, cache: Path) -> str | None:
             else []
         )
         judged = {name: asdict(limits) for name, limits in model.limits.items()}
-        return digest_of(
+        return digest_of_parts(
             _FORMAT,
             fingerprint,
             *dataset,
@@ -348,13 +357,13 @@ def _checked(
     imported: ImportedModel,
     ours: Sequence[Array],
     theirs: Sequence[Array],
-    limits: Limits,
+    limits: OutputErrorLimits,
 ) -> Agreement:
     """Return the agreement of our answers with the reference's.
 
     Raises WrongAnswer if it is beyond the limits.
     """
-    check = stats.measure_agreement(ours, theirs, limits)
+    check = stats.compare_outputs_with_reference(ours, theirs, limits)
     if not check.right and quantize.is_quantized_by_farm(model):
         dtype = quantize.quantize_settings(model).dtype
         tries = (
@@ -442,7 +451,7 @@ def _run_here(
 ) -> list[list[Array]]:
     """Run our own build of the model on each example in this process."""
     with tvm_errors_as_build_errors(model.name, host):
-        run = host_run.compile_for_host(imported.module, imported.weights, host)
+        run = host_run.compile_host_runner(imported.module, imported.weights, host)
         return [run([example[spec.name] for spec in imported.inputs]) for example in examples]
 
 

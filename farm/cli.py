@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import importlib
 import os
 import re
 import signal
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from typing import NoReturn
@@ -17,13 +18,7 @@ from typing import NoReturn
 import click
 
 from farm import __version__, ownership, this_machine
-from farm.commands import completion, schema
 from farm.commands.completion import VARIABLE
-from farm.commands.devices import add, deployments, devices, doctor, provision
-from farm.commands.judge import baseline, compare, history, records, report, runs
-from farm.commands.measure import accuracy, bench, bisect, deploy, profile, run, tune
-from farm.commands.models import cache, check, export, quantize
-from farm.commands.models.compile import compile_
 from farm.commands.output import (
     defer_warnings,
     echo_json,
@@ -31,10 +26,15 @@ from farm.commands.output import (
     sanitize_standard_streams,
     show_error,
 )
-from farm.commands.servers import agent_and_tracker, lab
-from farm.errors import FarmError, InternalError, Interrupted, UsageError, did_you_mean
+from farm.errors import (
+    FarmError,
+    InternalError,
+    Interrupted,
+    UsageError,
+    did_you_mean,
+)
 from farm.processes import signals
-from farm.tvm_import import hide_torch
+from farm.tvm_import import hide_torch_from_now_on
 
 # The commands in the order of `farm --help`, the most used first.
 GROUPS = {
@@ -54,6 +54,76 @@ GROUPS = {
     "Servers": ("agent", "tracker", "lab"),
     "For programs": ("schema", "completion"),
 }
+
+
+# Where each command is, in farm.commands. A module is imported once its command is asked for: all
+# of them take a fifth of the time of a short command.
+_COMMANDS = {
+    "devices": "devices.devices:devices",
+    "add": "devices.add:add",
+    "remove": "devices.add:remove",
+    "deploy": "measure.deploy:deploy",
+    "bench": "measure.bench:bench",
+    "run": "measure.run:run",
+    "bisect": "measure.bisect:bisect",
+    "profile": "measure.profile:profile",
+    "accuracy": "measure.accuracy:accuracy",
+    "check": "models.check:check",
+    "compile": "models.compile:compile_",
+    "export": "models.export:export",
+    "quantize": "models.quantize:quantize",
+    "cache": "models.cache:cache",
+    "tune": "measure.tune:tune",
+    "records": "judge.records:records",
+    "history": "judge.history:history",
+    "compare": "judge.compare:compare",
+    "baseline": "judge.baseline:baseline",
+    "report": "judge.report:report",
+    "runs": "judge.runs:runs",
+    "deployments": "devices.deployments:deployments",
+    "rollback": "devices.deployments:rollback",
+    "undeploy": "devices.deployments:undeploy",
+    "provision": "devices.provision:provision",
+    "doctor": "devices.doctor:doctor",
+    "agent": "servers.agent_and_tracker:agent",
+    "tracker": "servers.agent_and_tracker:tracker",
+    "lab": "servers.lab:lab",
+    "schema": "schema:schema",
+    "completion": "completion:completion",
+}
+
+
+class _LazyCommands(MutableMapping[str, click.Command]):
+    """Commands by name, each imported when it is asked for. `places` are as in `_COMMANDS`."""
+
+    def __init__(self, places: Mapping[str, str]) -> None:
+        self._places = dict(places)
+        self._loaded: dict[str, click.Command] = {}
+
+    def __getitem__(self, name: str) -> click.Command:
+        """Return a command. Raises KeyError."""
+        if name not in self._loaded:
+            module, _, attribute = self._places[name].partition(":")
+            imported = importlib.import_module(f"farm.commands.{module}")
+            self._loaded[name] = getattr(imported, attribute)
+        return self._loaded[name]
+
+    def __setitem__(self, name: str, command: click.Command) -> None:
+        """Add a command that is there already."""
+        self._places[name], self._loaded[name] = "", command
+
+    def __delitem__(self, name: str) -> None:
+        """Remove a command."""
+        del self._places[name]
+        self._loaded.pop(name, None)
+
+    def __iter__(self) -> Iterator[str]:
+        """Return the names, in order."""
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        """Return the number of commands."""
+        return len(self._places)
 
 
 def help_summary(command: click.Command) -> str:
@@ -96,6 +166,7 @@ class _Group(click.Group):
 
 @click.group(
     cls=_Group,
+    commands=_LazyCommands(_COMMANDS),
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
@@ -120,49 +191,10 @@ def cli(context: click.Context) -> None:
         echo_text(context.get_help())
 
 
-for command in (
-    devices.devices,
-    *(add.add, add.remove),
-    deploy.deploy,
-    bench.bench,
-    run.run,
-    bisect.bisect,
-    profile.profile,
-    accuracy.accuracy,
-    check.check,
-    compile_,
-    export.export,
-    quantize.quantize,
-    cache.cache,
-    tune.tune,
-    records.records,
-    history.history,
-    compare.compare,
-    baseline.baseline,
-    report.report,
-    runs.runs,
-    *(
-        deployments.deployments,
-        deployments.rollback,
-        deployments.undeploy,
-        provision.provision,
-        doctor.doctor,
-    ),
-    *(
-        agent_and_tracker.agent,
-        agent_and_tracker.tracker,
-        lab.lab,
-        schema.schema,
-        completion.completion,
-    ),
-):
-    cli.add_command(command)
-
-
 def main() -> NoReturn:
     """Run the command line and exit."""
-    signals.catch_signals()
-    hide_torch()
+    signals.raise_stopped_on_signals()
+    hide_torch_from_now_on()
     try:
         with sanitize_standard_streams(), defer_warnings():
             code = _run()
@@ -262,10 +294,10 @@ def _without_secrets(words: Sequence[str]) -> list[str]:
 
 def _internal_error(error: Exception) -> InternalError:
     """Return the error for a bug of farm, and write the traceback to a log file."""
-    from farm.store import data_root
+    from farm.store import user_data_dir
 
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-    log = data_root() / "logs" / f"{datetime.now():%Y%m%d-%H%M%S}-{os.getpid()}.log"
+    log = user_data_dir() / "logs" / f"{datetime.now():%Y%m%d-%H%M%S}-{os.getpid()}.log"
     try:
         ownership.make_private_folder(log.parent)
         with os.fdopen(ownership.open_private(log), "w") as file:

@@ -164,7 +164,7 @@ def compare_interleaved_measurements(
     there = [found for found in measured if isinstance(found, PairedSamples)]
     loads = [found.loads for found in there]
     compared = iter(
-        stats.compare_interleaved(
+        stats.compare_interleaved_pairs(
             [(found.before, found.after) for found in there], confidence, loads
         )
     )

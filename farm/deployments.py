@@ -33,7 +33,7 @@ def install(link: Link, model: Model, artifact: Artifact) -> int:
     )
 
 
-def list_releases(link: Link) -> list[Release]:
+def list_all_releases(link: Link) -> list[Release]:
     """Return all releases on the device, by name and the newest first."""
     from farm.transports.agent import manifests
 

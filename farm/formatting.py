@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from farm import sanitize, stats
-from farm.types import Latency, Run, Samples, Verdict
+from farm.types import DeviceResults, Latency, Run, Verdict
 
 VERDICT_STYLE = {
     Verdict.RIGHT: "bold green",
@@ -81,7 +81,7 @@ def timestamp(started_at: str) -> str:
     return started_at[:16].replace("T", " ")
 
 
-def format_latency(run: Run) -> str:
+def format_median_latency_and_iqr(run: Run) -> str:
     """Return the median and, after ±, the relative interquartile range of a run.
 
     It is empty without a latency, and never a number for an emulated device.
@@ -100,7 +100,7 @@ def format_spread(latency: Latency) -> str:
     return f" ±{stats.relative_iqr(latency) * 100:.0f} %"
 
 
-def result_descriptions(run: Run) -> list[str]:
+def result_descriptions_longest_first(run: Run) -> list[str]:
     """Return descriptions of the run's results, from the longest to the shortest.
 
     A description gives the accuracy if it was measured, otherwise the maximum error. If a batch was
@@ -132,7 +132,7 @@ def format_peak_memory(run: Run) -> str:
     return "" if peak is None or run.emulated else format_number(1e-6 * peak)
 
 
-def format_max_error(samples: Samples) -> str:
+def format_max_error(samples: DeviceResults) -> str:
     """Return the maximum absolute error with two significant digits."""
     return format_number(samples.agreement.max_abs, 2)
 

@@ -28,7 +28,7 @@ class BlockLength:
     warm: int = 2
 
 
-def make_inference_block(
+def make_in_process_inference_timer(
     run: Callable[[], object], clock: Callable[[], float] = time.perf_counter
 ) -> Block:
     """Return a function that measures single inferences in this process."""

@@ -115,7 +115,7 @@ def open_private(path: Path) -> int:
     return os.open(path, flags, _PRIVATE_FILE)
 
 
-class ConnectionEndpoints(Protocol):
+class SocketLike(Protocol):
     """The methods of a socket, or of asyncio's stand-in for one, that say where its ends are."""
 
     def getpeername(self) -> Any:
@@ -125,7 +125,7 @@ class ConnectionEndpoints(Protocol):
         """Return the address of this end."""
 
 
-def user_of_peer(connection: ConnectionEndpoints) -> int | None:
+def user_of_peer(connection: SocketLike) -> int | None:
     """Return the user whose socket is at the other end of a TCP connection on this machine.
 
     None if the kernel does not list it: it is on another machine, or its process has closed it.
@@ -134,7 +134,7 @@ def user_of_peer(connection: ConnectionEndpoints) -> int | None:
     return found.user if found else None
 
 
-def is_peer_listening_at(host: str, port: int, connection: ConnectionEndpoints) -> bool:
+def is_peer_listening_at(host: str, port: int, connection: SocketLike) -> bool:
     """Return whether who listens at a place of this machine is who is behind a connection.
 
     It is the same user, and the same process as far as this user may see: of processes that may
@@ -185,7 +185,7 @@ def _sockets() -> Iterator[_Socket]:
                 yield _Socket(fields[1], fields[2], fields[3], int(fields[7]), fields[9])
 
 
-def _other_end(connection: ConnectionEndpoints) -> _Socket | None:
+def _other_end(connection: SocketLike) -> _Socket | None:
     """Return the socket at the other end of a connection, if it is on this machine."""
     try:
         ends = [connection.getpeername()[:2], connection.getsockname()[:2]]

@@ -86,7 +86,11 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     if runs := config.stash[_RUNS]:
         terminalreporter.section("farm")
         for run in runs:
-            figure = formatting.format_latency(run) if run.latency and not run.emulated else ""
+            figure = (
+                formatting.format_median_latency_and_iqr(run)
+                if run.latency and not run.emulated
+                else ""
+            )
             terminalreporter.line(
                 formatting.sanitized_line(
                     f"{run.title} on {run.device}: {run.verdict.value} {figure} "

@@ -19,7 +19,7 @@ _PIPE = _KINDS[stat.S_IFIFO]
 _OPENED = ("/dev/fd/", "/proc/self/fd/")  # descriptors, as a shell passes them for <(command)
 
 
-def check_regular(path: Path, *, or_pipe: bool = False) -> None:
+def check_not_special_file(path: Path, *, or_pipe: bool = False) -> None:
     """Raise OSError if a path leads to a pipe, a device or a socket.
 
     A pipe is accepted with `or_pipe`, and where the user's shell has opened it. Nothing is raised

@@ -30,14 +30,14 @@ LINUX_ONLY = (
 """The parts of farm that depend on Linux, in words."""
 
 
-def architecture() -> str | None:
+def agent_architecture() -> str | None:
     """Return the architecture by the agents' names, None if there is no agent for this machine."""
     return _ARCHITECTURES.get(platform.machine().lower())
 
 
-def native_profile() -> str | None:
+def native_profile_name() -> str | None:
     """Return the built-in profile of this machine's own CPU; None if there is none."""
-    return NATIVE_PROFILES.get(architecture() or "")
+    return NATIVE_PROFILES.get(agent_architecture() or "")
 
 
 def check_system() -> None:

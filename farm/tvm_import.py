@@ -26,7 +26,7 @@ _TVM, _TORCH = {"tvm", "tvm_ffi"}, "torch"
 _VDSO = "linux-vdso.so.1"
 
 
-def hide_torch() -> None:
+def hide_torch_from_now_on() -> None:
     """Hide torch from the first import of TVM in this process from now on."""
     if not _left_out():
         sys.meta_path.insert(0, _Finder())

@@ -11,15 +11,15 @@ from farm.dashboard import JobBoard
 from farm.types import (
     Agreement,
     Device,
+    DeviceResults,
     Event,
     Failure,
     Job,
     Latency,
+    MeasurementSettings,
     Model,
-    Plan,
     Profile,
     Run,
-    Samples,
     Verdict,
 )
 
@@ -27,7 +27,7 @@ from farm.types import (
 def jobs(devices: int = 2, models: int = 2, scheme: str = "local:") -> list[Job]:
     boards = [Device(f"board{number}", Profile("x86", {}, ""), scheme) for number in range(devices)]
     return [
-        Job(board, Model(f"model{number}", ""), Plan())
+        Job(board, Model(f"model{number}", ""), MeasurementSettings())
         for board in boards
         for number in range(models)
     ]
@@ -39,7 +39,7 @@ def a_run(
     reason: str = "because",
     failure: Failure | None = None,
 ) -> Run:
-    samples = Samples(
+    samples = DeviceResults(
         (0.0437,) * 20, 0.1, Agreement(3.1e-7, 120.0, True, True), 450, 460, {}, {}, {}, 0
     )
     latency = Latency(20, 43.7, 43.7, 43.7, 1.748, None, None)

@@ -93,7 +93,7 @@ def made(context: Any, model: Any, host: Any, records: Any, cache: Path, folder:
     import tvm
 
     from farm.compiler.build import OBJECTS, GenerationResult
-    from farm.compiler.diagnostics.reference_steps import ReferenceStep, value_file
+    from farm.compiler.diagnostics.reference_steps import ReferenceStep, tensor_value_file
     from farm.compiler.lower import resolve_target
     from farm.pipeline.guard_page_check import GuardedModel
 
@@ -101,7 +101,7 @@ def made(context: Any, model: Any, host: Any, records: Any, cache: Path, folder:
     (folder / OBJECTS).mkdir()
     library.write_to_file(str(folder / OBJECTS / "lib0.o"))
     value = np.arange(N, dtype="float32")
-    value_file(folder, 0).write_bytes(value.tobytes())
+    tensor_value_file(folder, 0).write_bytes(value.tobytes())
     steps = [
         ReferenceStep(name, (0,), ((number, (N,), "float32"),))
         for number, name in enumerate(KERNELS, 1)

@@ -18,7 +18,7 @@ def types_of(imported, operator):
             found.append((str(call.args[0].ty.dtype), str(call.ty.dtype)))
 
     relax.analysis.post_order_visit(
-        relax_pipeline.simplify_operators(
+        relax_pipeline.run_passes_before_legalization(
             relax_pipeline.bind_weights(imported.module, imported.weights)
         )["main"],
         look,

@@ -7,7 +7,7 @@ import random
 from datetime import UTC, datetime, timedelta
 
 from farm import stats
-from farm.types import Agreement, Failure, Run, Samples, Verdict
+from farm.types import Agreement, DeviceResults, Failure, Run, Verdict
 
 BEGIN = datetime(2026, 3, 1, 12, tzinfo=UTC)
 HOSTILE = "<script>document.title='harm'</script>|net"
@@ -30,7 +30,7 @@ def timed(
     """A run with a hundred samples."""
     draw = random.Random(ascii((device, model, number)))
     seconds = tuple(round(1e6 * middle_ms * abs(draw.gauss(1, spread))) / 1e9 for _ in range(100))
-    samples = Samples(
+    samples = DeviceResults(
         seconds, 0.02, Agreement(2e-6, 110.0, True, True), 9, 10, FACTS, FACTS, LEDGER, 0
     )
     latency = stats.summarize_latency(seconds)

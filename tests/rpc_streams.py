@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from farm.rpc.answer_filter import (
     AnswerError,
     AnswerFilter,
+    FfiTypeIndex,
     PacketCode,
     Request,
     RequestReader,
-    ValueType,
 )
 
 _WORD = struct.Struct("<q")
@@ -29,15 +29,15 @@ def value(kind: int, rng: random.Random) -> bytes:
     """A value as a server sends it."""
     head = struct.pack("<i", kind)
     text = rng.choice(TEXTS)
-    if kind == ValueType.NONE:
+    if kind == FfiTypeIndex.NONE:
         return head
-    if kind in (ValueType.RAW_STRING, ValueType.BYTE_ARRAY_POINTER):
+    if kind in (FfiTypeIndex.RAW_STRING, FfiTypeIndex.BYTE_ARRAY_POINTER):
         return head + struct.pack("<Q", len(text)) + text
-    if kind in (ValueType.STRING, ValueType.SMALL_STRING):
-        return head + struct.pack("<iQ", ValueType.STRING, len(text)) + text
-    if kind == ValueType.DEVICE:
+    if kind in (FfiTypeIndex.STRING, FfiTypeIndex.SMALL_STRING):
+        return head + struct.pack("<iQ", FfiTypeIndex.STRING, len(text)) + text
+    if kind == FfiTypeIndex.DEVICE:
         return head + struct.pack("<ii", 1, 0)
-    if kind == ValueType.DL_TENSOR_POINTER:
+    if kind == FfiTypeIndex.DL_TENSOR_POINTER:
         shape = [rng.randrange(20) for _ in range(rng.randrange(5))]
         about = struct.pack("<QiiiBBH", 4096, 1, 0, len(shape), 2, 32, 1)
         return head + about + b"".join(map(_WORD.pack, shape)) + struct.pack("<Q", 0)
@@ -52,27 +52,27 @@ def returned(kinds: tuple[int, ...], rng: random.Random) -> bytes:
 
 
 def call_returns(kind: int, form: tuple[int, ...], rng: random.Random) -> bytes:
-    body = struct.pack("<iiq", 1 + len(form), ValueType.INT, kind)
+    body = struct.pack("<iiq", 1 + len(form), FfiTypeIndex.INT, kind)
     return packet(PacketCode.RETURN, body + b"".join(value(one, rng) for one in form))
 
 
 # The type that a function returns, and the values by which it is sent: LocalSession::EncodeReturn.
 CALLS: dict[int, tuple[int, ...]] = {
-    ValueType.NONE: (ValueType.NONE,),
-    ValueType.INT: (ValueType.INT,),
-    ValueType.BOOL: (ValueType.BOOL,),
-    ValueType.FLOAT: (ValueType.FLOAT,),
-    ValueType.OPAQUE_POINTER: (ValueType.OPAQUE_POINTER,),
-    ValueType.DATA_TYPE: (ValueType.DATA_TYPE,),
-    ValueType.DEVICE: (ValueType.DEVICE,),
-    ValueType.STRING: (ValueType.RAW_STRING,),
-    ValueType.SMALL_STRING: (ValueType.RAW_STRING,),
-    ValueType.BYTES: (ValueType.BYTE_ARRAY_POINTER,),
-    ValueType.SMALL_BYTES: (ValueType.BYTE_ARRAY_POINTER,),
-    68: (ValueType.OPAQUE_POINTER,),  # a function
-    73: (ValueType.OPAQUE_POINTER,),  # a module
-    ValueType.TENSOR: (ValueType.DL_TENSOR_POINTER, ValueType.OPAQUE_POINTER),
-    200: (ValueType.OPAQUE_POINTER,),  # an object of a class of its own
+    FfiTypeIndex.NONE: (FfiTypeIndex.NONE,),
+    FfiTypeIndex.INT: (FfiTypeIndex.INT,),
+    FfiTypeIndex.BOOL: (FfiTypeIndex.BOOL,),
+    FfiTypeIndex.FLOAT: (FfiTypeIndex.FLOAT,),
+    FfiTypeIndex.OPAQUE_POINTER: (FfiTypeIndex.OPAQUE_POINTER,),
+    FfiTypeIndex.DATA_TYPE: (FfiTypeIndex.DATA_TYPE,),
+    FfiTypeIndex.DEVICE: (FfiTypeIndex.DEVICE,),
+    FfiTypeIndex.STRING: (FfiTypeIndex.RAW_STRING,),
+    FfiTypeIndex.SMALL_STRING: (FfiTypeIndex.RAW_STRING,),
+    FfiTypeIndex.BYTES: (FfiTypeIndex.BYTE_ARRAY_POINTER,),
+    FfiTypeIndex.SMALL_BYTES: (FfiTypeIndex.BYTE_ARRAY_POINTER,),
+    68: (FfiTypeIndex.OPAQUE_POINTER,),  # a function
+    73: (FfiTypeIndex.OPAQUE_POINTER,),  # a module
+    FfiTypeIndex.TENSOR: (FfiTypeIndex.DL_TENSOR_POINTER, FfiTypeIndex.OPAQUE_POINTER),
+    200: (FfiTypeIndex.OPAQUE_POINTER,),  # an object of a class of its own
 }
 
 
@@ -107,7 +107,7 @@ def exchange(rng: random.Random) -> Exchange:
         body += struct.pack("<Q", request.copied_bytes)
     if rng.random() < 0.1:
         answer = packet(
-            PacketCode.EXCEPTION, struct.pack("<i", 1) + value(ValueType.RAW_STRING, rng)
+            PacketCode.EXCEPTION, struct.pack("<i", 1) + value(FfiTypeIndex.RAW_STRING, rng)
         )
     elif code == PacketCode.COPY_FROM_REMOTE:
         answer = packet(PacketCode.COPY_ACK, rng.randbytes(request.copied_bytes))
@@ -118,11 +118,11 @@ def exchange(rng: random.Random) -> Exchange:
             (
                 rng.choice(
                     [
-                        ValueType.NONE,
-                        ValueType.INT,
-                        ValueType.STRING,
-                        ValueType.SMALL_STRING,
-                        ValueType.RAW_STRING,
+                        FfiTypeIndex.NONE,
+                        FfiTypeIndex.INT,
+                        FfiTypeIndex.STRING,
+                        FfiTypeIndex.SMALL_STRING,
+                        FfiTypeIndex.RAW_STRING,
                     ]
                 ),
             ),
@@ -135,9 +135,9 @@ def exchange(rng: random.Random) -> Exchange:
         PacketCode.DEV_CREATE_STREAM,
         PacketCode.DEV_GET_CURRENT_STREAM,
     ):
-        answer = returned((rng.choice([ValueType.NONE, ValueType.OPAQUE_POINTER]),), rng)
+        answer = returned((rng.choice([FfiTypeIndex.NONE, FfiTypeIndex.OPAQUE_POINTER]),), rng)
     else:
-        answer = returned((ValueType.NONE,), rng)
+        answer = returned((FfiTypeIndex.NONE,), rng)
     return Exchange(packet(code, body), request, answer)
 
 

@@ -19,7 +19,11 @@ from report_runs import timed
 
 import farm
 from farm import Farm, Result
-from farm.api.resolve import model_with_input_shapes, resolve_deadline, resolve_plan
+from farm.api.resolve import (
+    deadline_from_options_or_preset,
+    model_with_input_shapes,
+    plan_with_overrides,
+)
 from farm.cli import cli
 from farm.commands.common import Session
 from farm.errors import (
@@ -30,17 +34,17 @@ from farm.errors import (
     UsageError,
     error_from_failure,
 )
-from farm.pipeline import Outcome, expand_jobs
-from farm.pipeline.run_jobs import StageTimes
+from farm.pipeline import JobsOutcome, expand_jobs
+from farm.pipeline.run_jobs import WallTimes
 from farm.store import RunStore
 from farm.types import (
     PRESETS,
     Agreement,
     Device,
     Failure,
+    MeasurementSettings,
     Model,
     PairedStoppingRule,
-    Plan,
     Profile,
     Run,
     Verdict,
@@ -109,13 +113,13 @@ def test_an_answer_that_is_wrong_says_so() -> None:
 
 
 def test_a_plan_is_changed_by_a_preset_and_then_by_what_is_given() -> None:
-    plan = resolve_plan(Plan(), "standard", {"count": 7, "minimum_s": None})
+    plan = plan_with_overrides(MeasurementSettings(), "standard", {"count": 7, "minimum_s": None})
     assert (plan.count, plan.minimum_s, plan.cooldown_s) == (
         7,
         PRESETS["standard"]["minimum_s"],
         PRESETS["standard"]["cooldown_s"],
     )
-    assert resolve_plan(Plan(), None, {"minimum_s": 99.0}).maximum_s == 99.0
+    assert plan_with_overrides(MeasurementSettings(), None, {"minimum_s": 99.0}).maximum_s == 99.0
 
 
 @pytest.mark.parametrize(
@@ -130,7 +134,7 @@ def test_a_preset_or_a_field_that_is_not_there_is_named(
     preset: str | None, given: dict[str, object], words: str
 ) -> None:
     with pytest.raises(UsageError, match=words):
-        resolve_plan(Plan(), preset, given)
+        plan_with_overrides(MeasurementSettings(), preset, given)
 
 
 @pytest.fixture
@@ -233,7 +237,7 @@ def test_turns_have_the_deadline_of_a_job(
 
     monkeypatch.setattr(
         "farm.commands.measure.bench.run_jobs",
-        lambda *_: Outcome((after,), (), StageTimes(0.0, 0.0, {})),
+        lambda *_: JobsOutcome((after,), (), WallTimes(0.0, 0.0, {})),
     )
     monkeypatch.setattr("farm.pipeline.compare.pair_of_builds", lambda *_: None)
     monkeypatch.setattr("farm.pipeline.compare.measure_pairs", measure)
@@ -264,7 +268,7 @@ def test_tries_are_counted_from_one(config: Path) -> None:
 def test_a_deadline_that_is_asked_for_goes_before_a_devices_own_and_that_before_the_plans() -> None:
     board = Device("pi5", Profile("rasp4-64", {}, ""), "ssh://pi5")
     slow = dataclasses.replace(board, name="slow", options={"deadline_s": 900})
-    plan = Plan(deadline_s=600.0)
+    plan = MeasurementSettings(deadline_s=600.0)
     assert [
         job.plan.deadline_s for job in expand_jobs([board, slow], [Model("net", "net.onnx")], plan)
     ] == [600.0, 900.0]
@@ -273,7 +277,7 @@ def test_a_deadline_that_is_asked_for_goes_before_a_devices_own_and_that_before_
         for job in expand_jobs([board, slow], [Model("net", "net.onnx")], plan, 60.0)
     ] == [60.0, 60.0]
     asked = [
-        resolve_deadline(*given)
+        deadline_from_options_or_preset(*given)
         for given in ((None, {}), ("quick", {}), ("mlperf", {}), ("mlperf", {"deadline_s": 60.0}))
     ]
     assert asked == [None, None, PRESETS["mlperf"]["deadline_s"], 60.0]

@@ -102,7 +102,7 @@ INSIDE_TABLES = {
     "importers": """
         archive_check
         size_limits
-        imported_model model_file layer_names relax_module custom_kernels
+        imported_model model_file layer_names relax_module farm_kernels
         summary fixed_batch
         onnx tflite
         torch
@@ -116,8 +116,8 @@ INSIDE_TABLES = {
         cluster.builds cluster.imports cluster.candidates
         cluster operations
         run_jobs
-        accuracy bisect check compare discover doctor guard_page_check identify other_engines
-        profile quantize tuning provision __init__
+        accuracy layer_bisect build_prediction compare discover doctor guard_page_check identify
+        other_engines profile quantize tuning provision __init__
     """,
     "tracker": """
         errors scheduler admission limited_log listening
@@ -132,22 +132,22 @@ INSIDE_TABLES = {
     "lab": """
         entities durations care.health door.commands door.pump door.sshd_settings
         board_records care.board_checks
-        queue_order refusals lab_toml codec scheduler_effects registry reservations door.main
-        door.authorized_keys callers door.own_address
+        queue_order refusals lab_toml codec scheduler_changes registry reservations door.main
+        door.authorized_keys callers door.offered_address
         scheduler relay.tracker door.board_socket_broker
         relay.sessions
         lab_database care.notices
         lab_database_writer
         board_sessions
         lender
-        care.health_keeper
+        care.health_controller
         control_socket
         run
         care relay
         __init__
     """,
     "commands": """
-        colours options
+        rich_theme options
         output
         common
         progress

@@ -346,9 +346,9 @@ def test_results_are_flattened_in_order():
 def test_the_tolerance_is_that_of_the_agreement(run, model):
     prepared = run(model)
     _, outputs = read_reference_inputs_and_outputs(prepared)
-    assert stats.measure_agreement(
+    assert stats.compare_outputs_with_reference(
         [outputs[0] + 0.9e-4], outputs, model.limits[prepared.precision]
     ).right
-    assert not stats.measure_agreement(
+    assert not stats.compare_outputs_with_reference(
         [outputs[0] + 4e-4], outputs, model.limits[prepared.precision]
     ).right

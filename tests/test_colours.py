@@ -11,7 +11,7 @@ from rich.color import Color
 from rich.console import Console
 
 import farm
-from farm.commands.colours import COLOURS, theme
+from farm.commands.rich_theme import COLOURS, theme
 
 LEAST = 4.0  # WCAG 2 asks for 4.5, on the very white and the very black
 STYLE = re.compile(r'"(?:bold |dim )?(red|green|yellow|blue|cyan|magenta|white|black|bright_\w+)"')

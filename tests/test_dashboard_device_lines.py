@@ -94,7 +94,7 @@ def test_where_devices_do_not_fit_those_at_work_and_those_with_errors_come_first
     assert text[-3].startswith(f"… and {30 - len(names)} devices, {2 * (30 - len(names))} jobs")
 
 
-def left(now: float, *events: Event, models: int = 4) -> eta.TimeLeft:
+def left(now: float, *events: Event, models: int = 4) -> eta.TimeLeftEstimate:
     return eta.total_time_left(board_of(2, models, *events).devices, now)
 
 
@@ -108,26 +108,26 @@ BOTH = [
 
 def test_the_time_left_is_that_of_the_device_that_ends_last() -> None:
     """They reach their boards at 1 and 2 s, and are done at 3 and 4 s: 2 s a job."""
-    assert left(4.0, *BOTH) == eta.TimeLeft(6.0, False)
+    assert left(4.0, *BOTH) == eta.TimeLeftEstimate(6.0, False)
     assert left(
         4.0, *BOTH, *(on(0, model, Stage.DONE, run=a_run()) for model in (1, 2, 3))
-    ) == eta.TimeLeft(6.0, False)
+    ) == eta.TimeLeftEstimate(6.0, False)
 
 
 def test_what_a_running_job_has_had_is_taken_off_but_not_more_than_it_should_take() -> None:
-    assert left(6.0, *BOTH, on(0, 1, Stage.CONNECTING), on(1, 1, Stage.CONNECTING)) == eta.TimeLeft(
-        6.0 - 0.0, False
-    )
+    assert left(
+        6.0, *BOTH, on(0, 1, Stage.CONNECTING), on(1, 1, Stage.CONNECTING)
+    ) == eta.TimeLeftEstimate(6.0 - 0.0, False)
     assert left(
         6.5, *BOTH, on(0, 1, Stage.CONNECTING), on(1, 1, Stage.CONNECTING)
     ).seconds == pytest.approx(5.5)
     assert left(
         90.0, *BOTH, on(0, 1, Stage.CONNECTING), on(1, 1, Stage.CONNECTING)
-    ) == eta.TimeLeft(4.0, True)
+    ) == eta.TimeLeftEstimate(4.0, True)
 
 
 def test_of_what_nothing_is_known_the_time_is_a_lower_bound() -> None:
-    assert left(3.0) == eta.TimeLeft(0.0, True)
+    assert left(3.0) == eta.TimeLeftEstimate(0.0, True)
     assert left(3.0).in_words == ""
     found = left(3.0, on(0, 0, Stage.CONNECTING), on(0, 0, Stage.DONE, run=a_run()), models=9)
     assert (found.at_least, found.in_words) == (True, "≥8.0s left")

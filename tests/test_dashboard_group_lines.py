@@ -8,7 +8,7 @@ import pytest
 from dashboard_drawing import DIED, a_run, after, drawn
 
 from farm.dashboard import JobBoard
-from farm.types import Device, Event, Job, Model, Plan, Profile, Run, Stage, Verdict
+from farm.types import Device, Event, Job, MeasurementSettings, Model, Profile, Run, Stage, Verdict
 
 
 def fleet(profiles: dict[str, int], tags: tuple[str, ...] = (), models: int = 1) -> list[Job]:
@@ -18,7 +18,9 @@ def fleet(profiles: dict[str, int], tags: tuple[str, ...] = (), models: int = 1)
         for number in range(count):
             tag = (tags[number % len(tags)],) if tags else ()
             board = Device(f"{profile}-{number}", Profile(profile, {}, ""), "rpc://board", tags=tag)
-            found += [Job(board, Model(f"model{one}", ""), Plan()) for one in range(models)]
+            found += [
+                Job(board, Model(f"model{one}", ""), MeasurementSettings()) for one in range(models)
+            ]
     return found
 
 

@@ -24,7 +24,7 @@ from farm.processes.deadline import Deadline
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 BUILD_S = 240.0
 DESK, PHONE = {"width": 1400, "height": 1000}, {"width": 360, "height": 740}
-CHROMIUM = subprocesses.find_program("chromium", "chromium-browser", "google-chrome")
+CHROMIUM = subprocesses.first_installed_program("chromium", "chromium-browser", "google-chrome")
 # Each kind of page: pictures, wide code, a table, a generated table, definitions. Signatures are
 # the theme's own.
 KINDS = (

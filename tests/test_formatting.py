@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farm import formatting
-from farm.types import Agreement, Failure, Latency, Run, Samples, Verdict
+from farm.types import Agreement, DeviceResults, Failure, Latency, Run, Verdict
 
 RUN = Run(
     "1",
@@ -24,7 +24,9 @@ TIMED = dataclasses.replace(RUN, latency=Latency(20, 2.31, 2.31, 2.31, 0.0924, N
 
 
 def answered(correct: int | None, total: int | None, **others: int) -> Run:
-    samples = Samples((), 0.1, Agreement(3.04e-7, 120.0, True, True), correct, total, {}, {}, {}, 0)
+    samples = DeviceResults(
+        (), 0.1, Agreement(3.04e-7, 120.0, True, True), correct, total, {}, {}, {}, 0
+    )
     return dataclasses.replace(RUN, samples=samples, **others)
 
 
@@ -61,38 +63,41 @@ def test_times_are_as_short_as_they_can_be(seconds: float, shown: str) -> None:
 
 
 def test_a_latency_has_its_spread_where_there_are_samples_enough() -> None:
-    assert formatting.format_latency(TIMED) == "2.31 ms ±4 %"
+    assert formatting.format_median_latency_and_iqr(TIMED) == "2.31 ms ±4 %"
     assert (
-        formatting.format_latency(
+        formatting.format_median_latency_and_iqr(
             dataclasses.replace(TIMED, latency=Latency(1, 2.31, 2.31, 2.31, 0.0, None, None))
         )
         == "2.31 ms"
     )
-    assert formatting.format_latency(RUN) == ""
+    assert formatting.format_median_latency_and_iqr(RUN) == ""
 
 
 def test_a_latency_under_emulation_is_no_number() -> None:
-    assert formatting.format_latency(dataclasses.replace(TIMED, url="qemu:")) == "emulated"
+    assert (
+        formatting.format_median_latency_and_iqr(dataclasses.replace(TIMED, url="qemu:"))
+        == "emulated"
+    )
 
 
 def test_an_answer_is_said_from_the_longest_way_to_the_shortest() -> None:
-    assert formatting.result_descriptions(
+    assert formatting.result_descriptions_longest_first(
         answered(450, 460, reference_correct=449, reference_total=460)
     ) == [
         "top-1 97.8 % (ref 97.6 %), max err 3.0e-7",
         "top-1 97.8 % (ref 97.6 %)",
         "top-1 97.8 %",
     ]
-    assert formatting.result_descriptions(answered(450, 460)) == [
+    assert formatting.result_descriptions_longest_first(answered(450, 460)) == [
         "top-1 97.8 %, max err 3.0e-7",
         "top-1 97.8 %",
     ]
     assert (
-        formatting.result_descriptions(answered(None, None))
-        == formatting.result_descriptions(answered(0, 0))
+        formatting.result_descriptions_longest_first(answered(None, None))
+        == formatting.result_descriptions_longest_first(answered(0, 0))
         == ["max err 3.0e-7"]
     )
-    assert formatting.result_descriptions(RUN) == [""]
+    assert formatting.result_descriptions_longest_first(RUN) == [""]
 
 
 def test_why_is_the_reason_or_what_went_wrong_or_how_to_make_the_device_usable() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 
 import click
 import pytest
@@ -36,3 +38,13 @@ def test_a_summary_is_the_first_clause_of_the_help(command: click.Command) -> No
     assert 10 < len(help_summary(command)) < 140
     assert " ".join((command.help or "").split()).startswith(help_summary(command))
     assert help_summary(command) in " ".join(shown(cli).split())
+
+
+def test_a_command_is_imported_once_it_is_asked_for() -> None:
+    program = (
+        "import sys; from farm.cli import cli; cli.commands['schema']; "
+        "print([name for name in sys.modules if name.startswith('farm.commands.')])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert "farm.commands.schema" in done.stdout, done.stderr
+    assert "measure" not in done.stdout and "judge" not in done.stdout

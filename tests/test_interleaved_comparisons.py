@@ -50,7 +50,7 @@ def test_turns_see_through_what_disturbs_both_sides_alike() -> None:
         [0.01 * factor * level * draw.gauss(1, 0.02) for level in levels]
         for factor in (1.0, 1.0, 1.04)
     )
-    alike, apart, back = stats.compare_interleaved(
+    alike, apart, back = stats.compare_interleaved_pairs(
         [(first, same), (first, slower), (slower, first)]
     )
     assert alike.change is stats.ChangeVerdict.SAME
@@ -71,12 +71,12 @@ def test_rounds_that_are_alike_and_few_rounds_are_less_evidence() -> None:
         )
     ]
     assert widths[1] > 1.5 * widths[0]
-    few = stats.compare_interleaved([([1.0] * 9, [2.0] * 9)])[0]
+    few = stats.compare_interleaved_pairs([([1.0] * 9, [2.0] * 9)])[0]
     assert few.change is stats.ChangeVerdict.UNSURE and "9 rounds are too few" in few.reason
     assert (
-        stats.compare_interleaved([([1.0] * 10, [2.0 + 0.01 * (7 * i % 10) for i in range(10)])])[
-            0
-        ].change
+        stats.compare_interleaved_pairs(
+            [([1.0] * 10, [2.0 + 0.01 * (7 * i % 10) for i in range(10)])]
+        )[0].change
         is stats.ChangeVerdict.SLOWER
     )
 
@@ -84,7 +84,7 @@ def test_rounds_that_are_alike_and_few_rounds_are_less_evidence() -> None:
 def test_rounds_that_are_alike_are_less_evidence_however_far_the_test_is_from_doubt() -> None:
     draw = np.random.default_rng(3)
     values = np.repeat(draw.normal(0.05, 0.01, 30), 10)  # ten in a row are one
-    p = stats.compare_interleaved([(np.ones(300).tolist(), np.exp(values).tolist())])[0].p
+    p = stats.compare_interleaved_pairs([(np.ones(300).tolist(), np.exp(values).tolist())])[0].p
     alone = paired_test.signed_rank_p(values)
     assert scipy.stats.norm.isf(alone / 2) > 9
     assert alone == pytest.approx(
@@ -102,13 +102,13 @@ def test_what_lasts_for_one_load_is_no_difference_of_the_builds() -> None:
     slower = np.repeat([0.0, 0.0, math.log(1.04)], loads) + draw.normal(0, 0.002, sum(loads))
     always = np.full(sum(loads), math.log(1.04)) + draw.normal(0, 0.002, sum(loads))
     pairs = [(np.ones(sum(loads)).tolist(), np.exp(values).tolist()) for values in (slower, always)]
-    once, each = stats.compare_interleaved(pairs, loads=[loads, loads])
+    once, each = stats.compare_interleaved_pairs(pairs, loads=[loads, loads])
     assert (
         once.change is not stats.ChangeVerdict.SLOWER and once.interval and once.interval[0] < 1.002
     )
     assert each.change is stats.ChangeVerdict.SLOWER
     assert (
-        stats.compare_interleaved(pairs[:1])[0].change is stats.ChangeVerdict.SLOWER
+        stats.compare_interleaved_pairs(pairs[:1])[0].change is stats.ChangeVerdict.SLOWER
     )  # were it one load
     assert stats.interleaved_ratio_interval(*pairs[0], loads=loads)[1] == pytest.approx(
         once.interval, abs=0.002
@@ -154,7 +154,10 @@ def test_one_of_many_pairs_in_turns_needs_more_evidence() -> None:
         (np.ones(12).tolist(), np.exp(draw.normal(0.05 if index == 0 else 0, 0.03, 12)).tolist())
         for index in range(20)
     ]
-    alone, among = stats.compare_interleaved(pairs[:1])[0], stats.compare_interleaved(pairs)[0]
+    alone, among = (
+        stats.compare_interleaved_pairs(pairs[:1])[0],
+        stats.compare_interleaved_pairs(pairs)[0],
+    )
     assert alone.p and among.p and among.p > alone.p
     assert alone.interval and among.interval and among.interval[1] > alone.interval[1]
 

@@ -13,20 +13,31 @@ from farm.pipeline.interleaving import (
     limit_uninterleaved_jobs_to_one_round,
     merge_rounds,
 )
-from farm.types import PRESETS, Agreement, Device, Job, Model, Plan, Profile, Samples
+from farm.types import (
+    PRESETS,
+    Agreement,
+    Device,
+    DeviceResults,
+    Job,
+    MeasurementSettings,
+    Model,
+    Profile,
+)
 
 PROFILE = Profile("x86", {"kind": "llvm"}, "")
 HOST, BOARD = Device("host", PROFILE, "local:"), Device("pi3", PROFILE, "qemu:")
-PLAN = Plan(count=100, minimum_s=6.0, maximum_s=60.0, precision=0.004, rounds=4, install=True)
+PLAN = MeasurementSettings(
+    count=100, minimum_s=6.0, maximum_s=60.0, precision=0.004, rounds=4, install=True
+)
 
 
-def job(model: str, device: Device = HOST, plan: Plan = PLAN) -> Job:
+def job(model: str, device: Device = HOST, plan: MeasurementSettings = PLAN) -> Job:
     return Job(device, Model(model, f"{model}.onnx"), plan)
 
 
-def samples(*seconds: float, right: bool = True, **changes: object) -> Samples:
+def samples(*seconds: float, right: bool = True, **changes: object) -> DeviceResults:
     agreement = Agreement(1e-6 if right else 1.0, 100.0, None, right)
-    made = Samples(
+    made = DeviceResults(
         seconds,
         0.1,
         agreement,
@@ -56,7 +67,7 @@ def test_only_jobs_that_have_something_to_take_turns_with_do() -> None:
     assert [
         one.plan.rounds
         for one in limit_uninterleaved_jobs_to_one_round(
-            [job("a", plan=Plan.once()), job("b", plan=Plan.once())]
+            [job("a", plan=MeasurementSettings.once()), job("b", plan=MeasurementSettings.once())]
         )
     ] == [1, 1]
 
@@ -115,4 +126,4 @@ def test_a_wrong_answer_in_any_round_ends_the_job_and_is_its_answer() -> None:
 
 
 def test_the_standard_preset_takes_turns() -> None:
-    assert replace(Plan(), **PRESETS["standard"]).rounds == 3  # type: ignore[arg-type]
+    assert replace(MeasurementSettings(), **PRESETS["standard"]).rounds == 3  # type: ignore[arg-type]

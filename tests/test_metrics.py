@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from report_runs import failed, timed
 
 from farm import metrics
-from farm.tracker import metrics_of_summary
+from farm.tracker import format_summary_metrics
 from farm.tracker.scheduler import KeyQueue, ServerInfo, Summary
 
 LINE = re.compile(r'[a-z_0-9]+\{([a-z]+="(?:[^"\\\n]|\\[\\n"])*",?)+\} (\S+)')
@@ -55,7 +55,7 @@ def test_a_trackers_summary_counts_boards_by_their_key() -> None:
     summary = Summary(
         {"pi4": KeyQueue(free=1, waiting=0), "jetson": KeyQueue(free=0, waiting=3)}, servers
     )
-    assert samples(metrics_of_summary(summary)) == {
+    assert samples(format_summary_metrics(summary)) == {
         'farm_tracker_boards{key="jetson"}': 0.0,
         'farm_tracker_boards{key="pi4"}': 2.0,
         'farm_tracker_boards_free{key="jetson"}': 0.0,
@@ -69,7 +69,7 @@ def test_names_that_are_shown_alike_are_one_sample_and_the_rest_can_still_be_rea
     summary = Summary({"a": KeyQueue(0, 0), "a\x1b[31m": KeyQueue(1, 0), "b": KeyQueue(2, 0)}, [])
     lines = [
         line
-        for line in metrics_of_summary(summary).splitlines()
+        for line in format_summary_metrics(summary).splitlines()
         if line.startswith("farm_tracker_boards_free")
     ]
     assert len(lines) == len({line.partition("} ")[0] for line in lines}) == 2

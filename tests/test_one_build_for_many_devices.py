@@ -10,7 +10,7 @@ from farm import zoo
 from farm.agent.build import PREBUILT
 from farm.errors import BuildError, ModelError
 from farm.pipeline import operations
-from farm.pipeline.operations import build_for_devices
+from farm.pipeline.operations import build_models_and_agents_for_devices
 from farm.pipeline.worker_tasks import find_built_agent, open_pool
 from farm.store import Store
 from farm.types import Device, Model
@@ -20,10 +20,12 @@ def test_devices_of_a_profile_share_what_is_made_and_a_models_mistake_is_told_of
     store, notes = Store(tmp_path), []
     boards = [Device(name, HOST, "rpc://127.0.0.1:9") for name in "ab"]
     with open_pool(store) as pool:
-        made = build_for_devices(pool, zoo.digits(), boards, HOST, store, notes.append)
+        made = build_models_and_agents_for_devices(
+            pool, zoo.digits(), boards, HOST, store, notes.append
+        )
         assert made["a"] is made["b"] and made["a"].artifact.library.is_file()
         (tmp_path / "none.onnx").write_text("no model")
-        broken = build_for_devices(
+        broken = build_models_and_agents_for_devices(
             pool, Model("none", str(tmp_path / "none.onnx")), boards, HOST, store, notes.append
         )
     assert broken["a"] is broken["b"] and isinstance(broken["a"], ModelError)
@@ -38,13 +40,13 @@ def test_an_agent_is_made_once_for_a_kind_of_board_and_what_keeps_one_out_is_tol
         asked.append(device.name)
         raise BuildError("compiling the agent failed", "the disk is full", "make room")
 
-    monkeypatch.setattr(operations, "ensure_agent_for_device", ensure)
+    monkeypatch.setattr(operations, "ensure_agent_executable_for_device", ensure)
     gone, here, there = (
         Device(name, HOST, url)
         for name, url in (("gone", "rpc://127.0.0.1:9"), ("here", "local:"), ("there", "local:"))
     )
     with open_pool(Store(tmp_path)) as pool:
-        found = operations.ensure_agents_for_devices(
+        found = operations.ensure_agent_executables_for_devices(
             pool, [gone, here, there], Store(tmp_path), lambda _: None
         )
     assert "offline" in found["gone"].what

@@ -10,7 +10,7 @@ from hypothesis.extra.numpy import arrays
 
 from farm import stats
 from farm.errors import DeviceError
-from farm.types import LIMITS, Agreement, Latency, Limits, Verdict
+from farm.types import LIMITS, Agreement, Latency, OutputErrorLimits, Verdict
 
 ABSOLUTE = LIMITS["float32"]
 RIGHT = Agreement(0.0, math.inf, True, True)
@@ -61,34 +61,40 @@ def test_times_that_no_clock_gives_are_the_devices_error(seconds: list[float]) -
 
 def test_equal_outputs_agree_without_noise() -> None:
     scores = np.array([[0.1, 0.9]], np.float32)
-    assert stats.measure_agreement([scores], [scores.copy()], ABSOLUTE) == Agreement(
+    assert stats.compare_outputs_with_reference([scores], [scores.copy()], ABSOLUTE) == Agreement(
         0.0, math.inf, True, True, 0.0, 1.0, 1.0, 1.0
     )
 
 
 def test_small_values_are_compared_absolutely() -> None:
     reference = np.array([0.5, -0.25])
-    assert stats.measure_agreement([reference + 0.9e-4], [reference], ABSOLUTE).right
-    assert not stats.measure_agreement([reference + 1.1e-4], [reference], ABSOLUTE).right
+    assert stats.compare_outputs_with_reference([reference + 0.9e-4], [reference], ABSOLUTE).right
+    assert not stats.compare_outputs_with_reference(
+        [reference + 1.1e-4], [reference], ABSOLUTE
+    ).right
 
 
 def test_large_values_are_compared_to_the_largest() -> None:
     reference = np.array([200.0, 0.0])
-    assert stats.measure_agreement([np.array([200.0, 0.019])], [reference], ABSOLUTE).right
-    assert not stats.measure_agreement([np.array([200.0, 0.021])], [reference], ABSOLUTE).right
+    assert stats.compare_outputs_with_reference(
+        [np.array([200.0, 0.019])], [reference], ABSOLUTE
+    ).right
+    assert not stats.compare_outputs_with_reference(
+        [np.array([200.0, 0.021])], [reference], ABSOLUTE
+    ).right
 
 
 def test_the_worst_output_counts() -> None:
     reference = [np.array([[1.0, 2.0]]), np.array([3.0])]
     outputs = [np.array([[1.0, 2.0]]), np.array([3.5])]
-    got = stats.measure_agreement(outputs, reference, ABSOLUTE)
+    got = stats.compare_outputs_with_reference(outputs, reference, ABSOLUTE)
     assert (got.max_abs, got.right, got.same_top1) == (0.5, False, True)
     assert got.snr_db == pytest.approx(20 * math.log10(3.0 / 0.5))
 
 
 def test_a_large_output_does_not_loosen_the_bar_of_a_small_one() -> None:
     reference = [np.array([1e6]), np.array([0.5])]
-    assert not stats.measure_agreement(
+    assert not stats.compare_outputs_with_reference(
         [np.array([1e6]), np.array([0.6])], reference, ABSOLUTE
     ).right
 
@@ -106,22 +112,24 @@ def test_a_large_output_does_not_loosen_the_bar_of_a_small_one() -> None:
     ids=["missing", "shape", "dtype", "too many", "nan", "inf"],
 )
 def test_what_cannot_be_compared_is_not_right(outputs: list[np.ndarray]) -> None:
-    got = stats.measure_agreement(outputs, [np.zeros((1, 2), np.float32)], ABSOLUTE)
+    got = stats.compare_outputs_with_reference(outputs, [np.zeros((1, 2), np.float32)], ABSOLUTE)
     assert (got.max_abs, got.snr_db, got.right) == (math.inf, -math.inf, False)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_what_is_not_finite_in_the_reference_must_be_the_same(value: float) -> None:
     reference = np.array([1.0, value])
-    assert stats.measure_agreement([reference.copy()], [reference], ABSOLUTE).right
-    assert not stats.measure_agreement([np.array([1.0, 2.0])], [reference], ABSOLUTE).right
-    assert not stats.measure_agreement(
+    assert stats.compare_outputs_with_reference([reference.copy()], [reference], ABSOLUTE).right
+    assert not stats.compare_outputs_with_reference(
+        [np.array([1.0, 2.0])], [reference], ABSOLUTE
+    ).right
+    assert not stats.compare_outputs_with_reference(
         [np.array([1.0, -np.inf if value == np.inf else np.inf])], [reference], ABSOLUTE
     ).right
 
 
 def test_infinity_in_the_reference_does_not_loosen_the_bar() -> None:
-    assert not stats.measure_agreement(
+    assert not stats.compare_outputs_with_reference(
         [np.array([1.1, np.inf])], [np.array([1.0, np.inf])], ABSOLUTE
     ).right
 
@@ -129,21 +137,31 @@ def test_infinity_in_the_reference_does_not_loosen_the_bar() -> None:
 @pytest.mark.parametrize("dtype", [np.bool_, np.uint8, np.int8, np.int64, np.uint64])
 def test_integers_must_be_equal(dtype: type[np.generic]) -> None:
     reference = np.array([0, 1, 1], dtype)
-    assert stats.measure_agreement([reference.copy()], [reference], Limits(0.5)).right
-    got = stats.measure_agreement([np.array([1, 1, 1], dtype)], [reference], Limits(10.0))
+    assert stats.compare_outputs_with_reference(
+        [reference.copy()], [reference], OutputErrorLimits(0.5)
+    ).right
+    got = stats.compare_outputs_with_reference(
+        [np.array([1, 1, 1], dtype)], [reference], OutputErrorLimits(10.0)
+    )
     assert (got.max_abs, got.right) == (1.0, False)
 
 
 def test_integers_at_the_ends_of_their_range_neither_wrap_nor_round_away() -> None:
     low, high = np.iinfo(np.int64).min, np.iinfo(np.int64).max
     assert (
-        stats.measure_agreement([np.array([low])], [np.array([high])], ABSOLUTE).max_abs == 2.0**64
+        stats.compare_outputs_with_reference(
+            [np.array([low])], [np.array([high])], ABSOLUTE
+        ).max_abs
+        == 2.0**64
     )
     assert (
-        stats.measure_agreement([np.array([high])], [np.array([high - 1])], ABSOLUTE).max_abs == 1.0
+        stats.compare_outputs_with_reference(
+            [np.array([high])], [np.array([high - 1])], ABSOLUTE
+        ).max_abs
+        == 1.0
     )
     assert (
-        stats.measure_agreement(
+        stats.compare_outputs_with_reference(
             [np.array([-128], np.int8)], [np.array([127], np.int8)], ABSOLUTE
         ).max_abs
         == 255.0
@@ -152,30 +170,38 @@ def test_integers_at_the_ends_of_their_range_neither_wrap_nor_round_away() -> No
 
 def test_outputs_that_are_no_numbers_must_be_equal() -> None:
     reference = np.array(["cat", "dog"])
-    assert stats.measure_agreement([reference.copy()], [reference], ABSOLUTE).right
-    assert not stats.measure_agreement([np.array(["cat", "cow"])], [reference], ABSOLUTE).right
+    assert stats.compare_outputs_with_reference([reference.copy()], [reference], ABSOLUTE).right
+    assert not stats.compare_outputs_with_reference(
+        [np.array(["cat", "cow"])], [reference], ABSOLUTE
+    ).right
 
 
 def test_complex_numbers_differ_in_their_imaginary_part_too() -> None:
     assert (
-        stats.measure_agreement([np.array([1 + 2j])], [np.array([1 + 1j])], ABSOLUTE).max_abs == 1.0
+        stats.compare_outputs_with_reference(
+            [np.array([1 + 2j])], [np.array([1 + 1j])], ABSOLUTE
+        ).max_abs
+        == 1.0
     )
 
 
 def test_an_empty_output_is_right_when_it_should_be_empty() -> None:
-    assert stats.measure_agreement([np.zeros((0, 4))], [np.zeros((0, 4))], ABSOLUTE) == Agreement(
-        0.0, math.inf, None, True, 0.0, 1.0
-    )
+    assert stats.compare_outputs_with_reference(
+        [np.zeros((0, 4))], [np.zeros((0, 4))], ABSOLUTE
+    ) == Agreement(0.0, math.inf, None, True, 0.0, 1.0)
 
 
 def test_the_largest_element_is_compared_row_by_row() -> None:
     reference = np.array([[0.1, 0.9], [0.8, 0.2]])
     assert (
-        stats.measure_agreement([reference[:, ::-1]], [reference], Limits(1.0)).same_top1 is False
+        stats.compare_outputs_with_reference(
+            [reference[:, ::-1]], [reference], OutputErrorLimits(1.0)
+        ).same_top1
+        is False
     )
     assert (
-        stats.measure_agreement(
-            [np.array([[0.15, 0.9], [0.85, 0.2]])], [reference], Limits(1.0)
+        stats.compare_outputs_with_reference(
+            [np.array([[0.15, 0.9], [0.85, 0.2]])], [reference], OutputErrorLimits(1.0)
         ).same_top1
         is True
     )
@@ -184,8 +210,8 @@ def test_the_largest_element_is_compared_row_by_row() -> None:
 def test_what_is_no_vector_of_scores_has_no_largest_element() -> None:
     image = np.zeros((1, 3, 4, 4))
     assert (
-        stats.measure_agreement(
-            [image, np.zeros((2, 1))], [image, np.zeros((2, 1))], Limits(1.0)
+        stats.compare_outputs_with_reference(
+            [image, np.zeros((2, 1))], [image, np.zeros((2, 1))], OutputErrorLimits(1.0)
         ).same_top1
         is None
     )
@@ -194,8 +220,8 @@ def test_what_is_no_vector_of_scores_has_no_largest_element() -> None:
 def test_the_signal_to_noise_ratio_survives_extreme_scales() -> None:
     for scale in (1e-200, 1.0, 1e200):
         reference = np.full(100, scale)
-        assert stats.measure_agreement(
-            [reference * 1.001], [reference], Limits(1.0)
+        assert stats.compare_outputs_with_reference(
+            [reference * 1.001], [reference], OutputErrorLimits(1.0)
         ).snr_db == pytest.approx(60, abs=0.1)
 
 
@@ -213,29 +239,29 @@ ANY_ARRAYS = st.lists(
 def test_agreement_never_raises_and_equal_bits_are_always_right(
     outputs: list[np.ndarray], reference: list[np.ndarray]
 ) -> None:
-    stats.measure_agreement(outputs, reference, ABSOLUTE)
+    stats.compare_outputs_with_reference(outputs, reference, ABSOLUTE)
     if reference:
-        assert stats.measure_agreement(
-            [array.copy() for array in reference], reference, Limits(0.0)
+        assert stats.compare_outputs_with_reference(
+            [array.copy() for array in reference], reference, OutputErrorLimits(0.0)
         ).right
 
 
 def test_a_wrong_answer_outweighs_everything() -> None:
-    verdict, reason = stats.overall_verdict(
+    verdict, reason = stats.verdict_from_answer_and_spread(
         True, Agreement(0.25, 3.0, True, False), measured(50, 2.0, 1.0)
     )
     assert verdict is Verdict.WRONG
     assert "0.25" in reason
     assert (
         "NaN"
-        in stats.overall_verdict(
+        in stats.verdict_from_answer_and_spread(
             False, Agreement(math.inf, -math.inf, None, False), measured(50, 2.0, 0.0)
         )[1]
     )
 
 
 def test_an_emulators_latency_is_no_benchmark_however_steady() -> None:
-    assert stats.overall_verdict(True, RIGHT, measured(50, 2.0, 0.0)) == (
+    assert stats.verdict_from_answer_and_spread(True, RIGHT, measured(50, 2.0, 0.0)) == (
         Verdict.EMULATED,
         "latency under emulation is no benchmark",
     )
@@ -263,13 +289,13 @@ def test_an_emulators_latency_is_no_benchmark_however_steady() -> None:
 def test_the_verdict_of_a_right_answer_rests_on_count_and_spread(
     latency: Latency | None, verdict: Verdict, reason: str
 ) -> None:
-    assert stats.overall_verdict(False, RIGHT, latency) == (verdict, reason)
+    assert stats.verdict_from_answer_and_spread(False, RIGHT, latency) == (verdict, reason)
 
 
 def test_steady_numbers_beside_steady_other_work_are_not_called_stable() -> None:
     steady = measured(50, 2.0, 0.0)
-    assert stats.overall_verdict(False, RIGHT, steady, 0.05)[0] is Verdict.STABLE
-    assert stats.overall_verdict(False, RIGHT, steady, 0.23) == (
+    assert stats.verdict_from_answer_and_spread(False, RIGHT, steady, 0.05)[0] is Verdict.STABLE
+    assert stats.verdict_from_answer_and_spread(False, RIGHT, steady, 0.23) == (
         Verdict.NOISY,
         "other work had the CPU for 23 % of the time",
     )

@@ -11,7 +11,7 @@ from farm.executor.profile_records import (
     RecordedInference,
     mean_step_times,
     median_inference,
-    parse_records,
+    parse_recorded_inferences,
 )
 from farm.types import Kernel, KernelCall, Roofline
 
@@ -32,7 +32,7 @@ def inference(**seconds: float) -> RecordedInference:
     names = ["alloc", *seconds]
     times = [1, *(int(value) for value in seconds.values())]
     calls = [(index, 0, sum(times[:index]), times[index]) for index in range(len(names))]
-    (found,) = parse_records(recording(names, *calls, (RECORDED, 0, 0, sum(times))))[1]
+    (found,) = parse_recorded_inferences(recording(names, *calls, (RECORDED, 0, 0, sum(times))))[1]
     return found
 
 
@@ -45,7 +45,7 @@ def test_the_time_of_a_call_is_its_own_less_that_of_the_calls_within() -> None:
         (1, 0, 10, 8),
         (RECORDED, 0, 10, 10),
     )
-    plain, (found,) = parse_records(content)
+    plain, (found,) = parse_recorded_inferences(content)
     assert plain == [pytest.approx(9e-3)] and found.seconds == pytest.approx(10e-3)
     assert [(span.name, span.depth) for span in found.spans] == [
         ("outer", 0),
@@ -57,14 +57,16 @@ def test_the_time_of_a_call_is_its_own_less_that_of_the_calls_within() -> None:
 
 
 def test_a_model_without_calls_is_recorded_too() -> None:
-    plain, (found,) = parse_records(recording([], (PLAIN, 0, 0, 1), (RECORDED, 0, 1, 1)))
+    plain, (found,) = parse_recorded_inferences(
+        recording([], (PLAIN, 0, 0, 1), (RECORDED, 0, 1, 1))
+    )
     assert plain == [pytest.approx(1e-3)] and found.spans == ()
 
 
 @pytest.mark.parametrize("content", [b"", b"a\n", b"a\n\n123", b"\n12"])
 def test_what_is_no_recording_is_refused(content: bytes) -> None:
     with pytest.raises(ValueError, match="no recording"):
-        parse_records(content)
+        parse_recorded_inferences(content)
 
 
 GRAPH: dict[str, Any] = {
@@ -87,7 +89,7 @@ def test_each_call_of_a_kernel_is_a_step_of_the_graph_and_the_rest_is_the_runtim
     names = ["alloc", "add", "mul"]
     times = [(0, 0, 0, 1), (1, 0, 1, 2), (1, 0, 3, 4), (2, 0, 7, 5), (RECORDED, 0, 0, 13)]
     steps, runtime_s, calls = mean_step_times(
-        parse_records(recording(names, *times))[1], KERNELS, GRAPH
+        parse_recorded_inferences(recording(names, *times))[1], KERNELS, GRAPH
     )
     assert [(step.kernel, step.nbytes, step.operations, step.rule) for step in steps] == [
         ("add", 64 + 8 + 16, 50, "general"),  # of 100 in two calls

@@ -212,7 +212,7 @@ def test_the_ledger_adds_up_whatever_the_number_of_parts() -> None:
     run = timed("a", "net", 1)
     assert run.samples
     parts = {f"part {number}": 0.5 + number for number in range(15)}
-    made = html.newest_ledger(
+    made = html.time_spent_by_device(
         report([dataclasses.replace(run, samples=dataclasses.replace(run.samples, ledger=parts))])
     )
     [(_, values, total)] = made.rows

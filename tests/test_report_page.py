@@ -15,7 +15,7 @@ from farm.views import html, profile_rooflines
 from farm.views.report import build_report
 
 DESK, PHONE = {"width": 1400, "height": 1000}, {"width": 360, "height": 740}
-CHROMIUM = subprocesses.find_program("chromium", "chromium-browser", "google-chrome")
+CHROMIUM = subprocesses.first_installed_program("chromium", "chromium-browser", "google-chrome")
 
 pytestmark = pytest.mark.skipif(
     CHROMIUM is None, reason="there is no Chromium: apt-get install chromium"

@@ -17,7 +17,7 @@ from farm.processes.deadline import Deadline
 
 BEGIN = """import os, signal, time
 from farm.processes import signals
-signals.catch_signals()
+signals.raise_stopped_on_signals()
 me = os.getpid()
 """
 
@@ -97,8 +97,8 @@ except signals.Stopped:
 
 def test_an_ignored_signal_stays_ignored() -> None:
     script = (
-        "signal.signal(signal.SIGHUP, signal.SIG_IGN)\nsignals.catch_signals()\nos.kill(me, "
-        "signal.SIGHUP)\nprint('lives')"
+        "signal.signal(signal.SIGHUP, signal.SIG_IGN)\nsignals.raise_stopped_on_signals()\n"
+        "os.kill(me, signal.SIGHUP)\nprint('lives')"
     )
     assert run(script) == ["lives"]
 
@@ -112,7 +112,7 @@ def test_the_reaper_ends_what_a_killed_process_has_left(tmp_path: Path) -> None:
     script = f"""
 from pathlib import Path
 from farm.processes import subprocesses
-reaper = subprocesses.OrphanReaper()
+reaper = subprocesses.ProcessGroupWatchdog()
 log = Path({str(tmp_path / "log")!r})
 known = subprocesses.start_program(["sleep", "600"], log=log, own_group=True)
 gone = subprocesses.start_program(["sleep", "600"], log=log, own_group=True)

@@ -104,9 +104,9 @@ def test_a_source_added_anywhere_in_the_agent_makes_another_agent(
         recipe.HERE, tmp_path / "agent", ignore=shutil.ignore_patterns("prebuilt", "__pycache__")
     )
     monkeypatch.setattr(recipe, "HERE", tmp_path / "agent")
-    before = recipe.executable_digest(arch)
+    before = recipe.executable_build_inputs_digest(arch)
     for folder in [path for path in (tmp_path / "agent").rglob("*") if path.is_dir()]:
         (folder / "added.h").write_text("// added\n")
         in_other_kind = left_out in folder.parts and "tvm_stand_ins" not in folder.parts
-        assert (recipe.executable_digest(arch) == before) == in_other_kind, folder
+        assert (recipe.executable_build_inputs_digest(arch) == before) == in_other_kind, folder
         (folder / "added.h").unlink()

@@ -65,11 +65,13 @@ def test_an_arm_machine_that_adds_itself_gets_the_profile_of_its_own_cpu() -> No
     evidence = boards.hardware_from_report(
         "aarch64", {"arm_cores": "4 0x41 0xd0b,", "board": "Raspberry Pi 5 Model B Rev 1.0"}
     )
-    choice = boards.choose_profile("me", evidence, built_in_profiles.built_in_profiles(), here=True)
+    choice = boards.choose_profile(
+        "me", evidence, built_in_profiles.built_in_profile_tables(), here=True
+    )
     assert (choice.profile, choice.table) == ("arm64", None)
     assert "Raspberry Pi 5 Model B Rev 1.0" in choice.reason
     assert (
-        boards.choose_profile("pi5", evidence, built_in_profiles.built_in_profiles()).table
+        boards.choose_profile("pi5", evidence, built_in_profiles.built_in_profile_tables()).table
         is not None
     )
 

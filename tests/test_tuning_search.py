@@ -16,7 +16,15 @@ from farm.dashboard import tuning_progress
 from farm.pipeline.tuning.loop import TuningState
 from farm.pipeline.tuning.search import KernelSearch, TuningSearch
 from farm.pipeline.tuning.tune import TuningResult
-from farm.types import Candidate, Model, PairedSamples, ProposalRequest, Task, Variant, VariantBatch
+from farm.types import (
+    Candidate,
+    CompiledCandidate,
+    CompiledCandidateBatch,
+    Model,
+    PairedSamples,
+    ProposalRequest,
+    Task,
+)
 
 
 def candidate(pixels: int, predicted: float = 1.0) -> Candidate:
@@ -34,11 +42,12 @@ def search(**counts: int) -> TuningSearch:
     return TuningSearch([KernelSearch(task) for task in tasks])
 
 
-def batch(wanted: tuple[tuple[str, Candidate], ...]) -> VariantBatch:
+def batch(wanted: tuple[tuple[str, Candidate], ...]) -> CompiledCandidateBatch:
     variants = tuple(
-        Variant(key, one, f"variant_{index}", ()) for index, (key, one) in enumerate(wanted)
+        CompiledCandidate(key, one, f"variant_{index}", ())
+        for index, (key, one) in enumerate(wanted)
     )
-    return VariantBatch(Path("library.so"), Path("arrays.npz"), variants)
+    return CompiledCandidateBatch(Path("library.so"), Path("arrays.npz"), variants)
 
 
 def measure(

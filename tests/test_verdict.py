@@ -18,7 +18,7 @@ from farm.commands.common import Session
 from farm.commands.judge import baseline_comparison
 from farm.errors import DeviceError
 from farm.stats.verdict import _POWER_CAP
-from farm.types import Agreement, Latency, Run, Samples, Verdict
+from farm.types import Agreement, DeviceResults, Latency, Run, Verdict
 
 RIGHT = Agreement(0.0, math.inf, True, True)
 WRONG = Agreement(0.5, 3.0, False, False)
@@ -32,7 +32,7 @@ def seconds(count: int = 200, slower_at_the_end: float = 0.0) -> tuple[float, ..
     )
 
 
-def samples(during: list[dict[str, object]] | None = None, **changes: object) -> Samples:
+def samples(during: list[dict[str, object]] | None = None, **changes: object) -> DeviceResults:
     """A calm measurement of two seconds, with these facts on the way; the first and the last of
     them are also those before and after.
     """
@@ -43,7 +43,7 @@ def samples(during: list[dict[str, object]] | None = None, **changes: object) ->
         }
         for one in during or [{}]
     ]
-    calm = Samples(
+    calm = DeviceResults(
         seconds(),
         0.02,
         RIGHT,
@@ -60,7 +60,7 @@ def samples(during: list[dict[str, object]] | None = None, **changes: object) ->
     return dataclasses.replace(calm, **{"facts_during": tuple(facts), **changes})  # type: ignore[arg-type]
 
 
-def judged(told: Samples, emulated: bool = False) -> tuple[Verdict, str]:
+def judged(told: DeviceResults, emulated: bool = False) -> tuple[Verdict, str]:
     return stats.judge(
         emulated, told, stats.summarize_latency(told.seconds, told.block) if told.seconds else None
     )
@@ -133,7 +133,7 @@ HOT = samples(at(60, 82, 85), seconds=seconds(slower_at_the_end=0.08))
         (samples(warm=False), Verdict.NOISY, "warm-up"),
     ],
 )  # fmt: skip
-def test_a_verdict_and_its_reason(told: Samples, verdict: Verdict, words: str) -> None:
+def test_a_verdict_and_its_reason(told: DeviceResults, verdict: Verdict, words: str) -> None:
     got, reason = judged(told)
     assert got is verdict
     assert words in reason

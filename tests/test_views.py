@@ -13,11 +13,11 @@ from rich.console import Console, Group
 from rich.table import Table
 
 from farm import views
-from farm.types import Agreement, Failure, Kernel, Latency, Run, Samples, Verdict
+from farm.types import Agreement, DeviceResults, Failure, Kernel, Latency, Run, Verdict
 from farm.views.runs import finished_jobs_table, history_table
 from farm.views.tables import Column, columns_that_fit
 
-SAMPLES = Samples(
+SAMPLES = DeviceResults(
     (0.0437,) * 700, 0.1, Agreement(3.1e-7, 120.0, True, True), 450, 460, {}, {}, {}, 0
 )
 LATENCY = Latency(700, 42.1, 43.7, 43.9, 1.748, 47.5, 51.2)

@@ -21,7 +21,7 @@ from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
 import farm
-from farm.agent.build import executable_digest
+from farm.agent.build import executable_build_inputs_digest
 
 ROOT = Path(farm.__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tools"))
@@ -214,7 +214,7 @@ def test_an_installed_farm_has_its_agents_without_compiling(
     for arch, path in found.items():
         assert Path(path).parent == installed / "farm" / "agent" / "prebuilt"
         assert os.access(path, os.X_OK)
-        assert Path(f"{path}.digest").read_text().strip() == executable_digest(arch)
+        assert Path(f"{path}.digest").read_text().strip() == executable_build_inputs_digest(arch)
     assert list(tmp_path.iterdir()) == []
 
 

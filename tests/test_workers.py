@@ -18,7 +18,7 @@ from timeouts import LIMIT_S, wait_until
 
 from farm.errors import BuildError, DeadlineError, FarmError, InternalError
 from farm.processes import at_exit
-from farm.processes.cancellation import Cancelled, interruptible_wait
+from farm.processes.cancellation import Cancelled, register_wait_breaker
 from farm.processes.workers import Message, MessageKind, TaskContext, WorkerPool, thread_map
 from farm.prompts import Question
 from farm.types import Progress, Stage
@@ -383,7 +383,7 @@ def test_a_lane_that_is_a_thread_works_like_another_in_this_process(pool: Worker
 def wait_for_a_word(
     _: TaskContext, peer: socket.socket, begun: threading.Event, ended: threading.Event
 ) -> bytes:
-    with interruptible_wait(lambda: peer.shutdown(socket.SHUT_RDWR)):
+    with register_wait_breaker(lambda: peer.shutdown(socket.SHUT_RDWR)):
         begun.set()
         try:
             return peer.recv(1)
@@ -434,7 +434,7 @@ def wait_twice(
     begun.set()
     assert going.wait(LIMIT_S)
     try:
-        with interruptible_wait(lambda: None):
+        with register_wait_breaker(lambda: None):
             told.append("it waits")
     except Cancelled:
         told.append("it is cancelled")

@@ -131,7 +131,7 @@ def endless(device: Device, folder: Path) -> Path:
     from farm.compiler.codegen.nvrtc import use_nvrtc_for_cuda
     from farm.compiler.gpu import schedule as gpu
     from farm.compiler.lower import resolve_target
-    from farm.store import Store, cache_root
+    from farm.store import Store, user_cache_dir
 
     given, turn = (
         te.placeholder((32,), "float32", "given"),
@@ -142,7 +142,7 @@ def endless(device: Device, folder: Path) -> Path:
     function, _ = gpu.schedule_gpu_kernel(
         "spin", te.create_prim_func([given, total]).with_attr("global_symbol", "spin"), target
     )
-    with use_nvrtc_for_cuda(target, Store(cache_root())):
+    with use_nvrtc_for_cuda(target, Store(user_cache_dir())):
         module = IRModule({"spin": function.with_attr("global_symbol", "spin")})
         compile_executable(module, target).export_library(
             str(folder / _LIBRARY),

@@ -21,8 +21,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
 import random_onnx_graphs  # noqa: E402
 
 from farm.compiler.codegen.executable import compile_executable  # noqa: E402
-from farm.compiler.codegen.kernel_libraries import export_shared_library  # noqa: E402
 from farm.compiler.codegen.link import fcompile_for_profile  # noqa: E402
+from farm.compiler.codegen.parallel_codegen import export_shared_library  # noqa: E402
 from farm.compiler.diagnostics import guarded_run  # noqa: E402
 from farm.compiler.diagnostics.steps_of_main import MainSteps  # noqa: E402
 from farm.compiler.lower import lower_module, resolve_target  # noqa: E402

@@ -207,7 +207,7 @@ def busiest(loop: Loop, triple: str, cpu: str) -> tuple[str, float]:
 def has_times(triple: str, cpu: str) -> bool:
     """Whether llvm-mca is there, and knows how long the core's instructions take."""
     try:
-        return bool(subprocesses.find_program(MCA) and _peak(triple, cpu))
+        return bool(subprocesses.first_installed_program(MCA) and _peak(triple, cpu))
     except BuildError as error:
         if "scheduling information" in error.why:
             return False

@@ -16,7 +16,7 @@ import onnx
 from onnx import numpy_helper
 
 from farm.errors import FarmError
-from farm.importers.onnx.load import load_with_session
+from farm.importers.onnx.load import load_with_session_factory
 from farm.types import Model, Profile
 
 HOST = Profile("this machine", {"kind": "llvm", "mcpu": "native"}, "")
@@ -104,7 +104,7 @@ def _check(case: Case, run_on: RunOn, constants: bool) -> None:
         onnx.save(model, path)
         inputs = {name: inputs[name] for name in fed[:1]}
     shapes = {name: value.shape for name, value in inputs.items() if isinstance(value, np.ndarray)}
-    imported = load_with_session(Model(case.name, str(path), shapes=shapes), lambda _: None)
+    imported = load_with_session_factory(Model(case.name, str(path), shapes=shapes), lambda _: None)
     answers = run_on(imported, [np.asarray(inputs[spec.name]) for spec in imported.inputs])
     assert len(answers) == len(expected), f"{len(answers)} outputs instead of {len(expected)}"
     for ours, theirs in zip(answers, expected, strict=True):
@@ -212,10 +212,10 @@ def _agent(folder: Path) -> Iterator[Any]:
     from farm.agent import build
     from farm.processes import subprocesses
     from farm.processes.deadline import Deadline
-    from farm.store import cache_root
+    from farm.store import user_cache_dir
 
     executable = build.ensure_executable(
-        platform.machine(), cache_root(), lambda *_: None, Deadline(1800)
+        platform.machine(), user_cache_dir(), lambda *_: None, Deadline(1800)
     )
     port = folder / "port"
     child = subprocesses.start_program(

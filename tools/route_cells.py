@@ -67,7 +67,7 @@ def made(name: str, route: str, folder: Path) -> Cell:
         expected = [
             value.numpy() for value in torch.utils._pytree.tree_flatten(network(*inputs))[0]
         ]
-    agreement = stats.measure_agreement(answers, expected, LIMITS["float32"])
+    agreement = stats.compare_outputs_with_reference(answers, expected, LIMITS["float32"])
     return Cell(name, route, RIGHT if agreement.right else WRONG, agreement.max_abs)
 
 

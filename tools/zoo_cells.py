@@ -18,7 +18,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT)]
 
-from farm.checked_import import write_prepared_model  # noqa: E402
+from farm.checked_import import import_and_check_into_folder  # noqa: E402
 from farm.errors import FarmError, WrongAnswer  # noqa: E402
 from farm.processes.workers import TaskContext  # noqa: E402
 from farm.types import Model, Profile  # noqa: E402
@@ -34,7 +34,7 @@ class _Quiet(TaskContext):
 def check(name: str, made: dict[str, Any], folder: Path) -> tuple[str, str]:
     shapes = {key: tuple(shape) for key, shape in made.get("shapes", {}).items()}
     try:
-        write_prepared_model(
+        import_and_check_into_folder(
             _Quiet(folder), Model(name, made["file"], shapes=shapes), HOST, folder, folder
         )
     except WrongAnswer as error:

@@ -16,17 +16,17 @@ import farm
 from farm import config, errors
 
 PLACEHOLDER = re.compile(r"^<!-- generated: ([\w-]+) -->$", re.MULTILINE)
-_SCHEMA_MODULES = ("farm.config.schema", "farm.config.preprocess", "farm.config.limits")
+_SCHEMA_MODULES = ("farm.config.schema", "farm.config.preprocess", "farm.config.tolerances")
 _TABLES = {  # heading in devices.toml: class of farm.config.schema
     "top level": "Document",
     "[devices.NAME]": "DeviceTable",
-    "[devices.NAME] options": "OptionsTable",
+    "[devices.NAME] options": "DeviceOptionsTable",
     "[profiles.NAME]": "ProfileTable",
     "[models.NAME]": "ModelTable",
     "[models.NAME] preprocess": "PreprocessTable",
     "[models.NAME] quantize": "QuantizeTable",
-    "[models.NAME] limits, [limits.DTYPE]": "LimitsTable",
-    "[limits]": "AllLimitsTable",
+    "[models.NAME] limits, [limits.DTYPE]": "TolerancesTable",
+    "[limits]": "TolerancesByDtypeTable",
     "[bench]": "BenchTable",
     "[tracker]": "TrackerTable",
 }

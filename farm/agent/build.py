@@ -27,7 +27,7 @@ from farm.agent.recipe import (
     HERE,
     CompilerCall,
     compile_steps,
-    executable_digest,
+    executable_build_inputs_digest,
 )
 from farm.errors import BuildError, DeadlineError
 from farm.processes import subprocesses
@@ -41,7 +41,7 @@ __all__ = [
     "ARCHITECTURES",
     "compile_agent",
     "ensure_executable",
-    "executable_digest",
+    "executable_build_inputs_digest",
     "find_existing_executable",
     "place_in_package",
 ]
@@ -62,7 +62,7 @@ def ensure_executable(arch: str, cache: Path, note: Note, deadline: Deadline) ->
     """
     if found := find_existing_executable(arch, cache):
         return found
-    wanted = executable_digest(arch)
+    wanted = executable_build_inputs_digest(arch)
     executable = cache / "agents" / wanted / "farm-agent"
     if prebuilt := _prebuilt(arch, wanted):  # the package was unpacked without file modes
         return _copy(prebuilt, executable)
@@ -79,7 +79,7 @@ def find_existing_executable(arch: str, cache: Path) -> Path | None:
 
     Raises BuildError for an unknown architecture.
     """
-    wanted = executable_digest(arch)
+    wanted = executable_build_inputs_digest(arch)
     executable = cache / "agents" / wanted / "farm-agent"
     prebuilt = _prebuilt(arch, wanted)
     if prebuilt and os.access(prebuilt, os.X_OK):
@@ -109,7 +109,7 @@ def place_in_package(arch: str, executable: Path) -> Path:
     recorded = target.with_name(f"{target.name}.digest")
     recorded.unlink(missing_ok=True)
     _copy(executable, target)
-    recorded.write_text(f"{executable_digest(arch)}\n")
+    recorded.write_text(f"{executable_build_inputs_digest(arch)}\n")
     return target
 
 

@@ -106,8 +106,8 @@ _FFI_SOURCES = (
 class CompilerCall:
     """A compiler call, and its share of the time of a build without any cache.
 
-    `output` is the file that it makes, if other builds can reuse it; `executable_digest` identifies
-    the content of that file.
+    `output` is the file that it makes, if other builds can reuse it;
+    `executable_build_inputs_digest` identifies the content of that file.
     """
 
     name: str
@@ -117,7 +117,7 @@ class CompilerCall:
     digest: str = ""
 
 
-def executable_digest(arch: str) -> str:
+def executable_build_inputs_digest(arch: str) -> str:
     """Return the digest of all that decides the executable: sources, flags, versions.
 
     It has 64 hexadecimal digits. Raises BuildError for an unknown architecture.
@@ -126,7 +126,7 @@ def executable_digest(arch: str) -> str:
     return _digest_of([*settings, _link_flags(arch), __version__], _own_sources(arch))
 
 
-def runtime_digest(arch: str) -> str:
+def runtime_build_inputs_digest(arch: str) -> str:
     """Return the digest of all that decides the object of TVM's runtime, as 64 hexadecimal digits.
 
     It does not change with farm's own sources.
@@ -163,7 +163,7 @@ def compile_steps(arch: str, scratch: Path) -> tuple[list[CompilerCall], Compile
         _includes(path for path in _own_sources(arch) if path.suffix == ".cc")
     )
     zig = (sys.executable, "-P", "-m", "ziglang", "c++", *zig_flags(arch))
-    compiler = (*zig, *compiler_flags(scratch))
+    compiler = (*zig, *common_compiler_flags(scratch))
     objects = (scratch / "tvm.o", scratch / "agent.o")
     executable = scratch / "farm-agent"
     link = _link_flags(arch)
@@ -176,7 +176,7 @@ def compile_steps(arch: str, scratch: Path) -> tuple[list[CompilerCall], Compile
             (*compiler, "-w", "-c", write_runtime_unity_source(scratch), "-o", objects[0]),
             0.3,
             objects[0],
-            runtime_digest(arch),
+            runtime_build_inputs_digest(arch),
         ),
         CompilerCall(
             "agent",
@@ -231,7 +231,7 @@ def zig_flags(arch: str) -> tuple[str, ...]:
     return (*_target(arch), *_COMMON_FLAGS)
 
 
-def compiler_flags(scratch: Path) -> list[str]:
+def common_compiler_flags(scratch: Path) -> list[str]:
     """Return the flags with which any compiler compiles the runtime and farm's own sources."""
     return [*_COMPILE_FLAGS, *_definitions(), *_folder_flags(scratch)]
 

@@ -25,19 +25,19 @@ from typing import TYPE_CHECKING, Any
 
 from farm import this_machine
 from farm.api.resolve import (
+    deadline_from_options_or_preset,
     device_with_options,
     find_runs,
     host_profile,
     max_parallel_builds,
     model_with_batch,
     model_with_input_shapes,
+    plan_with_overrides,
     resolve_cluster_address,
-    resolve_deadline,
-    resolve_plan,
 )
 from farm.api.results import Answer, Result
 from farm.errors import UsageError, WrongAnswer, error_from_failure
-from farm.types import Device, Model, PairedStoppingRule, Plan, Run, Verdict
+from farm.types import Device, MeasurementSettings, Model, PairedStoppingRule, Run, Verdict
 
 if TYPE_CHECKING:
     import numpy as np
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from farm.cluster import ClusterEngine
     from farm.comparison import RunComparison
     from farm.config import Fleet
-    from farm.pipeline import Outcome
+    from farm.pipeline import JobsOutcome
     from farm.store import RunStore
     from farm.types import Event, Job, Progress, Value
 
@@ -130,10 +130,10 @@ class Farm:
             model_with_batch(
                 model_with_input_shapes(self.fleet.model(str(model)), shapes, values), batch
             ),
-            resolve_plan(self.fleet.bench.plan, preset, plan),
+            plan_with_overrides(self.fleet.bench.plan, preset, plan),
         )
         for number in range(tries):
-            run = self._one(board, chosen, how, show, resolve_deadline(preset, plan))
+            run = self._one(board, chosen, how, show, deadline_from_options_or_preset(preset, plan))
             if number == tries - 1 or run.verdict not in (Verdict.NOISY, Verdict.THROTTLED):
                 return Result(run)
         raise UsageError(
@@ -155,7 +155,9 @@ class Farm:
         its name on the device. Raises WrongAnswer if the answer is wrong, FarmError if the run
         fails.
         """
-        how = replace(Plan.once(), deadline_s=self.fleet.bench.plan.deadline_s, install=True)
+        how = replace(
+            MeasurementSettings.once(), deadline_s=self.fleet.bench.plan.deadline_s, install=True
+        )
         run = self._one(
             self.fleet.device(device),
             model_with_input_shapes(self.fleet.model(str(model)), shapes, values),
@@ -285,9 +287,12 @@ class Farm:
         """
         from farm import comparison, stats
         from farm.pipeline import compare as pipeline_compare
-        from farm.store import open_store
+        from farm.store import open_local_store_over_shared_cache
 
-        store, sure = open_store(self.fleet.cache), confidence or stats.CONFIDENCE
+        store, sure = (
+            open_local_store_over_shared_cache(self.fleet.cache),
+            confidence or stats.CONFIDENCE,
+        )
         contests = [pipeline_compare.pair_of_builds(*pair, self.fleet, store) for pair in pairs]
         length = replace(
             until or PairedStoppingRule(), confidence=1 - (1 - sure) / max(1, len(pairs))
@@ -322,13 +327,13 @@ class Farm:
         show: Callable[[Event], None] | None = None,
         tick: Callable[[], None] | None = None,
         canaries: int = 0,
-    ) -> Outcome:
+    ) -> JobsOutcome:
         """Execute many jobs in parallel (see `farm.pipeline.expand_jobs`) and store every run.
 
         A failed job is returned as a run with a failure.
         """
         from farm.pipeline import execute_jobs
-        from farm.store import open_store
+        from farm.store import open_local_store_over_shared_cache
 
         record = self.record
         record.ready()
@@ -336,7 +341,7 @@ class Farm:
             return execute_jobs(
                 jobs,
                 host=host_profile(self.fleet),
-                store=open_store(self.fleet.cache),
+                store=open_local_store_over_shared_cache(self.fleet.cache),
                 keep=record,
                 slots=max_parallel_builds(),
                 show=show or (lambda _: None),
@@ -361,9 +366,9 @@ class Farm:
         """
         from farm import pipeline
         from farm.inputs import read
-        from farm.store import open_store
+        from farm.store import open_local_store_over_shared_cache
 
-        store, said = open_store(self.fleet.cache), show or (lambda _: None)
+        store, said = open_local_store_over_shared_cache(self.fleet.cache), show or (lambda _: None)
         if isinstance(model, str) and not (build or self.fleet.names_source(model)):
             found = pipeline.infer_deployed(
                 model, device, source, store=store, deadline_s=deadline_s, show=said
@@ -385,7 +390,7 @@ class Farm:
         self,
         device: Device,
         model: Model,
-        plan: Plan,
+        plan: MeasurementSettings,
         show: Callable[[Event], None] | None,
         deadline_s: float | None = None,
     ) -> Run:

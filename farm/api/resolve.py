@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 from farm import this_machine
 from farm.errors import UsageError, did_you_mean
-from farm.types import PRESETS, Device, Model, Plan, Profile, Run, Value, check_cluster_address
+from farm.types import (
+    PRESETS,
+    Device,
+    MeasurementSettings,
+    Model,
+    Profile,
+    Run,
+    Value,
+    check_cluster_address,
+)
 
 if TYPE_CHECKING:
     from farm.config import Fleet
@@ -18,7 +27,9 @@ if TYPE_CHECKING:
 VALUES = "a value is a number, true, false, or lists of these"
 
 
-def resolve_plan(plan: Plan, preset: str | None, given: Mapping[str, Any]) -> Plan:
+def plan_with_overrides(
+    plan: MeasurementSettings, preset: str | None, given: Mapping[str, Any]
+) -> MeasurementSettings:
     """Return a plan changed by a preset and then by the given values that are not None.
 
     Raises UsageError for an unknown preset or an unknown field of a plan.
@@ -26,7 +37,7 @@ def resolve_plan(plan: Plan, preset: str | None, given: Mapping[str, Any]) -> Pl
     if preset is not None and preset not in PRESETS:
         raise UsageError(f"there is no preset {preset!r}", did_you_mean(preset, PRESETS), "")
     changes = {name: value for name, value in given.items() if value is not None}
-    known = [name for name in Plan.__dataclass_fields__ if name != "install"]
+    known = [name for name in MeasurementSettings.__dataclass_fields__ if name != "install"]
     if unknown := [name for name in changes if name not in known]:
         raise UsageError(f"a plan has no {unknown[0]!r}", did_you_mean(unknown[0], known), "")
     plan = replace(plan, **{**(PRESETS[preset] if preset else {}), **changes})
@@ -83,7 +94,7 @@ def _as_lists(value: Any) -> Any:
     return [_as_lists(one) for one in value] if isinstance(value, list | tuple) else value
 
 
-def resolve_deadline(preset: str | None, given: Mapping[str, Any]) -> float | None:
+def deadline_from_options_or_preset(preset: str | None, given: Mapping[str, Any]) -> float | None:
     """Return the deadline from the given values, or else from the preset.
 
     It takes precedence over the deadline of a device.
@@ -122,7 +133,7 @@ def comparable_runs(runs: Iterable[Run]) -> list[Run]:
 
 def host_profile(fleet: Fleet) -> Profile:
     """Return the profile of this machine, on which every import is checked."""
-    if (name := this_machine.native_profile()) is not None:
+    if (name := this_machine.native_profile_name()) is not None:
         return fleet.profile(name)
     return Profile("this-machine", {"kind": "llvm", "mcpu": "native"}, "")
 

@@ -1,12 +1,12 @@
 """Builds on a cluster: an existing engine runs tasks on its workers.
 
-    engine        Engine: what farm asks of a cluster; tasks go through a concurrent.futures.Executor
-    dask          DaskEngine: the scheduler and workers of Dask
-    slurm         SlurmEngine: jobs of Slurm, by submitit
-    environment   the versions that a worker must share with us
+    engine       Engine: what farm asks of a cluster; tasks go through a concurrent.futures.Executor
+    dask         DaskEngine: the scheduler and workers of Dask
+    slurm        SlurmEngine: jobs of Slurm, by submitit
+    environment  the versions that a worker must share with us
 
 An engine moves requests and answers and knows nothing of builds: farm.pipeline.cluster does.
-"""  # noqa: E501
+"""
 
 from __future__ import annotations
 

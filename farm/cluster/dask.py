@@ -70,7 +70,7 @@ class _Line:
 _CALL = f"__import__({__name__!r}, fromlist=['run_dask_task']).run_dask_task(task)"
 
 
-def run_dask_task(task: bytes) -> tuple[str, Any]:
+def run_pickled_task_in_dask_worker(task: bytes) -> tuple[str, Any]:
     """Run a task on a worker; return the worker's address and the result."""
     from distributed import get_worker
 

@@ -15,7 +15,7 @@ from threading import Lock
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from farm.processes.cancellation import Cancelled, interruptible_wait
+from farm.processes.cancellation import Cancelled, register_wait_breaker
 from farm.types import Progress
 
 
@@ -77,7 +77,7 @@ class ClusterEngine(ABC):
     ) -> tuple[str, Any]:
         """Carry out a request on a worker; return the worker's name and what `work` returned.
 
-        It can be called in many threads. Its wait is `interruptible_wait`. Raises FarmError.
+        It can be called in many threads. Its wait is `register_wait_breaker`. Raises FarmError.
         """
         number = next(self._numbers)
         future = self.submit(number, work, request, prefer)
@@ -93,7 +93,7 @@ class ClusterEngine(ABC):
 
         future.add_done_callback(lambda _: notes.put(None))
         try:
-            with interruptible_wait(cancel):
+            with register_wait_breaker(cancel):
                 while (progress := notes.get()) is not None:
                     note(progress)
             found: tuple[str, Any] = future.result()

@@ -30,7 +30,7 @@ from farm import ownership
 from farm.cluster.engine import ClusterEngine, ControllerChannel, Work
 from farm.cluster.environment import local_versions
 from farm.errors import BuildError, FarmError, UsageError
-from farm.store import cache_root
+from farm.store import user_cache_dir
 from farm.types import Progress, Stage
 
 _POLL_S = 0.5
@@ -93,7 +93,9 @@ class _Refused:
     why: str
 
 
-def run_slurm_task(task: bytes, versions: Mapping[str, str]) -> tuple[str, Any] | _Refused:
+def run_pickled_task_in_slurm_job(
+    task: bytes, versions: Mapping[str, str]
+) -> tuple[str, Any] | _Refused:
     """Run a task in a job; return the node's name and the result."""
     node = socket.gethostname()
     own = local_versions()
@@ -160,7 +162,7 @@ class SlurmEngine(ClusterEngine):
                 "cluster slurm",
                 "pip install 'tvm-farm[cluster]'",
             )
-        self._root, self._kind = folder or cache_root() / "slurm", executor
+        self._root, self._kind = folder or user_cache_dir() / "slurm", executor
         self._folder: Path | None = None
         self._executor: Any = None
         self._refused: dict[str, str] = {}
@@ -245,7 +247,7 @@ class SlurmEngine(ClusterEngine):
         work, request = pickle.loads(payload)
         task = pickle.dumps((work, request, line))
         try:
-            return self._executor.submit(run_slurm_task, task, local_versions())
+            return self._executor.submit(run_pickled_task_in_slurm_job, task, local_versions())
         except Exception as exc:
             raise BuildError(
                 "Slurm does not take the jobs",

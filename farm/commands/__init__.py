@@ -13,7 +13,7 @@ Modules:
     thread_options --threads, --cores, --pinned
     engine_option  --against
     output         print to the terminal; no other command prints
-    colours        the colours of the output
+    rich_theme     the colours of the output
     progress       the spinner of commands with a single task
 
 A new command is a module of its group's package, and a line in `farm.cli`.

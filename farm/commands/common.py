@@ -13,7 +13,7 @@ import click
 from farm.api.resolve import host_profile as host_profile
 from farm.api.resolve import max_parallel_builds as max_parallel_builds
 from farm.commands import output
-from farm.commands.options import option_group_decorator
+from farm.commands.options import options_as_one_argument
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -64,9 +64,9 @@ class Session:
 
         Raises ConfigError with all mistakes in the configuration.
         """
-        from farm.store import open_store
+        from farm.store import open_local_store_over_shared_cache
 
-        return open_store(self.fleet().cache)
+        return open_local_store_over_shared_cache(self.fleet().cache)
 
     def out(self) -> Console:
         """Return the console for tables (stdout)."""
@@ -89,7 +89,7 @@ def _session(
     return Session(config, as_json, -1 if quiet else int(verbose), store)
 
 
-with_session = option_group_decorator(
+with_session = options_as_one_argument(
     "session",
     _session,
     click.option(

@@ -11,7 +11,7 @@ from farm.commands.output import echo
 
 if TYPE_CHECKING:
     from farm.commands.common import Session
-    from farm.pipeline import Outcome
+    from farm.pipeline import JobsOutcome
     from farm.types import EngineComparison, Job
 
 against_option = click.option(
@@ -33,15 +33,15 @@ def _engines(text: str | None) -> tuple[str, ...]:
     return names
 
 
-def compare_engines(
-    session: Session, jobs: Sequence[Job], outcome: Outcome, names: tuple[str, ...]
+def measure_other_engines(
+    session: Session, jobs: Sequence[Job], outcome: JobsOutcome, names: tuple[str, ...]
 ) -> list[EngineComparison]:
     """Measure the other engines for each job whose answer was right. Raises FarmError."""
     if not names:
         return []
     from farm.commands.common import host_profile
     from farm.commands.progress import Spinner
-    from farm.pipeline.other_engines import compare_engines
+    from farm.pipeline.other_engines import compare_engines_on_host_cpu
     from farm.types import Verdict
 
     right = {
@@ -51,7 +51,7 @@ def compare_engines(
     }
     chosen = [job for job in jobs if (job.device.name, job.title) in right]
     with Spinner(session, f"against {', '.join(names)}") as spinner:
-        return compare_engines(
+        return compare_engines_on_host_cpu(
             chosen,
             names,
             host=host_profile(session.fleet()),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from farm.commands.options import option_group_decorator
+from farm.commands.options import options_as_one_argument
 
 if TYPE_CHECKING:
     from farm.types import Model, Value
@@ -121,17 +121,17 @@ def _dtype(text: str) -> tuple[str, str]:
 
 def _module(text: str) -> str:
     from farm.errors import UsageError
-    from farm.types.python_source import normalize_python_source
+    from farm.types.python_function_reference import normalize_python_function_reference
 
     try:
-        return normalize_python_source(text)
+        return normalize_python_function_reference(text)
     except ValueError as exc:
         raise UsageError(
             "--module names no function", str(exc), "--module package.module:function"
         ) from exc
 
 
-with_model_properties = option_group_decorator(
+with_model_properties = options_as_one_argument(
     "described",
     _described,
     click.option(

@@ -43,7 +43,7 @@ class FiniteFloatRange(FiniteFloatParamType, click.FloatRange):
     """A finite number in a range."""
 
 
-def option_group_decorator(
+def options_as_one_argument(
     name: str, make: Callable[..., Any], *options: Option
 ) -> Callable[[Command], Command]:
     """Return a decorator that adds options and passes `make(**values)` as the argument `name`."""

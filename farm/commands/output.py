@@ -75,7 +75,7 @@ def console(*, stderr: bool) -> Console:
     from rich.console import Console, ConsoleOptions, RenderableType
     from rich.segment import Segment
 
-    from farm.commands.colours import theme
+    from farm.commands.rich_theme import theme
 
     class CleanConsole(Console):
         """A console that drops unsafe characters and links that the cells did not sanitize."""

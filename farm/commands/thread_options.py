@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from farm.commands.options import Command, option_group_decorator, parse_whole_numbers
+from farm.commands.options import Command, options_as_one_argument, parse_whole_numbers
 
 if TYPE_CHECKING:
     from farm.commands.common import Session
@@ -55,7 +55,7 @@ def thread_options_decorator(*, several: bool) -> Callable[[Command], Command]:
         chosen = (cores,) if isinstance(cores, str) else tuple(cores or ())
         return ThreadSettings(_counts(threads, several), _sets(chosen, several), pinned)
 
-    return option_group_decorator(
+    return options_as_one_argument(
         "asked",
         asked,
         click.option(

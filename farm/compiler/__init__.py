@@ -30,8 +30,8 @@ Stages of a build. farm/checked_import.py does the first two once per model, for
     2 check            host_run.py: build for this machine, compare with the reference's outputs
 build.py does the others once per (model, profile):
     3 resolve          lower.py: the profile's target; target/cpu_model.py: the model of its CPU
-    4 graph passes     relax_pipeline.py `simplify_operators`: fold constants, choose layouts,
-                       rewrite to int8; the passes are in graph/
+    4 graph passes     relax_pipeline.py `run_passes_before_legalization`: fold
+                       constants, choose layouts, rewrite to int8; the passes are in graph/
     5 legalize, fuse   relax_pipeline.py `legalize_and_fuse`: operators -> TIR loops
                        (cpu/legalize.py, gpu/schedule.py), in the configuration that
                        cpu/kernel_config.py selects, then fused into kernels

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 
-from farm.store import digest_of, source_digest
+from farm.store import digest_of_parts, source_digest
 from farm.types import PreparedModel, Profile
 
 _PACKAGES = ("apache-tvm", "apache-tvm-ffi", "ziglang")
@@ -20,7 +20,7 @@ _PACKAGES = ("apache-tvm", "apache-tvm-ffi", "ziglang")
 _SOURCES = ("compiler", "kernels", "types/layer_variable_names.py")
 
 
-def artifact_digest_without_records(prepared: PreparedModel, profile: Profile) -> str:
+def build_inputs_digest_without_records(prepared: PreparedModel, profile: Profile) -> str:
     """Return the digest of all that a build without tuning records depends on.
 
     It covers the module, the weights, the target, the linker and its version, the sources of this
@@ -35,7 +35,7 @@ def artifact_digest_without_records(prepared: PreparedModel, profile: Profile) -
         target["compiler"] = nvrtc_version()
     module = prepared.directory / "module.json"
     weights = prepared.directory / "weights.npz"
-    return digest_of(
+    return digest_of_parts(
         module, weights, target, compiler_sources_digest(), compiler_package_versions()
     )
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 
-def compile_for_host(
+def compile_host_runner(
     module: Any, weights: Sequence[Array], host: Profile
 ) -> Callable[[Sequence[Array]], list[Array]]:
     """Return a function that runs a module's `main` on inputs, in order, and returns flat outputs.
@@ -33,7 +33,7 @@ def compile_for_host(
 def make_runner(
     lowered: LoweredModule, executable: Any
 ) -> Callable[[Sequence[Array]], list[Array]]:
-    """Return a function that runs `main` of a lowered module, like `compile_for_host`."""
+    """Return a function that runs `main` of a lowered module, like `compile_host_runner`."""
     import tvm
     from tvm import relax
 

@@ -118,9 +118,9 @@ def lower_module(
                     fp16_weights.has_fp16_weights(module),
                     weight_expansion_budget_bytes(memory_mb, weights),
                 )
-            module = relax_pipeline.run_graph_passes(module, selector)
+            module = relax_pipeline.simplify_legalize_and_fuse(module, selector)
         schedule_one = (
-            cpu_schedule.kernel_scheduler(selector)
+            cpu_schedule.create_kernel_scheduler(selector)
             if selector
             else partial(gpu_schedule.schedule_gpu_kernel, target=target)
         )

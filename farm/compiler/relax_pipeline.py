@@ -82,19 +82,21 @@ def bind_batch_to_one(module: tvm.IRModule) -> tvm.IRModule:
     )
 
 
-def run_graph_passes(module: tvm.IRModule, selector: ConfigSelector | None) -> tvm.IRModule:
+def simplify_legalize_and_fuse(
+    module: tvm.IRModule, selector: ConfigSelector | None
+) -> tvm.IRModule:
     """Return the imported operators as fused loop nests, see `legalize_and_fuse`.
 
     The target must be the current one.
     """
     halved = fp16_weights.has_fp16_weights(module)
-    module = simplify_operators(module)
+    module = run_passes_before_legalization(module)
     if selector is None and halved and tvm.target.Target.current().kind.name == schedule.CUDA:
         module = fp16_arithmetic.to_mixed_precision(module)
     return legalize_and_fuse(module, selector)
 
 
-def simplify_operators(module: tvm.IRModule) -> tvm.IRModule:
+def run_passes_before_legalization(module: tvm.IRModule) -> tvm.IRModule:
     """Return the operators that become loop nests.
 
     Constants are folded, layouts chosen, and common subexpressions eliminated.
@@ -179,11 +181,11 @@ def lift_constants_into_tuple(module: tvm.IRModule) -> tuple[tvm.IRModule, list[
 
     Code and parameters then have separate digests, and a device caches and loads them separately.
     """
-    module, values = lift_constants(module)
+    module, values = lift_constants_into_parameters(module)
     return (relax.transform.BundleModelParams("parameters")(module) if values else module), values
 
 
-def lift_constants(module: tvm.IRModule) -> tuple[tvm.IRModule, list[Array]]:
+def lift_constants_into_parameters(module: tvm.IRModule) -> tuple[tvm.IRModule, list[Array]]:
     """Move each distinct constant of `main` to a parameter after the inputs."""
     lifter = _Lifter(module)
     main = lifter.visit_expr(module["main"])

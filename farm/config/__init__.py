@@ -2,7 +2,7 @@
 
     edit            add devices to the text of a devices.toml, and remove them
     fleet           Fleet: devices, profiles and models by name; BenchSettings, TrackerSettings
-    limits          the tables `limits`: the largest differences of answers from the reference's
+    tolerances      the tables `limits`: the largest differences of answers from the reference's
     load            load(): a configuration file to a Fleet
     locate          search for devices.toml, check of its owner, reading
     preprocess      the table `preprocess` of a model, and the named kinds of preprocessing

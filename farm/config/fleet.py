@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from farm.config import sources
 from farm.errors import UsageError, did_you_mean
-from farm.types import Device, Limits, Model, Plan, Profile
+from farm.types import Device, MeasurementSettings, Model, OutputErrorLimits, Profile
 
 _Noun = TypeVar("_Noun")
 
@@ -19,7 +19,7 @@ class BenchSettings:
     """Settings of `farm bench`: the models that it uses if none are named, and how it measures."""
 
     models: tuple[str, ...]
-    plan: Plan
+    plan: MeasurementSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Fleet:
     models: dict[str, Model]
     bench: BenchSettings
     tracker: TrackerSettings
-    limits: Mapping[str, Limits]  # for models that are not configured
+    limits: Mapping[str, OutputErrorLimits]  # for models that are not configured
     store: str | None = field(default=None, repr=False)  # may contain a password
     cache: str | None = None
     cluster: str | None = None
@@ -81,7 +81,7 @@ class Fleet:
 
         The name is that of a configured or a deployed model.
         """
-        return word not in self.models and sources.is_source(word)
+        return word not in self.models and sources.is_model_source(word)
 
     def model(self, name_or_source: str) -> Model:
         """Return the configured or built-in model with this name, or one created from a source.

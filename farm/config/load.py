@@ -12,7 +12,7 @@ from farm.config import locate, profiles
 from farm.config.fleet import BenchSettings, Fleet, TrackerSettings
 from farm.config.toml_lines import Key, Mistake, ParseResult, parse
 from farm.errors import ConfigError
-from farm.types import Device, Limits, Model, Plan, Profile
+from farm.types import Device, MeasurementSettings, Model, OutputErrorLimits, Profile
 
 if TYPE_CHECKING:
     from farm.config.schema import DeviceTable, Document, ModelTable
@@ -27,7 +27,7 @@ def load_fleet(path: Path | None = None) -> Fleet:
     ConfigError that lists every mistake in the file with its line and key.
     """
     found = locate.find_config(path)
-    return parse_fleet(locate.read_config(found or locate.SHIPPED), found)
+    return parse_fleet(locate.read_config_text(found or locate.SHIPPED), found)
 
 
 def parse_fleet(text: str, found: Path | None) -> Fleet:
@@ -37,7 +37,7 @@ def parse_fleet(text: str, found: Path | None) -> Fleet:
     """
     shipped = built_in_document()
     parsed = parse(text)
-    known = profiles.built_in_profiles()
+    known = profiles.built_in_profile_tables()
     own, mistakes = profiles.resolve_inheritance(parsed.data.get("profiles"), known)
     document = None
     if parsed.sound:
@@ -65,9 +65,9 @@ def parse_fleet(text: str, found: Path | None) -> Fleet:
 
 def built_in_document() -> Document:
     """Return the checked built-in devices.toml, whose models are found by name in every fleet."""
-    parsed = parse(locate.read_config(locate.SHIPPED))
+    parsed = parse(locate.read_config_text(locate.SHIPPED))
     document, mistakes = _checked(
-        parsed, profiles.built_in_profiles(), frozenset(), locate.SHIPPED.parent
+        parsed, profiles.built_in_profile_tables(), frozenset(), locate.SHIPPED.parent
     )
     assert document is not None, mistakes
     return document
@@ -88,7 +88,7 @@ def _checked(
     from farm.config import schema
 
     names = frozenset(known) | parsed.names("profiles")
-    document, mistakes = schema.check_document(
+    document, mistakes = schema.document_and_validation_errors(
         parsed.data,
         schema.ValidationContext(names, built_in_models | parsed.names("models"), folder),
     )
@@ -149,7 +149,7 @@ def _fleet(
     benched = (
         bench.models if bench.models is not None else list(models) or shipped.bench.models or []
     )
-    plan = Plan(
+    plan = MeasurementSettings(
         bench.warmup,
         bench.count,
         bench.minimum_s,
@@ -198,7 +198,7 @@ def _device(name: str, table: DeviceTable, known: Mapping[str, Profile], folder:
     return Device(name, device.profile, device.url, device.tags, {**device.options, **places})
 
 
-def _model(name: str, table: ModelTable, every: Mapping[str, Limits]) -> Model:
+def _model(name: str, table: ModelTable, every: Mapping[str, OutputErrorLimits]) -> Model:
     return Model(
         name=name,
         source=table.source,

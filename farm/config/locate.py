@@ -32,7 +32,7 @@ from pathlib import Path
 from farm import ownership
 from farm.config.sources import PACKAGE, is_accessible_file
 from farm.errors import ConfigError
-from farm.regular_files import check_regular
+from farm.regular_files import check_not_special_file
 
 FILE_NAME = "devices.toml"
 SHIPPED = PACKAGE / FILE_NAME
@@ -88,11 +88,11 @@ def _places() -> list[Path]:
     return places
 
 
-def read_config(path: Path) -> str:
+def read_config_text(path: Path) -> str:
     """Return the text of a configuration file. Raises ConfigError if it cannot be read as UTF-8."""
     fix = "name another file with --config FILE or $FARM_CONFIG"
     try:
-        check_regular(path)
+        check_not_special_file(path)
         return path.read_bytes().decode("utf-8-sig")
     except FileNotFoundError as exc:
         raise ConfigError(f"no configuration file {path}", "", fix) from exc

@@ -6,16 +6,19 @@ from collections.abc import Mapping
 from typing import Any
 
 from farm.config.sources import PACKAGE
-from farm.config.toml_lines import Key, loads
+from farm.config.toml_lines import Key, parse_valid_without_lines
 from farm.types import Profile
 
 Raw = Mapping[str, Any]
 
 
-def built_in_profiles() -> dict[str, Raw]:
+def built_in_profile_tables() -> dict[str, Raw]:
     """Return the tables of the built-in profiles.toml, with inherited keys filled in."""
     tables, _ = resolve_inheritance(
-        loads((PACKAGE / "profiles.toml").read_text(encoding="utf-8"))["profiles"], {}
+        parse_valid_without_lines((PACKAGE / "profiles.toml").read_text(encoding="utf-8"))[
+            "profiles"
+        ],
+        {},
     )
     return tables
 

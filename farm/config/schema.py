@@ -25,16 +25,16 @@ from pydantic import (
 
 from farm import this_machine
 from farm.config.error_messages import EXPECTED, describe_value
-from farm.config.limits import AllLimitsTable, LimitsTable
 from farm.config.preprocess import PreprocessTable
 from farm.config.sources import resolve_file, resolve_source
 from farm.config.table import Table
+from farm.config.tolerances import TolerancesByDtypeTable, TolerancesTable
 from farm.config.toml_lines import Key
 from farm.config.urls import parse_url
 from farm.errors import did_you_mean
-from farm.types import DTYPES, QuantizeSettings, check_cache_url, check_cluster_address
+from farm.types import DTYPES, QuantizeSettings, check_cluster_address, normalize_cache_url
 from farm.types.postgres_url import is_postgres_url, parse_postgres_url
-from farm.types.python_source import normalize_python_source
+from farm.types.python_function_reference import normalize_python_function_reference
 
 _MOST = 2**53  # largest count; JSON and SQLite store it exactly
 CORES = re.compile(r"big|little|all|\d+(-\d+)?(,\d+(-\d+)?)*")
@@ -207,7 +207,7 @@ class ProfileTable(Table):
     are used as far as the weights take at most half of it. Without it there is no limit."""
 
 
-class OptionsTable(Table):
+class DeviceOptionsTable(Table):
     """The table `options` of a device."""
 
     deadline_s: PositiveSeconds | None = None
@@ -258,13 +258,13 @@ class OptionsTable(Table):
         return None if words is None else shlex.join(words)
 
     @model_validator(mode="after")
-    def _one_key(self) -> OptionsTable:
+    def _one_key(self) -> DeviceOptionsTable:
         if self.key is not None and self.key_file is not None:
             raise ValueError("key and key_file: leave one of them out")
         return self
 
 
-def _for_its_url(options: OptionsTable, info: ValidationInfo) -> OptionsTable:
+def _for_its_url(options: DeviceOptionsTable, info: ValidationInfo) -> DeviceOptionsTable:
     if "url" not in info.data:  # it is wrong, which has been said
         return options
     by_command = info.data["url"].startswith("exec:")
@@ -285,9 +285,9 @@ class DeviceTable(Table):
     """How to reach the device."""
     tags: list[Name] = Field(default_factory=list)
     """Words that select devices: `--tag WORD`."""
-    options: Annotated[OptionsTable, Field(validate_default=True), AfterValidator(_for_its_url)] = (
-        OptionsTable()
-    )
+    options: Annotated[
+        DeviceOptionsTable, Field(validate_default=True), AfterValidator(_for_its_url)
+    ] = DeviceOptionsTable()
     """Settings of this device."""
 
     @model_validator(mode="before")
@@ -295,7 +295,7 @@ class DeviceTable(Table):
     def _of_this_machine(cls, data: Any) -> Any:
         if not isinstance(data, dict) or data.get("url") != "local:" or "profile" in data:
             return data
-        return {**data, "profile": this_machine.native_profile() or "x86"}
+        return {**data, "profile": this_machine.native_profile_name() or "x86"}
 
 
 class QuantizeTable(Table):
@@ -348,9 +348,9 @@ class ModelTable(Table):
     """A text file with one label per line."""
     dataset: Data | None = None
     """Labelled samples: an .npz with `inputs` and `labels`, or a folder of images by class."""
-    limits: LimitsTable = LimitsTable()
+    limits: TolerancesTable = TolerancesTable()
     """The largest differences of answers from the reference's."""
-    module: Annotated[Text, AfterValidator(normalize_python_source)] | None = None
+    module: Annotated[Text, AfterValidator(normalize_python_function_reference)] | None = None
     """For a .pth file of weights: the function that returns the module, as
     `package.module:function`."""
     dtypes: dict[str, Annotated[str, AfterValidator(_dtype)]] = Field(default_factory=dict)
@@ -429,7 +429,7 @@ class Document(Table):
 
     store: Annotated[Text, AfterValidator(_store)] | None = None
     """The place of the record of runs: a file, or the URL of a PostgreSQL server."""
-    cache: Annotated[Text, AfterValidator(check_cache_url)] | None = None
+    cache: Annotated[Text, AfterValidator(normalize_cache_url)] | None = None
     """The shared cache of builds: a bucket, as `s3://BUCKET/PREFIX`, or a folder, as
     `file:///FOLDER`."""
     cluster: Annotated[Text, AfterValidator(check_cluster_address)] | None = None
@@ -443,7 +443,7 @@ class Document(Table):
     """The models by name."""
     bench: BenchTable = BenchTable()
     """How to measure."""
-    limits: AllLimitsTable = AllLimitsTable()
+    limits: TolerancesByDtypeTable = TolerancesByDtypeTable()
     """The largest differences of answers from the reference's, for all models."""
     tracker: TrackerTable = TrackerTable()
     """The address that `farm tracker` listens on."""
@@ -452,14 +452,14 @@ class Document(Table):
 _TABLES: Mapping[Key, type[Table]] = {
     (): Document,
     ("devices", "*"): DeviceTable,
-    ("devices", "*", "options"): OptionsTable,
+    ("devices", "*", "options"): DeviceOptionsTable,
     ("profiles", "*"): ProfileTable,
     ("models", "*"): ModelTable,
     ("models", "*", "preprocess"): PreprocessTable,
     ("models", "*", "quantize"): QuantizeTable,
-    ("models", "*", "limits"): LimitsTable,
-    ("limits",): AllLimitsTable,
-    **{("limits", name): LimitsTable for name in AllLimitsTable.model_fields},
+    ("models", "*", "limits"): TolerancesTable,
+    ("limits",): TolerancesByDtypeTable,
+    **{("limits", name): TolerancesTable for name in TolerancesByDtypeTable.model_fields},
     ("bench",): BenchTable,
     ("tracker",): TrackerTable,
 }
@@ -475,7 +475,7 @@ def table_keys(table: type[Table]) -> list[str]:
     return [field.alias or name for name, field in table.model_fields.items()]
 
 
-def check_document(
+def document_and_validation_errors(
     data: Mapping[str, Any], around: ValidationContext
 ) -> tuple[Document | None, list[tuple[Key, str]]]:
     """Return the document, or None and every mistake in it as (key, message)."""

@@ -11,7 +11,12 @@ from pathlib import Path
 
 from farm.errors import ModelError
 from farm.types import RECIPES, Model
-from farm.types.python_source import FORM, PYTHON, is_python_source, normalize_python_source
+from farm.types.python_function_reference import (
+    FORM,
+    PYTHON,
+    is_python_function_reference,
+    normalize_python_function_reference,
+)
 
 PACKAGE = Path(__file__).resolve().parents[1]
 SUFFIXES = (
@@ -54,11 +59,13 @@ def resolve_source(text: str, folder: Path) -> str:
     That is an absolute path, or `python:package.module:function`.
     """
     return (
-        normalize_python_source(text) if is_python_source(text) else str(resolve_file(text, folder))
+        normalize_python_function_reference(text)
+        if is_python_function_reference(text)
+        else str(resolve_file(text, folder))
     )
 
 
-def is_source(text: str) -> bool:
+def is_model_source(text: str) -> bool:
     """Return whether a word of the command line names a source, rather than a configured model."""
     return (
         text.startswith((PYTHON, "package:", "~"))
@@ -86,11 +93,15 @@ def model_from_source(text: str, taken: dict[str, Model]) -> Model:
     try:
         source = resolve_source(text, Path())
     except ValueError as exc:
-        fix = f"name an existing file, or {FORM}" if is_python_source(text) else "check the path"
+        fix = (
+            f"name an existing file, or {FORM}"
+            if is_python_function_reference(text)
+            else "check the path"
+        )
         raise ModelError(f"no model {text!r}", str(exc), fix) from exc
     if known := next((model for model in taken.values() if model.source == source), None):
         return known
-    short = text.rpartition(":")[2] if is_python_source(text) else Path(text).stem
+    short = text.rpartition(":")[2] if is_python_function_reference(text) else Path(text).stem
     return Model(
         absolute_source(text) if short in taken or text.lower().endswith(RECIPES) else short, source
     )
@@ -98,7 +109,7 @@ def model_from_source(text: str, taken: dict[str, Model]) -> Model:
 
 def absolute_source(source: str) -> str:
     """Return the full name of a model's file or function."""
-    return source if is_python_source(source) else Path(source).name
+    return source if is_python_function_reference(source) else Path(source).name
 
 
 def _expanded(text: str) -> str:

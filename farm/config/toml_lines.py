@@ -88,7 +88,7 @@ class ParseResult:
         return {str(path[1]) for path in self.lines if len(path) > 1 and path[0] == table}
 
 
-def loads(text: str) -> dict[str, Any]:
+def parse_valid_without_lines(text: str) -> dict[str, Any]:
     """Return the data of a TOML text that is known to be valid."""
     data: dict[str, Any] = tomllib.loads(text)
     return data

@@ -22,15 +22,15 @@ If the output is not a terminal, the display is a log with a line for each stage
 
 from farm.dashboard.accuracy_progress import show_accuracy_progress
 from farm.dashboard.job_board import JobBoard, JobRow
-from farm.dashboard.job_display import JobDisplay, show_jobs
+from farm.dashboard.job_display import QuietJobDisplay, show_jobs
 from farm.dashboard.render_board import render
 from farm.dashboard.tuning_progress import kernel_table
 from farm.dashboard.tuning_progress import show_tuning_progress as show_tuning
 
 __all__ = [
     "JobBoard",
-    "JobDisplay",
     "JobRow",
+    "QuietJobDisplay",
     "kernel_table",
     "render",
     "show_accuracy_progress",

@@ -16,7 +16,7 @@ from farm.dashboard.display import LogLines, TerminalRegion, open_display
 from farm.types import Progress
 
 if TYPE_CHECKING:
-    from farm.pipeline.accuracy import AccuracyParticipant, AccuracyProgress
+    from farm.pipeline.accuracy import AccuracyParticipant, AccuracyProgressState
 
 _LINE_S = 15.0
 _BAR = 24
@@ -28,7 +28,7 @@ class QuietDisplay:
     Call it with the state of the run; `told` takes the progress of the preparation.
     """
 
-    def __call__(self, counting: AccuracyProgress) -> None:
+    def __call__(self, counting: AccuracyProgressState) -> None:
         """Show the state of the run."""
 
     def told(self, progress: Progress) -> None:
@@ -49,7 +49,7 @@ class LogDisplay(QuietDisplay):
             self._stage = progress.stage.value
             self._log.line(f"{progress.stage.value} {progress.note}".strip())
 
-    def __call__(self, counting: AccuracyProgress) -> None:
+    def __call__(self, counting: AccuracyProgressState) -> None:
         """Log participants that started or ended, or whose last line is `_LINE_S` seconds old."""
         now = time.monotonic()
         for participant in counting.participants:
@@ -75,12 +75,12 @@ class LiveDisplay(QuietDisplay):
         )
         self._screen.draw(lambda *_: text, at_once=True)
 
-    def __call__(self, counting: AccuracyProgress) -> None:
+    def __call__(self, counting: AccuracyProgressState) -> None:
         """Redraw the bars."""
         self._screen.draw(lambda _width, _height, now: progress_table(counting, now))
 
 
-def progress_table(counting: AccuracyProgress, now: float) -> Table:
+def progress_table(counting: AccuracyProgressState, now: float) -> Table:
     """Return a table with a progress bar for each participant."""
     table = Table.grid(padding=(0, 1))
     total = max(1, len(counting.wanted))
@@ -95,7 +95,7 @@ def progress_table(counting: AccuracyProgress, now: float) -> Table:
     return table
 
 
-def _state(counting: AccuracyProgress, participant: AccuracyParticipant, now: float) -> str:
+def _state(counting: AccuracyProgressState, participant: AccuracyParticipant, now: float) -> str:
     """Return "257 of 1000, 3:20 left".
 
     Without an estimate, the participant's note replaces the time.

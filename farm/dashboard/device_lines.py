@@ -135,7 +135,7 @@ def _now(rows: Sequence[JobRow], room: int) -> Text:
     )
     if last is None or last.run is None:
         return Text()
-    figure = formatting.format_latency(last.run) if not last.run.emulated else ""
+    figure = formatting.format_median_latency_and_iqr(last.run) if not last.run.emulated else ""
     return Text.assemble(
         (f"{formatting.sanitized_line(last.model)} ", "bright_black"),
         (last.run.verdict.value, formatting.VERDICT_STYLE[last.run.verdict]),

@@ -11,7 +11,7 @@ from farm.dashboard.job_board import JobRow
 
 
 @dataclass(frozen=True, slots=True)
-class TimeLeft:
+class TimeLeftEstimate:
     """Estimated seconds left.
 
     `at_least` marks a lower bound: some remaining job has no measured duration to estimate it from.
@@ -30,7 +30,7 @@ class TimeLeft:
         )
 
 
-def device_time_left(rows: Iterable[JobRow], now: float) -> TimeLeft:
+def device_time_left(rows: Iterable[JobRow], now: float) -> TimeLeftEstimate:
     """Estimate the remaining seconds of one device.
 
     A device runs its jobs one after the other. Each remaining job is assumed to take the median of
@@ -47,19 +47,19 @@ def device_time_left(rows: Iterable[JobRow], now: float) -> TimeLeft:
         elif row.state in ("done", "failed") and row.reached is not None and row.ended is not None:
             took.append(row.ended - row.reached)
     if not to_come:
-        return TimeLeft(0.0, False)
+        return TimeLeftEstimate(0.0, False)
     if not took:
-        return TimeLeft(0.0, True)
+        return TimeLeftEstimate(0.0, True)
     typical = statistics.median(took)
-    return TimeLeft(typical * to_come - min(running, typical), running > typical)
+    return TimeLeftEstimate(typical * to_come - min(running, typical), running > typical)
 
 
-def total_time_left(devices: Mapping[str, list[JobRow]], now: float) -> TimeLeft:
+def total_time_left(devices: Mapping[str, list[JobRow]], now: float) -> TimeLeftEstimate:
     """Estimate the remaining seconds of all devices.
 
     Devices work in parallel, so the longest estimate counts.
     """
     each = [device_time_left(rows, now) for rows in devices.values()]
-    return TimeLeft(
+    return TimeLeftEstimate(
         max((left.seconds for left in each), default=0.0), any(left.at_least for left in each)
     )

@@ -31,7 +31,7 @@ _ORDINARY = (Verdict.RIGHT, Verdict.STABLE, Verdict.EMULATED)
 _WITHOUT_TAG = "no tag"
 
 
-def group_rows(rows: Sequence[JobRow]) -> dict[str, list[JobRow]]:
+def rows_by_group(rows: Sequence[JobRow]) -> dict[str, list[JobRow]]:
     """Return the rows by group, in the order in which the groups first occur."""
     by_tag = len({row.profile for row in rows}) == 1 and any(row.tag for row in rows)
     groups: dict[str, list[JobRow]] = {}

@@ -18,7 +18,7 @@ from farm.types import Event, Job
 _SILENCE_S = 30.0  # without a line, after which a log names a running job
 
 
-class JobDisplay:
+class QuietJobDisplay:
     """Keep the board up to date with the events. This base class shows nothing."""
 
     def __init__(self, jobs: Sequence[Job], clock: Clock) -> None:
@@ -33,7 +33,7 @@ class JobDisplay:
         """Update the elapsed times."""
 
 
-class _InPlace(JobDisplay):
+class _InPlace(QuietJobDisplay):
     """Draw the board in place on a terminal, after each event and tick."""
 
     def __init__(self, jobs: Sequence[Job], clock: Clock, screen: TerminalRegion) -> None:
@@ -49,7 +49,7 @@ class _InPlace(JobDisplay):
         self._screen.draw(functools.partial(render, self.board))
 
 
-class _Lines(JobDisplay):
+class _Lines(QuietJobDisplay):
     """Log a line for each stage that a job enters.
 
     After `_SILENCE_S` without a line, log the state of a running job.
@@ -88,8 +88,8 @@ def _line_of(row: JobRow) -> str:
     elif row.run:
         said = [
             row.run.verdict.value,
-            "" if row.run.emulated else formatting.format_latency(row.run),
-            formatting.result_descriptions(row.run)[0],
+            "" if row.run.emulated else formatting.format_median_latency_and_iqr(row.run),
+            formatting.result_descriptions_longest_first(row.run)[0],
         ]
     else:
         said = [row.stage.value, row.note]
@@ -98,7 +98,7 @@ def _line_of(row: JobRow) -> str:
 
 def show_jobs(
     console: Console, jobs: Sequence[Job], *, quiet: bool = False, clock: Clock = time.monotonic
-) -> AbstractContextManager[JobDisplay]:
+) -> AbstractContextManager[QuietJobDisplay]:
     """Return a context manager that shows a board and clears it at the end.
 
     `console` should write to stderr; it honours NO_COLOR.
@@ -106,7 +106,7 @@ def show_jobs(
     return open_display(
         console,
         quiet,
-        nothing=lambda: JobDisplay(jobs, clock),
+        nothing=lambda: QuietJobDisplay(jobs, clock),
         screen=lambda screen: _InPlace(jobs, clock, screen),
         lines=lambda log: _Lines(jobs, clock, log),
         clock=clock,

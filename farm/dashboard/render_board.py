@@ -14,8 +14,8 @@ from rich.text import Text
 from farm import formatting
 from farm.dashboard import eta
 from farm.dashboard.device_lines import device_lines
-from farm.dashboard.eta import TimeLeft
-from farm.dashboard.group_lines import group_lines, group_rows, most_unusual_jobs
+from farm.dashboard.eta import TimeLeftEstimate
+from farm.dashboard.group_lines import group_lines, most_unusual_jobs, rows_by_group
 from farm.dashboard.job_board import JobBoard, JobRow
 from farm.dashboard.widgets import (
     GAP,
@@ -42,7 +42,7 @@ WITH_TREND = WITH_WHY + TREND_CELLS + GAP
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class ColumnWidths:
     """Width of each column in cells, in order. A width of 0 omits the column."""
 
     mark: int
@@ -81,7 +81,7 @@ def render(board: JobBoard, width: int, height: int, now: float) -> Group:
 
 def _groups(rows: Sequence[JobRow], width: int, room: int, now: float) -> list[Text]:
     """Return at most `room` lines: one line per group of devices, then the jobs that are odd."""
-    groups = group_rows(rows)
+    groups = rows_by_group(rows)
     summary = group_lines(groups, width, max(3, room * 2 // 3), now)
     odd = most_unusual_jobs(groups, room - len(summary) - 2, now) if room - len(summary) > 2 else []
     if not odd:
@@ -116,7 +116,7 @@ def _latest(rows: Sequence[JobRow], width: int, room: int, now: float) -> list[T
     return [Text(), _titles(layout), *(_row(row, layout, now) for row in ended)]
 
 
-def _layout(rows: Sequence[JobRow], width: int) -> Layout:
+def _layout(rows: Sequence[JobRow], width: int) -> ColumnWidths:
     """Return column widths: all columns but the result are as wide as their content.
 
     The profile is omitted if the result would otherwise have too little room. Names of models that
@@ -130,10 +130,10 @@ def _layout(rows: Sequence[JobRow], width: int) -> Layout:
     with_profile = without - profile - GAP
     if (spare := with_profile - LATENCY_CELLS - GAP - ANSWER_CELLS) >= 0:
         more = min(named - model, spare // 2)
-        return Layout(
+        return ColumnWidths(
             1, device, profile, model + more, STATE_CELLS, TIME_CELLS, with_profile - more
         )
-    return Layout(1, device, 0, model, STATE_CELLS, TIME_CELLS, max(1, without))
+    return ColumnWidths(1, device, 0, model, STATE_CELLS, TIME_CELLS, max(1, without))
 
 
 def _choose(rows: Sequence[JobRow], room: int) -> tuple[list[JobRow], list[JobRow]]:
@@ -153,7 +153,7 @@ def _choose(rows: Sequence[JobRow], room: int) -> tuple[list[JobRow], list[JobRo
     ]
 
 
-def _header(by_state: Counter[str], width: int, elapsed_s: float, left: TimeLeft) -> Text:
+def _header(by_state: Counter[str], width: int, elapsed_s: float, left: TimeLeftEstimate) -> Text:
     line = Text("farm", "bold")
     line.append("  ").append(states_as_text(by_state))
     right = ", ".join(
@@ -168,7 +168,7 @@ def _header(by_state: Counter[str], width: int, elapsed_s: float, left: TimeLeft
     return line.append(" " * GAP).append(right)
 
 
-def _titles(layout: Layout) -> Text:
+def _titles(layout: ColumnWidths) -> Text:
     names = {column.name: Text(column.name.upper()) for column in dataclasses.fields(layout)}
     result = _result("LATENCY", "", "ANSWER", "WHY", layout.result)
     line = _line(
@@ -178,7 +178,7 @@ def _titles(layout: Layout) -> Text:
     return line
 
 
-def _row(row: JobRow, layout: Layout, now: float) -> Text:
+def _row(row: JobRow, layout: ColumnWidths, now: float) -> Text:
     mark, style = _mark(row, now)
     elapsed = (
         formatting.format_duration(row.elapsed(now))
@@ -211,11 +211,11 @@ def _outcome(row: JobRow, width: int) -> Text:
     if row.bad:
         return Text(formatting.sanitized_line(row.error), STATE_STYLE[row.state])
     if row.state == "done" and row.run:
-        ways = formatting.result_descriptions(row.run)
+        ways = formatting.result_descriptions_longest_first(row.run)
         room = ANSWER_CELLS if width >= WITH_WHY else width - LATENCY_CELLS - GAP
         answer = next((way for way in ways if cell_len(way) <= room), ways[-1])
         return _result(
-            formatting.format_latency(row.run),
+            formatting.format_median_latency_and_iqr(row.run),
             row.trend,
             answer,
             formatting.sanitized_line(formatting.verdict_reason(row.run)),
@@ -242,7 +242,7 @@ def _result(latency: str, trend: str, answer: str, why: str, width: int) -> Text
     return text.append(answer.ljust(ANSWER_CELLS + GAP)).append(why, "bright_black")
 
 
-def _line(cells: Mapping[str, Text], layout: Layout) -> Text:
+def _line(cells: Mapping[str, Text], layout: ColumnWidths) -> Text:
     line = Text()
     for column in dataclasses.fields(layout):
         if width := getattr(layout, column.name):

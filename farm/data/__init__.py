@@ -23,7 +23,7 @@ from farm.data.classes import ModelClasses, classifier_classes
 from farm.data.data_set import DataSet, Sample
 from farm.data.folder_samples import FolderSamples
 from farm.errors import ModelError
-from farm.store import digest_of, file_digest
+from farm.store import digest_of_parts, file_digest
 from farm.types import Model, PreprocessSettings, TensorSpec
 
 __all__ = [
@@ -70,7 +70,7 @@ def data_set_digest(path: Path) -> str:
     if not path.is_dir():
         return file_digest(path)
     samples = FolderSamples.of(path, (), PreprocessSettings(), None)
-    return digest_of(*map(samples.key, range(len(samples))))
+    return digest_of_parts(*map(samples.key, range(len(samples))))
 
 
 def open_labelled_data_set(

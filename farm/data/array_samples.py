@@ -13,12 +13,12 @@ from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
-from farm.data.classes import ModelClasses, labels_as_class_numbers
+from farm.data.classes import ModelClasses, check_class_indices
 from farm.data.data_set import DataSet
 from farm.errors import ModelError
 from farm.inputs.read import ARRAY_ERRORS, cast_losslessly, require_single_input, unreadable_error
 from farm.npy_header import read_npy_header
-from farm.regular_files import check_regular
+from farm.regular_files import check_not_special_file
 from farm.types import TensorSpec
 
 if TYPE_CHECKING:
@@ -38,10 +38,10 @@ class ArraySamples(DataSet):
     ) -> None:
         self._specs = {spec.name: spec for spec in inputs}
         try:
-            check_regular(path)
+            check_not_special_file(path)
             labels = self._open(path, inputs)
             super().__init__(
-                path, None if labels is None else labels_as_class_numbers(path, labels, classes)
+                path, None if labels is None else check_class_indices(path, labels, classes)
             )
             there = path.stat()
             self._stamp = f"{there.st_size}:{there.st_mtime_ns}"

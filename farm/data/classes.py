@@ -115,7 +115,7 @@ def _mismatch(path: Path, wrong: Sequence[str], folders: Sequence[str], why: str
     )
 
 
-def labels_as_class_numbers(
+def check_class_indices(
     path: Path, labels: NDArray[Any], classes: ModelClasses | None
 ) -> NDArray[np.int64]:
     """Return the labels of samples as class numbers; raise ModelError if they are not.

@@ -27,7 +27,7 @@ from farm.executor.short_sessions import (
     infer,
     infer_deployed,
     list_deployments,
-    roll_back,
+    roll_back_deployment,
     undeploy,
 )
 
@@ -37,7 +37,7 @@ __all__ = [
     "list_deployments",
     "measure_job",
     "read_device_facts",
-    "roll_back",
+    "roll_back_deployment",
     "undeploy",
     "use_gpu_in_session",
 ]

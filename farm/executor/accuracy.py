@@ -19,7 +19,7 @@ from farm.executor.batches import run_samples_in_batches
 from farm.executor.loading import connect_and_load_model
 from farm.processes.deadline import Deadline
 from farm.processes.workers import TaskContext
-from farm.types import Artifact, Device, Model, PredictionBatch, PreparedModel, Progress, Stage
+from farm.types import Artifact, Device, Model, PredictionsReported, PreparedModel, Progress, Stage
 
 if TYPE_CHECKING:
     import numpy as np
@@ -31,7 +31,7 @@ TOP_K = 5  # classes per prediction
 _CHUNK, _CHUNK_S = 256, 1.0  # at most so many samples or seconds between two notes
 
 
-def classify_on_device(
+def stream_device_predictions(
     context: TaskContext,
     device: Device,
     artifact: Artifact,
@@ -53,13 +53,13 @@ def classify_on_device(
         _answer(context, sitting, partial(run_samples_in_batches, loaded), Deadline(sitting_s))
 
 
-def classify_with_reference(
+def stream_reference_predictions(
     context: TaskContext,
     sitting: tuple[Path, Model, PreparedModel, Sequence[int]],
     cache: Path,
     sitting_s: float,
 ) -> None:
-    """Classify samples with the reference engine on this machine; see `classify_on_device`."""
+    """Classify samples with the reference engine here; see `stream_device_predictions`."""
     model = sitting[1]
     context.note(Progress(Stage.IMPORTING, f"reading {Path(model.source).name}"))
     imported = importers.import_model(quantize.float_model(model), cache)
@@ -90,7 +90,7 @@ def _answer(
     def tell() -> None:
         nonlocal best, converted, told
         now = Counter(samples.converted)
-        context.note(PredictionBatch(best, dict(now - converted)))
+        context.note(PredictionsReported(best, dict(now - converted)))
         best, converted, told = {}, now, time.monotonic()
 
     try:

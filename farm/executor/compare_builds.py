@@ -88,9 +88,9 @@ def _load(
         one.feed(inputs)
         one.run()
         one.record()
-        agreement = stats.measure_agreement(one.outputs(), expected, side.limits)
+        agreement = stats.compare_outputs_with_reference(one.outputs(), expected, side.limits)
         if not agreement.right:
-            why = stats.overall_verdict(False, agreement, None)[1]
+            why = stats.verdict_from_answer_and_spread(False, agreement, None)[1]
             fix = f"farm bisect --device {device.name} {shlex.quote(side.artifact.model)}"
             raise WrongAnswer(f"{side.name} answers wrong on {device.name}", why, fix)
     return loaded, link

@@ -12,17 +12,17 @@ from farm.executor.loading import connect_and_load_model, pause_other_workers, r
 from farm.interleaved_measurement import (
     Block,
     continue_for_rounds,
-    make_inference_block,
+    make_in_process_inference_timer,
     measure_interleaved,
 )
 from farm.processes.workers import TaskContext
-from farm.types import Device, DeviceBuild, EngineComparison, EngineResult, Progress, Stage
+from farm.types import BuildWithAgent, Device, EngineComparison, EngineResult, Progress, Stage
 
 
 def measure_engines_interleaved(
     context: TaskContext,
     device: Device,
-    fitted: DeviceBuild,
+    fitted: BuildWithAgent,
     names: tuple[str, ...],
     rounds: int,
     deadline_s: float,
@@ -51,11 +51,13 @@ def measure_engines_interleaved(
                 version, run = other_engines.load_model_in_engine(
                     name, source, imported, inputs, threads, context.scratch
                 )
-                agreements[name] = stats.measure_agreement(run(), expected, fitted.limits)
+                agreements[name] = stats.compare_outputs_with_reference(
+                    run(), expected, fitted.limits
+                )
             except ModelError as error:
                 missing[name] = f"{error.what}: {error.why}"
                 continue
-            versions[name], blocks[name] = version, make_inference_block(run)
+            versions[name], blocks[name] = version, make_in_process_inference_timer(run)
         stack.enter_context(pause_other_workers(context, device))
         goes_on = continue_for_rounds(
             rounds,

@@ -73,7 +73,7 @@ def use_gpu_in_session(link: Link, device: Device) -> str:
     if not can_gpu_run_architecture(str(profile.target["arch"]), architecture):
         fitting = [
             name
-            for name, table in profiles.built_in_profiles().items()
+            for name, table in profiles.built_in_profile_tables().items()
             if table["target"].get("arch") == architecture
         ]
         raise DeviceError(

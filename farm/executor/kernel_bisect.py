@@ -21,7 +21,7 @@ import numpy as np
 from farm import checked_import, stats
 from farm.compiler.artifact import LIBRARY
 from farm.compiler.diagnostics.reference_run import compute_reference_steps
-from farm.compiler.diagnostics.reference_steps import ComputedSteps, ReferenceStep, ReferenceValues
+from farm.compiler.diagnostics.reference_steps import ReferenceStep, ReferenceSteps, ReferenceValues
 from farm.compiler.tensor_cache import PREFIX, array_bytes, read_transformed_parameters
 from farm.executor.loading import connect_and_load_model
 from farm.processes.workers import TaskContext
@@ -29,10 +29,10 @@ from farm.store import TuningRecordStore
 from farm.types import (
     Artifact,
     BisectedLayer,
+    BuildWithAgent,
     Device,
-    DeviceBuild,
     KernelBisection,
-    Limits,
+    OutputErrorLimits,
     Progress,
     Stage,
 )
@@ -52,11 +52,11 @@ _NOTHING = 1e-6  # largest absolute difference from a reference that is zero eve
 def compare_kernels_with_reference(
     context: TaskContext,
     device: Device,
-    fitted: DeviceBuild,
+    fitted: BuildWithAgent,
     fed: tuple[Mapping[str, Array], Sequence[Array]] | None,
     least_db: float | None,
     deadline_s: float,
-    computer: Callable[..., ComputedSteps] = compute_reference_steps,
+    computer: Callable[..., ReferenceSteps] = compute_reference_steps,
 ) -> KernelBisection:
     """Compare every layer of a build on a device with its reference.
 
@@ -80,7 +80,9 @@ def compare_kernels_with_reference(
         context.note(Progress(Stage.RUNNING, "the whole model"))
         loaded.feed(inputs)
         loaded.run()
-        whole = stats.measure_agreement(loaded.outputs(), list(expected), fitted.limits)
+        whole = stats.compare_outputs_with_reference(
+            loaded.outputs(), list(expected), fitted.limits
+        )
         here = {
             number: np.ascontiguousarray(inputs[spec.name])
             for number, spec in zip(computed.inputs, prepared.inputs, strict=True)
@@ -223,7 +225,7 @@ class _Walk:
 
 def _compared(got: Sequence[Array], expected: Sequence[Array]) -> tuple[float, float]:
     """Return the signal-to-noise ratio in dB and the largest absolute difference."""
-    found = stats.measure_agreement(got, expected, Limits())
+    found = stats.compare_outputs_with_reference(got, expected, OutputErrorLimits())
     return found.snr_db, found.max_abs
 
 

@@ -25,14 +25,14 @@ from farm.time_ledger import add_block_duration
 from farm.transports import Link
 from farm.types import (
     Agreement,
+    BuildWithAgent,
     Device,
-    DeviceBuild,
-    Limits,
+    DeviceResults,
+    MeasurementSettings,
     Model,
-    Plan,
+    OutputErrorLimits,
     PreparedModel,
     Progress,
-    Samples,
     Stage,
 )
 
@@ -71,7 +71,9 @@ _CHANGING = (
 _NOTE_EVERY_S = 0.5
 
 
-def measure_job(context: TaskContext, device: Device, fitted: DeviceBuild, plan: Plan) -> Samples:
+def measure_job(
+    context: TaskContext, device: Device, fitted: BuildWithAgent, plan: MeasurementSettings
+) -> DeviceResults:
     """Run one job: check the answer, sample the latency, classify the labelled samples.
 
     Installs the model if the plan asks for it and the answer is right and good enough. Raises
@@ -93,7 +95,9 @@ def measure_job(context: TaskContext, device: Device, fitted: DeviceBuild, plan:
         meter.sample(first_s)
         correct, total = _classify(context, loaded, fitted.model, fitted.prepared, plan, ledger)
         with add_block_duration(ledger, "install"):
-            good = agreement.right and not stats.unmet_requirements(plan, agreement, correct, total)
+            good = agreement.right and not stats.missed_accuracy_requirement_reason(
+                plan, agreement, correct, total
+            )
             release = (
                 deployments.install(link, fitted.model, fitted.artifact)
                 if plan.install and link.native and good
@@ -104,7 +108,7 @@ def measure_job(context: TaskContext, device: Device, fitted: DeviceBuild, plan:
         closing = time.perf_counter()
     end = time.perf_counter()
     ledger["close"] = end - closing
-    return Samples(
+    return DeviceResults(
         seconds=tuple(meter.seconds),
         first_s=first_s,
         agreement=agreement,
@@ -131,7 +135,7 @@ def measure_job(context: TaskContext, device: Device, fitted: DeviceBuild, plan:
 def run_and_check_first_inference(
     context: TaskContext,
     loaded: LoadedModel,
-    limits: Limits,
+    limits: OutputErrorLimits,
     inputs: dict[str, Array],
     expected: list[Array],
     ledger: dict[str, float],
@@ -157,7 +161,7 @@ def run_and_check_first_inference(
     with add_block_duration(ledger, "read-back"):
         outputs = loaded.outputs()
     with add_block_duration(ledger, "check"):
-        return first_s, stats.measure_agreement(outputs, expected, limits)
+        return first_s, stats.compare_outputs_with_reference(outputs, expected, limits)
 
 
 @dataclass
@@ -172,7 +176,7 @@ class _Meter:
     device: Device
     link: Link
     loaded: LoadedModel
-    plan: Plan
+    plan: MeasurementSettings
     ledger: dict[str, float]
     seconds: list[float] = field(default_factory=list)
     during: list[dict[str, str]] = field(default_factory=list)
@@ -266,7 +270,7 @@ class _Meter:
             return False
         with add_block_duration(self.ledger, "judging"):
             self._look_again_s = _LOOK_AGAIN * elapsed_s
-            return stats.median_standard_error(self.seconds) <= self.plan.precision
+            return stats.median_relative_standard_error(self.seconds) <= self.plan.precision
 
     def _read_facts(self) -> float | None:
         """Store the facts that change; return the seconds in which the session waited for a CPU.
@@ -320,7 +324,7 @@ def _classify(
     loaded: LoadedModel,
     model: Model,
     prepared: PreparedModel,
-    plan: Plan,
+    plan: MeasurementSettings,
     ledger: dict[str, float],
 ) -> tuple[int | None, int | None]:
     """Return how many labelled samples the device classifies right, and of how many.

@@ -10,7 +10,7 @@ import numpy as np
 
 from farm import importers
 from farm.errors import ModelError
-from farm.importers.relax_module import one_line_error, suppress_output
+from farm.importers.relax_module import one_line_error, suppress_output_warnings_and_logs
 from farm.types import Model
 
 if TYPE_CHECKING:
@@ -62,9 +62,9 @@ def _constants(model: Model) -> Mapping[str, Array]:
         return {}
     import onnx
 
-    from farm.importers.onnx.inputs_to_initializers import user_value_arrays
+    from farm.importers.onnx.inputs_to_initializers import user_values_as_arrays
 
-    return user_value_arrays(
+    return user_values_as_arrays(
         onnx.load(model.source, load_external_data=False).graph,
         model.values,
         Path(model.source).name,
@@ -125,9 +125,9 @@ def _litert(model: Model, inputs: Mapping[str, Array], threads: int) -> tuple[st
     path = Path(model.source)
     if not _is_tflite(model):
         raise ModelError(f"LiteRT cannot run {path.name}", f"{_kind(model)}, not a TFLite file")
-    from farm.importers.tflite.model import litert_runner
+    from farm.importers.tflite.model import litert_version_and_runner
 
-    return litert_runner(path, list(inputs.values()), threads)
+    return litert_version_and_runner(path, list(inputs.values()), threads)
 
 
 def _kind(model: Model) -> str:
@@ -161,7 +161,7 @@ def _as_onnx(imported: ImportedModel, model: Model, folder: Path) -> Path:
     path = folder / "rival.onnx"
     names = [spec.name for spec in imported.inputs]
     try:
-        with suppress_output(), torch.no_grad():
+        with suppress_output_warnings_and_logs(), torch.no_grad():
             torch.onnx.export(
                 network,
                 positional,

@@ -45,7 +45,7 @@ class RecordedInference:
         return found
 
 
-def parse_records(content: bytes) -> tuple[list[float], list[RecordedInference]]:
+def parse_recorded_inferences(content: bytes) -> tuple[list[float], list[RecordedInference]]:
     """Return the seconds of the plain inferences, and the recorded inferences.
 
     Raises AgentAnswerError if the content is not a recording.

@@ -23,7 +23,7 @@ from farm.executor.profile_records import (
     RecordedInference,
     mean_step_times,
     median_inference,
-    parse_records,
+    parse_recorded_inferences,
 )
 from farm.executor.roofline import measure_roofline
 from farm.processes.deadline import Deadline
@@ -31,10 +31,10 @@ from farm.processes.workers import TaskContext
 from farm.time_ledger import add_block_duration
 from farm.transports import Link
 from farm.transports.agent import answer_validation as agent_answers
-from farm.types import Device, DeviceBuild, ModelProfile, Progress, Stage
+from farm.types import BuildWithAgent, Device, ModelProfile, Progress, Stage
 
 if TYPE_CHECKING:
-    from farm.compiler.diagnostics.roofline_probe import Probe
+    from farm.compiler.diagnostics.roofline_probe import ProbeLibrary
 
 _BATCH_S = 0.25  # seconds of inferences between two progress notes
 _WARM_S = 0.5
@@ -45,8 +45,8 @@ _LONGEST = 10.0  # limit, as a factor on the requested seconds, for slow inferen
 def profile_model(
     context: TaskContext,
     device: Device,
-    fitted: DeviceBuild,
-    probe: Probe | None,
+    fitted: BuildWithAgent,
+    probe: ProbeLibrary | None,
     seconds: float,
     deadline_s: float,
 ) -> ModelProfile:
@@ -153,7 +153,9 @@ def _record(
             )
             pairs = max(1, int(_BATCH_S / (2 * max(typical, 1e-6))))
             answer = link.call("farm.agent.profile", loaded.machine.module, "main", pairs, _BATCH_S)
-            more = parse_records(agent_answers.check_bytes("farm.agent.profile", answer))
+            more = parse_recorded_inferences(
+                agent_answers.check_bytes("farm.agent.profile", answer)
+            )
             plain += more[0]
             recorded += more[1]
     return plain, recorded

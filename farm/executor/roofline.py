@@ -10,7 +10,7 @@ from farm.transports.agent import answer_validation as agent_answers
 from farm.types import Device, Roofline
 
 if TYPE_CHECKING:
-    from farm.compiler.diagnostics.roofline_probe import Probe
+    from farm.compiler.diagnostics.roofline_probe import ProbeLibrary
     from farm.rpc.blocking_session import Tensor
 
 _MEMORY_SHARE = 8  # each of the two copied buffers takes at most 1/8 of the device's free memory
@@ -20,7 +20,7 @@ _LONG_S, _MOST_TASKS = 5e-3, 1 << 17  # a GPU's arithmetic runs so long that lau
 _LIBRARY = "probe.so"
 
 
-def measure_roofline(link: Link, device: Device, probe: Probe) -> Roofline:
+def measure_roofline(link: Link, device: Device, probe: ProbeLibrary) -> Roofline:
     """Return the roofline of a session's device, with the session's threads.
 
     Raises DeviceError and its subclasses.
@@ -53,7 +53,7 @@ def measure_roofline(link: Link, device: Device, probe: Probe) -> Roofline:
 class _Timer:
     """Times the probes on a device."""
 
-    def __init__(self, link: Link, device: Device, probe: Probe) -> None:
+    def __init__(self, link: Link, device: Device, probe: ProbeLibrary) -> None:
         upload_file(link, probe.library, _LIBRARY)
         self._library = link.session.load_module(_LIBRARY)
         self._session, self._there = link.session, tensor_device(device)

@@ -58,7 +58,7 @@ def infer_deployed(
     """
     with transports.open(device, agent, context.scratch, deadline_s, context.ask) as link:
         if not link.native or all(
-            release.name != name for release in farm_deployments.list_releases(link)
+            release.name != name for release in farm_deployments.list_all_releases(link)
         ):
             return None
         configure_threads_and_gpu(link, device)
@@ -106,10 +106,10 @@ def list_deployments(
     """
     with transports.open(device, agent, context.scratch, timeout_s, context.ask) as link:
         farm_deployments.check_supported(device, link)
-        return farm_deployments.list_releases(link)
+        return farm_deployments.list_all_releases(link)
 
 
-def roll_back(
+def roll_back_deployment(
     context: TaskContext,
     device: Device,
     agent: Path | None,

@@ -15,13 +15,13 @@ from farm.rpc.virtual_machine import RemoteVirtualMachine
 from farm.sandbox.array_files import read_arrays
 from farm.transports.agent import answer_validation as agent_answers
 from farm.types import (
+    CompiledCandidateBatch,
+    CompiledCandidateStarted,
     Device,
     Progress,
     Stage,
-    TuningRound,
-    VariantBatch,
-    VariantStarted,
-    WrongVariant,
+    TuningRoundTimings,
+    WrongCompiledCandidate,
 )
 
 if TYPE_CHECKING:
@@ -38,7 +38,11 @@ _TOLERANCE = 1e-3  # of the largest value: for another order of summation and fo
 
 
 def measure_variants(
-    context: TaskContext, device: Device, batch: VariantBatch, agent: Path | None, deadline_s: float
+    context: TaskContext,
+    device: Device,
+    batch: CompiledCandidateBatch,
+    agent: Path | None,
+    deadline_s: float,
 ) -> None:
     """Measure the variants of a batch.
 
@@ -58,7 +62,9 @@ def measure_variants(
         with pause_other_workers(context, device):
             race = _Race(context, batch, machine, tensors)
             for _ in range(_ROUNDS):
-                context.note(TuningRound({index: race.block(index) for index in race.counts}))
+                context.note(
+                    TuningRoundTimings({index: race.block(index) for index in race.counts})
+                )
 
 
 class _Race:
@@ -70,7 +76,7 @@ class _Race:
     def __init__(
         self,
         context: TaskContext,
-        batch: VariantBatch,
+        batch: CompiledCandidateBatch,
         machine: RemoteVirtualMachine,
         tensors: dict[str, Tensor],
     ) -> None:
@@ -79,13 +85,13 @@ class _Race:
         answers: dict[str, list[Array]] = {}
         first: dict[int, float] = {}
         for index, variant in enumerate(batch.variants):
-            context.note(VariantStarted(index))
+            context.note(CompiledCandidateStarted(index))
             self._feed(index)
             machine.invoke_stateful(variant.function)
             answer = machine.outputs(variant.function)
             pairs = zip(answer, answers.setdefault(variant.workload, answer), strict=True)
             if why := next(filter(None, (_differs(*pair) for pair in pairs)), ""):
-                context.note(WrongVariant(index, why))
+                context.note(WrongCompiledCandidate(index, why))
                 continue
             self.counts[index] = 1
             first[index] = self._seconds(index)
@@ -95,7 +101,7 @@ class _Race:
             workload = batch.variants[index].workload
             anchors.setdefault(workload, index)
             best[workload] = min(seconds, best.get(workload, seconds))
-        context.note(TuningRound(first))
+        context.note(TuningRoundTimings(first))
         for index, seconds in first.items():
             workload = batch.variants[index].workload
             if seconds > _BEHIND * best[workload] and index != anchors[workload]:

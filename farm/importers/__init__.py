@@ -21,7 +21,7 @@ packages:
     size_limits     refuse tensors larger than this machine's memory
     relax_module    steps that all importers apply to TVM's module
     layer_names     keep the source operators' names on Relax variables
-    custom_kernels  replace operators by kernels of farm.kernels
+    farm_kernels    replace operators by kernels of farm.kernels
     onnx            ONNX files
     torch           PyTorch files and functions
     tflite          TFLite files
@@ -46,7 +46,7 @@ from typing import TYPE_CHECKING, Any
 
 from farm.errors import ModelError
 from farm.types import Model
-from farm.types.python_source import FORM, PYTHON, is_python_source
+from farm.types.python_function_reference import FORM, PYTHON, is_python_function_reference
 
 if TYPE_CHECKING:
     from farm.importers.imported_model import ImportedModel as ImportedModel
@@ -60,12 +60,12 @@ _LOADERS = {
     PYTHON: "farm.importers.torch.python_function:load",
 }
 _FINGERPRINTS = {
-    ".onnx": "farm.importers.fingerprints:fingerprint_onnx",
-    ".pt2": "farm.importers.fingerprints:fingerprint_torch_file",
-    ".pt": "farm.importers.fingerprints:fingerprint_torch_file",
-    ".pth": "farm.importers.fingerprints:fingerprint_torch_file",
-    ".tflite": "farm.importers.fingerprints:fingerprint_tflite",
-    PYTHON: "farm.importers.fingerprints:fingerprint_python",
+    ".onnx": "farm.importers.fingerprints:fingerprint_onnx_import",
+    ".pt2": "farm.importers.fingerprints:fingerprint_torch_file_import",
+    ".pt": "farm.importers.fingerprints:fingerprint_torch_file_import",
+    ".pth": "farm.importers.fingerprints:fingerprint_torch_file_import",
+    ".tflite": "farm.importers.fingerprints:fingerprint_tflite_import",
+    PYTHON: "farm.importers.fingerprints:fingerprint_python_function_import",
 }
 _TORCH_FILES = (".pt2", ".pt", ".pth")
 _FIXES = {
@@ -84,15 +84,15 @@ def import_model(model: Model, cache: Path) -> ImportedModel:
     """
     loader = _chosen(_LOADERS, model)
     if Path(model.source).suffix.lower() != ".onnx" and not may_contain_code(model):
-        from farm.importers.model_file import refuse_constant_inputs
+        from farm.importers.model_file import refuse_constant_input_overrides
 
-        refuse_constant_inputs(model)
+        refuse_constant_input_overrides(model)
     imported: ImportedModel = loader(model)
     if model.batch is not None:
         from farm.importers.fixed_batch import import_at_batch
 
         imported = import_at_batch(model, imported, loader)
-    if function := python_source(model):
+    if function := python_function_reference_of_model(model):
         from farm.importers.fingerprints import record_dependencies
 
         record_dependencies(function, cache, imported.files)
@@ -110,15 +110,15 @@ def import_fingerprint(model: Model, cache: Path) -> str | None:
     return digest
 
 
-def python_source(model: Model) -> str | None:
+def python_function_reference_of_model(model: Model) -> str | None:
     """Return the `python:` function that returns the model's module; None if there is none."""
-    return model.source if is_python_source(model.source) else model.module
+    return model.source if is_python_function_reference(model.source) else model.module
 
 
 def may_contain_code(model: Model) -> bool:
     """Return whether a model's file may contain its author's code, as .pt2 and TorchScript do."""
     return (
-        not is_python_source(model.source)
+        not is_python_function_reference(model.source)
         and Path(model.source).suffix.lower() in _TORCH_FILES
         and model.module is None
     )
@@ -159,7 +159,9 @@ def _chosen(table: dict[str, str], model: Model) -> Callable[..., Any]:
 
 def _entry(table: dict[str, str], model: Model) -> str:
     """Return the "module:function" of this kind of model; raise ModelError for an unknown kind."""
-    kind = PYTHON if is_python_source(model.source) else Path(model.source).suffix.lower()
+    kind = (
+        PYTHON if is_python_function_reference(model.source) else Path(model.source).suffix.lower()
+    )
     if kind not in table:
         raise ModelError(
             f"{model.source} is not a kind of model that farm reads",

@@ -23,7 +23,7 @@ from pathlib import Path
 from farm.errors import ModelError
 from farm.importers.model_file import check_file
 from farm.importers.onnx import external_data
-from farm.store import digest_of, file_digest, source_digest
+from farm.store import digest_of_parts, file_digest, source_digest
 from farm.types import Model
 
 _ALWAYS = ("apache-tvm", "apache-tvm-ffi", "numpy")
@@ -35,7 +35,7 @@ _SOURCES = ("importers", "kernels", "types/layer_variable_names.py")
 _EXTERNAL = b"location"
 
 
-def fingerprint_onnx(model: Model, _: Path) -> str:
+def fingerprint_onnx_import(model: Model, _: Path) -> str:
     """Return the digest of the file, its external data, the shapes and package versions."""
     path = Path(model.source)
     check_file(path)
@@ -43,7 +43,7 @@ def fingerprint_onnx(model: Model, _: Path) -> str:
     return _digest(model, [file_digest(file) for file in files], _ONNX)
 
 
-def fingerprint_torch_file(model: Model, cache: Path) -> str | None:
+def fingerprint_torch_file_import(model: Model, cache: Path) -> str | None:
     """Return the digest of the file, the shapes, and the versions of torch and onnx.
 
     If a module is named, its fingerprint is included; None if that is unknown.
@@ -54,18 +54,18 @@ def fingerprint_torch_file(model: Model, cache: Path) -> str | None:
     content, packages = [file_digest(path)], (*_TORCH, *_ONNX)
     if model.module is None:
         return _digest(model, content, packages)
-    module = fingerprint_python(replace(model, source=model.module), cache)
+    module = fingerprint_python_function_import(replace(model, source=model.module), cache)
     return None if module is None else _digest(model, [*content, module], packages)
 
 
-def fingerprint_tflite(model: Model, _: Path) -> str:
+def fingerprint_tflite_import(model: Model, _: Path) -> str:
     """Return the digest of the file, the shapes and the versions of the importing packages."""
     path = Path(model.source)
     check_file(path)
     return _digest(model, [file_digest(path)], _TFLITE)
 
 
-def fingerprint_python(model: Model, cache: Path) -> str | None:
+def fingerprint_python_function_import(model: Model, cache: Path) -> str | None:
     """Return the digest of the files and packages of the last recorded run.
 
     Returns None if there is no record, if other importers than these wrote it, which may have
@@ -113,7 +113,7 @@ def _record(source: str, cache: Path) -> Path:
 
     It depends on the working directory too, because the source's module is imported from there.
     """
-    return cache / "python-sources" / f"{digest_of(source, str(Path.cwd()))}.json"
+    return cache / "python-sources" / f"{digest_of_parts(source, str(Path.cwd()))}.json"
 
 
 def _digest(model: Model, content: object, packages: Iterable[str]) -> str:
@@ -126,7 +126,7 @@ def _digest(model: Model, content: object, packages: Iterable[str]) -> str:
         "batch": model.batch,
         "values": model.values,
     }
-    return digest_of(
+    return digest_of_parts(
         {"content": content, **asked, "versions": versions, "importers": _importers_digest()}
     )
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from farm.errors import ModelError
 from farm.importers.imported_model import ImportedModel, fix_input_shapes
 from farm.types import Model, TensorSpec
-from farm.types.python_source import is_python_source
+from farm.types.python_function_reference import is_python_function_reference
 
 _FIX = (
     "export it with an open batch (dynamic_axes of torch.onnx.export, dynamic_shapes of "
@@ -30,7 +30,7 @@ def import_at_batch(
     assert model.batch is not None
     batch, what = (
         model.batch,
-        model.source if is_python_source(model.source) else Path(model.source).name,
+        model.source if is_python_function_reference(model.source) else Path(model.source).name,
     )
     changed = _of_batch(imported.inputs, batch)
     if not changed:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from farm.importers.torch.load import FileKind, detect_file_kind
 from farm.types import Model
-from farm.types.python_source import is_python_source
+from farm.types.python_function_reference import is_python_function_reference
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ def format_risk_of(model: Model) -> FormatRisk | None:
 
     Returns None for a file that cannot be read; the import reports the reason.
     """
-    if is_python_source(model.source):
+    if is_python_function_reference(model.source):
         return PYTHON
     path = Path(model.source)
     suffix = path.suffix.lower()

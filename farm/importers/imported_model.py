@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from farm.importers.size_limits import check_specs
+from farm.importers.size_limits import check_specs_fit_memory
 from farm.types import Model, TensorSpec
 
 Reference = Callable[[Mapping[str, np.ndarray]], list[np.ndarray]]
@@ -61,7 +61,7 @@ def example_inputs(inputs: Sequence[TensorSpec]) -> dict[str, np.ndarray]:
     Floats are standard normal; integers and booleans are 0 or 1, so that they are valid indices.
     Raises ModelError for shapes that are larger than this machine's memory.
     """
-    check_specs("the model", inputs)
+    check_specs_fit_memory("the model", inputs)
     numbers = np.random.default_rng(_SEED)
     return {spec.name: _example(numbers, spec) for spec in inputs}
 

@@ -21,7 +21,7 @@ Names = dict[str, str]  # layer name by the name of the variable that an importe
 
 
 @contextmanager
-def record_onnx_names() -> Iterator[Names]:
+def recording_onnx_names() -> Iterator[Names]:
     """Record, inside the context, the names of nodes that TVM's ONNX importer converts."""
     from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
 
@@ -45,7 +45,7 @@ def record_onnx_names() -> Iterator[Names]:
 
 
 @contextmanager
-def record_torch_names() -> Iterator[Names]:
+def recording_torch_names() -> Iterator[Names]:
     """Record, inside the context, the operators that TVM's torch importer converts.
 
     Each operator is named after the module that called it.

@@ -6,7 +6,7 @@ import shlex
 from pathlib import Path
 
 from farm.errors import ModelError, did_you_mean
-from farm.regular_files import check_regular
+from farm.regular_files import check_not_special_file
 from farm.types import Model
 
 _LFS = b"version https://git-lfs.github.com/spec/"
@@ -24,7 +24,7 @@ def check_file(path: Path) -> None:
             f"{path} is a folder, not a model", "a model is one file", f"name the file: {path}/..."
         )
     try:
-        check_regular(path)
+        check_not_special_file(path)
         with path.open("rb") as file:
             head = file.read(len(_LFS))
     except OSError as exc:
@@ -43,7 +43,7 @@ def check_file(path: Path) -> None:
         )
 
 
-def refuse_dtypes(model: Model) -> None:
+def refuse_dtype_overrides(model: Model) -> None:
     """Raise ModelError if dtypes are requested for a format whose file fixes them."""
     if model.dtypes:
         name = Path(model.source).name
@@ -54,7 +54,7 @@ def refuse_dtypes(model: Model) -> None:
         )
 
 
-def refuse_constant_inputs(model: Model) -> None:
+def refuse_constant_input_overrides(model: Model) -> None:
     """Raise ModelError if inputs of a format other than ONNX are stated to be constants."""
     if model.values:
         name = Path(model.source).name

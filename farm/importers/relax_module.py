@@ -17,7 +17,7 @@ from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from farm.errors import ModelError
-from farm.importers.size_limits import check_intermediate
+from farm.importers.size_limits import check_intermediates_fit_memory
 from farm.types import TensorSpec
 
 _FEWEST_WEIGHTS = 64
@@ -34,7 +34,7 @@ def detach_weights(module: tvm.IRModule, count: int) -> tuple[tvm.IRModule, list
     TVM's own option for this leaves torch's buffers constant, repeats ONNX initializers that are
     listed as inputs, and prevents the ONNX importer from folding constants.
     """
-    check_intermediate("the model", module)
+    check_intermediates_fit_memory("the model", module)
     main = module["main"]
     lifter = _Lifter(module)
     body = lifter.visit_expr(main.body)
@@ -134,7 +134,7 @@ def _output_spec(name: str, type_: Any) -> TensorSpec:
 
 
 @contextmanager
-def suppress_output() -> Iterator[None]:
+def suppress_output_warnings_and_logs() -> Iterator[None]:
     """Suppress importers' output, warnings and log messages; relevant errors become ModelErrors."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)

@@ -12,7 +12,7 @@ from farm.importers.archive_check import machine_memory_bytes
 from farm.types import TensorSpec
 
 
-def check_size(what: str, tensor: str, shape: Iterable[int], item_bytes: int) -> None:
+def check_tensor_fits_memory(what: str, tensor: str, shape: Iterable[int], item_bytes: int) -> None:
     """Raise ModelError if a tensor of this shape is larger than this machine's memory.
 
     `what` names the model, `tensor` the tensor in the message.
@@ -31,13 +31,13 @@ def check_size(what: str, tensor: str, shape: Iterable[int], item_bytes: int) ->
         )
 
 
-def check_specs(what: str, specs: Iterable[TensorSpec]) -> None:
+def check_specs_fit_memory(what: str, specs: Iterable[TensorSpec]) -> None:
     """Raise ModelError if an input or output is larger than this machine's memory."""
     for spec in specs:
-        check_size(what, repr(spec.name), spec.shape, np.dtype(spec.dtype).itemsize)
+        check_tensor_fits_memory(what, repr(spec.name), spec.shape, np.dtype(spec.dtype).itemsize)
 
 
-def check_intermediate(what: str, module: object) -> None:
+def check_intermediates_fit_memory(what: str, module: object) -> None:
     """Raise ModelError if a fixed-shape tensor in a Relax module exceeds this machine's memory."""
     from tvm import DataType, relax, tirx
 
@@ -60,4 +60,4 @@ def check_intermediate(what: str, module: object) -> None:
     relax.analysis.post_order_visit(module["main"], note)  # type: ignore[index]
     # TVM would replace an error raised inside its visitor by its own.
     for (name, extents), item_bytes in found.items():
-        check_size(what, name, extents, item_bytes)
+        check_tensor_fits_memory(what, name, extents, item_bytes)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from farm.types import Model, describe_shape
-from farm.types.python_source import is_python_source
+from farm.types.python_function_reference import is_python_function_reference
 
 if TYPE_CHECKING:
     from farm.importers.imported_model import ImportedModel
@@ -47,9 +47,9 @@ class ModelSummary:
     problems: tuple[ImportProblem, ...] = ()
 
 
-def summarize_file(model: Model) -> ModelSummary | None:
+def summarize_onnx_or_tflite_file(model: Model) -> ModelSummary | None:
     """Return the outline of an ONNX or TFLite file; None for formats that need an import."""
-    kind = "" if is_python_source(model.source) else Path(model.source).suffix.lower()
+    kind = "" if is_python_function_reference(model.source) else Path(model.source).suffix.lower()
     if kind not in _OUTLINES:
         return None
     outline: ModelSummary = importlib.import_module(_OUTLINES[kind]).summarize(model)

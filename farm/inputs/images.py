@@ -11,7 +11,7 @@ import numpy as np
 
 from farm.errors import ModelError
 from farm.inputs.quantize import quantize_input
-from farm.regular_files import check_regular
+from farm.regular_files import check_not_special_file
 from farm.types import PreprocessSettings, TensorSpec, describe_shape
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ def _open_image(
     from PIL import Image, ImageOps
 
     try:
-        check_regular(path, or_pipe=True)  # from a camera, say
+        check_not_special_file(path, or_pipe=True)  # from a camera, say
         with Image.open(path) as image:
             if 0 in image.size:
                 raise ValueError("it has no pixels")

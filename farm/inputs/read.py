@@ -14,7 +14,7 @@ import numpy as np
 from farm.errors import ModelError, did_you_mean
 from farm.inputs.images import Tell, read_image
 from farm.inputs.quantize import quantize_input
-from farm.regular_files import check_regular
+from farm.regular_files import check_not_special_file
 from farm.types import PreprocessSettings, TensorSpec, describe_shape
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def read_class_names(path: Path) -> list[str]:
     Raises ModelError if the file cannot be read or is empty.
     """
     try:
-        check_regular(path)
+        check_not_special_file(path)
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as exc:
         raise ModelError(
@@ -179,7 +179,7 @@ def cast_losslessly(array: Array, spec: TensorSpec, path: Path) -> Array:
 def _load(path: Path) -> Array:
     """Load the array of an `.npy` file."""
     try:
-        check_regular(path, or_pipe=True)
+        check_not_special_file(path, or_pipe=True)
         array = np.load(path, allow_pickle=False)
     except ARRAY_ERRORS as exc:
         raise unreadable_error(path, exc) from exc
@@ -196,7 +196,7 @@ def _load(path: Path) -> Array:
 def _load_all(path: Path) -> dict[str, Array]:
     """Load all arrays of an `.npz` file by name."""
     try:
-        check_regular(path, or_pipe=True)
+        check_not_special_file(path, or_pipe=True)
         with np.load(path, allow_pickle=False) as archive:
             _check_size(archive)
             return {name: archive[name] for name in archive.files}

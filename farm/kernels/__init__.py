@@ -3,7 +3,7 @@
     recurrent             all steps of an LSTM, GRU or RNN layer in one kernel
     recurrent_layer_cost  recognise that kernel and count its operations
     sort                  topk, sort and argsort, without functions that a board's runtime lacks
-    minmax                max and min reductions that are correct for infinities
+    reduce_max_min        max and min reductions that are correct for infinities
     vector_math           exp, sigmoid, tanh and erf of float32 in vectorizable arithmetic
 
 Importers call `emit(builder, call)` of sort and minmax, and

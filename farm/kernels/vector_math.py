@@ -105,14 +105,16 @@ def erf(x: Expr) -> Expr:
     return _let(x, value)
 
 
-def elementwise_compute(function: Callable[[Expr], Expr]) -> Callable[[te.Tensor], te.Tensor]:
+def elementwise_tensor_function(
+    function: Callable[[Expr], Expr],
+) -> Callable[[te.Tensor], te.Tensor]:
     """Return the function of tensors that applies `function` to each element."""
     return lambda data: te.compute(
         data.shape, lambda *at: function(data[at]), name=function.__name__
     )
 
 
-def max_or_min_compute(intrinsic: str, bound: float) -> Callable[[te.Tensor], te.Tensor]:
+def one_sided_clamp_compute(intrinsic: str, bound: float) -> Callable[[te.Tensor], te.Tensor]:
     """Return a function of tensors that applies LLVM's "maximum" or "minimum" with `bound`.
 
     NaN stays NaN. On ARM this is one instruction, where TVM's own functions take three.

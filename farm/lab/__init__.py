@@ -1,26 +1,26 @@
 """The lab server: boards that people and CI jobs lease, each to one at a time.
 
-    entities           requests, leases, boards, events and rules, as types
-    durations          30m, 2h: durations as people write them
-    queue_order        whose turn it is: classes, aging, use by owner; when a lease gets boards
-    reservations       which boards reservations will have, and what may be lent until then
-    refusals           what the lab refuses, as errors of three lines
-    scheduler_effects  what a step changes, and what an earlier server left
-    registry           the boards and kinds
-    scheduler          who has which board, and for how long: pure and synchronous
-    board_records      what is kept of a board
-    board_sessions     the sessions of boards: of whom, for which lease, whether they are to end
-    codec              leases, boards and events as JSON
-    lab_database       what is kept, in SQLite or PostgreSQL
+    entities             requests, leases, boards, events and rules, as types
+    durations            30m, 2h: durations as people write them
+    queue_order          whose turn it is: classes, aging, use by owner; when a lease gets boards
+    reservations         which boards reservations will have, and what may be lent until then
+    refusals             what the lab refuses, as errors of three lines
+    scheduler_changes    what a step changes, and what an earlier server left
+    registry             the boards and kinds
+    scheduler            who has which board, and for how long: pure and synchronous
+    board_records        what is kept of a board
+    board_sessions       the sessions of boards: of whom, for which lease, whether they are to end
+    codec                leases, boards and events as JSON
+    lab_database         what is kept, in SQLite or PostgreSQL
     lab_database_writer  the thread that keeps it, and what is said only after that
-    lender             the lab's side of TVM's tracker protocol
-    control_socket     the control socket: what people ask, and what they are answered
-    callers            who is at the other end of a Unix socket, and the limits of connections
-    door               the way in from outside, by OpenSSH
-    lab_toml           lab.toml
-    run                the process: lock, sockets, event loop, signals
-    care               whether boards are fit, what is done about it, and who is told
-    relay              a tracker on loopback, for unchanged clients of TVM
+    lender               the lab's side of TVM's tracker protocol
+    control_socket       the control socket: what people ask, and what they are answered
+    callers              who is at the other end of a Unix socket, and the limits of connections
+    door                 the way in from outside, by OpenSSH
+    lab_toml             lab.toml
+    run                  the process: lock, sockets, event loop, signals
+    care                 whether boards are fit, what is done about it, and who is told
+    relay                a tracker on loopback, for unchanged clients of TVM
 
 A change is on disk before it is acknowledged.
 """

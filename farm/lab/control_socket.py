@@ -23,7 +23,7 @@ from farm.errors import FarmError, UsageError, did_you_mean
 from farm.lab import refusals
 from farm.lab.callers import ControlConnections, identify_caller
 from farm.lab.care.health import Health
-from farm.lab.care.health_keeper import HealthKeeper
+from farm.lab.care.health_controller import BoardHealthController
 from farm.lab.codec import (
     board_for_display,
     health_for_display,
@@ -44,7 +44,7 @@ from farm.lab.entities import (
 from farm.lab.lab_database import LabDatabase
 from farm.lab.lab_database_writer import LabDatabaseWriter
 from farm.lab.lender import LabLender
-from farm.lab_client.client import PROTOCOL, reachable_address
+from farm.lab_client.client import PROTOCOL, loopback_if_wildcard_address
 from farm.sanitize import is_utf8_encodable
 from farm.types import new_lease_key
 
@@ -153,7 +153,7 @@ class ControlSocket:
         self.tracker = tracker
         self.last_event = last_event
         self.open_page: Callable[[Caller], str] | None = None
-        self.keeper: HealthKeeper | None = None
+        self.keeper: BoardHealthController | None = None
         self._watchers: list[Watcher] = []
         self.lender = lender
         self._journal = journal
@@ -169,7 +169,7 @@ class ControlSocket:
                 lender.address,
                 lender.is_listed,
                 lender.connection,
-                lambda: (reachable_address(self.tracker[0]), self.tracker[1]),
+                lambda: (loopback_if_wildcard_address(self.tracker[0]), self.tracker[1]),
             )
         )
         self._actions: dict[str, Callable[[RequestFields, Caller], Awaitable[dict[str, Any]]]] = {

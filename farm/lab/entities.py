@@ -237,7 +237,7 @@ class LeaseClass:
 
 
 @dataclass(frozen=True, slots=True)
-class Cooldown:
+class CooldownRule:
     """How long a board rests after a session: until it is below a temperature, if it tells one."""
 
     at_most_s: float
@@ -257,7 +257,7 @@ class InventoryBoard:
     tags: tuple[str, ...] = ()
     profile: str = ""
     power: tuple[str, ...] = ()
-    cooldown: Cooldown | None = None
+    cooldown: CooldownRule | None = None
 
 
 @dataclass(frozen=True, slots=True)

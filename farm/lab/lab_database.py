@@ -26,14 +26,14 @@ from farm.lab.codec import (
     reservation_to_json,
 )
 from farm.lab.entities import Event, Lease, LeaseBoardPeriod, LeaseState, Reservation
-from farm.lab.scheduler_effects import MOST_ENDED, RestoredState, SchedulerEffects
+from farm.lab.scheduler_changes import MOST_ENDED, RestoredState, SchedulerChanges
 from farm.store.upsert import insert_new, insert_or_replace
 from farm.types.postgres_url import is_postgres_url
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Table
 
-    from farm.store.database import Database
+    from farm.store.database import MigratedDatabase
 
 _VERSIONS = "farm_lab_schema"
 _THE_SERVER = 1
@@ -80,7 +80,7 @@ class LabDatabaseBatch:
     taken: list[LeaseBoardPeriod] = field(default_factory=list)
     boards: dict[str, BoardRecord] = field(default_factory=dict)
 
-    def add(self, effects: SchedulerEffects) -> None:
+    def add(self, effects: SchedulerChanges) -> None:
         """Add what has changed; of a lease that changed twice, the last state counts."""
         self.leases.update(effects.leases)
         self.reservations.update(effects.reservations)
@@ -289,9 +289,9 @@ class LabDatabase:
         return sorted((BoardUsePeriod(*row) for row in found), key=lambda one: -one.since)
 
     @property
-    def _database(self) -> Database:
+    def _database(self) -> MigratedDatabase:
         from farm.store.backends import PostgresBackend, SqliteBackend
-        from farm.store.database import Database
+        from farm.store.database import MigratedDatabase
 
         on_server = isinstance(self._place, str) and is_postgres_url(self._place)
         place = (
@@ -301,7 +301,7 @@ class LabDatabase:
         )
         tables = _tables().server.metadata
         migrations = (_add_boards, _add_reservations)
-        return Database(place, "the record of the lab", "leases", tables, migrations)
+        return MigratedDatabase(place, "the record of the lab", "leases", tables, migrations)
 
     def _take_over(self, db: Connection) -> RestoredState:
         from sqlalchemy import func

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from farm.errors import FarmError
 from farm.lab.board_records import BoardRecord
 from farm.lab.lab_database import EndedSession, LabDatabase, LabDatabaseBatch
-from farm.lab.scheduler_effects import SchedulerEffects
+from farm.lab.scheduler_changes import SchedulerChanges
 from farm.metrics import Histogram
 
 _COMMIT_BUCKETS_S = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 10.0)
@@ -46,7 +46,7 @@ class LabDatabaseWriter:
             "farm_lab_commit_seconds", "How long a transaction took.", _COMMIT_BUCKETS_S
         )
 
-    def put(self, effects: SchedulerEffects) -> None:
+    def put(self, effects: SchedulerChanges) -> None:
         """Keep what has changed, soon."""
         self._batch.add(effects)
         if effects.durable:

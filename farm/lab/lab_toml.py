@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from farm import sanitize
-from farm.config.profiles import built_in_profiles
+from farm.config.profiles import built_in_profile_tables
 from farm.config.toml_lines import ParseResult, parse
 from farm.errors import ConfigError, UsageError, did_you_mean
 from farm.lab.care.board_checks import MODELS
@@ -20,7 +20,7 @@ from farm.lab.care.health import DAY_S, HealthRules
 from farm.lab.durations import parse_duration
 from farm.lab.entities import (
     RANKS,
-    Cooldown,
+    CooldownRule,
     InventoryBoard,
     LeaseClass,
     NoticeChannels,
@@ -209,7 +209,7 @@ class _Reader:
                 self._get(at, table, "kind", "", _kind),
                 self._get(at, table, "address", "", _address),
                 self._get(at, table, "tags", (), _texts),
-                self._get(at, table, "profile", "", _one_of(tuple(built_in_profiles()))),
+                self._get(at, table, "profile", "", _one_of(tuple(built_in_profile_tables()))),
                 self._get(at, table, "power", (), _power),
                 self._get(at, table, "cooldown", None, _cooldown),
             )
@@ -243,7 +243,10 @@ class _Reader:
     def _only(self, at: tuple[str, ...], table: Mapping[str, Any], known: tuple[str, ...]) -> None:
         for key in table:
             if key not in known:
-                self._note((*at, key), f"there is no key {key!r} here; {did_you_mean(key, known)}")
+                self._note(
+                    (*at, key),
+                    f"there is no key {key!r} here; {did_you_mean(key, known)}",
+                )
 
     def _get(
         self,
@@ -310,15 +313,15 @@ def _power(value: Any) -> tuple[str, ...]:
     return (sys.executable, "-I", "-c", _ASK, url)
 
 
-def _cooldown(value: Any) -> Cooldown:
+def _cooldown(value: Any) -> CooldownRule:
     if isinstance(value, str):
-        return Cooldown(_seconds(value))
+        return CooldownRule(_seconds(value))
     if not isinstance(value, dict) or not {"below_c"} <= set(value) <= {"below_c", "at_most"}:
         raise ValueError('"60s", or { below_c = 55, at_most = "5m" }')
     below = value["below_c"]
     if not isinstance(below, (int, float)) or isinstance(below, bool):
         raise ValueError("below_c: a temperature in degrees Celsius")
-    return Cooldown(_seconds(value.get("at_most", "5m")), float(below))
+    return CooldownRule(_seconds(value.get("at_most", "5m")), float(below))
 
 
 def _notify(value: Any) -> NoticeChannels:

@@ -30,7 +30,7 @@ from farm.lab.entities import (
 )
 from farm.lab.lab_database_writer import LabDatabaseWriter
 from farm.lab.scheduler import LeaseScheduler
-from farm.lab.scheduler_effects import SchedulerEffects
+from farm.lab.scheduler_changes import SchedulerChanges
 from farm.metrics import Histogram
 from farm.tracker.agent_messages import (
     HEARTBEAT_S,
@@ -90,7 +90,7 @@ class BoardHealthObserver(Protocol):
 
 
 class LabLender:
-    """The lab's side of TVM's tracker protocol: a `BoardLender` and an `AgentHandler`.
+    """The lab's side of TVM's tracker protocol: a `BoardLender` and an `AgentManager`.
 
     `clock` is the time of leases. `tell` gets what was kept: leases that changed, and events.
     """
@@ -109,9 +109,7 @@ class LabLender:
         self.scheduler = scheduler
         self.deliver: AnswerSender = _nobody
         self.hang_up: Callable[[int, str], None] = lambda _peer, _why: None
-        self.connection_of: Callable[[int], ownership.ConnectionEndpoints | None] = lambda _peer: (
-            None
-        )
+        self.connection_of: Callable[[int], ownership.SocketLike | None] = lambda _peer: None
         self.records = records or BoardRecords(())
         self.sessions = OpenSessions(scheduler, writer, self.records, rules, clock)
         self.keeper: BoardHealthObserver | None = None
@@ -198,7 +196,7 @@ class LabLender:
         """Return whether the inventory says that a board serves where it does."""
         return (self.scheduler.kind_of(board), self.address(board)) in self._names
 
-    def connection(self, board: str) -> ownership.ConnectionEndpoints | None:
+    def connection(self, board: str) -> ownership.SocketLike | None:
         """Return the connection of a board to the tracker; None if it is away."""
         peer = self.peer_of(board)
         return None if peer is None else self.connection_of(peer)
@@ -548,7 +546,7 @@ class LabLender:
         self.scheduler.board_busy(board)
         self._say([Grant(request.waiting.peer, offer)], [])
 
-    def _of_effects(self, effects: SchedulerEffects) -> tuple[list[Grant], list[Refusal]]:
+    def _of_effects(self, effects: SchedulerChanges) -> tuple[list[Grant], list[Refusal]]:
         """Return the answers to requests that leases which began or ended bring."""
         grants, refusals = [], []
         for lease in effects.ended:

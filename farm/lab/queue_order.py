@@ -33,7 +33,7 @@ class _Used:
     at: float = 0.0
 
 
-class DecayingUsage:
+class DecayingUsageByOwner:
     """The board seconds of each owner: those of the past count half after each half-life."""
 
     def __init__(self, half_life_s: float) -> None:

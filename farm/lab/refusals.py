@@ -27,14 +27,18 @@ def unknown_kind_error(kind: str, known: Iterable[str]) -> UsageError:
 def unknown_board_of_kind_error(board: str, kind: str, known: Iterable[str]) -> UsageError:
     """Return the error for a board that the kind does not have."""
     return UsageError(
-        f"there is no board {board!r} of kind {kind}", did_you_mean(board, known), "farm lab boards"
+        f"there is no board {board!r} of kind {kind}",
+        did_you_mean(board, known),
+        "farm lab boards",
     )
 
 
 def unknown_board_error(board: str, known: Iterable[str]) -> UsageError:
     """Return the error for a board that the lab does not have."""
     return UsageError(
-        f"there is no board {board[:100]!r}", did_you_mean(board, known), "farm lab boards"
+        f"there is no board {board[:100]!r}",
+        did_you_mean(board, known),
+        "farm lab boards",
     )
 
 
@@ -50,7 +54,9 @@ def no_board_with_tags_error(request: LeaseRequest, known: Iterable[str]) -> Usa
 def unknown_class_error(rank: str) -> UsageError:
     """Return the error for a class that there is not."""
     return UsageError(
-        f"there is no class {rank!r}", did_you_mean(rank, RANKS), "--class interactive"
+        f"there is no class {rank!r}",
+        did_you_mean(rank, RANKS),
+        "--class interactive",
     )
 
 
@@ -75,7 +81,7 @@ def too_many_boards_error(count: int, rank: str, longest: LeaseClass) -> UsageEr
     )
 
 
-def queue_full_error(owner: str, most: int) -> UsageError:
+def too_many_queued_leases_error(owner: str, most: int) -> UsageError:
     """Return the error for an owner who waits for too much."""
     why = f"{owner} has {most} leases in the queue"
     return UsageError("no more leases can wait", why, "farm lab leases, and end some of them")

@@ -38,7 +38,7 @@ class RegisteredBoard:
 
 
 @dataclass(slots=True)
-class BoardKind:
+class BoardKindQueue:
     """The boards of a kind and the leases that wait for it.
 
     `free` has the least recently used first.
@@ -52,14 +52,14 @@ class BoardKind:
     queue: OrderedDict[int, Lease] = field(default_factory=OrderedDict)
 
 
-class Registry:
+class BoardRegistry:
     """All boards and kinds by name."""
 
     def __init__(self, kinds: Iterable[str], inventory: Iterable[InventoryBoard]) -> None:
         self.new_kinds: list[str] = []
         self.boards: dict[str, RegisteredBoard] = {}
-        self.kinds: OrderedDict[str, BoardKind] = OrderedDict(
-            (kind, BoardKind(True)) for kind in kinds
+        self.kinds: OrderedDict[str, BoardKindQueue] = OrderedDict(
+            (kind, BoardKindQueue(True)) for kind in kinds
         )
         for one in inventory:
             self.board(one.name, one.kind, one.tags).listed = True
@@ -72,12 +72,12 @@ class Registry:
             self.kind(kind).boards[name] = board
         return board
 
-    def kind(self, name: str) -> BoardKind:
+    def kind(self, name: str) -> BoardKindQueue:
         """Return a kind that a board has.
 
         A new one may displace one of very many that nothing holds.
         """
-        kind = self.kinds.setdefault(name, BoardKind())
+        kind = self.kinds.setdefault(name, BoardKindQueue())
         if not kind.known:
             kind.known = True
             self.new_kinds.append(name)
@@ -118,7 +118,7 @@ class Registry:
 
     def queue(self, lease: Lease) -> None:
         """Let a lease wait for its kind, or note that it has changed."""
-        self.kinds.setdefault(lease.request.kind, BoardKind()).queue[lease.number] = lease
+        self.kinds.setdefault(lease.request.kind, BoardKindQueue()).queue[lease.number] = lease
 
     def leave_queue(self, lease: Lease) -> None:
         """Let a lease wait no longer.

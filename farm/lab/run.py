@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from farm import ownership, sanitize
-from farm.config.profiles import built_in_profiles
+from farm.config.profiles import built_in_profile_tables
 from farm.errors import DeviceError, FarmError, UsageError
 from farm.lab.board_records import BoardRecords
-from farm.lab.care import health_keeper, notices
-from farm.lab.care.health_keeper import HealthKeeper
+from farm.lab.care import health_controller, notices
+from farm.lab.care.health_controller import BoardHealthController
 from farm.lab.care.notices import Notifier
 from farm.lab.control_socket import MOST_LINE_BYTES, ControlSocket
 from farm.lab.durations import format_duration
@@ -30,7 +30,7 @@ from farm.lab.lender import LabLender
 from farm.lab.scheduler import LeaseScheduler
 from farm.lab_client.client import SOCKET
 from farm.processes import signals
-from farm.tracker import TrackerServerSettings, listen
+from farm.tracker import TrackerServerSettings, listen_on_first_free_port
 from farm.tracker.admission import limits_within_open_files
 from farm.tracker.listening import BACKLOG
 from farm.tracker.metrics_page import MetricsPage, serve_metrics
@@ -45,7 +45,7 @@ _BESIDE = 1024  # connections to the control socket and to the page
 
 
 @dataclass(frozen=True, slots=True)
-class LabListenAddresses:
+class LabServerOptions:
     """The folder of the lab's files, and where to listen for TVM's clients; port 0 is any.
 
     A client of TVM's that asks for a kind that no board has had is refused after `unknown_key_s`.
@@ -67,7 +67,7 @@ class LabServer:
         loop: asyncio.AbstractEventLoop,
         settings: LabSettings,
         journal: LabDatabase,
-        place: LabListenAddresses,
+        place: LabServerOptions,
         say: Callable[[str], None],
         failed: Callable[[FarmError], None],
     ) -> None:
@@ -109,16 +109,16 @@ class LabServer:
             past.next_event - 1,
         )
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(place.host, place.host)
-        self.keeper = HealthKeeper(
+        self.keeper = BoardHealthController(
             self.lender,
             settings.health,
             settings.boards,
             place.folder,
             lambda key: f"tracker://{f'[{host}]' if ':' in host else host}:{place.port}/{key}",
             time.time,
-            lambda kind: kind if kind in built_in_profiles() else "",
+            lambda kind: kind if kind in built_in_profile_tables() else "",
         )
-        health_keeper.remove_old_check_folders(place.folder)
+        health_controller.remove_old_check_folders(place.folder)
         notices.remove_old_notice_logs(place.folder)
         self.lender.keeper = self.control.keeper = self.keeper
         self.notifier = Notifier(
@@ -197,7 +197,7 @@ class _Ending:
 
 def serve(
     settings: LabSettings,
-    place: LabListenAddresses,
+    place: LabServerOptions,
     announce: Callable[[str, int, Path], None],
     say: Callable[[str], None],
     beside: CompanionServer | None = None,
@@ -212,11 +212,11 @@ def serve(
     with contextlib.ExitStack() as held:
         ownership.make_private_folder(place.folder)
         held.enter_context(_only_one(place.folder))
-        listener = held.enter_context(listen(place.host, [place.port]))
+        listener = held.enter_context(listen_on_first_free_port(place.host, [place.port]))
         numbers = (
             None
             if place.metrics_port is None
-            else held.enter_context(listen(place.host, [place.metrics_port]))
+            else held.enter_context(listen_on_first_free_port(place.host, [place.metrics_port]))
         )
         path = place.folder / SOCKET
         people = held.enter_context(listen_unix(path, SOCKET_MODES[settings.people]))

@@ -1,7 +1,7 @@
 """Who has which board, and for how long: pure and synchronous; the time is an argument.
 
 A board that is idle has said so, and nothing here assumes it (a board whose lease has ended may
-still have a session). What is changed is collected in `SchedulerEffects`, which the caller takes,
+still have a session). What is changed is collected in `SchedulerChanges`, which the caller takes,
 keeps and then acts on.
 """
 
@@ -32,12 +32,12 @@ from farm.lab.entities import (
 )
 from farm.lab.queue_order import (
     BusyPeriod,
-    DecayingUsage,
+    DecayingUsageByOwner,
     Turn,
     guaranteed_start,
     queue_sort_key,
 )
-from farm.lab.registry import BoardKind, RegisteredBoard, Registry
+from farm.lab.registry import BoardKindQueue, BoardRegistry, RegisteredBoard
 from farm.lab.reservations import (
     BoardForecast,
     KindReservations,
@@ -47,7 +47,7 @@ from farm.lab.reservations import (
     missing_boards,
     period_of,
 )
-from farm.lab.scheduler_effects import MOST_ENDED, RestoredState, SchedulerEffects
+from farm.lab.scheduler_changes import MOST_ENDED, RestoredState, SchedulerChanges
 
 _MOST_TIMES = 200  # that are tried for a reservation that cannot be had when it was asked for
 
@@ -63,10 +63,10 @@ class LeaseScheduler:
         now: float = 0.0,
     ) -> None:
         past = past or RestoredState()
-        self.effects = SchedulerEffects()
+        self.effects = SchedulerChanges()
         self._rules = rules
-        self._usage = DecayingUsage(rules.half_life_s)
-        self._registry = Registry(past.kinds, inventory)
+        self._usage = DecayingUsageByOwner(rules.half_life_s)
+        self._registry = BoardRegistry(past.kinds, inventory)
         self._live: dict[int, Lease] = {}
         self._timed: dict[int, None] = {}  # explicit leases, which have ends
         self._of_owner: dict[str, OrderedDict[int, None]] = {}
@@ -86,10 +86,10 @@ class LeaseScheduler:
         for lease in past.leases:
             self._resume(lease, now)
 
-    def take(self) -> SchedulerEffects:
+    def take(self) -> SchedulerChanges:
         """Return what has changed since the last call."""
         self.effects.kinds, self._registry.new_kinds = self._registry.new_kinds, []
-        taken, self.effects = self.effects, SchedulerEffects()
+        taken, self.effects = self.effects, SchedulerChanges()
         return taken
 
     # boards
@@ -682,7 +682,7 @@ class LeaseScheduler:
             raise refusals.unknown_class_error(request.rank)
         if not request.implicit and not self.knows_kind(request.kind):
             raise refusals.unknown_kind_error(request.kind, self.kinds)
-        kind = self._registry.kinds.get(request.kind, BoardKind())
+        kind = self._registry.kinds.get(request.kind, BoardKindQueue())
         if request.board and request.board not in kind.boards:
             raise refusals.unknown_board_of_kind_error(request.board, request.kind, kind.boards)
         boards = kind.boards.values()
@@ -699,7 +699,7 @@ class LeaseScheduler:
             for number in self._of_owner.get(request.owner, ())
         )
         if waiting >= self._rules.queue:
-            raise refusals.queue_full_error(request.owner, self._rules.queue)
+            raise refusals.too_many_queued_leases_error(request.owner, self._rules.queue)
 
     def _owned(self, number: int, caller: Caller, for_admin: bool = False) -> Lease:
         lease = self.lease(number)
@@ -759,7 +759,7 @@ class LeaseScheduler:
                 running += len(lease.boards) * max(0.0, now - lease.granted_at)
         return self._usage.of(owner, now) + running
 
-    def _order(self, kind: BoardKind, now: float) -> list[Lease]:
+    def _order(self, kind: BoardKindQueue, now: float) -> list[Lease]:
         use = {
             owner: self._use(owner, now)
             for owner in {lease.request.owner for lease in kind.queue.values()}
@@ -792,7 +792,7 @@ class LeaseScheduler:
         while granted and kind.free and kind.queue:  # each grant changes its owner's use
             granted = self._grant_next(kind, now)
 
-    def _grant_next(self, kind: BoardKind, now: float) -> bool:
+    def _grant_next(self, kind: BoardKindQueue, now: float) -> bool:
         kept: set[str] = set()
         refused: list[Lease] = []
         reserved: KindReservations | None = None
@@ -824,7 +824,7 @@ class LeaseScheduler:
     def _boards_of_reservation(
         self,
         lease: Lease,
-        kind: BoardKind,
+        kind: BoardKindQueue,
         fitting: Sequence[RegisteredBoard],
         reserved: KindReservations,
         now: float,

@@ -202,7 +202,7 @@ def connect_unix_socket(path: Path) -> socket.socket:
     return connection
 
 
-def reachable_address(host: str) -> str:
+def loopback_if_wildcard_address(host: str) -> str:
     """Return an address of this machine to connect to, for one that is listened on."""
     return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
 

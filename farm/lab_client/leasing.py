@@ -24,9 +24,9 @@ from farm.errors import (
     did_you_mean,
 )
 from farm.lab_client.client import LabClient
-from farm.processes.cancellation import interruptible_wait
+from farm.processes.cancellation import register_wait_breaker
 from farm.processes.deadline import Deadline
-from farm.rpc.stream_protocols import GreetingStream
+from farm.rpc.stream_protocols import StreamBeforeGreeting
 
 HEARTBEAT_S = 60.0  # a lease without any for so long is given to others
 AWAY_S = 60.0  # for a server that is started again
@@ -88,7 +88,7 @@ class WantedBoards:
         )
 
 
-class DuplexSocket(Protocol):
+class BoardSocketLike(Protocol):
     """Some of a connected socket, for who passes on its bytes."""
 
     def settimeout(self, seconds: float | None, /) -> None:
@@ -117,8 +117,8 @@ class BoardConnection:
 
     board: str
     match_key: str
-    connection: DuplexSocket
-    stream: GreetingStream
+    connection: BoardSocketLike
+    stream: StreamBeforeGreeting
 
 
 class LabAccess(Protocol):
@@ -162,7 +162,7 @@ class HeldLease:
     def wait(self) -> None:
         """Return once the lease has its board. Raises UnavailableError if the wait ran out."""
         broken = threading.Event()
-        with interruptible_wait(broken.set):
+        with register_wait_breaker(broken.set):
             while not self._settled.wait(_STEP_S):
                 if broken.is_set():
                     raise LinkError("the wait for a board was ended", "", "")
@@ -221,7 +221,7 @@ class HeldLease:
         self.check()
         with contextlib.suppress(LinkError, OSError):
             assert self._lab
-            with self._lab.client() as client, interruptible_wait(client.cut):
+            with self._lab.client() as client, register_wait_breaker(client.cut):
                 lease = client.ask("lease", lease=self.number)["lease"]
                 self._ensure_active(lease)
                 lost = {**lease["lost"]}
@@ -264,7 +264,7 @@ class HeldLease:
     def _pause(self, seconds: float) -> None:
         """Wait. Raises LinkError if the work of this thread is ended meanwhile."""
         broken = threading.Event()
-        with interruptible_wait(broken.set):
+        with register_wait_breaker(broken.set):
             if broken.wait(seconds):
                 raise LinkError("the wait for a board was ended", "", "")
 

@@ -25,7 +25,7 @@ _ALIVE_S = 15.0  # after which a comment says that the connection lives
 _RETRY_MS = 1000
 
 
-class EventStream:
+class EventStreamHandlers:
     """The streams that are open."""
 
     def __init__(self, control: ControlSocket, live: LiveParts) -> None:

@@ -24,7 +24,7 @@ class GanttBar:
 
 
 @dataclass(frozen=True, slots=True)
-class DayRow:
+class BoardDayRow:
     """A board's day, and for how long it was used."""
 
     board: str
@@ -32,7 +32,7 @@ class DayRow:
     used_s: float
 
 
-def gantt_rows(found: Sequence[BoardUsePeriod], since: float, now: float) -> list[DayRow]:
+def gantt_rows(found: Sequence[BoardUsePeriod], since: float, now: float) -> list[BoardDayRow]:
     """Return the rows of the boards that were used, by kind and name."""
     rows: dict[tuple[str, str], list[GanttBar]] = {}
     colours: dict[str, int] = {}
@@ -47,7 +47,7 @@ def gantt_rows(found: Sequence[BoardUsePeriod], since: float, now: float) -> lis
             GanttBar(min(at, WIDTH - width), width, colour, one)
         )
     return [
-        DayRow(board, tuple(bars), _covered(bars, since, now))
+        BoardDayRow(board, tuple(bars), _covered(bars, since, now))
         for (_, board), bars in sorted(rows.items())
     ]
 

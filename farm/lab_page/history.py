@@ -44,7 +44,7 @@ class LabHistory:
         now = time.time()
         found = await self.stretches(now - DAY_S)
         self._sparks = await asyncio.get_running_loop().run_in_executor(
-            None, hourly_use, found, now
+            None, hourly_use_digits, found, now
         )
 
     def spark(self, board: str) -> str:
@@ -63,7 +63,7 @@ class LabHistory:
         )
 
 
-def hourly_use(found: Iterable[BoardUsePeriod], now: float) -> dict[str, str]:
+def hourly_use_digits(found: Iterable[BoardUsePeriod], now: float) -> dict[str, str]:
     """Return for each board 24 digits, from 0 to 9: how much of each hour it was used."""
     since = now - _HOURS * HOUR_S
     hours: dict[str, list[float]] = defaultdict(lambda: [0.0] * _HOURS)

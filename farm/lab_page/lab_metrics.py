@@ -14,7 +14,7 @@ from farm.lab.control_socket import ControlSocket
 from farm.lab.entities import RANKS, Event, Lease, LeaseState
 from farm.lab_page.snapshot import LabSnapshot, take_snapshot
 from farm.metrics import Metric
-from farm.tracker import metrics_of_summary
+from farm.tracker import format_summary_metrics
 
 _LAG_PERIOD_S = 1.0
 _BUCKETS_S = (1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 1800.0, 3600.0, 7200.0, 14400.0)
@@ -103,7 +103,7 @@ class LabMetrics:
         lag = metrics.Metric(
             "farm_lab_loop_lag_seconds", "How late the event loop woke last.", [({}, self._lag_s)]
         )
-        beside = metrics_of_summary(lender.summary(asyncio.get_running_loop().time()))
+        beside = format_summary_metrics(lender.summary(asyncio.get_running_loop().time()))
         return beside + metrics.format_metrics(
             [
                 *(boards, fit, ended, queue, leases, grants, waited, events, lag),

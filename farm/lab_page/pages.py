@@ -23,7 +23,7 @@ from farm.lab_page.access import COOKIE, FORM_TOKEN, SESSION_S, BrowserLogins, B
 from farm.lab_page.history import DAY_S
 from farm.lab_page.json_responses import Forbidden, NotFound, http_status
 from farm.lab_page.live_parts import LiveParts
-from farm.lab_page.rest import parse_lease_number
+from farm.lab_page.rest import parse_known_lease_number
 from farm.lab_page.snapshot import board_health_cell
 
 _MOST_ROWS = 200  # of a table that is not the lab's own
@@ -209,7 +209,7 @@ class PageHandlers:
         """Extend a lease by an hour, or end it."""
         form = await _form(request)
         caller = self._access.check_form(request, form.get(FORM_TOKEN, ""))
-        number = parse_lease_number(self._control, request.match_info["lease"])
+        number = parse_known_lease_number(self._control, request.match_info["lease"])
         asked = _BUTTONS.get(form.get("do", ""))
         if asked is None:
             raise UsageError(

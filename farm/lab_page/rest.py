@@ -197,12 +197,14 @@ class RestHandlers:
         """Answer with the JSON Schema of a document."""
         if (name := request.match_info["name"]) not in NAMES:
             raise NotFound(
-                f"there is no schema {name[:100]!r}", did_you_mean(name, NAMES), "farm schema"
+                f"there is no schema {name[:100]!r}",
+                did_you_mean(name, NAMES),
+                "farm schema",
             )
         return web.json_response(schema(name), content_type="application/schema+json")
 
     def _known(self, request: web.Request) -> int:
-        return parse_lease_number(self._control, request.match_info["lease"])
+        return parse_known_lease_number(self._control, request.match_info["lease"])
 
     async def _ask(self, request: web.Request, do: str, **fields: Any) -> dict[str, Any]:
         return await self._control.ask(
@@ -228,7 +230,7 @@ class RestHandlers:
         )
 
 
-def parse_lease_number(control: ControlSocket, text: str) -> int:
+def parse_known_lease_number(control: ControlSocket, text: str) -> int:
     """Return the number of a lease that is remembered. Raises NotFound."""
     try:
         return control.lender.scheduler.lease(int(text)).number

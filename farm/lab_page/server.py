@@ -13,13 +13,13 @@ from farm.errors import FarmError
 from farm.lab.lab_toml import SOCKET_MODES
 from farm.lab.run import CompanionServer, LabServer, listen_unix
 from farm.lab_page.access import BrowserLogins, check_origin
-from farm.lab_page.event_stream import MOST_STREAMS, EventStream
+from farm.lab_page.event_stream import MOST_STREAMS, EventStreamHandlers
 from farm.lab_page.json_responses import NotFound, error_response
 from farm.lab_page.lab_metrics import LabMetrics
 from farm.lab_page.live_parts import LiveParts
 from farm.lab_page.pages import PageHandlers
 from farm.lab_page.rest import RestHandlers
-from farm.tracker import listen
+from farm.tracker import listen_on_first_free_port
 from farm.tracker.listening import BACKLOG
 
 HOST = "127.0.0.1"
@@ -52,7 +52,7 @@ def create_page_server(port: int, folder: Path, announce: Callable[[str], None])
     async def serving(lab: LabServer) -> AsyncIterator[None]:
         access = BrowserLogins()
         live = LiveParts(lab)
-        stream = EventStream(lab.control, live)
+        stream = EventStreamHandlers(lab.control, live)
         pages = PageHandlers(lab.control, access, live)
         numbers = LabMetrics(lab.control)
         parts = (RestHandlers(lab.control, access), stream, pages, numbers)
@@ -72,7 +72,7 @@ def create_page_server(port: int, folder: Path, announce: Callable[[str], None])
         assert runner.server, "set up"
         loop, server = asyncio.get_running_loop(), runner.server
         with (
-            listen(HOST, [port]) as loopback,
+            listen_on_first_free_port(HOST, [port]) as loopback,
             listen_unix(folder / SOCKET, SOCKET_MODES["owner"]) as local,
         ):
             address = f"http://{HOST}:{loopback.getsockname()[1]}"

@@ -6,10 +6,10 @@
     operations      single steps: compile a model, run one input, query devices, get an agent
     worker_tasks    the functions that run in worker processes, and the pool that runs them
     sandboxed_tasks run an importer in a sandbox if the model is not trusted
-    check             `farm check`: whether a model would build, and its cost
+    build_prediction  `farm check`: whether a model would build, and its cost
     guard_page_check  `farm check --guard`: run each kernel with its tensors against guard pages
     accuracy          `farm accuracy`: score devices and the reference on a labelled set
-    bisect            `farm bisect`: the first layer whose output is wrong on a device
+    layer_bisect      `farm bisect`: the first layer whose output is wrong on a device
     compare           `--in-turns` of compare and bench: the builds of two runs measured interleaved
     other_engines     `farm bench --against`: ONNX Runtime, PyTorch and LiteRT on this machine
     profile           `farm profile`: the time of each kernel
@@ -27,19 +27,19 @@ return.
 
 from farm.pipeline.operations import (
     compile_model,
-    ensure_agent_for_machine,
+    ensure_agent_executable_for_machine,
     infer,
     infer_deployed,
     query_device_facts,
     run_task_on_devices,
 )
-from farm.pipeline.run_jobs import Outcome, StageTimes, execute_jobs, expand_jobs
+from farm.pipeline.run_jobs import JobsOutcome, WallTimes, execute_jobs, expand_jobs
 
 __all__ = [
-    "Outcome",
-    "StageTimes",
+    "JobsOutcome",
+    "WallTimes",
     "compile_model",
-    "ensure_agent_for_machine",
+    "ensure_agent_executable_for_machine",
     "execute_jobs",
     "expand_jobs",
     "infer",

@@ -18,17 +18,21 @@ from typing import TYPE_CHECKING, Any
 
 from farm import transports
 from farm.errors import FarmError, ModelError
-from farm.pipeline.operations import build_for_devices, prepare_model, unusable_state_error
+from farm.pipeline.operations import (
+    build_models_and_agents_for_devices,
+    prepare_model,
+    unusable_state_error,
+)
 from farm.pipeline.sandboxed_tasks import run_sandboxed_if_untrusted
 from farm.pipeline.worker_tasks import device_with_default_store, open_pool
 from farm.processes.workers import Message, MessageKind, TaskContext, WorkerPool, thread_map
-from farm.store import PredictionStore, Store, digest_of
+from farm.store import PredictionStore, Store, digest_of_parts
 from farm.types import (
     Accuracy,
+    BuildWithAgent,
     Device,
-    DeviceBuild,
     Model,
-    PredictionBatch,
+    PredictionsReported,
     PreparedModel,
     Profile,
     Progress,
@@ -67,7 +71,7 @@ class AccuracyParticipant:
 
 
 @dataclass(frozen=True, slots=True)
-class AccuracyProgress:
+class AccuracyProgressState:
     """The state of a run for display.
 
     The samples to answer, their classes, and the participants.
@@ -97,7 +101,7 @@ class AccuracyResults:
     note: str
 
 
-Show = Callable[[AccuracyProgress], None]
+Show = Callable[[AccuracyProgressState], None]
 
 
 def measure_accuracy(
@@ -133,7 +137,7 @@ def measure_accuracy(
                 strict=True,
             )
         )
-        made = build_for_devices(
+        made = build_models_and_agents_for_devices(
             pool,
             model,
             [device for device in devices if states[device.name].usable],
@@ -161,7 +165,7 @@ def measure_accuracy(
                 key: best for key, best in participant.best.items() if key in wanted
             }
             participant.kept = len(participant.best)
-        _run(pool, AccuracyProgress(wanted, participants), keep, show)
+        _run(pool, AccuracyProgressState(wanted, participants), keep, show)
         found = [_accuracy(participant, participants[-1], wanted) for participant in participants]
         return AccuracyResults(found, prepared.outputs[0].shape[-1], samples.note)
 
@@ -187,14 +191,14 @@ class _Work:
 
     def subject(self, *parts: str) -> str:
         """Return the digest of what predictions depend on, except the sample."""
-        return digest_of(*parts, asdict(self.model.preprocess), str(self.path.resolve()))
+        return digest_of_parts(*parts, asdict(self.model.preprocess), str(self.path.resolve()))
 
 
 def _device_participant(
-    work: _Work, device: Device, made: DeviceBuild | FarmError, seconds: float
+    work: _Work, device: Device, made: BuildWithAgent | FarmError, seconds: float
 ) -> AccuracyParticipant:
     """Return the participant of a device; if the build failed, a participant with that failure."""
-    from farm.executor.accuracy import classify_on_device
+    from farm.executor.accuracy import stream_device_predictions
 
     name, task = device.name, f"{work.model.name} on {device.name}"
     if isinstance(made, FarmError):
@@ -214,7 +218,7 @@ def _device_participant(
         )
         work.pool.assign(
             f"device-{name}",
-            classify_on_device,
+            stream_device_predictions,
             *arguments,
             deadline_s=seconds,
             task=task,
@@ -256,14 +260,16 @@ def classify_with_reference_task(
     *arguments: Any,
 ) -> None:
     """Run the reference engine in a worker process, in a sandbox if the model needs one."""
-    from farm.executor.accuracy import classify_with_reference
+    from farm.executor.accuracy import stream_reference_predictions
 
     run_sandboxed_if_untrusted(
-        context, model, classify_with_reference, sitting, *arguments, read=(sitting[0],)
+        context, model, stream_reference_predictions, sitting, *arguments, read=(sitting[0],)
     )
 
 
-def _run(pool: WorkerPool, counting: AccuracyProgress, keep: PredictionStore, show: Show) -> None:
+def _run(
+    pool: WorkerPool, counting: AccuracyProgressState, keep: PredictionStore, show: Show
+) -> None:
     """Assign samples and process messages until every participant is done or has failed."""
     by_slot = {
         ("reference" if one is counting.participants[-1] else f"device-{one.name}"): one
@@ -301,13 +307,13 @@ def _run(pool: WorkerPool, counting: AccuracyProgress, keep: PredictionStore, sh
 def _hear(
     participant: AccuracyParticipant,
     message: Message,
-    counting: AccuracyProgress,
+    counting: AccuracyProgressState,
     keep: PredictionStore,
 ) -> None:
     """Process a message of a worker: store new predictions, note progress or the failure."""
     if message.kind is MessageKind.FAILED:
         participant.failure = message.value
-    elif isinstance(message.value, PredictionBatch):
+    elif isinstance(message.value, PredictionsReported):
         best = {
             key: classes for key, classes in message.value.best.items() if key in counting.wanted
         }

@@ -13,11 +13,19 @@ from dataclasses import dataclass, replace
 from farm.compiler import artifact as artifacts
 from farm.config import Fleet
 from farm.errors import FarmError, UsageError
-from farm.pipeline.operations import check_no_emulator, ensure_agents_for_devices
+from farm.pipeline.operations import check_no_emulator, ensure_agent_executables_for_devices
 from farm.pipeline.worker_tasks import measure_builds_interleaved_task, open_pool
 from farm.processes.workers import MessageKind
 from farm.store import Store
-from farm.types import Device, Limits, PairedBuild, PairedSamples, PairedStoppingRule, Progress, Run
+from farm.types import (
+    Device,
+    OutputErrorLimits,
+    PairedBuild,
+    PairedSamples,
+    PairedStoppingRule,
+    Progress,
+    Run,
+)
 
 _TICK_S = 0.1
 _AROUND_S = 20.0  # per load, without the measurement: connect, upload, first inference
@@ -107,7 +115,7 @@ def measure_pairs(
     devices = {one.device.name: one.device for one in contests}
     found: dict[int, PairedSamples | FarmError] = {}
     with open_pool(store) as pool:
-        agents = ensure_agents_for_devices(pool, list(devices.values()), store, show)
+        agents = ensure_agent_executables_for_devices(pool, list(devices.values()), store, show)
         waiting, running = list(range(len(contests))), dict[str, int]()
         while waiting or running:
             for index in list(waiting):
@@ -197,7 +205,7 @@ def _computing(run: Run) -> str:
     return run.title.removeprefix(run.model).strip() or "those of the device"
 
 
-def _limits(run: Run, fleet: Fleet) -> Mapping[str, Limits]:
+def _limits(run: Run, fleet: Fleet) -> Mapping[str, OutputErrorLimits]:
     """Return the limits that the answers of a run's model are judged by.
 
     A quantized model may be named after its float model with the data type as a suffix.

@@ -105,7 +105,7 @@ def can_build_remotely(profile: Profile) -> bool:
     return "native" not in json.dumps(dict(profile.target)) and not profile.linker
 
 
-def dependencies_of(job: Job) -> list[Key]:
+def job_dependency_keys(job: Job) -> list[Key]:
     """Return the keys of everything that a job depends on."""
     needs: list[Key] = [prepare_key(job), build_key(job)]
     if job.device.gets_agent and job.device.profile.agent:
@@ -123,6 +123,6 @@ def build_key(job: Job) -> BuildKey:
     return BuildKey(*job.build)
 
 
-def in_build_order(keys: Iterable[Key]) -> list[Key]:
+def unique_keys_in_build_order(keys: Iterable[Key]) -> list[Key]:
     """Return each key once: agents first, which take longest, then imports, then builds."""
     return sorted(dict.fromkeys(keys), key=lambda key: _ORDER.index(type(key)))

@@ -112,7 +112,7 @@ def _gpus(fleet: Fleet) -> Iterator[DiscoveredBoard]:
     """Yield this machine if it has a GPU and the fleet has no device for it."""
     from farm.transports import gpu_preflight
 
-    if gpu_preflight.is_driver_installed() and not any(
+    if gpu_preflight.is_cuda_driver_installed_here() and not any(
         one.scheme == "local" and one.profile.on_gpu for one in fleet.devices.values()
     ):
         yield DiscoveredBoard("gpu", "local:", "NVIDIA's driver on this machine")

@@ -171,7 +171,9 @@ def _report(
     others: list[FaultyKernel] = []
     if ran is not None:
         limits = model.limits[made.precision]
-        agreement = stats.measure_agreement(list(ran.outputs), list(made.expected), limits)
+        agreement = stats.compare_outputs_with_reference(
+            list(ran.outputs), list(made.expected), limits
+        )
         others = [_faulty(made, finding) for finding in ran.findings]
     faulty = sorted([*crashes, *others], key=lambda one: one.number)
     return GuardReport(len(made.steps), tuple(faulty), made.engine, agreement)
@@ -226,7 +228,7 @@ def make_guarded_model(
     """
     from farm.checked_import import import_and_quantize, lowest_precision
     from farm.compiler.build import generate_module_code, tvm_errors_as_build_errors
-    from farm.compiler.diagnostics.reference_steps import value_file
+    from farm.compiler.diagnostics.reference_steps import tensor_value_file
     from farm.compiler.diagnostics.steps_of_main import MainSteps
     from farm.compiler.execution_graph import describe_execution_graph
     from farm.compiler.tensor_cache import array_bytes
@@ -256,7 +258,7 @@ def make_guarded_model(
     for number, spec in zip(steps.inputs, imported.inputs, strict=True):
         values[number] = imported.example[spec.name]
     for number, value in values.items():
-        value_file(folder, number).write_bytes(array_bytes(value))
+        tensor_value_file(folder, number).write_bytes(array_bytes(value))
     forms = {number: (tuple(value.shape), value.dtype.name) for number, value in values.items()}
     return GuardedModel(
         code.generated,
@@ -291,13 +293,13 @@ def _run_here(
     context: TaskContext, made: GuardedModel, folder: Path, loose: frozenset[int]
 ) -> GuardedRunResult:
     from farm.compiler.diagnostics import guarded_run
-    from farm.compiler.diagnostics.reference_steps import ComputedSteps, ReferenceValues
+    from farm.compiler.diagnostics.reference_steps import ReferenceSteps, ReferenceValues
 
     def note(step: int) -> None:
         kernel = f"{made.steps[step].kernel}, {step + 1} of {len(made.steps)}, with guard pages"
         context.note(Progress(Stage.RUNNING, kernel, step / len(made.steps)))
 
-    files = ReferenceValues("the model", ComputedSteps(made.steps, (), made.forms, {}), folder, {})
+    files = ReferenceValues("the model", ReferenceSteps(made.steps, (), made.forms, {}), folder, {})
     values = {number: files.value(number) for number in made.forms}
     run = partial(guarded_run.run_guarded, folder / _LIBRARY, made.steps, made.outputs, values)
     return run(folder / _PLACES, loose, note)

@@ -18,7 +18,7 @@ from farm.types import Device
 _IDENTIFY_S = 60.0
 
 
-def identify_board(device: Device, *, store: Store, show: Show) -> boards.DetectedHardware:
+def detect_board_hardware(device: Device, *, store: Store, show: Show) -> boards.DetectedHardware:
     """Return what a device says about itself. Its profile is not used.
 
     A board with a shell and this machine are inspected by a script; an agent at an address is
@@ -28,7 +28,7 @@ def identify_board(device: Device, *, store: Store, show: Show) -> boards.Detect
     with open_pool(store) as pool:
         evidence: boards.DetectedHardware = run_task(
             pool,
-            identify_task,
+            detect_board_hardware_task,
             (device, _IDENTIFY_S),
             show,
             _IDENTIFY_S,
@@ -37,12 +37,17 @@ def identify_board(device: Device, *, store: Store, show: Show) -> boards.Detect
         return evidence
 
 
-def identify_task(context: TaskContext, device: Device, seconds: float) -> boards.DetectedHardware:
+def detect_board_hardware_task(
+    context: TaskContext, device: Device, seconds: float
+) -> boards.DetectedHardware:
     """Return what a device says about itself; called in a worker process."""
     if device.scheme in ("rpc", "tracker"):
         return _of_agent(context, device, seconds)
     from farm.transports import board_scripts, shell_transports
-    from farm.transports.board_architecture import agent_architecture, detect_architecture
+    from farm.transports.board_architecture import (
+        agent_architecture,
+        architecture_from_probe_output,
+    )
 
     if shell_transports.has_shell(device):
         with shell_transports.reach_board(device, Deadline(seconds), context.ask) as board:
@@ -62,7 +67,9 @@ def identify_task(context: TaskContext, device: Device, seconds: float) -> board
                 command, deadline=Deadline(seconds), what="looking at this machine", fix=fix
             )
         )
-    return boards.hardware_from_report(agent_architecture(detect_architecture(report)), report)
+    return boards.hardware_from_report(
+        agent_architecture(architecture_from_probe_output(report)), report
+    )
 
 
 def _of_agent(context: TaskContext, device: Device, seconds: float) -> boards.DetectedHardware:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from farm.types import Agreement, Job, Plan, Samples
+from farm.types import Agreement, DeviceResults, Job, MeasurementSettings
 
 
 def limit_uninterleaved_jobs_to_one_round(jobs: Sequence[Job]) -> list[Job]:
@@ -34,9 +34,9 @@ class FinishedRounds:
     """The finished rounds of all jobs of an execution."""
 
     def __init__(self) -> None:
-        self._done: dict[tuple[str, str], list[Samples]] = {}  # by device and title
+        self._done: dict[tuple[str, str], list[DeviceResults]] = {}  # by device and title
 
-    def of(self, job: Job) -> list[Samples]:
+    def of(self, job: Job) -> list[DeviceResults]:
         """Return the finished rounds of a job."""
         return self._done.setdefault((job.device.name, job.title), [])
 
@@ -49,7 +49,7 @@ class FinishedRounds:
             if other.device.name == job.device.name
         )
 
-    def plan_of(self, job: Job) -> Plan:
+    def plan_of(self, job: Job) -> MeasurementSettings:
         """Return the plan of a job's next round: its share of the samples and seconds.
 
         Labelled samples and the installation belong to the first round only. The precision (a
@@ -70,7 +70,7 @@ class FinishedRounds:
             replace(shared, dataset_limit=0, install=False, block=done[0].block) if done else shared
         )
 
-    def take(self, job: Job, samples: Samples) -> Samples | None:
+    def take(self, job: Job, samples: DeviceResults) -> DeviceResults | None:
         """Store a finished round; return the job's rounds merged if it was the last one, else None.
 
         A round whose answer is wrong is always the last.
@@ -84,7 +84,7 @@ class FinishedRounds:
         )
 
 
-def merge_rounds(parts: Sequence[Samples]) -> Samples:
+def merge_rounds(parts: Sequence[DeviceResults]) -> DeviceResults:
     """Merge the rounds of a job, in order of time, into one measurement."""
     first, last = parts[0], parts[-1]
     if len(parts) == 1:

@@ -31,11 +31,11 @@ from farm.pipeline.worker_tasks import (
 )
 from farm.processes.workers import MessageKind, WorkerPool, thread_map
 from farm.store import Store
-from farm.transports.device_state import DeviceState
+from farm.transports.device_availability import DeviceAvailability
 from farm.types import (
     Artifact,
+    BuildWithAgent,
     Device,
-    DeviceBuild,
     Model,
     PreparedModel,
     Profile,
@@ -81,12 +81,12 @@ def infer(
     """
     from farm.inputs.read import read_inputs
 
-    check_usable(device)
+    check_device_usable(device)
     with open_pool(store) as pool:
         model, prepared = prepare_model(pool, model, device.profile, host, store, show)
         said: list[str] = []
         inputs = read_inputs(source, prepared.inputs, model.preprocess, said.append)
-        fitted = build_for_device(pool, model, prepared, device, store, show)
+        fitted = build_model_and_agent_for_device(pool, model, prepared, device, store, show)
         arguments = (device, fitted.artifact, fitted.agent, inputs, deadline_s, store.root)
         outputs = run_task(
             pool,
@@ -108,9 +108,9 @@ def infer_deployed(
     Returns the release, the outputs, and sentences that describe how an image was converted; None
     if no model of that name is deployed.
     """
-    check_usable(device)
+    check_device_usable(device)
     with open_pool(store) as pool:
-        agent = ensure_agent_for_device(pool, device, store, show)
+        agent = ensure_agent_executable_for_device(pool, device, store, show)
         arguments = (
             device_with_default_store(device, store.root),
             agent,
@@ -145,7 +145,7 @@ def run_task_on_devices(
     results by device name; the result of a device that fails is its FarmError.
     """
     with open_pool(store) as pool:
-        agents = ensure_agents_for_devices(pool, devices, store, show)
+        agents = ensure_agent_executables_for_devices(pool, devices, store, show)
         answers: dict[str, Any] = {
             name: found for name, found in agents.items() if isinstance(found, FarmError)
         }
@@ -189,7 +189,7 @@ def query_device_facts(
     )
 
 
-def ensure_agents_for_devices(
+def ensure_agent_executables_for_devices(
     pool: WorkerPool, devices: Sequence[Device], store: Store, show: Show
 ) -> dict[str, Path | FarmError | None]:
     """Return each device's agent by device name, built once per kind of board.
@@ -203,20 +203,20 @@ def ensure_agents_for_devices(
         kind = device.profile.agent if device.gets_agent else None
         if there.usable and kind not in made:
             try:
-                made[kind] = ensure_agent_for_device(pool, device, store, show)
+                made[kind] = ensure_agent_executable_for_device(pool, device, store, show)
             except FarmError as error:
                 made[kind] = error
         found[device.name] = made[kind] if there.usable else unusable_state_error(device, there)
     return found
 
 
-def ensure_agent_for_machine(machine: str, *, store: Store, show: Show) -> Path:
+def ensure_agent_executable_for_machine(machine: str, *, store: Store, show: Show) -> Path:
     """Return the executable of the native agent for a machine, built if necessary."""
     with open_pool(store) as pool:
         return _agent(pool, machine, store, show)
 
 
-def check_usable(device: Device) -> None:
+def check_device_usable(device: Device) -> None:
     """Raise DeviceError if a device cannot be used now."""
     there = transports.probe_state(device)
     if not there.usable:
@@ -233,7 +233,7 @@ def check_no_emulator(device: Device) -> None:
         )
 
 
-def unusable_state_error(device: Device, there: DeviceState) -> DeviceError:
+def unusable_state_error(device: Device, there: DeviceAvailability) -> DeviceError:
     """Return the error for a device in a state in which it cannot be used."""
     return DeviceError(f"{device.name} is {there.word}", there.why, there.fix)
 
@@ -258,41 +258,41 @@ def prepare_model(
     return model, prepared
 
 
-def build_for_device(
+def build_model_and_agent_for_device(
     pool: WorkerPool,
     model: Model,
     prepared: PreparedModel,
     device: Device,
     store: Store,
     show: Show,
-) -> DeviceBuild:
+) -> BuildWithAgent:
     """Build a prepared model and get the agent for a device."""
-    return DeviceBuild(
+    return BuildWithAgent(
         model,
         prepared,
         build_artifact(pool, model, prepared, device.profile, store, show),
-        ensure_agent_for_device(pool, device, store, show),
+        ensure_agent_executable_for_device(pool, device, store, show),
     )
 
 
-def build_for_devices(
+def build_models_and_agents_for_devices(
     pool: WorkerPool,
     model: Model,
     devices: Sequence[Device],
     host: Profile,
     store: Store,
     show: Show,
-) -> dict[str, DeviceBuild | FarmError]:
+) -> dict[str, BuildWithAgent | FarmError]:
     """Build the model for each device, once per profile and need of an agent.
 
     Returns the builds by device name; the value is a FarmError if the build failed.
     """
-    made: dict[tuple[str, bool], DeviceBuild | FarmError] = {}
+    made: dict[tuple[str, bool], BuildWithAgent | FarmError] = {}
     for device in devices:
         kind = (device.profile.name, device.gets_agent)
         if kind not in made:
             try:
-                made[kind] = build_for_device(
+                made[kind] = build_model_and_agent_for_device(
                     pool,
                     *prepare_model(pool, model, device.profile, host, store, show),
                     device,
@@ -325,7 +325,7 @@ def build_artifact(
     return artifact
 
 
-def ensure_agent_for_device(
+def ensure_agent_executable_for_device(
     pool: WorkerPool, device: Device, store: Store, show: Show
 ) -> Path | None:
     """Return the executable of a device's agent, built if necessary.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from farm.errors import UsageError, did_you_mean
-from farm.pipeline.operations import Show, build_for_device, prepare_model, run_task
-from farm.pipeline.sandboxed_tasks import may_run_unsandboxed
+from farm.pipeline.operations import Show, build_model_and_agent_for_device, prepare_model, run_task
+from farm.pipeline.sandboxed_tasks import model_needs_no_sandbox
 from farm.pipeline.worker_tasks import measure_engines_interleaved_task, open_pool
 from farm.store import Store
 from farm.types import ENGINES, EngineComparison, Job, Profile
@@ -35,7 +35,7 @@ def check_engines_usable(names: Sequence[str], jobs: Sequence[Job]) -> None:
             "choose a device with the url local:, for example --device host",
         )
     for job in filter(_is_here, jobs if names else ()):
-        if not may_run_unsandboxed(job.model):
+        if not model_needs_no_sandbox(job.model):
             what = f"--against would run {job.model.name} outside of the sandbox"
             why = (
                 "its file is a program, and other engines are timed in a process that also talks "
@@ -55,7 +55,7 @@ def _is_here(job: Job) -> bool:
     return job.device.scheme == "local" and not job.device.profile.on_gpu
 
 
-def compare_engines(
+def compare_engines_on_host_cpu(
     jobs: Sequence[Job], names: tuple[str, ...], *, host: Profile, store: Store, show: Show
 ) -> list[EngineComparison]:
     """Return a comparison for each job on this machine's CPU, measured one after the other.
@@ -70,7 +70,7 @@ def compare_engines(
             model, prepared = prepare_model(pool, job.model, job.device.profile, host, store, show)
             arguments = (
                 job.device,
-                build_for_device(pool, model, prepared, job.device, store, show),
+                build_model_and_agent_for_device(pool, model, prepared, job.device, store, show),
                 names,
                 ROUNDS,
                 job.plan.deadline_s,

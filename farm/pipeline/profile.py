@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from farm.pipeline.operations import Show, build_for_device, check_usable, prepare_model, run_task
+from farm.pipeline.operations import (
+    Show,
+    build_model_and_agent_for_device,
+    check_device_usable,
+    prepare_model,
+    run_task,
+)
 from farm.pipeline.worker_tasks import (
     BUILD_S,
     build_roofline_probe_task,
@@ -27,10 +33,10 @@ def profile_model(
 
     Raises FarmError.
     """
-    check_usable(device)
+    check_device_usable(device)
     with open_pool(store) as pool:
         model, prepared = prepare_model(pool, model, device.profile, host, store, show)
-        fitted = build_for_device(pool, model, prepared, device, store, show)
+        fitted = build_model_and_agent_for_device(pool, model, prepared, device, store, show)
         what = f"compiling what measures {device.profile.name}"
         # The arithmetic rate of an emulator depends on the instruction: it has no roof.
         probe = (

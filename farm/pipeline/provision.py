@@ -1,7 +1,7 @@
 """Install the agent on boards, test it with a small model and optionally start it at boot.
 
-`remove_from_devices` removes all of it again. Every step first checks whether it is already done,
-so that an interrupted run can be repeated.
+`remove_farm_from_devices` removes all of it again. Every step first checks whether it is already
+done, so that an interrupted run can be repeated.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def provision_devices(
         return examination.found
 
 
-def remove_from_devices(
+def remove_farm_from_devices(
     devices: Sequence[Device], *, host: Profile, store: Store, slots: int, tell: Tell, show: Show
 ) -> dict[str, list[Finding]]:
     """Remove everything that farm has stored on the devices; return the findings of each.
@@ -97,7 +97,7 @@ def remove_from_devices(
     with open_pool(store) as pool:
         examination = Examination(pool, devices, host, store, slots, show, tell)
         examination.ask(
-            "removal", remove_from_device_task, lambda _: (store.root, _REMOVE_S), _REMOVE_S
+            "removal", remove_farm_from_device_task, lambda _: (store.root, _REMOVE_S), _REMOVE_S
         )
         return examination.found
 
@@ -168,7 +168,7 @@ def _unreachable(service: AgentServiceSettings) -> str:
     )
 
 
-def remove_from_device_task(
+def remove_farm_from_device_task(
     context: TaskContext, device: Device, cache: Path, seconds: float
 ) -> None:
     """Remove farm's files and service from a device; called in a worker process."""

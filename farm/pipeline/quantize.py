@@ -13,10 +13,10 @@ from farm.pipeline.sandboxed_tasks import run_sandboxed_if_untrusted
 from farm.pipeline.worker_tasks import open_pool
 from farm.processes.workers import TaskContext
 from farm.store import Store
-from farm.types import Artifact, Model, Profile, Progress, QuantizationResult, Stage
+from farm.types import Artifact, Model, Profile, Progress, QuantizationComparison, Stage
 
 if TYPE_CHECKING:
-    from farm.quantize.recipe import Recipe
+    from farm.quantize.recipe import QuantizedModelRecipe
 
 QUANTIZE_S = 6 * 3600.0  # deadline: data may be large
 
@@ -25,7 +25,7 @@ QUANTIZE_S = 6 * 3600.0  # deadline: data may be large
 class QuantizationReport:
     """The report on a quantization, and the builds of the float and the quantized model."""
 
-    quantized: QuantizationResult
+    quantized: QuantizationComparison
     float_artifact: Artifact
     artifact: Artifact
 
@@ -40,12 +40,12 @@ def quantize_to_recipe(
     """
     with open_pool(store) as pool:
         arguments = (model, host, store.root, output.absolute())
-        found: QuantizationResult = run_task(
+        found: QuantizationComparison = run_task(
             pool, quantize_to_recipe_task, arguments, show, QUANTIZE_S, f"quantizing {model.name}"
         )
     plain = replace(model, quantize=None, calibration_data=None, dataset=None)
     trust = (
-        plain.trust or importers.python_source(plain) is not None
+        plain.trust or importers.python_function_reference_of_model(plain) is not None
     )  # then the recipe names the user's own code
     made = replace(
         plain,
@@ -66,7 +66,7 @@ def quantize_to_recipe(
 
 def quantize_to_recipe_task(
     context: TaskContext, model: Model, host: Profile, cache: Path, output: Path
-) -> QuantizationResult:
+) -> QuantizationComparison:
     """Quantize a model and write the recipe; called in a worker process.
 
     The model is read in a sandbox if it needs one.
@@ -80,18 +80,18 @@ def quantize_to_recipe_task(
             "name the float model",
         )
     found, made = run_sandboxed_if_untrusted(
-        context, model, _quantize, model, host, cache, types=(recipe.Recipe,)
+        context, model, _quantize, model, host, cache, types=(recipe.QuantizedModelRecipe,)
     )
     recipe.write_recipe(
         output, replace(made, source=model.source, module=model.module)
     )  # as asked, whatever a hostile model says
-    quantized: QuantizationResult = found
+    quantized: QuantizationComparison = found
     return quantized
 
 
 def _quantize(
     context: TaskContext, model: Model, host: Profile, cache: Path
-) -> tuple[QuantizationResult, Recipe]:
+) -> tuple[QuantizationComparison, QuantizedModelRecipe]:
     """Quantize a model and report on the result; called in the sandbox."""
     from farm import importers
     from farm.compiler.build import tvm_errors_as_build_errors

@@ -28,10 +28,10 @@ from farm.pipeline.dependencies import (
     TaskOutcomes,
     build_key,
     can_build_remotely,
-    dependencies_of,
-    in_build_order,
+    job_dependency_keys,
     model_for_profile,
     prepare_key,
+    unique_keys_in_build_order,
 )
 from farm.pipeline.interleaving import FinishedRounds, limit_uninterleaved_jobs_to_one_round
 from farm.pipeline.operations import unusable_state_error
@@ -53,18 +53,18 @@ from farm.processes.workers import Message, MessageKind, WorkerPool, thread_map
 from farm.store import RunStore, Store
 from farm.types import (
     Artifact,
+    BuildWithAgent,
     Device,
-    DeviceBuild,
+    DeviceResults,
     Event,
     Job,
     Latency,
+    MeasurementSettings,
     Model,
-    Plan,
     PreparedModel,
     Profile,
     Progress,
     Run,
-    Samples,
     Stage,
     Verdict,
 )
@@ -80,7 +80,7 @@ _LOOKING = "store"  # the slot that looks for what is there already
 
 
 @dataclass(frozen=True, slots=True)
-class StageTimes:
+class WallTimes:
     """Wall time in seconds: the whole, until the last build was done, and each device at work."""
 
     wall_s: float
@@ -89,12 +89,12 @@ class StageTimes:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class JobsOutcome:
     """All runs in the order of the jobs, the builds made for them, and the wall time."""
 
     runs: tuple[Run, ...]
     artifacts: tuple[Artifact, ...]
-    ledger: StageTimes
+    ledger: WallTimes
 
     @property
     def good(self) -> bool:
@@ -103,7 +103,10 @@ class Outcome:
 
 
 def expand_jobs(
-    devices: Iterable[Device], models: Iterable[Model], plan: Plan, deadline_s: float | None = None
+    devices: Iterable[Device],
+    models: Iterable[Model],
+    plan: MeasurementSettings,
+    deadline_s: float | None = None,
 ) -> list[Job]:
     """Return a job for every model on every device.
 
@@ -139,7 +142,7 @@ def execute_jobs(
     tick: Callable[[], None],
     canaries: int = 0,
     cluster: ClusterEngine | None = None,
-) -> Outcome:
+) -> JobsOutcome:
     """Run all jobs. `host` is the profile of this machine, `slots` how many builds run at once.
 
     With a `cluster`, its workers make the imports and builds that another machine can make.
@@ -225,7 +228,9 @@ class _JobRunner:
             else:
                 error = unusable_state_error(job.device, state)
                 self._finish(job, Verdict.UNAVAILABLE, state.why, error=error)
-        keys = in_build_order(key for job in self._waiting for key in dependencies_of(job))
+        keys = unique_keys_in_build_order(
+            key for job in self._waiting for key in job_dependency_keys(job)
+        )
         agents = [key for key in keys if isinstance(key, AgentKey)]
         for key in agents:
             if agent := find_built_agent(key.architecture, self.store.root):
@@ -346,7 +351,7 @@ class _JobRunner:
             self._built = now - self._begin
             self._fail_dependents(work)
             for job in self._waiting:
-                if work in dependencies_of(job):
+                if work in job_dependency_keys(job):
                     self._emit(job, Stage.READY if self._may_start(job) else Stage.WAITING)
             return
         self._driving -= transports.runs_in_thread(work.device)
@@ -365,13 +370,13 @@ class _JobRunner:
             verdict = Verdict.UNAVAILABLE if lent else Verdict.FAILED
             self._finish(work, verdict, message.value.what, error=message.value)
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> JobsOutcome:
         """Return all runs, builds and times; every job must have its run."""
         runs = tuple(self._runs[job.device.name, job.title] for job in self.jobs)
-        return Outcome(
+        return JobsOutcome(
             runs,
             self._outcomes.artifacts(),
-            StageTimes(time.monotonic() - self._begin, self._built, self._device_s),
+            WallTimes(time.monotonic() - self._begin, self._built, self._device_s),
         )
 
     def _inputs_of(self, job: Job) -> tuple[PreparedModel, Artifact]:
@@ -384,7 +389,7 @@ class _JobRunner:
         return prepared, artifact
 
     def _may_start(self, job: Job) -> bool:
-        return all(key in self._outcomes for key in dependencies_of(job))
+        return all(key in self._outcomes for key in job_dependency_keys(job))
 
     def _ready(self, key: Key) -> bool:
         return (
@@ -452,7 +457,7 @@ class _JobRunner:
             )
 
     def _start_on_cluster(self, slot: str, key: Key) -> None:
-        from farm.pipeline.cluster.builds import request_build_from_cluster
+        from farm.pipeline.cluster.builds import build_on_cluster
         from farm.pipeline.cluster.imports import request_import_from_cluster
         from farm.pipeline.cluster.task_transfer import ELSEWHERE_S
 
@@ -475,7 +480,7 @@ class _JobRunner:
                 self._profiles[key.profile],
             )
             arguments = (
-                request_build_from_cluster,
+                build_on_cluster,
                 model,
                 prepared,
                 profile,
@@ -489,7 +494,7 @@ class _JobRunner:
         self._running[slot] = (job, time.monotonic())
         arguments = (
             job.device,
-            DeviceBuild(job.model, *self._inputs_of(job), agent),
+            BuildWithAgent(job.model, *self._inputs_of(job), agent),
             self._turns.plan_of(job),
             self.store.root,
         )
@@ -514,11 +519,11 @@ class _JobRunner:
             for other, _ in self._running.values()
             if isinstance(other, (PrepareKey, BuildKey))
         }
-        waiting = [job for job in self._waiting if key in dependencies_of(job)]
+        waiting = [job for job in self._waiting if key in job_dependency_keys(job)]
         return [
             job
             for job in waiting
-            if not isinstance(key, AgentKey) or not busy.intersection(dependencies_of(job))
+            if not isinstance(key, AgentKey) or not busy.intersection(job_dependency_keys(job))
         ]
 
     def _fail_dependents(self, key: Key) -> None:
@@ -537,11 +542,11 @@ class _JobRunner:
                 for other in self._sought
                 if not (isinstance(other, BuildKey) and other.model == key.model)
             ]
-        for job in [job for job in self._waiting if key in dependencies_of(job)]:
+        for job in [job for job in self._waiting if key in job_dependency_keys(job)]:
             self._waiting.remove(job)
             self._finish(job, Verdict.FAILED, error.what, error=error)
 
-    def _judge(self, job: Job, samples: Samples) -> None:
+    def _judge(self, job: Job, samples: DeviceResults) -> None:
         """Finish a job with the latency and the verdict of its samples."""
         try:
             latency = (
@@ -559,7 +564,7 @@ class _JobRunner:
         verdict: Verdict,
         reason: str,
         *,
-        samples: Samples | None = None,
+        samples: DeviceResults | None = None,
         latency: Latency | None = None,
         error: FarmError | None = None,
     ) -> None:

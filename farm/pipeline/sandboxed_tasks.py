@@ -28,7 +28,7 @@ _BUILD_MODULES = ("farm.compiler.build", "farm.compiler.lower", "farm.compiler.c
 _MODULES = ("farm.checked_import", *_BUILD_MODULES)
 
 
-def may_run_unsandboxed(model: Model) -> bool:
+def model_needs_no_sandbox(model: Model) -> bool:
     """Return True if a model may run with all rights of the user: trusted, or not a program."""
     from farm.quantize import float_model
 
@@ -101,7 +101,7 @@ def _is_sandboxed(context: TaskContext, model: Model, stage: Stage) -> bool:
     from farm.quantize import float_model
 
     source = float_model(model)
-    if model.trust or importers.python_source(source) is not None:
+    if model.trust or importers.python_function_reference_of_model(source) is not None:
         return False
     support = sandbox.sandbox_support()
     if support.complete:

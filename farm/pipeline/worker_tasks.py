@@ -22,24 +22,24 @@ from farm.processes.workers import TaskContext, WorkerPool
 from farm.store import Store, TuningRecordStore
 from farm.types import (
     Artifact,
+    BuildWithAgent,
     Candidate,
+    CompiledCandidateBatch,
     Device,
-    DeviceBuild,
+    DeviceResults,
     EngineComparison,
+    MeasurementSettings,
     Model,
     ModelProfile,
     PairedBuild,
     PairedSamples,
     PairedStoppingRule,
-    Plan,
     PreparedModel,
     Profile,
     Progress,
     Release,
-    Samples,
     Stage,
     Task,
-    VariantBatch,
 )
 
 # Deadlines; reading the facts may include sending the agent.
@@ -116,7 +116,7 @@ def prepare_model_task(
     If it is to be built for one of `profiles` with the code that the check generates, that becomes
     the build.
     """
-    from farm.checked_import import prepare_model, write_prepared_model
+    from farm.checked_import import import_and_check_into_folder, prepare_model
     from farm.compiler.build import GenerationResult, build_reuses_import_check_code
 
     def maker(
@@ -131,7 +131,7 @@ def prepare_model_task(
         made: GenerationResult | None = run_sandboxed_if_untrusted(
             context,
             model,
-            write_prepared_model,
+            import_and_check_into_folder,
             *arguments,
             write=(folder,),
             types=(GenerationResult,),
@@ -157,7 +157,7 @@ def build_model_task(
     The code is generated in a sandbox if the model needs one. For GPUs, it may read the stub of the
     driver's library, which is built before.
     """
-    from farm.compiler.build import GenerationResult, build_model, generate_model_code
+    from farm.compiler.build import GenerationResult, find_or_build_model, generate_model_code
     from farm.compiler.codegen.cuda_driver_stub import build_driver_stub
 
     def generator(
@@ -183,7 +183,7 @@ def build_model_task(
         )
         return made
 
-    return build_model(
+    return find_or_build_model(
         context,
         prepared,
         profile,
@@ -195,8 +195,12 @@ def build_model_task(
 
 
 def measure_job_task(
-    context: TaskContext, device: Device, fitted: DeviceBuild, plan: Plan, cache: Path
-) -> Samples:
+    context: TaskContext,
+    device: Device,
+    fitted: BuildWithAgent,
+    plan: MeasurementSettings,
+    cache: Path,
+) -> DeviceResults:
     """Run one job on a device. If a lab leases it, the wait for a board is not the job's time."""
     from farm import executor
 
@@ -214,8 +218,8 @@ def _reserve(context: TaskContext, device: Device) -> None:
 
 
 def add_build_and_process_times(
-    samples: Samples, made: tuple[PreparedModel | Artifact, ...], worker_s: float
-) -> Samples:
+    samples: DeviceResults, made: tuple[PreparedModel | Artifact, ...], worker_s: float
+) -> DeviceResults:
     """Return the samples with a ledger of the whole job.
 
     The ledger then includes the import and builds in `made`, and the start and exit of the worker
@@ -230,13 +234,13 @@ def build_roofline_probe_task(context: TaskContext, profile: Profile, cache: Pat
     """Build the kernels that measure the roofline of a profile."""
     from farm.compiler.diagnostics import roofline_probe as probe
 
-    return probe.build_probe(context, profile, cache)
+    return probe.build_probe_library(context, profile, cache)
 
 
 def profile_model_task(
     context: TaskContext,
     device: Device,
-    fitted: DeviceBuild,
+    fitted: BuildWithAgent,
     probe: Any,
     seconds: float,
     deadline_s: float,
@@ -253,7 +257,7 @@ def profile_model_task(
 def measure_engines_interleaved_task(
     context: TaskContext,
     device: Device,
-    fitted: DeviceBuild,
+    fitted: BuildWithAgent,
     names: tuple[str, ...],
     rounds: int,
     deadline_s: float,
@@ -301,7 +305,7 @@ def build_variant_batch_task(
     profile: Profile,
     wanted: tuple[tuple[str, Candidate], ...],
     folder: Path,
-) -> VariantBatch:
+) -> CompiledCandidateBatch:
     """Build the candidates of a batch of tuning tasks, in a sandbox if the model needs one."""
     from farm.compiler.tuning import batch_build
 
@@ -323,7 +327,7 @@ def build_variant_batch_task(
 def measure_variants_task(
     context: TaskContext,
     device: Device,
-    batch: VariantBatch,
+    batch: CompiledCandidateBatch,
     agent: Path | None,
     cache: Path,
     deadline_s: float,
@@ -421,7 +425,7 @@ def roll_back_task(
     """Make an earlier release current and return it."""
     from farm import executor
 
-    return executor.roll_back(context, device, agent, timeout_s, name, number)
+    return executor.roll_back_deployment(context, device, agent, timeout_s, name, number)
 
 
 def undeploy_task(

@@ -1,7 +1,7 @@
 """End the work of a thread from another thread: break what it waits for.
 
 work = Cancellation()
-with work.in_this_thread(): ...   the thread's work; it waits inside `interruptible_wait` blocks
+with work.in_this_thread(): ...   the thread's work; it waits inside `register_wait_breaker` blocks
 work.cancel()                     in another thread: the waits fail, and no further one begins
 """
 
@@ -57,7 +57,7 @@ class Cancellation:
 
 
 @contextlib.contextmanager
-def interruptible_wait(break_it: Callable[[], object]) -> Iterator[None]:
+def register_wait_breaker(break_it: Callable[[], object]) -> Iterator[None]:
     """Register how another thread ends the waits of this one within the block.
 
     `break_it` must not block, and makes them raise. Raises Cancelled if the work of this thread is

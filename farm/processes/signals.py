@@ -56,7 +56,7 @@ class _State:
 _state = _State()  # one per process, as are its signal handlers
 
 
-def catch_signals() -> None:
+def raise_stopped_on_signals() -> None:
     """Make signals raise Stopped, except those that were ignored.
 
     nohup and shells' `&` ignore signals intentionally.

@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 
 from farm.errors import BuildError, DeadlineError, UsageError
-from farm.processes.cancellation import interruptible_wait
+from farm.processes.cancellation import register_wait_breaker
 from farm.processes.deadline import Deadline
 from farm.processes.output_end import OutputEnd
 
@@ -99,7 +99,7 @@ def describe_exit_status(status: int | None) -> str:
     return f"signal {-status} ({signal.strsignal(-status)})"
 
 
-def describe_crash(doing: str, output: str) -> str:
+def last_activity_and_output(doing: str, output: str) -> str:
     """Return what a process did when it ended, as it last noted, and the last lines it printed.
 
     The stack that TVM or Python prints in a crash is left out: it shows the interpreter.
@@ -178,7 +178,9 @@ def program_over_socketpair(
                 words, stdin=stream, stdout=stream, stderr=errors, start_new_session=own_group
             )
         try:
-            with interruptible_wait(partial(send_signal, child, signal.SIGTERM, group=own_group)):
+            with register_wait_breaker(
+                partial(send_signal, child, signal.SIGTERM, group=own_group)
+            ):
                 yield ours, child
         finally:
             if grace_s:
@@ -245,7 +247,7 @@ def send_signal(child: subprocess.Popen[bytes], number: signal.Signals, *, group
             child.send_signal(number)
 
 
-class OrphanReaper:
+class ProcessGroupWatchdog:
     """Watchdog process that kills all registered process groups when this process ends.
 
     It does so however this process ends, even by SIGKILL. The kernel's own mechanism
@@ -281,7 +283,7 @@ class OrphanReaper:
             self._child.stdin.flush()
 
 
-def find_program(*names: str) -> str | None:
+def first_installed_program(*names: str) -> str | None:
     """Return the path of the first program that is installed, or None."""
     return next((path for name in names if (path := shutil.which(name))), None)
 
@@ -294,7 +296,9 @@ def replace_process(command: Sequence[str | Path], *, env: Mapping[str, str] | N
     os.execve(words[0], words, {**os.environ, **(env or {})})
 
 
-def start_attached(command: Sequence[str], *, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
+def start_with_inherited_stdio(
+    command: Sequence[str], *, env: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
     """Start a program that has this one's input and output.
 
     Raises UsageError if it cannot start.

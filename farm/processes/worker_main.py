@@ -25,7 +25,7 @@ from typing import Any
 from farm.errors import BuildError, FarmError, InternalError
 from farm.processes import at_exit
 from farm.prompts import Question
-from farm.tvm_import import hide_torch
+from farm.tvm_import import hide_torch_from_now_on
 
 TASK, ANSWER = "task.pickle", "answer.pickle"
 
@@ -153,7 +153,7 @@ def main() -> None:
     """Run the worker process; its arguments are a file descriptor and a scratch folder."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     at_exit.run_exit_functions_on_sigterm()
-    hide_torch()
+    hide_torch_from_now_on()
     connection = Connection(int(sys.argv[1]))
     logging.getLogger("farm").addHandler(_Warnings(connection))
     with contextlib.suppress(BrokenPipeError):

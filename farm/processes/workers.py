@@ -12,7 +12,7 @@ other slot on this machine, so that farm's own load does not disturb a latency m
 here, once for all workers.
 
 A slot that only talks to a device over a network is a thread of this process (`thread=True`): it
-costs a thousandth of a process. All its waits are `cancellation.interruptible_wait`s, so that it
+costs a thousandth of a process. All its waits are `cancellation.register_wait_breaker`s, so that it
 ends at its deadline too.
 """
 
@@ -161,12 +161,12 @@ class WorkerPool:
     _look_again: Deadline = field(
         default_factory=lambda: Deadline(0)
     )  # for what is past its deadline
-    _reaper: subprocesses.OrphanReaper = field(init=False)
+    _reaper: subprocesses.ProcessGroupWatchdog = field(init=False)
     _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
 
     def __enter__(self) -> WorkerPool:
         self.scratch.mkdir(parents=True, exist_ok=True)
-        self._reaper = subprocesses.OrphanReaper()
+        self._reaper = subprocesses.ProcessGroupWatchdog()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -327,7 +327,7 @@ class WorkerPool:
         status = child.returncode
         how = subprocesses.describe_exit_status(status)
         output = worker.log.read_text(errors="replace") if worker.log.exists() else ""
-        why = subprocesses.describe_crash(worker.doing, output)
+        why = subprocesses.last_activity_and_output(worker.doing, output)
         self._dismiss(slot)
         if not busy:
             return []

@@ -30,13 +30,13 @@ from farm.compiler.build_digests import compiler_sources_digest
 from farm.compiler.tensor_cache import array_bytes
 from farm.errors import ModelError
 from farm.quantize import recipe as recipes
-from farm.store import digest_of, source_digest
+from farm.store import digest_of_parts, source_digest
 from farm.types import Model, Profile, QuantizeSettings, TensorSpec
 
 if TYPE_CHECKING:
     from farm.importers import ImportedModel
     from farm.quantize.calibration import FoldedModel, Inputs, Note
-    from farm.quantize.recipe import Recipe
+    from farm.quantize.recipe import QuantizedModelRecipe
 
 
 def is_quantized_by_farm(model: Model) -> bool:
@@ -61,21 +61,23 @@ def quantized_import_fingerprint(model: Model, cache: Path) -> str | None:
     """
     if not is_quantized_by_farm(model):
         return importers.import_fingerprint(model, cache)
-    own = digest_of(compiler_sources_digest(), source_digest(["quantize"]))
+    own = digest_of_parts(compiler_sources_digest(), source_digest(["quantize"]))
     if recipes.is_recipe(model):
         base = importers.import_fingerprint(float_model(model), cache)
-        return base and digest_of(base, Path(model.source), own)
+        return base and digest_of_parts(base, Path(model.source), own)
     base = importers.import_fingerprint(model, cache)
     assert model.quantize is not None
     if not model.quantize.calibrates:
-        return base and digest_of(base, asdict(model.quantize), own)
+        return base and digest_of_parts(base, asdict(model.quantize), own)
     path = _data_of(model)
     try:
         samples = data.data_set_digest(path)
     except OSError as exc:
         what = f"{model.name}: its calibration data cannot be read"
         raise ModelError(what, f"{exc.strerror}: {path}", "correct `calibration_data`") from exc
-    return base and digest_of(base, asdict(model.quantize), asdict(model.preprocess), samples, own)
+    return base and digest_of_parts(
+        base, asdict(model.quantize), asdict(model.preprocess), samples, own
+    )
 
 
 def quantize_imported(
@@ -119,7 +121,9 @@ def float_model(model: Model) -> Model:
     )
 
 
-def make_recipe(model: Model, floating: FoldedModel, host: Profile, note: Note) -> Recipe:
+def make_recipe(
+    model: Model, floating: FoldedModel, host: Profile, note: Note
+) -> QuantizedModelRecipe:
     """Return the recipe for a float model, calibrated if its `quantize` says so.
 
     The samples are read from its `calibration_data`. Raises ModelError if these are missing.
@@ -165,8 +169,8 @@ def _recipe(
     data: str,
     scales: Sequence[tuple[float, int]],
     example: Inputs,
-) -> Recipe:
-    return recipes.Recipe(
+) -> QuantizedModelRecipe:
+    return recipes.QuantizedModelRecipe(
         source=model.source,
         shapes=model.shapes,
         dtypes=model.dtypes,
@@ -181,7 +185,7 @@ def _recipe(
     )
 
 
-def apply_recipe(floating: FoldedModel, recipe: Recipe, label: str) -> ImportedModel:
+def apply_recipe(floating: FoldedModel, recipe: QuantizedModelRecipe, label: str) -> ImportedModel:
     """Return a float model quantized by a recipe. The reference remains that of the float model."""
     from farm.quantize import calibration, fp16_weights
 
@@ -192,16 +196,21 @@ def apply_recipe(floating: FoldedModel, recipe: Recipe, label: str) -> ImportedM
         module, weights = fp16_weights.detach_weights(floating)
         return replace(imported, module=module, weights=weights)
     example = _filled(recipe.example, imported.inputs)
-    module, weights = calibration.quantize_module(floating, recipe.scales, recipe.settings)
+    module, weights = calibration.quantize_with_given_scales(
+        floating, recipe.scales, recipe.settings
+    )
     return replace(imported, module=module, weights=weights, example=example)
 
 
 def _weights(floating: FoldedModel) -> str:
     """Return the digest of the constants of a float model, in order."""
-    from farm.compiler.relax_pipeline import lift_constants
+    from farm.compiler.relax_pipeline import lift_constants_into_parameters
 
-    return digest_of(
-        *(bytes(array_bytes(value)) for value in lift_constants(floating.module.clone())[1])
+    return digest_of_parts(
+        *(
+            bytes(array_bytes(value))
+            for value in lift_constants_into_parameters(floating.module.clone())[1]
+        )
     )
 
 

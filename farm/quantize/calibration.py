@@ -54,7 +54,7 @@ class FoldedModel:
     def observer(self, host: Profile) -> Run:
         """Return a function that runs the observed module; it is built for this machine once."""
         if self._observer is None:
-            self._observer = host_run.compile_for_host(self.observed, [], host)
+            self._observer = host_run.compile_host_runner(self.observed, [], host)
         return self._observer
 
 
@@ -117,7 +117,7 @@ def observe_ranges(
     return seen
 
 
-def quantize_module(
+def quantize_with_given_scales(
     model: FoldedModel, found: Sequence[tuple[float, int]], settings: QuantizeSettings
 ) -> tuple[Any, list[Array]]:
     """Return the integer module and its weights, in the form of an import.

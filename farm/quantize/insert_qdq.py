@@ -20,7 +20,7 @@ from farm.compiler.graph.requantize import MOST_PRODUCTS
 from farm.compiler.ir.constants import constant_value
 from farm.compiler.ir.dynamic_extents import value_at_batch_one
 from farm.compiler.ir.relax_rewriter import op_name
-from farm.quantize.ranges import quantize_weight_to_int8, weight_scales
+from farm.quantize.ranges import quantize_weight_by_given_scales, weight_scales
 from farm.types import QuantizeSettings
 
 Array = np.ndarray[Any, Any]
@@ -165,7 +165,7 @@ class _Inserter(PyExprMutator):  # type: ignore[misc]
 
     def _weight(self, weight: Array, axis: int) -> relax.Expr:
         scales = weight_scales(weight, axis, self._settings)
-        values = quantize_weight_to_int8(weight, scales, axis)
+        values = quantize_weight_by_given_scales(weight, scales, axis)
         zeros = relax.const(np.zeros(scales.shape, np.int8), "int8")
         return self.builder_.emit(
             relax.op.dequantize(

@@ -142,7 +142,7 @@ def weight_scales(weight: Array, axis: int, settings: QuantizeSettings) -> Array
     return np.asarray(np.where(largest > 0, scale, 1.0), np.float32)
 
 
-def quantize_weight_to_int8(weight: Array, scales: Array, axis: int) -> Array:
+def quantize_weight_by_given_scales(weight: Array, scales: Array, axis: int) -> Array:
     """Return a weight as int8, from -127 to 127."""
     shape = [-1 if place == axis else 1 for place in range(weight.ndim)] if scales.ndim else []
     steps = np.rint(weight.astype(np.float64) / scales.reshape(shape))

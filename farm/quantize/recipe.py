@@ -27,10 +27,10 @@ from typing import Any
 import numpy as np
 
 from farm.errors import ModelError
-from farm.regular_files import check_regular
+from farm.regular_files import check_not_special_file
 from farm.sandbox.array_files import parse_npy
 from farm.types import RECIPES, Model, QuantizeSettings, TensorSpec, Value
-from farm.types.python_source import is_python_source
+from farm.types.python_function_reference import is_python_function_reference
 
 Array = np.ndarray[Any, Any]
 _MOST_BYTES, _MOST_EXAMPLE_BYTES = 256 << 20, 1 << 30  # of a recipe, and of the inputs in it
@@ -48,7 +48,7 @@ _OF_DAMAGED = (
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
+class QuantizedModelRecipe:
     """A float model (source, shapes, digest of its weights), and its quantization.
 
     `names` and `scales` hold the description, scale and zero point of each tensor. `example` is a
@@ -70,17 +70,20 @@ class Recipe:
 
 def is_recipe(model: Model) -> bool:
     """Return True if a model's source is a recipe file."""
-    return not is_python_source(model.source) and Path(model.source).suffix.lower() in RECIPES
+    return (
+        not is_python_function_reference(model.source)
+        and Path(model.source).suffix.lower() in RECIPES
+    )
 
 
-def write_recipe(path: Path, recipe: Recipe) -> None:
+def write_recipe(path: Path, recipe: QuantizedModelRecipe) -> None:
     """Write a recipe to a file, either completely or not at all.
 
     Raises ModelError if the file cannot be written.
     """
     source = (
         recipe.source
-        if is_python_source(recipe.source)
+        if is_python_function_reference(recipe.source)
         else os.path.relpath(Path(recipe.source).resolve(), path.parent.resolve())
     )
     tensors = [
@@ -113,12 +116,12 @@ def write_recipe(path: Path, recipe: Recipe) -> None:
         ) from exc
 
 
-def read_recipe(path: Path) -> Recipe:
+def read_recipe(path: Path) -> QuantizedModelRecipe:
     """Read a recipe. Raises ModelError if the file is not a recipe of this version."""
     dtype = path.suffix.lower().removeprefix(".")
     again, expected = f"make it again: {_command(dtype)}", _schema(dtype)
     try:
-        check_regular(path)
+        check_not_special_file(path)
         if (size := path.stat().st_size) > _MOST_BYTES:
             raise ValueError(f"it has {size:,} bytes")
         content = json.loads(path.read_text())
@@ -148,10 +151,10 @@ def _command(dtype: str) -> str:
     )
 
 
-def _recipe(content: Mapping[str, Any], folder: Path) -> Recipe:
+def _recipe(content: Mapping[str, Any], folder: Path) -> QuantizedModelRecipe:
     source, tensors = str(content["source"]), content["tensors"]
-    return Recipe(
-        source=source if is_python_source(source) else str((folder / source).resolve()),
+    return QuantizedModelRecipe(
+        source=source if is_python_function_reference(source) else str((folder / source).resolve()),
         shapes={name: tuple(map(int, shape)) for name, shape in content["shapes"].items()},
         dtypes={str(name): str(dtype) for name, dtype in content["dtypes"].items()},
         values=dict(content.get("values", {})),
@@ -182,13 +185,13 @@ def _unpacked(text: str) -> dict[str, Array]:
         }
 
 
-def float_model(model: Model, recipe: Recipe) -> Model:
+def float_model(model: Model, recipe: QuantizedModelRecipe) -> Model:
     """Return the float model of a recipe's model.
 
     Raises ModelError for a recipe that names code if the model is not trusted: whoever wrote the
     file would choose what runs, where a user who names `python:` chooses it.
     """
-    code = recipe.source if is_python_source(recipe.source) else recipe.module
+    code = recipe.source if is_python_function_reference(recipe.source) else recipe.module
     if code and not model.trust:
         raise ModelError(
             f"{Path(model.source).name} names code that makes its float model",
@@ -209,7 +212,11 @@ def float_model(model: Model, recipe: Recipe) -> Model:
 
 
 def check_recipe_fits(
-    recipe: Recipe, names: Sequence[str], weights: str, inputs: Sequence[TensorSpec], what: str
+    recipe: QuantizedModelRecipe,
+    names: Sequence[str],
+    weights: str,
+    inputs: Sequence[TensorSpec],
+    what: str,
 ) -> None:
     """Raise ModelError if a float model is not the one of the recipe."""
     taken = {spec.name: (spec.shape[1:], spec.dtype) for spec in inputs}

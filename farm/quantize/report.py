@@ -16,13 +16,13 @@ from farm.errors import ModelError
 from farm.importers.imported_model import ImportedModel
 from farm.interleaved_measurement import (
     continue_for_rounds,
-    make_inference_block,
+    make_in_process_inference_timer,
     measure_interleaved,
 )
 from farm.quantize import calibration, fp16_weights, insert_qdq
 from farm.quantize.calibration import FoldedModel, Inputs, Note, Run
-from farm.quantize.recipe import Recipe
-from farm.types import LayerError, Model, Profile, QuantizationResult
+from farm.quantize.recipe import QuantizedModelRecipe
+from farm.types import Model, Profile, QuantizationComparison, QuantizedTensorSnr
 
 Array = np.ndarray[Any, Any]
 _LAYER_SAMPLES = 16
@@ -30,8 +30,8 @@ _ROUNDS = 9
 
 
 def compare_with_float(
-    model: Model, floating: FoldedModel, recipe: Recipe, host: Profile, note: Note
-) -> QuantizationResult:
+    model: Model, floating: FoldedModel, recipe: QuantizedModelRecipe, host: Profile, note: Note
+) -> QuantizationComparison:
     """Compare a float model with its quantized form.
 
     Layers are compared on samples of `calibration_data`, accuracy on the labelled samples of
@@ -39,7 +39,9 @@ def compare_with_float(
     """
     imported, dtype = floating.imported, recipe.settings.dtype
     if recipe.settings.calibrates:
-        module, weights = calibration.quantize_module(floating, recipe.scales, recipe.settings)
+        module, weights = calibration.quantize_with_given_scales(
+            floating, recipe.scales, recipe.settings
+        )
         bound = relax_pipeline.fold_norms_and_constants(
             relax_pipeline.bind_weights(module, weights)
         )
@@ -56,8 +58,8 @@ def compare_with_float(
     layers, output = _layers(model, floating, observed, host, note)
     note("building both models", None)
     ours, theirs = (
-        host_run.compile_for_host(module, weights, host),
-        host_run.compile_for_host(floating.module, [], host),
+        host_run.compile_host_runner(module, weights, host),
+        host_run.compile_host_runner(floating.module, [], host),
     )
     names = [spec.name for spec in imported.inputs]
     example = [(recipe.example or imported.example)[name] for name in names]
@@ -65,27 +67,27 @@ def compare_with_float(
     note("timing both models", None)
     seconds = measure_interleaved(
         {
-            "float": make_inference_block(lambda: theirs(example)),
-            dtype: make_inference_block(lambda: ours(example)),
+            "float": make_in_process_inference_timer(lambda: theirs(example)),
+            dtype: make_in_process_inference_timer(lambda: ours(example)),
         },
         continue_for_rounds(_ROUNDS),
     )
     float_ms, ms = (1e3 * statistics.median(medians) for medians in seconds.values())
-    return QuantizationResult(
+    return QuantizationComparison(
         layers, output, correct[0], correct[1], total, why, float_ms, ms, dtype, tuple(remarks)
     )
 
 
 def _layers(
     model: Model, floating: FoldedModel, observed: Any, host: Profile, note: Note
-) -> tuple[tuple[LayerError, ...], float]:
+) -> tuple[tuple[QuantizedTensorSnr, ...], float]:
     """Return the signal-to-noise ratios in dB of the points, the worst first, and of the outputs.
 
     `observed` is the quantized module with the points as additional outputs.
     """
     note("building the quantized model to compare its layers", None)
     imported, theirs = floating.imported, floating.observer(host)
-    ours = host_run.compile_for_host(observed, [], host)
+    ours = host_run.compile_host_runner(observed, [], host)
     total, samples = _samples(model, imported)
     count = len(floating.points)
     signal, noise = np.zeros(count + 1), np.zeros(count + 1)
@@ -99,7 +101,7 @@ def _layers(
         note(f"comparing layers: {done + 1} of {total} samples", (done + 1) / total)
     *ratios, output = (_decibels(*pair) for pair in zip(signal, noise, strict=True))
     found = [
-        LayerError(index, name, ratio)
+        QuantizedTensorSnr(index, name, ratio)
         for index, (name, ratio) in enumerate(zip(floating.names, ratios, strict=True))
     ]
     return tuple(sorted(found, key=lambda layer: layer.snr_db)), output

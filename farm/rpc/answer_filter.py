@@ -45,7 +45,7 @@ class PacketCode(enum.IntEnum):
     DEV_GET_CURRENT_STREAM = 21
 
 
-class ValueType(enum.IntEnum):
+class FfiTypeIndex(enum.IntEnum):
     """The value types: `TVMFFITypeIndex` of tvm/ffi/c_api.h."""
 
     NONE = 0
@@ -94,15 +94,21 @@ _POINTER_CODES = {
     PacketCode.DEV_GET_CURRENT_STREAM,
 }
 _PLAIN_TYPES = {
-    ValueType.INT,
-    ValueType.BOOL,
-    ValueType.FLOAT,
-    ValueType.OPAQUE_POINTER,
-    ValueType.DATA_TYPE,
-    ValueType.DEVICE,
+    FfiTypeIndex.INT,
+    FfiTypeIndex.BOOL,
+    FfiTypeIndex.FLOAT,
+    FfiTypeIndex.OPAQUE_POINTER,
+    FfiTypeIndex.DATA_TYPE,
+    FfiTypeIndex.DEVICE,
 }
-_STRING_TYPES = {ValueType.RAW_STRING, ValueType.STRING, ValueType.SMALL_STRING}
-_ATTRIBUTE_TYPES = {ValueType.NONE, ValueType.INT, ValueType.BOOL, ValueType.FLOAT, *_STRING_TYPES}
+_STRING_TYPES = {FfiTypeIndex.RAW_STRING, FfiTypeIndex.STRING, FfiTypeIndex.SMALL_STRING}
+_ATTRIBUTE_TYPES = {
+    FfiTypeIndex.NONE,
+    FfiTypeIndex.INT,
+    FfiTypeIndex.BOOL,
+    FfiTypeIndex.FLOAT,
+    *_STRING_TYPES,
+}
 
 
 class AnswerError(Exception):
@@ -286,7 +292,7 @@ class _Values:
     def exception(self) -> None:
         """Check an exception: one string."""
         self._count(1)
-        self._one_of({ValueType.RAW_STRING})
+        self._one_of({FfiTypeIndex.RAW_STRING})
         self._end()
 
     def returned(self, code: int) -> None:
@@ -296,33 +302,33 @@ class _Values:
         else:
             self._count(1)
             if code in _POINTER_CODES:
-                self._one_of({ValueType.NONE, ValueType.OPAQUE_POINTER})
+                self._one_of({FfiTypeIndex.NONE, FfiTypeIndex.OPAQUE_POINTER})
             else:
                 self._one_of(
-                    _ATTRIBUTE_TYPES if code == PacketCode.DEV_GET_ATTR else {ValueType.NONE}
+                    _ATTRIBUTE_TYPES if code == PacketCode.DEV_GET_ATTR else {FfiTypeIndex.NONE}
                 )
         self._end()
 
     def _of_call(self) -> None:
         """Check the values that `EncodeReturn` writes: a type, then a value or a handle."""
         count = self._int32()
-        if self._int32() != ValueType.INT:
+        if self._int32() != FfiTypeIndex.INT:
             raise AnswerError("a return value without its type")
         kind = self._take(_INT64)
-        if kind == ValueType.TENSOR:
+        if kind == FfiTypeIndex.TENSOR:
             self._same(count, 3)
-            self._one_of({ValueType.DL_TENSOR_POINTER})
-            self._one_of({ValueType.OPAQUE_POINTER})
+            self._one_of({FfiTypeIndex.DL_TENSOR_POINTER})
+            self._one_of({FfiTypeIndex.OPAQUE_POINTER})
             return
         self._same(count, 2)
-        if kind in (ValueType.STRING, ValueType.SMALL_STRING):
-            self._one_of({ValueType.RAW_STRING})
-        elif kind in (ValueType.BYTES, ValueType.SMALL_BYTES):
-            self._one_of({ValueType.BYTE_ARRAY_POINTER})
-        elif kind == ValueType.NONE or kind in _PLAIN_TYPES:
-            self._one_of({ValueType(kind)})
-        elif ValueType.FIRST_OBJECT <= kind < 1 << 31:
-            self._one_of({ValueType.OPAQUE_POINTER})
+        if kind in (FfiTypeIndex.STRING, FfiTypeIndex.SMALL_STRING):
+            self._one_of({FfiTypeIndex.RAW_STRING})
+        elif kind in (FfiTypeIndex.BYTES, FfiTypeIndex.SMALL_BYTES):
+            self._one_of({FfiTypeIndex.BYTE_ARRAY_POINTER})
+        elif kind == FfiTypeIndex.NONE or kind in _PLAIN_TYPES:
+            self._one_of({FfiTypeIndex(kind)})
+        elif FfiTypeIndex.FIRST_OBJECT <= kind < 1 << 31:
+            self._one_of({FfiTypeIndex.OPAQUE_POINTER})
         else:
             raise AnswerError(f"a return value of a type that none has ({kind})")
 
@@ -333,12 +339,12 @@ class _Values:
         if count != wanted:
             raise AnswerError(f"an answer of {count} values, where {wanted} belong")
 
-    def _one_of(self, types: set[ValueType]) -> None:
+    def _one_of(self, types: set[FfiTypeIndex]) -> None:
         """Read a value of one of these types."""
         kind = self._int32()
         if kind not in types:
             raise AnswerError(f"a value of type {kind}, which does not belong there")
-        _READERS[ValueType(kind)](self)
+        _READERS[FfiTypeIndex(kind)](self)
 
     def _nothing(self) -> None:
         pass
@@ -351,7 +357,7 @@ class _Values:
 
     def _owned_text(self) -> None:
         """Read a string as `WriteFFIAny` writes it: its type once more, then the bytes."""
-        if self._int32() != ValueType.STRING:
+        if self._int32() != FfiTypeIndex.STRING:
             raise AnswerError("a text that is none")
         self._text()
 
@@ -400,19 +406,19 @@ class _Values:
             raise AnswerError("an answer with more in it than its values")
 
 
-_READERS: dict[ValueType, Callable[[_Values], None]] = {
-    ValueType.NONE: _Values._nothing,
-    ValueType.INT: _Values._word,
-    ValueType.BOOL: _Values._word,
-    ValueType.FLOAT: _Values._word,
-    ValueType.OPAQUE_POINTER: _Values._word,
-    ValueType.DATA_TYPE: _Values._word,
-    ValueType.DEVICE: _Values._device,
-    ValueType.DL_TENSOR_POINTER: _Values._tensor,
-    ValueType.RAW_STRING: _Values._text,
-    ValueType.BYTE_ARRAY_POINTER: _Values._text,
-    ValueType.STRING: _Values._owned_text,
-    ValueType.SMALL_STRING: _Values._owned_text,
+_READERS: dict[FfiTypeIndex, Callable[[_Values], None]] = {
+    FfiTypeIndex.NONE: _Values._nothing,
+    FfiTypeIndex.INT: _Values._word,
+    FfiTypeIndex.BOOL: _Values._word,
+    FfiTypeIndex.FLOAT: _Values._word,
+    FfiTypeIndex.OPAQUE_POINTER: _Values._word,
+    FfiTypeIndex.DATA_TYPE: _Values._word,
+    FfiTypeIndex.DEVICE: _Values._device,
+    FfiTypeIndex.DL_TENSOR_POINTER: _Values._tensor,
+    FfiTypeIndex.RAW_STRING: _Values._text,
+    FfiTypeIndex.BYTE_ARRAY_POINTER: _Values._text,
+    FfiTypeIndex.STRING: _Values._owned_text,
+    FfiTypeIndex.SMALL_STRING: _Values._owned_text,
 }
 
 

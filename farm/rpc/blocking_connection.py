@@ -1,4 +1,6 @@
-"""A connection for a thread that waits. `run_to_completion` runs its coroutines: none suspends.
+"""A connection for a thread that waits.
+
+`run_nonsuspending_coroutine` runs its coroutines, none of which suspends.
 
 `Session` so needs no event loop, which would take most of the time of a short request.
 """
@@ -22,7 +24,7 @@ _PIECE_BYTES = 1 << 18
 _JOINED_BYTES = 1 << 16  # smaller requests are sent in one piece
 
 
-def run_to_completion(work: Coroutine[Any, Any, Answer]) -> Answer:
+def run_nonsuspending_coroutine(work: Coroutine[Any, Any, Answer]) -> Answer:
     """Run a coroutine that never suspends to its end and return its result."""
     try:
         work.send(None)
@@ -105,10 +107,10 @@ class BlockingConnection:
         """Wait until the socket is ready for reading or writing."""
         poll = select.poll()
         poll.register(self.socket, event)
-        wait_in_steps(lambda step_s: bool(poll.poll(1000 * step_s)), deadline)
+        wait_excluding_stopped_time(lambda step_s: bool(poll.poll(1000 * step_s)), deadline)
 
 
-def wait_in_steps(happens: Callable[[float], bool], deadline: Deadline) -> None:
+def wait_excluding_stopped_time(happens: Callable[[float], bool], deadline: Deadline) -> None:
     """Return once `happens(seconds)`, which waits at most that long, returns True.
 
     The time in which this process is stopped does not count. Raises TimeoutError at the deadline.

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from farm.errors import DeviceError
 from farm.processes.deadline import Deadline
-from farm.rpc.answer_filter import ValueType
-from farm.rpc.blocking_connection import run_to_completion
+from farm.rpc.answer_filter import FfiTypeIndex
+from farm.rpc.blocking_connection import run_nonsuspending_coroutine
 from farm.rpc.errors import ProtocolError, RemoteError
 from farm.rpc.session import Session
 from farm.rpc.values import (
@@ -125,9 +125,9 @@ class BlockingSession:
         match result:
             case RemoteTensor():
                 return Tensor(self, result)
-            case RemoteObject(ValueType.FUNCTION):
+            case RemoteObject(FfiTypeIndex.FUNCTION):
                 return Function(self, result)
-            case RemoteObject(ValueType.MODULE):
+            case RemoteObject(FfiTypeIndex.MODULE):
                 return Module(self, result)
             case RemoteObject():
                 return Object(self, result)
@@ -148,7 +148,7 @@ class BlockingSession:
         self._functions.clear()
         self._forgotten.clear()
         with contextlib.suppress(DeviceError, OSError):
-            run_to_completion(self._session.close())
+            run_nonsuspending_coroutine(self._session.close())
 
     def _global(self, name: str) -> Function | None:
         if name not in self._functions:
@@ -160,11 +160,13 @@ class BlockingSession:
         """Free what is forgotten, then carry out a request."""
         try:
             while self._forgotten:
-                run_to_completion(self._session.free(self._forgotten.pop(), self._deadline))
+                run_nonsuspending_coroutine(
+                    self._session.free(self._forgotten.pop(), self._deadline)
+                )
         except BaseException:
             request.close()  # it never began
             raise
-        return run_to_completion(request)
+        return run_nonsuspending_coroutine(request)
 
 
 class Object:

@@ -22,7 +22,7 @@ class HandshakeError(Exception):
     """Raised for a server that does not follow TVM's handshake or refuses the key."""
 
 
-class StopAwareTimeout:
+class SigstopAwareTimeout:
     """A waiting time that does not elapse while this process is stopped (SIGSTOP)."""
 
     def __init__(self, seconds: float) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
-from farm.rpc.answer_filter import PacketCode, ValueType
+from farm.rpc.answer_filter import FfiTypeIndex, PacketCode
 from farm.rpc.values import (
     Argument,
     DataType,
@@ -83,42 +83,44 @@ def pack_tensor_description(tensor: RemoteTensor) -> bytes:
 def _packed(value: Argument) -> bytes:
     match value:
         case None:
-            return _COUNT.pack(ValueType.NONE)
+            return _COUNT.pack(FfiTypeIndex.NONE)
         case bool():
-            return _INT.pack(ValueType.BOOL, value)
+            return _INT.pack(FfiTypeIndex.BOOL, value)
         case int():
             if not _LEAST <= value <= _MOST:
                 raise ValueError(f"{value} does not fit into 64 bits")
-            return _INT.pack(ValueType.INT, value)
+            return _INT.pack(FfiTypeIndex.INT, value)
         case float():
-            return _FLOAT.pack(ValueType.FLOAT, value)
+            return _FLOAT.pack(FfiTypeIndex.FLOAT, value)
         case str():
             return _text(value.encode())
         case bytes() | bytearray():
-            return _ADDRESS.pack(ValueType.BYTE_ARRAY_POINTER, len(value)) + value
+            return _ADDRESS.pack(FfiTypeIndex.BYTE_ARRAY_POINTER, len(value)) + value
         case _:
             return _foreign(value)
 
 
 def _text(content: bytes) -> bytes:
     if 0 in content:  # a C string would end there
-        return _REFERENCE.pack(ValueType.STRING, ValueType.STRING, len(content)) + content
-    return _ADDRESS.pack(ValueType.RAW_STRING, len(content)) + content
+        return _REFERENCE.pack(FfiTypeIndex.STRING, FfiTypeIndex.STRING, len(content)) + content
+    return _ADDRESS.pack(FfiTypeIndex.RAW_STRING, len(content)) + content
 
 
 def _foreign(value: Argument) -> bytes:
     match value:
         case DataType():
-            return _DATA_TYPE.pack(ValueType.DATA_TYPE, value.code, value.bits, value.lanes, 0)
+            return _DATA_TYPE.pack(FfiTypeIndex.DATA_TYPE, value.code, value.bits, value.lanes, 0)
         case RemoteDevice():
-            return _DEVICE.pack(ValueType.DEVICE, value.type, value.number)
+            return _DEVICE.pack(FfiTypeIndex.DEVICE, value.type, value.number)
         case RemotePointer():
-            return _ADDRESS.pack(ValueType.OPAQUE_POINTER, value.address)
-        case RemoteObject(ValueType.FUNCTION | ValueType.MODULE as kind, address):
+            return _ADDRESS.pack(FfiTypeIndex.OPAQUE_POINTER, value.address)
+        case RemoteObject(FfiTypeIndex.FUNCTION | FfiTypeIndex.MODULE as kind, address):
             return _ADDRESS.pack(kind, address)
         case RemoteObject():
-            return _REFERENCE.pack(ValueType.REMOTE_OBJECT, ValueType.REMOTE_OBJECT, value.address)
+            return _REFERENCE.pack(
+                FfiTypeIndex.REMOTE_OBJECT, FfiTypeIndex.REMOTE_OBJECT, value.address
+            )
         case RemoteTensor():
-            return _COUNT.pack(ValueType.DL_TENSOR_POINTER) + pack_tensor_description(value)
+            return _COUNT.pack(FfiTypeIndex.DL_TENSOR_POINTER) + pack_tensor_description(value)
         case _:
             raise TypeError(f"a {type(value).__name__} cannot be an argument of a remote function")

@@ -9,11 +9,11 @@ from farm.processes.deadline import Deadline
 from farm.rpc import handshake
 from farm.rpc.answer_filter import MOST_RETURN_BYTES
 from farm.rpc.session import Session
-from farm.rpc.stream_protocols import GreetingStream
+from farm.rpc.stream_protocols import StreamBeforeGreeting
 
 
 async def open_session(
-    connection: GreetingStream,
+    connection: StreamBeforeGreeting,
     name: str,
     key: str,
     greeting: Deadline,
@@ -39,7 +39,7 @@ async def open_session(
     return session
 
 
-async def greet(connection: GreetingStream, key: str, deadline: Deadline) -> None:
+async def greet(connection: StreamBeforeGreeting, key: str, deadline: Deadline) -> None:
     """Perform the client's side of the handshake, with a key and its options.
 
     Raises TimeoutError if the server has not greeted in time, and HandshakeError if it refuses the

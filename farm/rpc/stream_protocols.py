@@ -28,7 +28,7 @@ class Stream(Protocol):
         ...
 
 
-class GreetingStream(Stream, Protocol):
+class StreamBeforeGreeting(Stream, Protocol):
     """A connection whose server is still to greet."""
 
     async def exactly(self, count: int, deadline: Deadline) -> bytes:

@@ -9,7 +9,7 @@ import struct
 from collections.abc import Callable
 from dataclasses import replace
 
-from farm.rpc.answer_filter import AnswerError, ValueType
+from farm.rpc.answer_filter import AnswerError, FfiTypeIndex
 from farm.rpc.values import (
     DataType,
     RemoteDevice,
@@ -46,11 +46,11 @@ def unpack_returned_value(packet: bytes) -> Result:
     reader.count()  # the type of the first value: an integer
     kind = reader.integer()
     value = reader.value()
-    if isinstance(value, RemoteTensor) and kind == ValueType.TENSOR:
+    if isinstance(value, RemoteTensor) and kind == FfiTypeIndex.TENSOR:
         owner = reader.value()
         address = owner.address if isinstance(owner, RemotePointer) else 0
         return replace(value, handle=address)
-    if isinstance(value, RemotePointer) and kind >= ValueType.FIRST_OBJECT:
+    if isinstance(value, RemotePointer) and kind >= FfiTypeIndex.FIRST_OBJECT:
         return RemoteObject(kind, value.address)
     return value
 
@@ -133,16 +133,16 @@ class _Reader:
 
 
 _READERS: dict[int, Callable[[_Reader], Result]] = {
-    ValueType.NONE: _Reader._nothing,
-    ValueType.INT: _Reader.integer,
-    ValueType.BOOL: _Reader._bool,
-    ValueType.FLOAT: _Reader._float,
-    ValueType.OPAQUE_POINTER: _Reader._pointer,
-    ValueType.DATA_TYPE: _Reader._data_type,
-    ValueType.DEVICE: _Reader._device,
-    ValueType.DL_TENSOR_POINTER: _Reader._tensor,
-    ValueType.RAW_STRING: _Reader._text,
-    ValueType.BYTE_ARRAY_POINTER: _Reader._bytes,
-    ValueType.STRING: _Reader._owned_text,
-    ValueType.SMALL_STRING: _Reader._owned_text,
+    FfiTypeIndex.NONE: _Reader._nothing,
+    FfiTypeIndex.INT: _Reader.integer,
+    FfiTypeIndex.BOOL: _Reader._bool,
+    FfiTypeIndex.FLOAT: _Reader._float,
+    FfiTypeIndex.OPAQUE_POINTER: _Reader._pointer,
+    FfiTypeIndex.DATA_TYPE: _Reader._data_type,
+    FfiTypeIndex.DEVICE: _Reader._device,
+    FfiTypeIndex.DL_TENSOR_POINTER: _Reader._tensor,
+    FfiTypeIndex.RAW_STRING: _Reader._text,
+    FfiTypeIndex.BYTE_ARRAY_POINTER: _Reader._bytes,
+    FfiTypeIndex.STRING: _Reader._owned_text,
+    FfiTypeIndex.SMALL_STRING: _Reader._owned_text,
 }

@@ -33,7 +33,7 @@ from typing import Any
 
 from farm.errors import InternalError
 from farm.sandbox import landlock, seccomp
-from farm.sandbox.fork_server import ForkServer, Request
+from farm.sandbox.fork_server import ForkServerClient, Request
 from farm.sandbox.policy import Policy
 
 __all__ = ["Policy", "SandboxSupport", "run_sandboxed", "sandbox_support"]
@@ -68,7 +68,7 @@ def sandbox_support() -> SandboxSupport:
     )
 
 
-_servers: list[ForkServer] = []
+_servers: list[ForkServerClient] = []
 
 
 def run_sandboxed(
@@ -90,7 +90,7 @@ def run_sandboxed(
     Raises the FarmError of the task, and ModelError if its process ends without a result.
     """
     if not _servers:
-        _servers.append(ForkServer.start(modules, scratch))
+        _servers.append(ForkServerClient.start(modules, scratch))
     request = Request(what, tuple(modules), policy, scratch, task, arguments)
     try:
         return _servers[0].run(request, note, types)

@@ -33,9 +33,9 @@ class CapabilityWords(ctypes.Structure):
     )
 
 
-def drop_capabilities() -> None:
+def drop_unneeded_capabilities() -> None:
     """Give up all capabilities of this thread but those of `KEPT`. Raises OSError."""
-    machine = seccomp.architecture()
+    machine = seccomp.host_architecture()
     assert machine is not None, "asked for on an architecture without a table"
     header, words = CapabilityHeader(VERSION, 0), (CapabilityWords * 2)()
     system_call(_number(machine, "capget"), ctypes.byref(header), ctypes.byref(words))

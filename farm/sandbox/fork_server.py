@@ -38,7 +38,7 @@ from farm.processes.worker_main import TaskContext, disk_full_error
 from farm.sandbox import capabilities, environment, landlock, restricted_pickle, seccomp
 from farm.sandbox.policy import WRITABLE_DEVICES, Policy, python_and_package_folders, system_files
 from farm.sandbox.raw_system_calls import prctl
-from farm.tvm_import import hide_torch
+from farm.tvm_import import hide_torch_from_now_on
 
 _PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 _MOST_BYTES = 1 << 30  # limit for a progress message or a result
@@ -68,7 +68,7 @@ _RULE = (
 Task = Callable[..., Any]
 
 
-class MessageKind(StrEnum):
+class TaskMessageKind(StrEnum):
     """The kinds of messages that a task sends: notes (progress), then its result or its error."""
 
     NOTE = "note"
@@ -107,7 +107,7 @@ class TaskEnded:
     status: int
 
 
-class ForkServer:
+class ForkServerClient:
     """The worker's connection to a fork server.
 
     A worker has one server, started with its first task.
@@ -117,7 +117,7 @@ class ForkServer:
         self._control = control
 
     @classmethod
-    def start(cls, modules: Sequence[str], scratch: Path) -> ForkServer:
+    def start(cls, modules: Sequence[str], scratch: Path) -> ForkServerClient:
         """Start a server that has imported `modules`.
 
         The server is forked from this process if this process has computed nothing yet, which is
@@ -163,11 +163,11 @@ class ForkServer:
                 )
                 assert full
                 raise full
-            cause = process.describe_crash(doing, output)
+            cause = process.last_activity_and_output(doing, output)
             raise _died(request.what, ended.status, cause, request.policy)
         said = process.last_lines(output)
         word, value = result
-        if word is MessageKind.DONE:
+        if word is TaskMessageKind.DONE:
             return value
         assert isinstance(value, FarmError)
         raise _explained(value, said, request.policy)
@@ -175,7 +175,7 @@ class ForkServer:
 
 def _listen(
     connection: Connection, note: Callable[[Any], None], types: Sequence[type]
-) -> tuple[MessageKind, Any] | None:
+) -> tuple[TaskMessageKind, Any] | None:
     """Return the result or the error that a task sends, and call `note` with its progress messages.
 
     Returns None if the task ends without either, or sends a message of an invalid form.
@@ -183,19 +183,19 @@ def _listen(
     while True:
         try:
             word, value = restricted_pickle.loads(
-                connection.recv_bytes(_MOST_BYTES), (MessageKind, *types)
+                connection.recv_bytes(_MOST_BYTES), (TaskMessageKind, *types)
             )
         except (EOFError, OSError):
             return None
         except Exception as error:  # reading hostile bytes may raise any exception
             what = "a model's process sent what is no answer"
-            return MessageKind.FAILED, ModelError(
+            return TaskMessageKind.FAILED, ModelError(
                 what, f"{type(error).__name__}: {error}"[:600], _DISTRUST
             )
-        if word is MessageKind.NOTE:
+        if word is TaskMessageKind.NOTE:
             note(value)
-        elif word is MessageKind.DONE or (
-            word is MessageKind.FAILED and isinstance(value, FarmError)
+        elif word is TaskMessageKind.DONE or (
+            word is TaskMessageKind.FAILED and isinstance(value, FarmError)
         ):
             return word, value
         else:
@@ -264,7 +264,7 @@ def _start_fork(control: Connection) -> None:
 
 def main() -> None:
     """Run a server in a new Python; its argument is the descriptor of its connection."""
-    hide_torch()
+    hide_torch_from_now_on()
     _serve(Connection(int(sys.argv[1])))
 
 
@@ -297,22 +297,22 @@ def _serve(control: Connection) -> None:
 def _do(request: Request, connection: Connection) -> None:
     """Restrict this process, run the task, and send its result or its error."""
 
-    def send(word: MessageKind, value: object) -> None:
+    def send(word: TaskMessageKind, value: object) -> None:
         connection.send_bytes(restricted_pickle.dumps((word, value)))
 
     try:
         _redirect(request.scratch)
         _restrict(request.policy)
-        send(MessageKind.DONE, request.task(_Desk(request.scratch, send), *request.arguments))
+        send(TaskMessageKind.DONE, request.task(_Desk(request.scratch, send), *request.arguments))
     except FarmError as error:
-        send(MessageKind.FAILED, error)
+        send(TaskMessageKind.FAILED, error)
     except BaseException as error:
         with contextlib.suppress(OSError):  # the log is on the disk that may be full
             traceback.print_exc()
         refused = isinstance(error, (PermissionError, MemoryError))
         what = f"{request.what}: {type(error).__name__}: {error}"[:600]
         unexpected = ModelError(what) if refused else InternalError(what, traceback.format_exc())
-        send(MessageKind.FAILED, disk_full_error(error) or unexpected)
+        send(TaskMessageKind.FAILED, disk_full_error(error) or unexpected)
 
 
 class _Desk(TaskContext):
@@ -321,13 +321,13 @@ class _Desk(TaskContext):
     It can neither prompt the user nor pause the other workers.
     """
 
-    def __init__(self, scratch: Path, send: Callable[[MessageKind, object], None]) -> None:
+    def __init__(self, scratch: Path, send: Callable[[TaskMessageKind, object], None]) -> None:
         super().__init__(scratch)
         self._send = send
 
     def note(self, value: object) -> None:
         """Send a progress message to the worker."""
-        self._send(MessageKind.NOTE, value)
+        self._send(TaskMessageKind.NOTE, value)
 
 
 def _is_full(folder: Path) -> bool:
@@ -373,7 +373,7 @@ def _restrict(policy: Policy) -> None:
         hard = resource.getrlimit(kind)[1]
         most = most if hard == resource.RLIM_INFINITY else min(most, hard)
         resource.setrlimit(kind, (most, most))
-    capabilities.drop_capabilities()
+    capabilities.drop_unneeded_capabilities()
     read = (*system_files(), *python_and_package_folders(), *policy.read)
     landlock.restrict_thread(read, (*policy.write, *WRITABLE_DEVICES), landlock.abi_version())
     seccomp.install_filter()

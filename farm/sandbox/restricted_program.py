@@ -57,7 +57,7 @@ def restricted_command(
     The program gets no environment. The kernel must have what `sandbox.sandbox_support` reports.
     Raises OSError if it refuses.
     """
-    machine = seccomp.architecture()
+    machine = seccomp.host_architecture()
     assert machine is not None, "asked for without a sandbox"
     program = Path(command[0])
     ruleset = landlock.create_ruleset(

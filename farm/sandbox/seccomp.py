@@ -95,14 +95,14 @@ Instruction = tuple[int, int, int, int]
 Code = list[Instruction]
 
 
-def architecture() -> Architecture | None:
+def host_architecture() -> Architecture | None:
     """Return this machine's architecture; None if no filter can be made for it."""
     return ARCHITECTURES.get(platform.machine())
 
 
 def is_available() -> bool:
     """Return whether the kernel accepts filters that make a call fail with an error."""
-    machine = architecture()
+    machine = host_architecture()
     if machine is None:
         return False
     action = ctypes.c_uint32(_ERROR)
@@ -221,7 +221,7 @@ def pack_filter(code: Code) -> bytes:
 
 def install_filter() -> None:
     """Install the filter for all threads of this process. Raises OSError if the kernel refuses."""
-    machine = architecture()
+    machine = host_architecture()
     assert machine is not None, "asked for on an architecture without a table"
     code = assemble_filter(machine, os.getpid())
     instructions = (_Instruction * len(code))(*(_Instruction(*one) for one in code))

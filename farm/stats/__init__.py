@@ -14,17 +14,21 @@
 The functions are pure: values in, values out. A caller imports them from this package.
 """
 
-from farm.stats.agreement import measure_agreement, wilson_interval
+from farm.stats.agreement import compare_outputs_with_reference, wilson_interval
 from farm.stats.changepoints import LevelShift, find_level_shifts
 from farm.stats.compare_runs import (
     CONFIDENCE,
     ChangeVerdict,
     Comparison,
     compare_separate_runs,
-    median_standard_error,
+    median_relative_standard_error,
 )
 from farm.stats.efficiency import energy_j, energy_per_inference_j, inferences_per_second, power_w
-from farm.stats.paired_test import LEAST_ROUNDS, compare_interleaved, interleaved_ratio_interval
+from farm.stats.paired_test import (
+    LEAST_ROUNDS,
+    compare_interleaved_pairs,
+    interleaved_ratio_interval,
+)
 from farm.stats.quantiles import (
     P90_COUNT,
     P95_COUNT,
@@ -34,15 +38,15 @@ from farm.stats.quantiles import (
     split_into_rounds,
     summarize_latency,
 )
-from farm.stats.tensor_fingerprint import distance, fingerprint
+from farm.stats.tensor_fingerprint import fingerprint, relative_distance
 from farm.stats.topk import top_indices
 from farm.stats.verdict import (
     JUDGED_COUNT,
     drift_in_words,
     is_warmed_up,
     judge,
-    overall_verdict,
-    unmet_requirements,
+    missed_accuracy_requirement_reason,
+    verdict_from_answer_and_spread,
 )
 
 __all__ = [
@@ -55,9 +59,9 @@ __all__ = [
     "ChangeVerdict",
     "Comparison",
     "LevelShift",
-    "compare_interleaved",
+    "compare_interleaved_pairs",
+    "compare_outputs_with_reference",
     "compare_separate_runs",
-    "distance",
     "drift_in_words",
     "energy_j",
     "energy_per_inference_j",
@@ -67,15 +71,15 @@ __all__ = [
     "interleaved_ratio_interval",
     "is_warmed_up",
     "judge",
-    "measure_agreement",
     "median_interval",
-    "median_standard_error",
-    "overall_verdict",
+    "median_relative_standard_error",
+    "missed_accuracy_requirement_reason",
     "power_w",
+    "relative_distance",
     "relative_iqr",
     "split_into_rounds",
     "summarize_latency",
     "top_indices",
-    "unmet_requirements",
+    "verdict_from_answer_and_spread",
     "wilson_interval",
 ]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from farm.types import Agreement, Limits
+from farm.types import Agreement, OutputErrorLimits
 
 if TYPE_CHECKING:
     import numpy as np
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 _COUNTS = 0.01
 
 
-def measure_agreement(
-    outputs: Sequence[NDArray[Any]], reference: Sequence[NDArray[Any]], limits: Limits
+def compare_outputs_with_reference(
+    outputs: Sequence[NDArray[Any]], reference: Sequence[NDArray[Any]], limits: OutputErrorLimits
 ) -> Agreement:
     """Return the agreement of outputs with the reference's: the worst over all outputs.
 
@@ -50,7 +50,7 @@ def measure_agreement(
     return replace(result, right=right, why=why if math.isfinite(result.max_abs) else "")
 
 
-def _beyond(found: Agreement, limits: Limits) -> str:
+def _beyond(found: Agreement, limits: OutputErrorLimits) -> str:
     """Return which limit other than the absolute one is exceeded, in words; empty if none is."""
     if limits.min_snr_db is not None and found.snr_db < limits.min_snr_db:
         return (

@@ -192,7 +192,7 @@ def ratio_interval(
     return math.exp(min(float(low), centre - drift)), math.exp(max(float(high), centre + drift))
 
 
-def median_standard_error(seconds: Sequence[float]) -> float:
+def median_relative_standard_error(seconds: Sequence[float]) -> float:
     """Return the relative standard error of a run's median; inf for too few samples.
 
     It is the larger of two estimates: resampling of rounds, and autocorrelation of rounds

@@ -35,7 +35,7 @@ _LEAST = 1e-12  # seconds, in place of times that the clock could not resolve
 _REACH = 0.05  # largest lag of the autocorrelation, as a fraction of the rounds
 
 
-def compare_interleaved(
+def compare_interleaved_pairs(
     pairs: Sequence[tuple[Sequence[float], Sequence[float]]],
     confidence: float = CONFIDENCE,
     loads: Sequence[Sequence[int]] = (),

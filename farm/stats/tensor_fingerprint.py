@@ -29,7 +29,7 @@ def fingerprint(values: NDArray[Any]) -> TensorFingerprint:
     )
 
 
-def distance(one: TensorFingerprint, other: TensorFingerprint) -> float:
+def relative_distance(one: TensorFingerprint, other: TensorFingerprint) -> float:
     """Return the relative distance of two fingerprints; infinity if the tensors differ."""
     numbers = (
         one.norm,

@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 
 from farm.stats.quantiles import relative_iqr
-from farm.types import Agreement, Latency, Plan, Samples, Verdict
+from farm.types import Agreement, DeviceResults, Latency, MeasurementSettings, Verdict
 
 JUDGED_COUNT = 10  # hyperfine's minimum number of runs
 MAX_CPU_WAIT = 0.05  # share of the measuring time
@@ -55,7 +55,10 @@ Facts = Mapping[str, str]
 
 
 def judge(
-    device_emulated: bool, samples: Samples, latency: Latency | None, plan: Plan | None = None
+    device_emulated: bool,
+    samples: DeviceResults,
+    latency: Latency | None,
+    plan: MeasurementSettings | None = None,
 ) -> tuple[Verdict, str]:
     """Return the verdict on a device's results, and its reason.
 
@@ -65,11 +68,17 @@ def judge(
     if (
         samples.agreement.right
         and plan
-        and (reason := unmet_requirements(plan, samples.agreement, samples.correct, samples.total))
+        and (
+            reason := missed_accuracy_requirement_reason(
+                plan, samples.agreement, samples.correct, samples.total
+            )
+        )
     ):
         return Verdict.WRONG, reason
     readings = (samples.facts_before, *samples.facts_during, samples.facts_after)
-    early = overall_verdict(device_emulated, samples.agreement, latency, samples.held_up)
+    early = verdict_from_answer_and_spread(
+        device_emulated, samples.agreement, latency, samples.held_up
+    )
     if (
         latency is None
         or early[0] not in (Verdict.STABLE, Verdict.NOISY)
@@ -82,7 +91,7 @@ def judge(
         return early
     if (
         reason := unreliable_clock_reason(samples)
-        or changed_conditions(readings)
+        or describe_phone_condition_change(readings)
         or drift_in_words(samples.seconds)
     ):
         return Verdict.NOISY, reason
@@ -91,7 +100,9 @@ def judge(
     return early
 
 
-def unmet_requirements(plan: Plan, found: Agreement, correct: int | None, total: int | None) -> str:
+def missed_accuracy_requirement_reason(
+    plan: MeasurementSettings, found: Agreement, correct: int | None, total: int | None
+) -> str:
     """Return why an answer misses the plan's requirements, in words; empty if it meets them.
 
     Top-1 is that of the labelled samples; without them, it is the share of rows with the
@@ -112,7 +123,7 @@ def unmet_requirements(plan: Plan, found: Agreement, correct: int | None, total:
     )
 
 
-def overall_verdict(
+def verdict_from_answer_and_spread(
     device_emulated: bool,
     agreement: Agreement,
     latency: Latency | None,
@@ -191,7 +202,7 @@ def _by_android(readings: Sequence[Facts]) -> str:
     return f"Android throttles it for its heat, {_THERMAL.get(status, f'status {status}')}"
 
 
-def changed_conditions(readings: Sequence[Facts]) -> str:
+def describe_phone_condition_change(readings: Sequence[Facts]) -> str:
     """Return what of a phone's conditions changed during the run, in words.
 
     Empty if nothing did.
@@ -280,7 +291,7 @@ def _numbers(facts: Facts, name: str) -> list[float]:
     return [float(value) for value in values if value is not None]
 
 
-def unreliable_clock_reason(samples: Samples) -> str:
+def unreliable_clock_reason(samples: DeviceResults) -> str:
     """Return why the device's clock is unreliable, in words; empty if it is not known to be.
 
     Either the samples add up to more than the elapsed time, or the clock jumped relative to the

@@ -14,8 +14,8 @@
     upsert           INSERT ... ON CONFLICT in the database's dialect
 
 Every write is atomic: a folder, a run or a record is stored as a whole or not at all. A caller
-imports the stores from this package and opens them with `open_store()`, `RunStore.at()`,
-`RecordStore.of_user()` or `AnswerStore.of_user()`.
+imports the stores from this package and opens them with `open_local_store_over_shared_cache()`,
+`RunStore.at()`, `RecordStore.of_user()` or `AnswerStore.of_user()`.
 """
 
 from farm.store.artifact_store import (
@@ -23,25 +23,25 @@ from farm.store.artifact_store import (
     Store,
     StoredFolder,
     Upstream,
-    cache_root,
-    data_root,
-    digest_of,
+    digest_of_parts,
     file_digest,
+    user_cache_dir,
+    user_data_dir,
 )
 from farm.store.folder_archive import ArchiveError, read_archive, write_archive
 from farm.store.predictions import PredictionStore
 from farm.store.run_json import SCHEMA as RUN_SCHEMA
 from farm.store.run_json import as_strict_json, parse_untrusted_run, run_from_json, run_to_json
 from farm.store.runs import RunStore
-from farm.store.shared_cache import SharedCache, open_store
+from farm.store.shared_cache import SharedCacheClient, open_local_store_over_shared_cache
 from farm.store.source_digests import source_digest
 from farm.store.tuning_records import SCHEMA as RECORD_SCHEMA
 from farm.store.tuning_records import (
     MergeCounts,
     TuningRecordStore,
-    read_records,
+    read_records_file,
     record_to_json,
-    write_records,
+    write_records_file,
 )
 
 __all__ = [
@@ -52,24 +52,24 @@ __all__ = [
     "MergeCounts",
     "PredictionStore",
     "RunStore",
-    "SharedCache",
+    "SharedCacheClient",
     "Store",
     "StoredFolder",
     "TuningRecordStore",
     "Upstream",
     "as_strict_json",
-    "cache_root",
-    "data_root",
-    "digest_of",
+    "digest_of_parts",
     "file_digest",
-    "open_store",
+    "open_local_store_over_shared_cache",
     "parse_untrusted_run",
     "read_archive",
-    "read_records",
+    "read_records_file",
     "record_to_json",
     "run_from_json",
     "run_to_json",
     "source_digest",
+    "user_cache_dir",
+    "user_data_dir",
     "write_archive",
-    "write_records",
+    "write_records_file",
 ]

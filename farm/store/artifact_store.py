@@ -23,7 +23,7 @@ from typing import Protocol
 
 from farm import ownership
 from farm.errors import BuildError
-from farm.regular_files import check_regular
+from farm.regular_files import check_not_special_file
 
 KINDS = ("models", "workloads", "artifacts")  # what imports and builds leave
 _TMP = "tmp"
@@ -36,7 +36,7 @@ class _NotThere(Exception):
     """Upstream does not have a folder."""
 
 
-def cache_root() -> Path:
+def user_cache_dir() -> Path:
     """Return the folder of what can be built again: agents, compiled libraries.
 
     It is $FARM_CACHE, else $XDG_CACHE_HOME/farm, else ~/.cache/farm. Programs in it are executed,
@@ -57,7 +57,7 @@ def cache_root() -> Path:
     return root
 
 
-def data_root() -> Path:
+def user_data_dir() -> Path:
     """Return the folder of what cannot be built again, such as the record of runs.
 
     It is $FARM_DATA, else $XDG_DATA_HOME/farm, else ~/.local/share/farm.
@@ -312,7 +312,7 @@ def _sync_one(path: Path) -> None:
         os.close(descriptor)
 
 
-def digest_of(*parts: bytes | str | Path | Mapping[str, object]) -> str:
+def digest_of_parts(*parts: bytes | str | Path | Mapping[str, object]) -> str:
     """Return the SHA-256, in hexadecimal, of all parts in order.
 
     The encoding is injective: two different lists of parts never encode to the same bytes. A Path
@@ -348,7 +348,7 @@ def file_digest(path: Path) -> str:
 
     Raises OSError for a pipe or a device, too.
     """
-    check_regular(path)
+    check_not_special_file(path)
     total = hashlib.sha256()
     with path.open("rb") as file:
         while chunk := file.read(_CHUNK):

@@ -59,7 +59,7 @@ class CodePointText(TypeDecorator[str]):
 
 
 @dataclass(frozen=True, slots=True)
-class Database:
+class MigratedDatabase:
     """A database at `place`, with its tables and their migrations.
 
     `title` names the database in errors, and `what` names its content. `tables` is the newest

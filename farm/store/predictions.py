@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from farm.store.artifact_store import data_root
+from farm.store.artifact_store import user_data_dir
 from farm.store.upsert import insert_new, insert_or_replace
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Table
 
-    from farm.store.database import Database
+    from farm.store.database import MigratedDatabase
 
 
 @functools.cache
@@ -54,7 +54,7 @@ class PredictionStore:
     @classmethod
     def of_user(cls) -> PredictionStore:
         """Return the store of this user, in the data folder."""
-        return cls(data_root() / "answers.sqlite")
+        return cls(user_data_dir() / "answers.sqlite")
 
     def keep(self, subject: str, best: Mapping[str, tuple[int, ...]]) -> None:
         """Store the best classes of each sample, all or none; they are on disk at return."""
@@ -106,10 +106,10 @@ class PredictionStore:
         )
 
     @property
-    def _database(self) -> Database:
+    def _database(self) -> MigratedDatabase:
         from farm.store.backends import SqliteBackend
-        from farm.store.database import Database
+        from farm.store.database import MigratedDatabase
 
-        return Database(
+        return MigratedDatabase(
             SqliteBackend(self.path), "the record of answers", "answers", _tables()[0].metadata
         )

@@ -17,7 +17,7 @@ from typing import Any
 
 from farm import stats
 from farm.errors import FarmError
-from farm.types import Agreement, Failure, Latency, Run, Samples, Verdict
+from farm.types import Agreement, DeviceResults, Failure, Latency, Run, Verdict
 
 SCHEMA = "farm/run/1"
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
@@ -133,12 +133,12 @@ def _texts(value: Any) -> Iterator[str]:
             yield from _texts(item)
 
 
-def _samples(body: Mapping[str, Any]) -> Samples:
+def _samples(body: Mapping[str, Any]) -> DeviceResults:
     agreement = _known(Agreement, body["agreement"])
     numbers = {name: _numbers(value) for name, value in agreement.items() if name in _MEASURES}
-    return Samples(
+    return DeviceResults(
         **{
-            **_known(Samples, body),
+            **_known(DeviceResults, body),
             "seconds": tuple(float(s) for s in body["seconds"]),
             "first_s": float(body["first_s"]),
             "agreement": Agreement(**{**agreement, **numbers}),

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from farm.errors import InternalError, UsageError
-from farm.store.artifact_store import data_root
+from farm.store.artifact_store import user_data_dir
 from farm.store.run_json import run_from_json, run_to_json
 from farm.store.sample_encoding import pack_samples, unpack_samples
 from farm.store.upsert import insert_new, insert_or_replace
@@ -27,7 +27,7 @@ from farm.types.postgres_url import SCHEMES, is_postgres_url, parse_postgres_url
 if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Connection, Select, Table
 
-    from farm.store.database import Database
+    from farm.store.database import MigratedDatabase
 
 
 @functools.cache
@@ -111,7 +111,7 @@ class RunStore:
 
                 raise malformed_postgres_url_error() from None
         return cls(
-            data_root() / "runs.sqlite"
+            user_data_dir() / "runs.sqlite"
             if place is None
             else place
             if has_postgres_scheme(place)
@@ -257,12 +257,12 @@ class RunStore:
         )
 
     @property
-    def _database(self) -> Database:
+    def _database(self) -> MigratedDatabase:
         from farm.store.backends import PostgresBackend, SqliteBackend
-        from farm.store.database import Database
+        from farm.store.database import MigratedDatabase
 
         place = SqliteBackend(self.path) if self.path else PostgresBackend(self._url)
-        return Database(
+        return MigratedDatabase(
             place, "the record of runs", "runs", _tables()[0].metadata, (_add_baselines_and_pack,)
         )
 

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from farm.errors import UsageError
-from farm.store.artifact_store import KINDS, Store, StoredFolder, cache_root
+from farm.store.artifact_store import KINDS, Store, StoredFolder, user_cache_dir
 from farm.store.folder_archive import ArchiveError, read_archive, write_archive
-from farm.types import CacheLocation, check_cache_url
+from farm.types import SharedCacheLocation, normalize_cache_url
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -36,7 +36,7 @@ _CLIENT: Any = {"connect_timeout": "5s", "timeout": "10m", "allow_http": True}
 _RETRY: Any = {"max_retries": 2, "retry_timeout": timedelta(seconds=20)}
 
 
-def resolve_location(configured: str | None) -> CacheLocation | None:
+def resolve_location(configured: str | None) -> SharedCacheLocation | None:
     """Return the shared cache that the environment, else the configuration, names; None for none.
 
     FARM_SHARED_CACHE is its URL, or "none". FARM_SHARED_CACHE_READ_ONLY=1 sends nothing to it.
@@ -45,7 +45,7 @@ def resolve_location(configured: str | None) -> CacheLocation | None:
     given = os.environ.get(URL)
     if given is not None:
         try:
-            configured = None if given in _OFF else check_cache_url(given)
+            configured = None if given in _OFF else normalize_cache_url(given)
         except ValueError as exc:
             raise UsageError(
                 f"{URL} names no shared cache", str(exc), f"correct it, or: unset {URL}"
@@ -53,27 +53,27 @@ def resolve_location(configured: str | None) -> CacheLocation | None:
     if configured is None:
         return None
     key = os.environ.get(KEY)
-    return CacheLocation(
+    return SharedCacheLocation(
         configured, os.environ.get(READ_ONLY, "") not in ("", "0"), key.encode() if key else None
     )
 
 
-class SharedCache:
+class SharedCacheClient:
     """A client of the shared cache; it may be pickled, and connects when it is first used.
 
     The first fault is logged as a warning, later ones are not. After a fault of the connection
     nothing more is tried.
     """
 
-    def __init__(self, location: CacheLocation) -> None:
+    def __init__(self, location: SharedCacheLocation) -> None:
         self.location = location
         self._client: Any = None
         self._away = False
         self._warned = False
 
-    def __reduce__(self) -> tuple[type[SharedCache], tuple[CacheLocation]]:
+    def __reduce__(self) -> tuple[type[SharedCacheClient], tuple[SharedCacheLocation]]:
         """Pickle the location only."""
-        return SharedCache, (self.location,)
+        return SharedCacheClient, (self.location,)
 
     def fetch(self, kind: str, digest: str, folder: Path) -> bool:
         """Fill an empty folder with what is stored under a digest; return whether it was there.
@@ -209,14 +209,14 @@ class SharedCache:
             logging.getLogger("farm").warning("%s", text)
 
 
-def open_store(configured: str | None) -> Store:
+def open_local_store_over_shared_cache(configured: str | None) -> Store:
     """Return the user's store of builds, behind which is the shared cache if one is named.
 
     `configured` is the URL that devices.toml names. Raises BuildError if others could have filled
     the store, UsageError if the environment names no shared cache.
     """
     location = resolve_location(configured)
-    return Store(cache_root(), SharedCache(location) if location else None)
+    return Store(user_cache_dir(), SharedCacheClient(location) if location else None)
 
 
 class _Chunks(RawIOBase):

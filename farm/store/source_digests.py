@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from farm.store.artifact_store import digest_of
+from farm.store.artifact_store import digest_of_parts
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 
@@ -26,4 +26,4 @@ def source_digest(names: Sequence[str], package: Path | None = None) -> str:
             raise FileNotFoundError(f"no Python files in {root / name}")
         for path in paths:
             parts += [path.relative_to(root).as_posix(), path]
-    return digest_of(*parts)
+    return digest_of_parts(*parts)

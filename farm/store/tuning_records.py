@@ -1,6 +1,7 @@
 """The fastest kernel configurations measured, by CPU model and workload.
 
-They are a table in SQLite; `write_records` and `read_records` transfer them as lines of JSON.
+They are a table in SQLite; `write_records_file` and `read_records_file` transfer them as lines of
+JSON.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from farm.errors import UsageError
-from farm.store.artifact_store import data_root
+from farm.store.artifact_store import user_data_dir
 from farm.store.upsert import insert_or_replace
 from farm.types import TuningRecord
 
 if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Connection, Table
 
-    from farm.store.database import Database
+    from farm.store.database import MigratedDatabase
 
 SCHEMA = "farm/record/1"
 _KINDS = {
@@ -67,7 +68,7 @@ class TuningRecordStore:
     @classmethod
     def of_user(cls) -> TuningRecordStore:
         """Return the store of this user's tuning records, measured on this machine or imported."""
-        return cls(data_root() / "records.sqlite")
+        return cls(user_data_dir() / "records.sqlite")
 
     def keep(self, record: TuningRecord) -> None:
         """Store a record, replacing the stored one, against which it was measured.
@@ -153,11 +154,11 @@ class TuningRecordStore:
             raise self._database.error(f"malformed row: {exc}") from exc
 
     @property
-    def _database(self) -> Database:
+    def _database(self) -> MigratedDatabase:
         from farm.store.backends import SqliteBackend
-        from farm.store.database import Database
+        from farm.store.database import MigratedDatabase
 
-        return Database(
+        return MigratedDatabase(
             SqliteBackend(self.path), "the record of choices", "records", _table().metadata
         )
 
@@ -198,7 +199,7 @@ def record_from_json(body: Any) -> TuningRecord:
     return TuningRecord(**given)
 
 
-def write_records(path: Path, records: Sequence[TuningRecord]) -> None:
+def write_records_file(path: Path, records: Sequence[TuningRecord]) -> None:
     """Write one line of JSON per record. Raises UsageError if the file cannot be written."""
     try:
         path.write_text(
@@ -212,8 +213,8 @@ def write_records(path: Path, records: Sequence[TuningRecord]) -> None:
         ) from exc
 
 
-def read_records(path: Path) -> list[TuningRecord]:
-    """Return the records that `write_records` wrote.
+def read_records_file(path: Path) -> list[TuningRecord]:
+    """Return the records that `write_records_file` wrote.
 
     Raises UsageError that names the first line that is not a record.
     """

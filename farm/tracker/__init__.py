@@ -18,9 +18,15 @@ It serves TVM's rpc_server, its clients, query_rpc_tracker and MetaSchedule's ru
 
 from __future__ import annotations
 
-from farm.tracker.listening import listen
-from farm.tracker.metrics_page import metrics_of_summary
+from farm.tracker.listening import listen_on_first_free_port
+from farm.tracker.metrics_page import format_summary_metrics
 from farm.tracker.run import ListenAddresses, serve
 from farm.tracker.server import TrackerServerSettings
 
-__all__ = ["ListenAddresses", "TrackerServerSettings", "listen", "metrics_of_summary", "serve"]
+__all__ = [
+    "ListenAddresses",
+    "TrackerServerSettings",
+    "format_summary_metrics",
+    "listen_on_first_free_port",
+    "serve",
+]

@@ -10,7 +10,7 @@ from farm.errors import DeviceError
 BACKLOG = 1024  # a lab's boards come back all at once after a restart
 
 
-def listen(host: str, ports: Iterable[int]) -> socket.socket:
+def listen_on_first_free_port(host: str, ports: Iterable[int]) -> socket.socket:
     """Listen on the first free port. Raises DeviceError if none is free."""
     family = socket.getaddrinfo(host, None)[0][0]
     why = ""

@@ -17,7 +17,7 @@ _MOST_READERS = 16
 _NOBODY = KeyQueue(0, 0)
 
 
-def metrics_of_summary(summary: Summary) -> str:
+def format_summary_metrics(summary: Summary) -> str:
     """Return the tracker's summary as metrics for Prometheus."""
     boards = metrics.Metric("farm_tracker_boards", "Boards that are registered, free or lent.")
     free = metrics.Metric("farm_tracker_boards_free", "Boards that nobody has.")
@@ -65,7 +65,10 @@ class MetricsPage:
         if method not in (b"GET", b"HEAD"):
             return _response("405 Method Not Allowed", "text/plain", "only GET\n")
         return _response(
-            "200 OK", metrics.CONTENT_TYPE, metrics_of_summary(self._summary()), method == b"GET"
+            "200 OK",
+            metrics.CONTENT_TYPE,
+            format_summary_metrics(self._summary()),
+            method == b"GET",
         )
 
 

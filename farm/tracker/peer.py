@@ -29,7 +29,7 @@ _KEEPALIVE = (
 )
 
 
-class PeerOwner(Protocol):
+class PeerEventHandler(Protocol):
     """Who owns the connections and carries out what they ask."""
 
     def admit(self, peer: PeerConnection) -> bool:
@@ -51,7 +51,9 @@ class PeerOwner(Protocol):
 class PeerConnection(asyncio.Protocol):
     """A connection of a board or a client."""
 
-    def __init__(self, tracker: PeerOwner, number: int, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, tracker: PeerEventHandler, number: int, loop: asyncio.AbstractEventLoop
+    ) -> None:
         self.number = number
         self.address = ""
         self._tracker = tracker

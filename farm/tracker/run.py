@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from farm.processes import signals
 from farm.tracker.admission import limits_within_open_files
-from farm.tracker.listening import BACKLOG, listen
+from farm.tracker.listening import BACKLOG, listen_on_first_free_port
 from farm.tracker.metrics_page import MetricsPage, serve_metrics
 from farm.tracker.server import TrackerServer, TrackerServerSettings
 
@@ -35,11 +35,11 @@ def serve(
     DeviceError if no port is free.
     """
     with contextlib.ExitStack() as held:
-        listener = held.enter_context(listen(where.host, where.ports))
+        listener = held.enter_context(listen_on_first_free_port(where.host, where.ports))
         beside = (
             None
             if where.metrics_port is None
-            else held.enter_context(listen(where.host, [where.metrics_port]))
+            else held.enter_context(listen_on_first_free_port(where.host, [where.metrics_port]))
         )
         loop = held.enter_context(contextlib.closing(asyncio.new_event_loop()))
         signals.stop_loop_on_signal(loop)

@@ -86,7 +86,7 @@ class BoardLender(Protocol):
         """Return the queues and the servers."""
 
 
-class AgentHandler(Protocol):
+class AgentManager(Protocol):
     """Who looks after farm's agents: a lab. A tracker without one is TVM's to them."""
 
     def hello(self, peer: int, server: ServerInfo, hello: AgentHello, now: float) -> None:
@@ -111,7 +111,7 @@ class TrackerServer:
         settings: TrackerServerSettings,
         say: Callable[[str], None],
         lender: BoardLender | None = None,
-        agents: AgentHandler | None = None,
+        agents: AgentManager | None = None,
     ) -> None:
         self._agents = agents
         self._loop = loop
@@ -152,7 +152,7 @@ class TrackerServer:
             if peer := self._peers.get(refusal.client):
                 peer.send(protocol.refused_answer(refusal.why))
 
-    def connection_of(self, peer: int) -> ownership.ConnectionEndpoints | None:
+    def connection_of(self, peer: int) -> ownership.SocketLike | None:
         """Return the socket of a connection; None if there is none of this number."""
         found = self._peers.get(peer)
         return found.socket if found else None

@@ -1,7 +1,7 @@
 """Connections to devices: the scheme of a device's url names the transport.
 
 Modules:
-    device_state          state of a device (ready, offline, ...) with reason and remedy
+    device_availability   state of a device (ready, offline, ...) with reason and remedy
     local                 `local:` and `qemu:`: the agent as a process on this machine
     rpc                   `rpc://`: an agent, or TVM's RPC server, at an address
     tracker               `tracker://`: a board that a TVM tracker lends
@@ -16,7 +16,7 @@ Modules:
     agent                 what farm knows of an agent's side: keys, versions, answers, errors
     upload                store a file on a device, resuming interrupted transfers
     board_architecture    detect a board's architecture and check it against the profile
-    connection_layer      a layer of a connection, and checks that transports share
+    layer_check           a layer of a connection, and checks that transports share
     connectivity_checks   check a connection layer by layer, for `farm doctor`
     rpc_client            open a session by farm's RPC client
     rpc_errors            translate errors of TVM's RPC and of sockets into FarmError
@@ -35,7 +35,7 @@ To add a transport, write a module and add one line to `_TRANSPORTS`. The module
     read_system_facts(device)
              optional: return what the board's system says beside the agent, as texts by name
     reserve_board(device, ask, say), release_board_if_wanted(device), max_board_wait_s(device),
-    board_facts()
+    leased_board_name()
              optional, for boards that are leased: wait for one before a job begins; how long that
              may take; which board the session of this thread is with
 """
@@ -56,7 +56,7 @@ from farm.prompts import Ask, answer_nothing
 from farm.rpc.blocking_session import BlockingSession
 from farm.transports import gpu_preflight, upload
 from farm.transports.agent import answer_validation as agent_answers
-from farm.transports.device_state import DeviceState
+from farm.transports.device_availability import DeviceAvailability
 from farm.types import Device
 
 _TRANSPORTS = {
@@ -146,7 +146,7 @@ def open(  # noqa: A001
     with open_without_version_check(device, agent, scratch, timeout_s, ask, greeting_s) as link:
         if link.native:
             agent_version.check_versions(device, link.document("farm.agent.facts"))
-        elif why := agent_version.describe_older_server(link.session.has_function):
+        elif why := agent_version.describe_older_tvm_server(link.session.has_function):
             logging.getLogger("farm").warning(
                 "%s runs TVM's own RPC server: %s; farm agent there has the version of this farm",
                 device.name,
@@ -178,17 +178,17 @@ def open_without_version_check(
     ):
         system = getattr(_transport(device), "read_system_facts", None)
         native = session.has_function("farm.agent.facts")
-        board_facts = getattr(_transport(device), "board_facts", None)
+        board_facts = getattr(_transport(device), "leased_board_name", None)
         leased = board_facts() if board_facts else {}
         yield Link(session, native, carry, partial(system, device) if system else None, leased)
 
 
-def probe_state(device: Device) -> DeviceState:
+def probe_state(device: Device) -> DeviceAvailability:
     """Return the state of a device within a few seconds, without a session.
 
     The state says whether the device can be used, as far as this can be found out so quickly.
     """
-    result: DeviceState = gpu_preflight.unusable_gpu_state(device) or _transport(
+    result: DeviceAvailability = gpu_preflight.unusable_gpu_state(device) or _transport(
         device
     ).probe_state(device)
     return result

@@ -74,7 +74,7 @@ class BoardArchitecture:
         return f"{self.machine} kernel, {programs}, {self.libc or 'an unknown C library'}"
 
 
-def detect_architecture(seen: Mapping[str, str]) -> BoardArchitecture:
+def architecture_from_probe_output(seen: Mapping[str, str]) -> BoardArchitecture:
     """Return the kind of a board from what it reported.
 
     `seen` has the keys machine, bits, shell (the first bytes of /bin/sh in hexadecimal) and libc.
@@ -165,10 +165,10 @@ def fitting_profiles(agent: str, like: str) -> list[str]:
 
     A profile for the CPU of a controller of another architecture is none.
     """
-    elsewhere = set(this_machine.NATIVE_PROFILES.values()) - {this_machine.native_profile()}
+    elsewhere = set(this_machine.NATIVE_PROFILES.values()) - {this_machine.native_profile_name()}
     names = [
         name
-        for name, table in profiles.built_in_profiles().items()
+        for name, table in profiles.built_in_profile_tables().items()
         if table.get("agent") == agent and name not in elsewhere
     ]
     return sorted(names, key=lambda name: -difflib.SequenceMatcher(None, name, like).ratio())[

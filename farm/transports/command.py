@@ -22,10 +22,10 @@ from farm.processes.output_end import OutputEnd
 from farm.prompts import Ask
 from farm.rpc.blocking_connection import BlockingConnection
 from farm.transports import board_scripts
-from farm.transports.device_state import DeviceState
+from farm.transports.device_availability import DeviceAvailability
 from farm.transports.rpc_client import session_over_streams
 from farm.transports.rpc_errors import session_ended_error, translate_error
-from farm.transports.shell_board import ShellBoard, read_script_output
+from farm.transports.shell_board import ShellBoard, communicate_with_script
 from farm.types import Device
 
 if TYPE_CHECKING:
@@ -72,10 +72,10 @@ def open(  # noqa: A001
             raise
 
 
-def probe_state(device: Device) -> DeviceState:
+def probe_state(device: Device) -> DeviceAvailability:
     """Return `ready` if the command runs a shell now."""
     if device.profile.agent is None:
-        return DeviceState(
+        return DeviceAvailability(
             "unavailable",
             False,
             f"profile {device.profile.name} has no native agent",
@@ -84,10 +84,10 @@ def probe_state(device: Device) -> DeviceState:
     try:
         CommandBoard(device, Deadline(_STATE_S)).ask("", [])
     except DeviceError as error:
-        return DeviceState(
+        return DeviceAvailability(
             error.what.removeprefix(f"{device.name} is "), False, error.why, error.fix
         )
-    return DeviceState("emulated" if device.emulated else "ready", True)
+    return DeviceAvailability("emulated" if device.emulated else "ready", True)
 
 
 @contextlib.contextmanager
@@ -109,7 +109,7 @@ class CommandBoard(ShellBoard):
         deadline = self.deadline if content else Deadline(min(_QUICK_S, self.deadline.remaining))
         with self.channel(_HEAR + script, arguments, None) as (sock, child):
             try:
-                printed = read_script_output(sock, f"{_WORD}\n".encode() + content, deadline)
+                printed = communicate_with_script(sock, f"{_WORD}\n".encode() + content, deadline)
             except TimeoutError as exc:
                 raise DeadlineError(
                     f"{self.device.name} is without an answer",
@@ -148,7 +148,7 @@ class CommandBoard(ShellBoard):
                 f"its url {self.device.url} needs a command in its options",
                 'for example: options = { command = ["docker", "exec", "-i", "NAME"] }',
             )
-        if not subprocesses.find_program(words[0]):
+        if not subprocesses.first_installed_program(words[0]):
             raise DeviceError(
                 f"{name} is unavailable",
                 f"there is no program {words[0]!r}, with which its command begins",

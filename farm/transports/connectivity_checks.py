@@ -11,22 +11,22 @@ from pathlib import Path
 from farm.processes import subprocesses
 from farm.processes.deadline import Deadline
 from farm.prompts import Ask, answer_nothing
-from farm.transports import connection_layer, rpc, shell_transports
+from farm.transports import layer_check, rpc, shell_transports
 from farm.transports.agent import version as agent_version
-from farm.transports.connection_layer import ConnectionLayer
-from farm.transports.local import launcher_command
+from farm.transports.layer_check import LayerCheck
+from farm.transports.local import agent_command_prefix
 from farm.types import Device
 
 
 def connection_layers(
     device: Device, stack: contextlib.ExitStack, deadline: Deadline, ask: Ask = answer_nothing
-) -> Iterator[ConnectionLayer]:
+) -> Iterator[LayerCheck]:
     """Yield the layers below the agent, the lowest first.
 
     Connections that a check opens are closed by `stack`.
     """
     if device.on_this_machine:
-        yield ConnectionLayer("this machine", partial(connection_layer.check_device_usable, device))
+        yield LayerCheck("this machine", partial(layer_check.check_device_usable, device))
     elif shell_transports.has_shell(device):
         yield from shell_transports.connection_layers(device, stack, deadline, ask)
     elif device.scheme == "lab":
@@ -35,10 +35,8 @@ def connection_layers(
         yield from LabChecks(device, stack, deadline, ask).layers()
     else:
         host, port = rpc.device_address(device)
-        yield ConnectionLayer("name", partial(connection_layer.resolve_host, host, port))
-        yield ConnectionLayer(
-            "TCP", partial(connection_layer.check_address_answers, device, host, port)
-        )
+        yield LayerCheck("name", partial(layer_check.check_host_resolves, host, port))
+        yield LayerCheck("TCP", partial(layer_check.check_address_answers, device, host, port))
 
 
 def agent_layers(
@@ -46,7 +44,7 @@ def agent_layers(
     agent: Path | None,
     deadline: Deadline,
     ask: Ask = answer_nothing,
-) -> Iterator[ConnectionLayer]:
+) -> Iterator[LayerCheck]:
     """Yield the layers of the agent: its executable on the board, and its version.
 
     `agent` is its executable, which is installed on a board that does not have it. Yields nothing
@@ -54,8 +52,8 @@ def agent_layers(
     """
     if agent is not None and device.gets_agent:
         checks = _AgentChecks(device, agent, deadline, ask)
-        yield ConnectionLayer("agent binary", checks.binary)
-        yield ConnectionLayer("agent version", checks.version)
+        yield LayerCheck("agent binary", checks.binary)
+        yield LayerCheck("agent version", checks.version)
 
 
 class _AgentChecks:
@@ -70,7 +68,11 @@ class _AgentChecks:
         """Install the executable if it is not there, and have it print its version."""
         size = f"{self.agent.stat().st_size / 1e6:.1f} MB"
         if self.device.on_this_machine:
-            command: list[str | Path] = [*launcher_command(self.device), self.agent, "--version"]
+            command: list[str | Path] = [
+                *agent_command_prefix(self.device),
+                self.agent,
+                "--version",
+            ]
             self._version_line = subprocesses.run_program(
                 command, deadline=self._deadline, what="starting the agent", fix="farm doctor"
             ).strip()

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from farm.transports.device_state import DeviceState
+from farm.transports.device_availability import DeviceAvailability
 from farm.types import Device
 
 LIBRARY = "libcuda.so.1"
@@ -16,7 +16,7 @@ _CACHE = Path("/etc/ld.so.cache")
 _FOLDERS = ("/lib", "/usr/lib", "/lib64", "/usr/lib64")
 
 
-def unusable_gpu_state(device: Device) -> DeviceState | None:
+def unusable_gpu_state(device: Device) -> DeviceAvailability | None:
     """Return the state of a GPU device that cannot be used, with the reason.
 
     Returns None if no reason is known, and for devices that compute on a CPU.
@@ -33,16 +33,16 @@ def unusable_gpu_state(device: Device) -> DeviceState | None:
                 f"neither farm's agent nor TVM's packages have a runtime for {kind}: that would "
                 "be a TVM built for it on the board"
             )
-        return DeviceState(
+        return DeviceAvailability(
             "not supported",
             False,
             why,
             f"{cpu}; farm compile MODEL --profile {profile.name} says what can be built",
         )
     if device.emulated:
-        return DeviceState("without a GPU", False, "qemu emulates CPUs only", cpu)
-    if device.on_this_machine and not is_driver_installed():
-        return DeviceState(
+        return DeviceAvailability("without a GPU", False, "qemu emulates CPUs only", cpu)
+    if device.on_this_machine and not is_cuda_driver_installed_here():
+        return DeviceAvailability(
             "without a GPU",
             False,
             (
@@ -57,7 +57,7 @@ def unusable_gpu_state(device: Device) -> DeviceState | None:
     return None
 
 
-def is_driver_installed() -> bool:
+def is_cuda_driver_installed_here() -> bool:
     """Return whether this machine's loader finds the driver's library.
 
     The library is not loaded: the compiler may have loaded another one of that name (see

@@ -21,7 +21,7 @@ from farm.processes import subprocesses
 from farm.processes.deadline import Deadline
 from farm.prompts import Ask
 from farm.transports.agent.errors import parse_last_session_end
-from farm.transports.device_state import DeviceState
+from farm.transports.device_availability import DeviceAvailability
 from farm.transports.rpc_client import session_with_server
 from farm.transports.rpc_errors import session_ended_error, translate_error
 from farm.types import Device
@@ -55,7 +55,7 @@ def open(  # noqa: A001
     for left in (port_file, log):  # left by the previous session
         left.unlink(missing_ok=True)
     command: list[str | Path] = [
-        *launcher_command(device),
+        *agent_command_prefix(device),
         agent,
         "--host",
         "127.0.0.1",
@@ -70,7 +70,7 @@ def open(  # noqa: A001
         "--store",
         _folder(device, "store", scratch / "store"),
     ]
-    command += ["--exit-with-parent", *agent_options(device)]
+    command += ["--exit-with-parent", *agent_arguments(device)]
     with subprocesses.background_program(command, log=log, env={"FARM_AGENT_KEY": key}) as child:
         port = _port(device, child, port_file, log)
         try:
@@ -90,49 +90,51 @@ def open(  # noqa: A001
             raise error from exc
 
 
-def probe_state(device: Device) -> DeviceState:
+def probe_state(device: Device) -> DeviceAvailability:
     """Return `ready` or `emulated` if the agent can run here, else `unavailable` with the reason.
 
     It can run natively, with qemu installed, or by the device's own launcher.
     """
     architecture = device.profile.machine
     if architecture is None:
-        return DeviceState(
+        return DeviceAvailability(
             "unavailable",
             False,
             f"profile {device.profile.name} has no native agent",
             "reach the board by rpc:// or tracker://",
         )
-    ready = DeviceState("emulated" if device.emulated else "ready", True)
+    ready = DeviceAvailability("emulated" if device.emulated else "ready", True)
     if "launcher" in device.options:
-        program = launcher_command(device)[0]
+        program = agent_command_prefix(device)[0]
         why, fix = (
             f"its launcher {program!r} is not installed",
             f"install it, or correct `launcher` of {device.name}",
         )
         return (
             ready
-            if subprocesses.find_program(program)
-            else DeviceState("unavailable", False, why, fix)
+            if subprocesses.first_installed_program(program)
+            else DeviceAvailability("unavailable", False, why, fix)
         )
     if device.emulated:
         why, fix = f"{_QEMU[architecture]} is not installed", "sudo apt-get install qemu-user"
         return (
             ready
-            if subprocesses.find_program(_QEMU[architecture])
-            else DeviceState("unavailable", False, why, fix)
+            if subprocesses.first_installed_program(_QEMU[architecture])
+            else DeviceAvailability("unavailable", False, why, fix)
         )
     why = (
         f"this machine is {platform.machine()}, the profile {device.profile.name} is for "
         f"{architecture}"
     )
-    here = this_machine.architecture() == architecture
+    here = this_machine.agent_architecture() == architecture
     return (
-        ready if here else DeviceState("unavailable", False, why, 'use url = "qemu:" to emulate it')
+        ready
+        if here
+        else DeviceAvailability("unavailable", False, why, 'use url = "qemu:" to emulate it')
     )
 
 
-def agent_options(device: Device) -> list[str]:
+def agent_arguments(device: Device) -> list[str]:
     """Return the agent's arguments for the device's options.
 
     Threads and cores are not among them: each session sets them itself.
@@ -144,7 +146,7 @@ def agent_options(device: Device) -> list[str]:
     )
 
 
-def thread_options(device: Device) -> list[str]:
+def agent_thread_arguments(device: Device) -> list[str]:
     """Return the arguments for threads and cores of a service, an agent that serves others, too."""
     return [
         word
@@ -154,7 +156,7 @@ def thread_options(device: Device) -> list[str]:
     ]
 
 
-def launcher_command(device: Device) -> list[str]:
+def agent_command_prefix(device: Device) -> list[str]:
     """Return the command that precedes the agent's own.
 
     Raises DeviceError for quotes that do not close.

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from farm.prompts import Ask
 from farm.transports.agent.keys import find_local_agent, read_key
 from farm.transports.agent.version import agent_start_command
-from farm.transports.device_state import DeviceState
+from farm.transports.device_availability import DeviceAvailability
 from farm.transports.rpc_client import session_with_server
 from farm.types import Device
 
@@ -53,21 +53,21 @@ def resolve_host_and_key(device: Device, host: str, port: int) -> tuple[str, str
     return (agent.address, agent.key) if agent else (host, "")
 
 
-def probe_state(device: Device) -> DeviceState:
+def probe_state(device: Device) -> DeviceAvailability:
     """Return `ready` if a server listens at the address, else `offline_state`."""
     host, port = device_address(device)
     try:
         check_port_listens(host, port)
     except OSError as exc:
         return offline_state(device, exc)
-    return DeviceState("ready", True)
+    return DeviceAvailability("ready", True)
 
 
-def offline_state(device: Device, exc: OSError) -> DeviceState:
+def offline_state(device: Device, exc: OSError) -> DeviceAvailability:
     """Return the state of a device to which no connection can be made."""
     host, port = device_address(device)
     why = os.strerror(exc.errno) if exc.errno and exc.errno > 0 else exc.strerror or str(exc)
-    return DeviceState(
+    return DeviceAvailability(
         "offline",
         False,
         f"{host}:{port}: {why or 'timed out'}",

@@ -10,16 +10,16 @@ import socket
 from collections.abc import Iterator
 
 from farm.errors import DeadlineError, DeviceError, LinkError
-from farm.processes.cancellation import interruptible_wait
+from farm.processes.cancellation import register_wait_breaker
 from farm.processes.deadline import Deadline
 from farm.rpc.answer_filter import MOST_RETURN_BYTES
-from farm.rpc.blocking_connection import BlockingConnection, run_to_completion
+from farm.rpc.blocking_connection import BlockingConnection, run_nonsuspending_coroutine
 from farm.rpc.blocking_session import BlockingSession
 from farm.rpc.errors import ProtocolError, RemoteError
 from farm.rpc.handshake import HandshakeError
 from farm.rpc.session import Session
 from farm.rpc.session_opening import open_session
-from farm.rpc.stream_protocols import GreetingStream, Stream
+from farm.rpc.stream_protocols import Stream, StreamBeforeGreeting
 from farm.types import Device
 
 OPENING_S = 15.0  # for a server's first answer after its greeting: that the session is open
@@ -52,7 +52,7 @@ def session_with_server(
     for a connection that ends.
     """
     with socket.create_connection((host, port), timeout=_CONNECT_S) as board:
-        set_silence_timeout(board)
+        set_tcp_keepalive_and_user_timeout(board)
         connection = BlockingConnection(board)
         with session_over_connection(device, connection, key, timeout_s, greeting_s) as opened:
             yield opened
@@ -61,7 +61,7 @@ def session_with_server(
 @contextlib.contextmanager
 def session_over_connection(
     device: Device,
-    connection: GreetingStream,
+    connection: StreamBeforeGreeting,
     key: str,
     timeout_s: float,
     greeting_s: float | None,
@@ -72,7 +72,7 @@ def session_over_connection(
     """
     deadline = Deadline(timeout_s + _OVERDUE_S)
     greeting = Deadline(deadline.seconds if greeting_s is None else greeting_s)
-    with interruptible_wait(connection.cut), _translated(device):
+    with register_wait_breaker(connection.cut), _translated(device):
         with translate_greeting_errors(device, greeting_s):
             opening = open_session(
                 connection,
@@ -82,7 +82,7 @@ def session_over_connection(
                 opening_s=OPENING_S,
             )
             try:
-                opened = run_to_completion(opening)
+                opened = run_nonsuspending_coroutine(opening)
             except DeadlineError as exc:
                 raise session_aborted_error(
                     device, f"nothing for {OPENING_S:.0f} s after its greeting"
@@ -101,8 +101,8 @@ def session_over_streams(
 
     No method of `connection` suspends. Raises as `session_with_server` does.
     """
-    with interruptible_wait(connection.cut), _translated(device):
-        opened = run_to_completion(_over(connection, device.name))
+    with register_wait_breaker(connection.cut), _translated(device):
+        opened = run_nonsuspending_coroutine(_over(connection, device.name))
         with _blocking(device, opened, Deadline(timeout_s + _OVERDUE_S)) as blocking:
             yield blocking
 
@@ -146,7 +146,7 @@ def _translated(device: Device) -> Iterator[None]:
         ) from exc
 
 
-def set_silence_timeout(sock: socket.socket) -> None:
+def set_tcp_keepalive_and_user_timeout(sock: socket.socket) -> None:
     """Make a connection fail after 20 s without acknowledgement; by default that takes hours."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in (

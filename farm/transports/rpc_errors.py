@@ -141,9 +141,9 @@ def translate_error(device: Device, cause: Exception) -> FarmError:
     """Return the FarmError for an exception of another library, or for what an agent reports."""
     kind, message = type(cause).__name__, str(cause)
     meaning = (
-        agent_errors.error_meaning_by_code(message)
+        agent_errors.find_error_meaning_by_code(message)
         or _first(SYSTEM_ROWS, kind, message)
-        or agent_errors.error_meaning_by_text(message)
+        or agent_errors.find_error_meaning_by_text(message)
         or _first(ROWS, kind, message)
         or _UNKNOWN
     )

@@ -22,7 +22,7 @@ from pathlib import Path
 from farm.errors import DeviceError
 from farm.processes.deadline import Deadline
 from farm.transports import board_architecture, board_scripts
-from farm.transports.local import agent_options
+from farm.transports.local import agent_arguments
 from farm.types import Device
 
 _ROOM_BYTES = 8 << 20  # required for an agent and a small model
@@ -81,7 +81,7 @@ class ShellBoard(abc.ABC):
             "--store",
             seen["store"],
         ]
-        command += agent_options(self.device)
+        command += agent_arguments(self.device)
         seconds = math.ceil(self.deadline.remaining) + extra_s
         return [self._wrapper(seen), str(seconds), *command], seen["store"]
 
@@ -139,7 +139,7 @@ class ShellBoard(abc.ABC):
             raise self._without_shell(seen[""])
         if not self.launcher:
             board_architecture.check_agent_runs(
-                self.device, board_architecture.detect_architecture(seen)
+                self.device, board_architecture.architecture_from_probe_output(seen)
             )
         return seen
 
@@ -238,7 +238,7 @@ class ShellBoard(abc.ABC):
         )
 
 
-def read_script_output(sock: socket.socket, content: bytes, deadline: Deadline) -> bytes:
+def communicate_with_script(sock: socket.socket, content: bytes, deadline: Deadline) -> bytes:
     """Return what a script prints to a socket, which is its standard input and output.
 
     `content` is its input. Raises TimeoutError if it does not end by the deadline.

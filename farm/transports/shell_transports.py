@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager
 
 from farm.processes.deadline import Deadline
 from farm.prompts import Ask
-from farm.transports.connection_layer import ConnectionLayer
+from farm.transports.layer_check import LayerCheck
 from farm.transports.shell_board import ShellBoard
 from farm.types import Device
 
@@ -44,7 +44,7 @@ def reach_board(device: Device, deadline: Deadline, ask: Ask) -> AbstractContext
 
 def connection_layers(
     device: Device, stack: contextlib.ExitStack, deadline: Deadline, ask: Ask
-) -> Iterator[ConnectionLayer]:
+) -> Iterator[LayerCheck]:
     """Yield the layers below the agent of a device for which `has_shell` is true."""
     if device.scheme in _CHECKS:
         yield from importlib.import_module(_CHECKS[device.scheme]).connection_layers(
@@ -57,4 +57,4 @@ def connection_layers(
             free = board.check_room(seen := board.look())
         return f"it runs commands, {free} free in {seen['store']}"
 
-    yield ConnectionLayer("shell", runs_commands)
+    yield LayerCheck("shell", runs_commands)

@@ -18,12 +18,12 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from farm.errors import DeadlineError, DeviceError
-from farm.processes.cancellation import interruptible_wait
+from farm.processes.cancellation import register_wait_breaker
 from farm.prompts import Ask
-from farm.rpc.handshake import StopAwareTimeout
+from farm.rpc.handshake import SigstopAwareTimeout
 from farm.transports import rpc
-from farm.transports.device_state import DeviceState
-from farm.transports.rpc_client import session_with_server, set_silence_timeout
+from farm.transports.device_availability import DeviceAvailability
+from farm.transports.rpc_client import session_with_server, set_tcp_keepalive_and_user_timeout
 from farm.types import Device, is_lease_key
 
 _MAGIC = 0x2F271  # RPC_TRACKER_MAGIC, TrackerCode.SUCCESS, REQUEST and SUMMARY of tvm/rpc/base.py
@@ -82,15 +82,17 @@ def registered_keys(device: Device) -> list[str]:
         return tracker.keys()
 
 
-def probe_state(device: Device) -> DeviceState:
+def probe_state(device: Device) -> DeviceAvailability:
     """Return `ready` if the tracker answers; a request alone shows whether it has a board."""
     host, port = rpc.device_address(device)
     try:
         rpc.check_port_listens(host, port)
     except OSError as exc:
         why = f"tracker {host}:{port}: {exc.strerror or exc}"
-        return DeviceState("offline", False, why, f"start it there: farm tracker --port {port}")
-    return DeviceState("ready", True)
+        return DeviceAvailability(
+            "offline", False, why, f"start it there: farm tracker --port {port}"
+        )
+    return DeviceAvailability("ready", True)
 
 
 def _key(device: Device) -> str:
@@ -111,8 +113,8 @@ def _connected(device: Device, host: str, port: int) -> Iterator[_Tracker]:
     """Yield the tracker at an address, after the greeting."""
     rpc.check_port_listens(host, port)
     with socket.create_connection((host, port), timeout=_ANSWER_S) as sock:
-        set_silence_timeout(sock)
-        with interruptible_wait(lambda: sock.shutdown(socket.SHUT_RDWR)):
+        set_tcp_keepalive_and_user_timeout(sock)
+        with register_wait_breaker(lambda: sock.shutdown(socket.SHUT_RDWR)):
             yield _Tracker(device, host, port, sock)
 
 
@@ -140,7 +142,7 @@ class _Tracker:
         self._device, self._host, self._port, self._sock = device, host, port, sock
         self._send(_INT32.pack(_MAGIC))
         try:
-            magic = self._exactly(_INT32.size, StopAwareTimeout(_ANSWER_S))
+            magic = self._exactly(_INT32.size, SigstopAwareTimeout(_ANSWER_S))
         except TimeoutError as exc:
             raise self._no_tracker(_SILENT) from exc
         if _INT32.unpack(magic) != (_MAGIC,):
@@ -178,7 +180,7 @@ class _Tracker:
     def _ask(self, question: list[Any], seconds: float) -> Any:
         content = json.dumps(question).encode()
         self._send(_INT32.pack(len(content)) + content)
-        patience = StopAwareTimeout(seconds)
+        patience = SigstopAwareTimeout(seconds)
         (length,) = _INT32.unpack(self._exactly(_INT32.size, patience))
         if not 0 < length <= _MOST_ANSWER_BYTES:
             raise self._no_tracker(f"it sends an answer of {length} bytes")
@@ -197,7 +199,7 @@ class _Tracker:
         except OSError as exc:
             raise self._no_tracker(f"it takes no question: {exc}") from exc
 
-    def _exactly(self, count: int, patience: StopAwareTimeout) -> bytes:
+    def _exactly(self, count: int, patience: SigstopAwareTimeout) -> bytes:
         data = bytearray()
         while len(data) < count:
             if not (wait := patience.next()):

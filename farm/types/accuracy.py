@@ -9,7 +9,7 @@ from farm.types.runs import Failure
 
 
 @dataclass(frozen=True, slots=True)
-class PredictionBatch:
+class PredictionsReported:
     """Predictions that a worker process reports while it runs.
 
     `best` maps a sample's key to its best classes, the best first; empty if a score was NaN.

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from farm.types.fleet import Limits, Model, PreprocessSettings, TensorSpec
+from farm.types.fleet import Model, OutputErrorLimits, PreprocessSettings, TensorSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class PreparedModel:
 
 
 @dataclass(frozen=True, slots=True)
-class LayerError:
+class QuantizedTensorSnr:
     """The error of a quantized tensor.
 
     `index` is its position in the order of the model, `name` describes it, and `snr_db` is its
@@ -75,7 +75,7 @@ class LayerError:
 
 
 @dataclass(frozen=True, slots=True)
-class QuantizationResult:
+class QuantizationComparison:
     """A quantized model compared with its float model on this machine.
 
     `layers` are its tensors, the worst first. `float_ms` and `ms` are median milliseconds. `dtype`
@@ -84,7 +84,7 @@ class QuantizationResult:
     0, `unlabelled` is the reason.
     """
 
-    layers: tuple[LayerError, ...]
+    layers: tuple[QuantizedTensorSnr, ...]
     output_snr_db: float
     float_correct: int
     correct: int
@@ -147,7 +147,7 @@ class Artifact:
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceBuild:
+class BuildWithAgent:
     """A model built for a device, with everything needed to run it there.
 
     `agent` is the native agent's executable, for the transports that start one.
@@ -159,7 +159,7 @@ class DeviceBuild:
     agent: Path | None
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> OutputErrorLimits:
         """The limits for its answers, by the precision in which it computes."""
         return self.model.limits[self.prepared.precision]
 

@@ -142,7 +142,7 @@ def describe_shape(spec: TensorSpec) -> str:
     return f"[{', '.join(map(str, ('any', *spec.shape[1:]) if spec.open else spec.shape))}]"
 
 
-def describe_batch(inputs: Sequence[TensorSpec], fixed: str) -> str:
+def describe_open_batch(inputs: Sequence[TensorSpec], fixed: str) -> str:
     """Return how an open batch of a model is handled, in words; empty if the model has none.
 
     `fixed` is the reason if the open batch was fixed.
@@ -203,7 +203,7 @@ class QuantizeSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class OutputErrorLimits:
     """The largest allowed difference of an answer from the reference; None and False mean no limit.
 
     `max_abs` is absolute for values up to one, and relative to the largest value above that.
@@ -220,10 +220,10 @@ class Limits:
 # By the type in which a model computes. Half precision has 3 decimal digits. For 8-bit integers the
 # absolute difference means little: engines round ties in different directions, and one step of the
 # last scale may be large.
-LIMITS: Mapping[str, Limits] = {
-    "float32": Limits(max_abs=1e-4),
-    "float16": Limits(max_abs=1e-2),
-    "int8": Limits(min_snr_db=20.0, min_cosine=0.99),
+LIMITS: Mapping[str, OutputErrorLimits] = {
+    "float32": OutputErrorLimits(max_abs=1e-4),
+    "float16": OutputErrorLimits(max_abs=1e-2),
+    "int8": OutputErrorLimits(min_snr_db=20.0, min_cosine=0.99),
 }
 
 
@@ -253,7 +253,7 @@ class Model:
     preprocess: PreprocessSettings = PreprocessSettings()
     labels: Path | None = None
     dataset: Path | None = None
-    limits: Mapping[str, Limits] = field(default_factory=lambda: LIMITS)
+    limits: Mapping[str, OutputErrorLimits] = field(default_factory=lambda: LIMITS)
     module: str | None = None
     dtypes: Mapping[str, str] = field(default_factory=dict)
     quantize: QuantizeSettings | None = None

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from farm.types.artifacts import Artifact, PreparedModel
-from farm.types.fleet import Limits
+from farm.types.fleet import OutputErrorLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class PairedBuild:
     name: str
     artifact: Artifact
     prepared: PreparedModel
-    limits: Limits
+    limits: OutputErrorLimits
 
 
 @dataclass(frozen=True, slots=True)

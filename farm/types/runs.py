@@ -11,12 +11,12 @@ from farm.types.fleet import Device, Model, describe_threads
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class MeasurementSettings:
     """How to measure.
 
     After a warm-up, take at least `count` samples and `minimum_s` seconds of samples, at most
     `maximum_s` seconds or `most` samples. With `precision`, also continue until the relative
-    standard error of the median is that small, see `stats.median_standard_error`.
+    standard error of the median is that small, see `stats.median_relative_standard_error`.
 
     The warm-up is at least `warmup` runs, and continues until the latency has settled, for at most
     `warmup_s`. After measuring, the device has up to `cooldown_s` to cool down to its temperature
@@ -45,7 +45,7 @@ class Plan:
     min_top1: float | None = None
 
     @classmethod
-    def once(cls) -> Plan:
+    def once(cls) -> MeasurementSettings:
         """Return the plan for one inference, which checks the answer."""
         return cls(warmup=0, count=1, minimum_s=0.0, maximum_s=0.0, dataset_limit=0)
 
@@ -91,7 +91,7 @@ class Job:
 
     device: Device
     model: Model
-    plan: Plan
+    plan: MeasurementSettings
 
     @property
     def title(self) -> str:
@@ -109,7 +109,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Samples:
+class DeviceResults:
     """The results from a device: raw seconds per inference by the device's clock.
 
     The board never summarises them. `first_s` is the duration of the first inference, measured on
@@ -224,7 +224,7 @@ class Run:
     verdict: Verdict
     reason: str
     artifact_digest: str | None = None
-    samples: Samples | None = None
+    samples: DeviceResults | None = None
     latency: Latency | None = None
     reference_correct: int | None = None
     reference_total: int | None = None

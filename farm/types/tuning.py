@@ -53,7 +53,7 @@ class ProposalRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Variant:
+class CompiledCandidate:
     """A compiled candidate: a function of a library. `arguments` are the names of its arrays."""
 
     workload: str
@@ -63,7 +63,7 @@ class Variant:
 
 
 @dataclass(frozen=True, slots=True)
-class VariantBatch:
+class CompiledCandidateBatch:
     """Variants in one library, with their arrays by name in an .npz.
 
     Variants of one workload compute the same answer, and are compared. `failed` are candidates that
@@ -72,12 +72,12 @@ class VariantBatch:
 
     library: Path
     arrays: Path
-    variants: tuple[Variant, ...]
+    variants: tuple[CompiledCandidate, ...]
     failed: tuple[tuple[str, str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class VariantStarted:
+class CompiledCandidateStarted:
     """The report that a device is about to run a variant for the first time.
 
     If the device dies now, this variant is the cause.
@@ -87,14 +87,14 @@ class VariantStarted:
 
 
 @dataclass(frozen=True, slots=True)
-class TuningRound:
+class TuningRoundTimings:
     """The seconds per call of each variant still compared, by index, measured interleaved."""
 
     seconds: Mapping[int, float]
 
 
 @dataclass(frozen=True, slots=True)
-class WrongVariant:
+class WrongCompiledCandidate:
     """A variant whose answer differs from that of the first variant of its workload."""
 
     index: int

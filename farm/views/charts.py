@@ -144,7 +144,9 @@ def stacked_bar(parts: Sequence[tuple[str, float]], whole: float) -> str:
     return _svg(BAR_HEIGHT, "", "".join(drawn))
 
 
-def ratio_chart(value: float, interval: tuple[float, float] | None, scale: LogScale) -> str:
+def ratio_with_interval_chart(
+    value: float, interval: tuple[float, float] | None, scale: LogScale
+) -> str:
     """Draw a ratio and its interval on a scale, with a line at 1."""
     one, place = WIDTH * scale.at(1.0), WIDTH * scale.at(value)
     drawn = f'<path class="c-axis" d="M{_n(one)} 0V{BAR_HEIGHT}"/>'

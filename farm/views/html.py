@@ -63,7 +63,7 @@ class Tick:
 
 
 @dataclass(frozen=True, slots=True)
-class Ledger:
+class TimeSpentByDevice:
     """The seconds that each device's newest runs spent, by part.
 
     `parts` names the columns. A row is a device, its seconds by part, and their sum.
@@ -113,7 +113,7 @@ def _environment() -> Environment:
         charts.history_chart,
         charts.density_chart,
         charts.stacked_bar,
-        charts.ratio_chart,
+        charts.ratio_with_interval_chart,
         charts.roofline_chart,
     )
     made.globals |= {draw.__name__: _marked(Markup, draw) for draw in drawn}
@@ -125,14 +125,14 @@ def _environment() -> Environment:
         "p50": lambda run: formatting.format_number(run.latency.p50_ms) if _shows(run) else "",
         "iqr": lambda run: f"{100 * stats.relative_iqr(run.latency):.1f}" if _judged(run) else "",
         "interval": lambda ends: "–".join(map(formatting.format_number, ends)) if ends else "",
-        "answer": lambda run: formatting.result_descriptions(run)[0],
+        "answer": lambda run: formatting.result_descriptions_longest_first(run)[0],
         "intervals": lambda one: [run.latency.p50_interval_ms for run in one.timed],
         "history_scale": charts.history_scale,
         "model_scale": model_scale,
         "ratio_scale": ratio_scale,
         "ticks": ticks,
-        "ledger": newest_ledger,
-        "facts": run_properties,
+        "ledger": time_spent_by_device,
+        "facts": run_property_pairs,
         "identifier": fragment_identifier,
         "shows": _shows,
         "points_of": lambda roof: [
@@ -176,7 +176,7 @@ def ticks(scale: charts.LogScale, most: int = 6) -> list[Tick]:
     return [Tick(round(100 * scale.at(value), 2), f"{value:.4g}") for value in scale.ticks(most)]
 
 
-def newest_ledger(report: Report) -> Ledger:
+def time_spent_by_device(report: Report) -> TimeSpentByDevice:
     """Return the seconds per part and device, with the smallest parts added up as "other".
 
     The `_PARTS` parts that took the most time are shown, in the order in which they happen.
@@ -200,10 +200,10 @@ def newest_ledger(report: Report) -> Ledger:
         rows.append(
             (device, (*(parts.get(part, 0.0) for part in shown), other), sum(parts.values()))
         )
-    return Ledger((*shown, "other"), tuple(rows))
+    return TimeSpentByDevice((*shown, "other"), tuple(rows))
 
 
-def run_properties(run: Run) -> Iterator[tuple[str, str]]:
+def run_property_pairs(run: Run) -> Iterator[tuple[str, str]]:
     """Yield the properties of a run besides its measurements, as (name, value)."""
     yield "run", run.id
     yield "at", f"{formatting.timestamp(run.started_at)} UTC"

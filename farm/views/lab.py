@@ -89,7 +89,7 @@ def lab_checks_table(checks: Sequence[Row], width: int) -> Table:
     return build_table(columns, list(reversed(checks)), width)
 
 
-def lab_users_table(users: Sequence[Row], width: int) -> Table:
+def lab_authorized_keys_table(users: Sequence[Row], width: int) -> Table:
     """Return a table of the keys by which people and boards come into a lab."""
     columns: list[Column[Row]] = [
         Column("user", lambda row: str(row["user"]), style="bold"),

@@ -86,7 +86,7 @@ def _cell(run: Run) -> str:
 
 
 def _median(run: Run) -> str:
-    return "" if run.emulated else formatting.format_latency(run)
+    return "" if run.emulated else formatting.format_median_latency_and_iqr(run)
 
 
 def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:

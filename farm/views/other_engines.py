@@ -53,7 +53,9 @@ def engine_table(contests: Sequence[EngineComparison], width: int) -> Table:
     return build_table(columns, rows, width)
 
 
-def time_ratio(contest: EngineComparison, rival: EngineResult) -> tuple[float, tuple[float, float]]:
+def rival_over_farm_ratio_and_interval(
+    contest: EngineComparison, rival: EngineResult
+) -> tuple[float, tuple[float, float]]:
     """Return a rival's time as a multiple of farm's: the median of the rounds' ratios.
 
     The second value is its 95 % interval.
@@ -67,7 +69,7 @@ def engines_to_json(contest: EngineComparison) -> dict[str, Any]:
     rivals = [
         {**as_strict_json(rival), "ratio": ratio, "interval": interval}
         for rival in contest.rivals
-        for ratio, interval in [time_ratio(contest, rival)]
+        for ratio, interval in [rival_over_farm_ratio_and_interval(contest, rival)]
     ]
     return {**as_strict_json(contest), "rivals": rivals}
 
@@ -75,13 +77,17 @@ def engines_to_json(contest: EngineComparison) -> dict[str, Any]:
 def _times(row: _Row) -> str:
     if row.rival is None:
         return ""
-    ratio = time_ratio(row.contest, row.rival)[0]
+    ratio = rival_over_farm_ratio_and_interval(row.contest, row.rival)[0]
     return f"{ratio:.2f}x {'faster' if ratio >= 1 else 'as fast'}"
 
 
 def _interval(row: _Row) -> str:
     return (
-        "–".join(f"{end:.2f}" for end in time_ratio(row.contest, row.rival)[1]) if row.rival else ""
+        "–".join(
+            f"{end:.2f}" for end in rival_over_farm_ratio_and_interval(row.contest, row.rival)[1]
+        )
+        if row.rival
+        else ""
     )
 
 

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
-from farm.types import LayerError
+from farm.types import QuantizedTensorSnr
 from farm.views.tables import Column, build_table
 
 
-def layers_table(layers: Sequence[LayerError], width: int) -> Table:
+def layers_table(layers: Sequence[QuantizedTensorSnr], width: int) -> Table:
     """Return a table in the order given. A layer's number is its position in the model."""
-    columns: list[Column[LayerError]] = [
+    columns: list[Column[QuantizedTensorSnr]] = [
         Column("layer", lambda layer: str(layer.index), right=True),
         Column("what", lambda layer: layer.name, style="bold"),
         Column("SNR dB", lambda layer: f"{layer.snr_db:.1f}", right=True),

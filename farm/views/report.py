@@ -17,7 +17,7 @@ from farm.views.profile_rooflines import ProfileRoofline
 
 
 @dataclass(frozen=True, slots=True)
-class Series:
+class RunSeries:
     """A model on a device over time.
 
     `runs` are its runs, oldest first; `timed` those of them with a latency; `moves` the steps
@@ -65,7 +65,7 @@ class Report:
     baseline: str
     devices: tuple[str, ...]
     models: tuple[str, ...]
-    series: Mapping[tuple[str, str], Series]
+    series: Mapping[tuple[str, str], RunSeries]
     rooflines: tuple[ProfileRoofline, ...] = ()
 
     @property
@@ -154,7 +154,7 @@ def build_report(
     series = {}
     for key in sorted(found):
         timed = comparison.runs_with_latency(found[key])
-        series[key] = Series(
+        series[key] = RunSeries(
             tuple(found[key]),
             tuple(timed),
             tuple(comparison.latency_changepoints(timed)),

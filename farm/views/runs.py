@@ -10,7 +10,13 @@ from rich.text import Text
 
 from farm import formatting, stats
 from farm.types import Run
-from farm.views.tables import Column, build_table, columns_that_fit, draw_table, table_with_note
+from farm.views.tables import (
+    Column,
+    build_rich_table_from_shown_columns,
+    build_table,
+    columns_that_fit,
+    table_with_note,
+)
 
 
 def finished_jobs_table(runs: Sequence[Run], width: int) -> Group:
@@ -49,7 +55,7 @@ def finished_jobs_table(runs: Sequence[Run], width: int) -> Group:
         (run.device, run.model, formatting.verdict_reason(run)) for run in bad
     )
     return table_with_note(
-        draw_table(shown),
+        build_rich_table_from_shown_columns(shown),
         Text(
             "\n".join(formatting.sanitized_line(f"✗ {whose}: {error}") for whose, error in lines),
             "red",

@@ -25,7 +25,7 @@ from farm.types import (
     Kernel,
     KernelCall,
     ModelProfile,
-    QuantizationResult,
+    QuantizationComparison,
     Run,
     TensorSpec,
     TuningRecord,
@@ -318,7 +318,7 @@ DOCUMENTS: Mapping[str, Mapping[str, Any]] = {
         "profile": str,
         "float_bytes": int,
         "bytes": int,
-        **_fields(QuantizationResult),
+        **_fields(QuantizationComparison),
     },
     "accuracy": {
         "model": str,

@@ -42,7 +42,7 @@ class Column(Generic[Row]):
 
 
 @dataclass(frozen=True, slots=True)
-class ShownColumn(Generic[Row]):
+class RenderedColumn(Generic[Row]):
     """A column that is shown, and the text of its cells."""
 
     column: Column[Row]
@@ -66,14 +66,14 @@ def table_with_note(table: Table, note: Text) -> Group:
 
 def columns_that_fit(
     columns: Sequence[Column[Row]], rows: Sequence[Row], width: int
-) -> list[ShownColumn[Row]]:
+) -> list[RenderedColumn[Row]]:
     """Return the columns that are shown at this width, with the text of their cells."""
     shown = []
     for column in columns:
         cells = [column.cell(row) for row in rows]
         if width >= column.from_width and (any(cells) or not (rows or column.rare)):
             shown.append(
-                ShownColumn(
+                RenderedColumn(
                     column,
                     [
                         cell if isinstance(cell, Text) else Text(formatting.sanitized_line(cell))
@@ -90,10 +90,10 @@ def columns_that_fit(
 
 def build_table(columns: Sequence[Column[Row]], rows: Sequence[Row], width: int) -> Table:
     """Return a table of the rows with the columns that are shown at this width."""
-    return draw_table(columns_that_fit(columns, rows, width))
+    return build_rich_table_from_shown_columns(columns_that_fit(columns, rows, width))
 
 
-def draw_table(shown: Sequence[ShownColumn[Row]]) -> Table:
+def build_rich_table_from_shown_columns(shown: Sequence[RenderedColumn[Row]]) -> Table:
     """Return the table of these columns."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bright_black")
     for one in shown:
@@ -104,6 +104,6 @@ def draw_table(shown: Sequence[ShownColumn[Row]]) -> Table:
     return table
 
 
-def _cells_wide(shown: Sequence[ShownColumn[Row]]) -> int:
+def _cells_wide(shown: Sequence[RenderedColumn[Row]]) -> int:
     """Return the width of a table of these columns, with gaps of 3 between and 1 on either side."""
     return sum(one.cells_wide for one in shown) + 3 * (len(shown) - 1) + 2

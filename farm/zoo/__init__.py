@@ -4,10 +4,10 @@
     resnet      ResNet-18 and ResNet-50
     weights     reproducible weights from a fixed seed
 
-    python:farm.zoo:mobilenet_v2      3.5 M parameters, 0.30 G multiply-adds
-    python:farm.zoo:resnet18         11.7 M parameters, 1.8 G multiply-adds
-    python:farm.zoo:resnet50         25.6 M parameters, 4.1 G multiply-adds
-    digits()                         a trained ONNX file with its labelled test set
+    python:farm.zoo:mobilenet_v2  3.5 M parameters, 0.30 G multiply-adds
+    python:farm.zoo:resnet18      11.7 M parameters, 1.8 G multiply-adds
+    python:farm.zoo:resnet50      25.6 M parameters, 4.1 G multiply-adds
+    digits()                      a trained ONNX file with its labelled test set
 
 The weights of the first three are noise of a sensible scale: use them for speed and numerical
 agreement only; their predictions are meaningless. Each of the three functions returns a module in

@@ -84,12 +84,12 @@ def profiled(
     """What the agent records of the small model, as farm reads it, and how far an inference after
     that is from numpy.
     """
-    from farm.executor.profile_records import parse_records
+    from farm.executor.profile_records import parse_recorded_inferences
 
     session = connect(port)
     vm = fed(session, library, parameters, x)
     profile = session.get_function("farm.agent.profile")
-    plain, recorded = parse_records(bytes(profile(vm.module, "main", pairs, seconds)))
+    plain, recorded = parse_recorded_inferences(bytes(profile(vm.module, "main", pairs, seconds)))
     vm.invoke_stateful("main")
     error = float(np.abs(vm.get_outputs("main").numpy() - np.load(expected)).max())
     wrong = error_of(profile, vm.module, "no_such_function", 1, 1.0)

@@ -21,7 +21,7 @@ def start(agents: Callable[[str], Path], tmp_path: Path) -> Iterator[Callable[..
         folder = tmp_path / f"agent{len(running)}"
         folder.mkdir()
         emulator = QEMU[arch]
-        if emulator and not subprocesses.find_program(emulator):
+        if emulator and not subprocesses.first_installed_program(emulator):
             pytest.skip(f"{emulator} is not installed")
         command = [
             *([emulator] if emulator else []),

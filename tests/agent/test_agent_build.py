@@ -48,17 +48,18 @@ def test_an_agent_is_one_static_file_of_about_three_megabytes(
 def test_a_digest_belongs_to_an_architecture_and_its_sources(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    digests = {build.executable_digest(arch) for arch in build.AGENTS}
+    digests = {build.executable_build_inputs_digest(arch) for arch in build.AGENTS}
     assert len(digests) == len(build.AGENTS) and all(len(digest) == 64 for digest in digests)
-    assert build.executable_digest("armv7") in digests
+    assert build.executable_build_inputs_digest("armv7") in digests
     (tmp_path / "main.cc").write_text("int main() {}")
     monkeypatch.setattr(recipe, "HERE", tmp_path)
-    assert build.executable_digest("armv7") not in digests
+    assert build.executable_build_inputs_digest("armv7") not in digests
 
 
 def test_a_digest_is_had_without_tvm_and_torch() -> None:
     code = (
-        "import sys; from farm.agent.build import executable_digest; executable_digest('armv7'); "
+        "import sys; from farm.agent.build import executable_build_inputs_digest as digest; "
+        "digest('armv7'); "
         "assert not {'tvm', 'torch', 'numpy'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=LIMIT_S, cwd=ROOT)
@@ -83,7 +84,7 @@ def test_a_prebuilt_agent_of_the_same_digest_is_taken_as_it_is(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(build, "PREBUILT", tmp_path)
-    prebuilt = place(tmp_path, "armv7", build.executable_digest("armv7"), 0o755)
+    prebuilt = place(tmp_path, "armv7", build.executable_build_inputs_digest("armv7"), 0o755)
     assert (
         build.ensure_executable("armv7", tmp_path / "cache", no_note, Deadline(LIMIT_S)) == prebuilt
     )
@@ -95,7 +96,7 @@ def test_a_prebuilt_agent_that_lost_its_mode_is_copied(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(build, "PREBUILT", tmp_path)
-    place(tmp_path, "armv7", build.executable_digest("armv7"), 0o644)
+    place(tmp_path, "armv7", build.executable_build_inputs_digest("armv7"), 0o644)
     found = build.ensure_executable("armv7", tmp_path / "cache", no_note, Deadline(LIMIT_S))
     assert found.is_relative_to(tmp_path / "cache") and os.access(found, os.X_OK)
 
@@ -179,7 +180,10 @@ def test_the_runtime_of_each_architecture_outlives_our_own_sources(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     before = {
-        arch: (recipe.executable_digest(arch), recipe.runtime_digest(arch))
+        arch: (
+            recipe.executable_build_inputs_digest(arch),
+            recipe.runtime_build_inputs_digest(arch),
+        )
         for arch in recipe.AGENTS
     }
     assert len({runtime for _, runtime in before.values()}) == len(recipe.AGENTS)
@@ -187,12 +191,15 @@ def test_the_runtime_of_each_architecture_outlives_our_own_sources(
     monkeypatch.setattr(recipe, "HERE", tmp_path / "agent")
     (tmp_path / "agent" / "main.cc").write_text("int main() {}")
     assert all(
-        recipe.executable_digest(arch) != own and recipe.runtime_digest(arch) == runtime
+        recipe.executable_build_inputs_digest(arch) != own
+        and recipe.runtime_build_inputs_digest(arch) == runtime
         for arch, (own, runtime) in before.items()
     )
     shim = next((tmp_path / "agent" / "tvm_stand_ins" / "include").rglob("*.h"))
     shim.write_text("// another\n")
-    assert all(recipe.runtime_digest(arch) != runtime for arch, (_, runtime) in before.items())
+    assert all(
+        recipe.runtime_build_inputs_digest(arch) != runtime for arch, (_, runtime) in before.items()
+    )
 
 
 def test_a_compiler_error_is_told_and_leaves_no_agent(

@@ -11,7 +11,7 @@ import pytest
 from farm.agent.recipe import SOURCES, zig_flags
 from farm.processes import subprocesses
 from farm.processes.deadline import Deadline
-from farm.store import cache_root
+from farm.store import user_cache_dir
 
 CHECK = """
 #include <type_traits>
@@ -67,7 +67,7 @@ def checked(source: str, folder: Path) -> str:
         *includes,
     ]
     env = {
-        "ZIG_GLOBAL_CACHE_DIR": str(cache_root() / "zig")
+        "ZIG_GLOBAL_CACHE_DIR": str(user_cache_dir() / "zig")
     }  # which has the C++ library, since the agent was built
     return subprocesses.run_program(
         [*command, folder / "check.cc"],

@@ -18,9 +18,9 @@ from farm.boards.detected_hardware import CoreGroup
 from farm.config import parse_fleet, profiles
 from farm.config.edit import add_tables
 from farm.errors import DeviceError
-from farm.transports.board_architecture import agent_architecture, detect_architecture
+from farm.transports.board_architecture import agent_architecture, architecture_from_probe_output
 
-SHIPPED = profiles.built_in_profiles()
+SHIPPED = profiles.built_in_profile_tables()
 V8 = "fp asimd evtstrm crc32 cpuid"
 V8_2 = (
     "fp asimd evtstrm aes pmull sha1 sha2 crc32 atomics fphp asimdhp cpuid asimdrdm lrcpc dcpop "
@@ -309,7 +309,8 @@ def test_the_architecture_is_that_of_the_programs(
     machine: str, bits: str, architecture: str
 ) -> None:
     assert (
-        agent_architecture(detect_architecture({"machine": machine, "bits": bits})) == architecture
+        agent_architecture(architecture_from_probe_output({"machine": machine, "bits": bits}))
+        == architecture
     )
 
 

@@ -16,7 +16,7 @@ from board_reports import report
 from farm import boards
 from farm.config import parse_fleet, profiles
 from farm.config.edit import add_tables
-from farm.transports.board_architecture import agent_architecture, detect_architecture
+from farm.transports.board_architecture import agent_architecture, architecture_from_probe_output
 
 SOCS = "https://github.com/hrw/arm-socs-table/issues/"
 A53 = "fp asimd evtstrm aes pmull sha1 sha2 crc32 cpuid"
@@ -233,8 +233,10 @@ def choice_for(board: Board, folder: Path) -> tuple[boards.DetectedHardware, boa
     said = report(folder, board.cpuinfo(), board.name, board.compatible, board.properties)
     said |= {"machine": board.machine, "bits": "32" if board.machine == "armv7l" else "64"}
     said.pop("shell", None)  # the ELF header of this machine's
-    evidence = boards.hardware_from_report(agent_architecture(detect_architecture(said)), said)
-    return evidence, boards.choose_profile("mine", evidence, profiles.built_in_profiles())
+    evidence = boards.hardware_from_report(
+        agent_architecture(architecture_from_probe_output(said)), said
+    )
+    return evidence, boards.choose_profile("mine", evidence, profiles.built_in_profile_tables())
 
 
 @pytest.mark.parametrize("board", BOARDS + UNKNOWN, ids=lambda one: one.source.split("//")[1])

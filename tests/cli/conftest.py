@@ -29,7 +29,7 @@ AGENTS = {
 def agents_folder(agents: Callable[[str], Path]) -> Path:
     """The folder of the agents by digest, those that are needed here built."""
     for arch, emulator in AGENTS.items():
-        if subprocesses.find_program(emulator):
+        if subprocesses.first_installed_program(emulator):
             agents(arch)
     folder = Path(os.environ.get("FARM_CACHE") or Path.home() / ".cache" / "farm") / "agents"
     folder.mkdir(parents=True, exist_ok=True)  # prebuilt ones lie elsewhere
@@ -118,7 +118,10 @@ def write_slow_model(path: Path) -> None:
 
 @pytest.fixture
 def emulators() -> None:
-    if not (subprocesses.find_program("qemu-arm") and subprocesses.find_program("qemu-aarch64")):
+    if not (
+        subprocesses.first_installed_program("qemu-arm")
+        and subprocesses.first_installed_program("qemu-aarch64")
+    ):
         pytest.skip("qemu-user is not installed")
 
 

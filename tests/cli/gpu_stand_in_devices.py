@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from farm_processes import HOST, Done, Farm, server
 
-from farm.store import cache_root
+from farm.store import user_cache_dir
 
 STAND_IN = Path(__file__).with_name("cuda_driver_stand_in")
 sys.path.insert(0, str(STAND_IN))
@@ -41,7 +41,7 @@ def device(
 def cache(agents: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A cache with the agents in it; nothing is built for any other kind of board."""
     agents("x86_64-cuda")
-    folder, kept = tmp_path_factory.mktemp("gpus") / "cache", cache_root() / "agents"
+    folder, kept = tmp_path_factory.mktemp("gpus") / "cache", user_cache_dir() / "agents"
     kept.mkdir(parents=True, exist_ok=True)  # prebuilt ones lie elsewhere
     folder.mkdir()
     (folder / "agents").symlink_to(kept)

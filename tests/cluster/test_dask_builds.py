@@ -24,7 +24,7 @@ from farm.cluster import ClusterEngine, dask, open_cluster
 from farm.config import load_fleet
 from farm.errors import BuildError, FarmError
 from farm.pipeline.cluster import builds
-from farm.pipeline.cluster.task_transfer import pack_folder
+from farm.pipeline.cluster.task_transfer import archive_of_stored_folder
 from farm.pipeline.operations import compile_model
 from farm.processes.cancellation import Cancellation, Cancelled
 from farm.processes.worker_main import TaskContext
@@ -92,7 +92,7 @@ def test_a_worker_builds_what_this_machine_would_build(
     profile, context = FLEET.profile("rasp3b"), Noting(tmp_path)
     cluster.worker("one")
     with open_cluster(cluster.address) as engine:
-        made = builds.request_build_from_cluster(context, model, prepared, profile, store, engine)
+        made = builds.build_on_cluster(context, model, prepared, profile, store, engine)
     _, own = compile_model(
         model, profile, host=host_profile(FLEET), store=Store(tmp_path / "own"), show=lambda _: None
     )
@@ -133,7 +133,7 @@ def test_the_users_tuning_records_travel(
     TuningRecordStore.of_user().keep(record)
     cluster.worker("one")
     with open_cluster(cluster.address) as engine:
-        made = builds.request_build_from_cluster(
+        made = builds.build_on_cluster(
             TaskContext(tmp_path), model, prepared, profile, store, engine
         )
     _, own = compile_model(
@@ -168,10 +168,10 @@ def test_what_a_worker_sends_is_checked(
         def run(self, work: object, request: builds.BuildRequest, *_: object) -> tuple[str, object]:  # type: ignore[override]
             (asked,) = (store.root / "workloads").iterdir()
             (made,) = (store.root / "artifacts").iterdir()
-            workloads = pack_folder(asked, "workloads", request.base)
+            workloads = archive_of_stored_folder(asked, "workloads", request.base)
             name = request.base if self.damage else made.name
             return "tcp://liar", builds.BuildAnswer(
-                name, pack_folder(made, "artifacts", name), workloads
+                name, archive_of_stored_folder(made, "artifacts", name), workloads
             )
 
     before = content(store.root)
@@ -179,9 +179,7 @@ def test_what_a_worker_sends_is_checked(
         engine = Lying()
         engine.damage = damage
         with pytest.raises(BuildError, match="tcp://liar") as caught:
-            builds.request_build_from_cluster(
-                TaskContext(tmp_path), model, prepared, other, store, engine
-            )
+            builds.build_on_cluster(TaskContext(tmp_path), model, prepared, other, store, engine)
         assert caught.value.why.startswith(why)
     assert content(store.root) == before
 
@@ -237,7 +235,7 @@ def test_a_build_whose_worker_is_killed_is_made_once_elsewhere(
         run(engine, place_and_number, 0)
         for number, profile in enumerate(map(FLEET.profile, KILLED_FOR), 2):
             made = pool.submit(
-                builds.request_build_from_cluster,
+                builds.build_on_cluster,
                 TaskContext(tmp_path),
                 model,
                 prepared,

@@ -22,7 +22,7 @@ from farm.cluster import ClusterEngine, environment, open_cluster, slurm
 from farm.cluster.slurm import SlurmEngine
 from farm.config import load_fleet
 from farm.errors import BuildError, UsageError
-from farm.pipeline.cluster.builds import request_build_from_cluster
+from farm.pipeline.cluster.builds import build_on_cluster
 from farm.pipeline.operations import compile_model
 from farm.processes.cancellation import Cancellation, Cancelled
 from farm.processes.worker_main import TaskContext
@@ -138,9 +138,7 @@ def test_a_job_builds_what_this_machine_would_build(
     )
     profile = FLEET.profile("rasp3b")
     monkeypatch.setenv("FARM_CACHE", str(tmp_path / "node"))
-    made = request_build_from_cluster(
-        TaskContext(tmp_path), model, prepared, profile, store, engine
-    )
+    made = build_on_cluster(TaskContext(tmp_path), model, prepared, profile, store, engine)
     own_store = Store(tmp_path / "own")
     _, own = compile_model(model, profile, host=host, store=own_store, show=lambda _: None)
     assert (made.digest, made.library_digest) == (own.digest, own.library_digest)

@@ -9,13 +9,13 @@ import pickle
 import sys
 from pathlib import Path
 
-from farm.compiler.build import build_model
+from farm.compiler.build import find_or_build_model
 from farm.processes.workers import TaskContext
 
 
 def main() -> None:
     cache, scratch, prepared, profile = map(Path, sys.argv[1:])
-    artifact = build_model(
+    artifact = find_or_build_model(
         TaskContext(scratch),
         pickle.loads(prepared.read_bytes()),
         pickle.loads(profile.read_bytes()),

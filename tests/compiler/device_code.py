@@ -15,7 +15,7 @@ from farm.processes.deadline import Deadline
 
 SHIPPED = {
     name: profiles.profile_from_table(name, table)
-    for name, table in profiles.built_in_profiles().items()
+    for name, table in profiles.built_in_profile_tables().items()
 }
 EM_CUDA = 190  # e_machine, of the ELF registry
 HOSTS = {"cuda-sm90": 62, "cuda-sm80": 62, "jetson-orin-nano": 183}

@@ -265,7 +265,7 @@ def test_an_unknown_key_in_any_table_is_told_with_the_keys_there_are(
     data: dict[str, object] = {"zzz": 1}
     for part in reversed(place):
         data = {part.replace("*", "name"): data}
-    _, found = schema.check_document(
+    _, found = schema.document_and_validation_errors(
         data, schema.ValidationContext(frozenset(), frozenset(), Path())
     )
     words = dict(found)[(*(part.replace("*", "name") for part in place), "zzz")]
@@ -309,8 +309,8 @@ documents = st.dictionaries(
 def test_no_value_anywhere_brings_up_the_library_beneath(data: dict[str, object]) -> None:
     from farm.config import profiles
 
-    profiles.resolve_inheritance(data.get("profiles"), profiles.built_in_profiles())
-    document, found = schema.check_document(
+    profiles.resolve_inheritance(data.get("profiles"), profiles.built_in_profile_tables())
+    document, found = schema.document_and_validation_errors(
         data, schema.ValidationContext(frozenset({"x"}), frozenset({"x"}), Path())
     )
     assert (document is None) == bool(found)

@@ -10,7 +10,7 @@ from farm import config
 from farm.config import Fleet
 from farm.config.locate import SHIPPED
 from farm.errors import ModelError, UsageError
-from farm.types import Limits, Plan, PreprocessSettings
+from farm.types import MeasurementSettings, OutputErrorLimits, PreprocessSettings
 
 Load = Callable[[str], Fleet]
 BOARDS = """
@@ -172,14 +172,14 @@ def test_models_are_read_with_all_that_belongs_to_them(load: Load, folder: Path)
     raw = fleet.model("raw").preprocess
     assert [(pixel / 255 - raw.mean[0]) / raw.std[0] for pixel in (0, 255)] == [0, 255]
     assert fleet.bench.models == ("m", "raw")  # none named: all
-    assert fleet.bench.plan == Plan()
+    assert fleet.bench.plan == MeasurementSettings()
 
 
 def test_bench_and_tracker_are_read(load: Load) -> None:
     fleet = load("[models.m]\nsource='python:a:b'\n[models.n]\nsource='python:a:c'\n"
                  "[bench]\nmodels=['n']\nwarmup=0\ncount=7\nminimum_s=0\nmaximum_s=2\ndeadline_s=9\ndataset_limit=0\n"
                  "[tracker]\nhost='::1'\nport=9500\n")  # fmt: skip
-    assert fleet.bench == config.BenchSettings(("n",), Plan(0, 7, 0.0, 2.0, 9.0, 0))
+    assert fleet.bench == config.BenchSettings(("n",), MeasurementSettings(0, 7, 0.0, 2.0, 9.0, 0))
     assert fleet.tracker == config.TrackerSettings("::1", 9500, 9509)
 
 
@@ -273,7 +273,7 @@ def test_built_in_models_are_found_by_name_in_a_fleet_of_ones_own(load: Load, fo
         digits.source == config.load_fleet(SHIPPED).model("digits").source
         and digits.labels is not None
     )
-    assert digits.limits["float32"] == Limits(max_abs=1e-3)  # those of the file
+    assert digits.limits["float32"] == OutputErrorLimits(max_abs=1e-3)  # those of the file
     assert fleet.bench.models == ("digits", "mobilenet_v2", "resnet18")
     with pytest.raises(UsageError, match="unknown model 'digit'") as caught:
         fleet.model("digit")
@@ -301,9 +301,9 @@ def test_limits_are_those_of_all_models_with_the_models_own_above_them(load: Loa
         "[limits.int8]\nmin_snr = 25\n[limits.float32]\nmax_abs = 1e-3\n"
         "[models.m]\nsource = 'python:a.b:c'\nlimits = { min_cosine = 0.9 }\n"
     )
-    assert fleet.model("m").limits["int8"] == Limits(min_snr_db=25.0, min_cosine=0.9)
-    assert fleet.model("m").limits["float32"] == Limits(max_abs=1e-3, min_cosine=0.9)
+    assert fleet.model("m").limits["int8"] == OutputErrorLimits(min_snr_db=25.0, min_cosine=0.9)
+    assert fleet.model("m").limits["float32"] == OutputErrorLimits(max_abs=1e-3, min_cosine=0.9)
     other = fleet.model("python:a.b:d")
-    assert other.limits["int8"] == Limits(min_snr_db=25.0, min_cosine=0.99) and other.limits[
-        "float16"
-    ] == Limits(max_abs=1e-2)
+    assert other.limits["int8"] == OutputErrorLimits(
+        min_snr_db=25.0, min_cosine=0.99
+    ) and other.limits["float16"] == OutputErrorLimits(max_abs=1e-2)

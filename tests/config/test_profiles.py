@@ -14,7 +14,7 @@ from farm.types import Profile
 
 PROFILES = {
     name: profiles.profile_from_table(name, table)
-    for name, table in profiles.built_in_profiles().items()
+    for name, table in profiles.built_in_profile_tables().items()
 }
 PROMISED = """rasp3b rasp3b-64 rasp4 rasp4-64 rk3399 pynq ultra96 pixel2 mate10 mate10pro p20 p20pro x86 x86-v3 x86-v4 arm64 riscv64
     jetson-nano jetson-tx2 jetson-xavier jetson-agx-orin jetson-orin-nano cuda-sm75 cuda-sm80 cuda-sm86 cuda-sm89

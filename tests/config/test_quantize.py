@@ -11,7 +11,7 @@ import pytest
 
 from farm.errors import UsageError
 from farm.pipeline import expand_jobs
-from farm.types import Device, Model, Plan, QuantizeSettings
+from farm.types import Device, MeasurementSettings, Model, QuantizeSettings
 
 MODEL = "[models.m]\nsource = 'python:a:b'\ncalibration_data = 'images'\n"
 
@@ -69,7 +69,7 @@ def test_a_profile_has_models_quantized_under_names_of_their_own(load):
         Device("small", fleet.profile("small"), "qemu:"),
         Device("pi3", fleet.profile("rasp3b"), "qemu:"),
     ]
-    jobs = expand_jobs(boards, [fleet.models["m"]], Plan())
+    jobs = expand_jobs(boards, [fleet.models["m"]], MeasurementSettings())
     assert [(job.device.name, job.model.name, job.model.quantize) for job in jobs] == [
         ("small", "m.int8", QuantizeSettings()),
         ("pi3", "m", None),
@@ -80,15 +80,20 @@ def test_what_is_int8_already_stays_as_it_is_and_what_has_no_data_is_refused(loa
     fleet = load(MODEL + "[profiles.small]\ninherits = 'rasp3b'\nquantize = 'int8'\n")
     board = Device("small", fleet.profile("small"), "qemu:")
     own = replace(fleet.models["m"], quantize=QuantizeSettings("minmax"))
-    assert [job.model for job in expand_jobs([board], [own, Model("r", "/x/r.int8")], Plan())] == [
+    assert [
+        job.model
+        for job in expand_jobs([board], [own, Model("r", "/x/r.int8")], MeasurementSettings())
+    ] == [
         own,
         Model("r", "/x/r.int8"),
     ]
     with pytest.raises(UsageError, match="two models go by the name r on small") as caught:
-        expand_jobs([board], [Model("r", "/x/r.int8"), Model("r", "/y/r.int8")], Plan())
+        expand_jobs(
+            [board], [Model("r", "/x/r.int8"), Model("r", "/y/r.int8")], MeasurementSettings()
+        )
     assert caught.value.why == "/x/r.int8 and /y/r.int8"
     with pytest.raises(UsageError, match="no data to calibrate it by") as error:
-        expand_jobs([board], [Model("bare", "/x/bare.onnx")], Plan())
+        expand_jobs([board], [Model("bare", "/x/bare.onnx")], MeasurementSettings())
     assert "[models.bare]" in error.value.fix
 
 
@@ -99,6 +104,8 @@ def test_float16_takes_no_data_in_a_model_or_for_a_profile(load):
     )
     fleet = load(plain + "[profiles.small]\ninherits = 'rasp3b'\nquantize = 'float16'\n")
     [job] = expand_jobs(
-        [Device("small", fleet.profile("small"), "qemu:")], [fleet.models["m"]], Plan()
+        [Device("small", fleet.profile("small"), "qemu:")],
+        [fleet.models["m"]],
+        MeasurementSettings(),
     )
     assert (job.model.name, job.model.quantize) == ("m.float16", QuantizeSettings(dtype="float16"))

@@ -15,7 +15,7 @@ Array = np.ndarray[Any, Any]
 
 
 def built(imported: ImportedModel) -> Callable[[Sequence[Array]], list[Array]]:
-    return host_run.compile_for_host(imported.module, imported.weights, HOST)
+    return host_run.compile_host_runner(imported.module, imported.weights, HOST)
 
 
 def answers(imported: ImportedModel) -> list[Array]:

@@ -47,7 +47,7 @@ def snr_db(ours: np.ndarray, theirs: np.ndarray) -> float:
 def both(imported, example=None):
     """Our answers and LiteRT's."""
     example = example or imported.example
-    ours = host_run.compile_for_host(imported.module, imported.weights, HOST)(
+    ours = host_run.compile_host_runner(imported.module, imported.weights, HOST)(
         [example[spec.name] for spec in imported.inputs]
     )
     theirs = imported.reference(example)
@@ -386,7 +386,7 @@ def test_operators_that_cannot_be_imported_are_named_up_front(tmp_path, load):
     ) as caught:
         load(path)
     assert "custom FlexErf x1 (y)" in caught.value.why and "tf2onnx" in caught.value.fix
-    said = summary.summarize_file(Model("m", str(path)))
+    said = summary.summarize_onnx_or_tflite_file(Model("m", str(path)))
     assert said.operators == {"custom FlexErf": 1, "RELU": 1} and [
         one.nodes for one in said.problems
     ] == [("y",)]
@@ -416,7 +416,10 @@ def test_scales_that_tvm_does_not_read_are_refused(tmp_path, load):
     path = graph.save(tmp_path / "zeros.tflite", [x], [y])
     with pytest.raises(ModelError, match=r"FULLY_CONNECTED .*zero points") as caught:
         load(path)
-    assert summary.summarize_file(Model("m", str(path))).problems and "tf2onnx" in caught.value.fix
+    assert (
+        summary.summarize_onnx_or_tflite_file(Model("m", str(path))).problems
+        and "tf2onnx" in caught.value.fix
+    )
 
 
 def test_two_tensors_of_one_name_are_refused(tmp_path, load):

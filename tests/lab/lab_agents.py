@@ -18,7 +18,7 @@ from timeouts import LIMIT_S, wait_until
 from tracker_processes import HOST, REQUEST, Wire
 
 from farm.processes.deadline import Deadline
-from farm.rpc.blocking_connection import BlockingConnection, run_to_completion
+from farm.rpc.blocking_connection import BlockingConnection, run_nonsuspending_coroutine
 from farm.rpc.blocking_session import BlockingSession
 from farm.rpc.session_opening import open_session
 
@@ -105,7 +105,7 @@ def session_with(place: tuple[str, int, str]) -> BlockingSession:
     """A session with the board that was handed out."""
     host, port, match_key = place
     connection = BlockingConnection(socket.create_connection((host, port), timeout=LIMIT_S))
-    opened = run_to_completion(
+    opened = run_nonsuspending_coroutine(
         open_session(connection, "the board", match_key, Deadline(LIMIT_S), LIMIT_S)
     )
     return BlockingSession(opened, "the board", Deadline(LIMIT_S))

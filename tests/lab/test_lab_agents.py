@@ -21,7 +21,7 @@ from farm.lab.entities import SharingRules
 from farm.lab.lab_database_writer import LabDatabaseWriter
 from farm.lab.lender import LabLender
 from farm.lab.scheduler import LeaseScheduler
-from farm.lab.scheduler_effects import RestoredState
+from farm.lab.scheduler_changes import RestoredState
 from farm.lab_client.client import LabClient
 from farm.rpc.errors import RemoteError
 from farm.tracker.agent_messages import AgentHello

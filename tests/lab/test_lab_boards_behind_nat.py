@@ -27,7 +27,7 @@ from farm.transports.ssh.systemd_tunnel import (
     UNIT,
     LabTunnel,
     known_hosts_lines,
-    parse_tunnel,
+    lab_tunnel_from_options,
     unit_text,
 )
 from farm.types import Device, Profile
@@ -122,7 +122,7 @@ def test_a_board_behind_nat_is_leased_through_the_tunnel_of_its_unit(
 )
 def test_a_url_that_is_no_way_to_a_lab_is_refused(lab: str) -> None:
     with pytest.raises(UsageError, match=re.escape(f"--lab {lab} is no ")):
-        parse_tunnel(lab, "pi5-07", PORT, "")
+        lab_tunnel_from_options(lab, "pi5-07", PORT, "")
 
 
 def test_a_lab_whose_host_key_is_not_known_here_is_not_guessed(
@@ -130,19 +130,21 @@ def test_a_lab_whose_host_key_is_not_known_here_is_not_guessed(
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     with pytest.raises(DeviceError, match="is not known here"):
-        known_hosts_lines(parse_tunnel("lab://farm@lab.invalid", "pi5-07", PORT, ""))
+        known_hosts_lines(lab_tunnel_from_options("lab://farm@lab.invalid", "pi5-07", PORT, ""))
 
 
 @pytest.mark.parametrize("is_root", [True, False])
 def test_systemd_has_nothing_to_say_against_its_unit(tmp_path: Path, is_root: bool) -> None:
-    if not subprocesses.find_program("systemd-analyze"):
+    if not subprocesses.first_installed_program("systemd-analyze"):
         pytest.skip("there is no systemd-analyze")
     folder = tmp_path / "a b$HOME 100%"
     folder.mkdir()
     file = tmp_path / UNIT
     file.write_text(
         unit_text(
-            parse_tunnel("lab://farm@lab:2222", "pi5-07", PORT, ""), str(folder), is_root=is_root
+            lab_tunnel_from_options("lab://farm@lab:2222", "pi5-07", PORT, ""),
+            str(folder),
+            is_root=is_root,
         )
     )
     scope = "--system" if is_root else "--user"
@@ -164,11 +166,15 @@ def test_a_board_gets_the_address_that_an_alias_stands_for(
     keygen(tmp_path / "key")
     key = (tmp_path / "key.pub").read_text().split()[:2]
     (tmp_path / ".ssh" / "known_hosts").write_text(f"the-lab {' '.join(key)}\n")
-    tunnel = parse_tunnel("lab://farm@lab", "pi5-07", PORT, "")
+    tunnel = lab_tunnel_from_options("lab://farm@lab", "pi5-07", PORT, "")
     assert known_hosts_lines(tunnel) == f"[lab.example.org]:2222 {' '.join(key)}\n"
     assert '"-p" "2222" "-l" "farm" "Lab.example.org"' in unit_text(tunnel, "/x", is_root=True)
 
 
 def test_a_folder_begins_no_line_of_its_own_in_the_unit() -> None:
     with pytest.raises(DeviceError, match="control character"):
-        unit_text(parse_tunnel("lab://farm@lab", "b", PORT, ""), "/x\nExecStartPre=x", is_root=True)
+        unit_text(
+            lab_tunnel_from_options("lab://farm@lab", "b", PORT, ""),
+            "/x\nExecStartPre=x",
+            is_root=True,
+        )

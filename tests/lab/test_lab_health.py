@@ -13,7 +13,7 @@ FACTS: dict[str, Any] = {"kernel": "6.1", "memory_total_bytes": "4"}
 
 
 def check(found: Health, median_s: float = 0.010, now: float = 0.0, **facts: Any) -> CheckResult:
-    return health.judge_check(True, "", median_s, {**FACTS, **facts}, found, now)
+    return health.golden_models_check_result(True, "", median_s, {**FACTS, **facts}, found, now)
 
 
 def after(found: Health, *medians_s: float, now: float = 0.0) -> Health:
@@ -57,7 +57,7 @@ def test_numbers_from_before_a_change_do_not_count() -> None:
 def test_a_wrong_board_is_taken_out_cycled_checked_three_times_and_given_back_to_batch() -> None:
     good = after(Health(), 0.010)
     bad = health.health_after_check(
-        good, health.judge_check(False, "digits", 0.01, FACTS, good, 100.0), RULES
+        good, health.golden_models_check_result(False, "digits", 0.01, FACTS, good, 100.0), RULES
     )
     assert (bad.state, bad.why, bad.cycle_wanted) == (health.BAD, "wrong: digits", True)
     found = health.health_after_power_cycle(bad, RULES, 200.0)

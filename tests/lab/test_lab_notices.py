@@ -29,7 +29,7 @@ from farm.lab.entities import (
 from farm.lab.lab_database import EndedSession, LabDatabase, LabDatabaseBatch
 from farm.lab.lab_toml import read_settings
 from farm.lab.scheduler import LeaseScheduler
-from farm.lab.scheduler_effects import RestoredState, SchedulerEffects
+from farm.lab.scheduler_changes import RestoredState, SchedulerChanges
 
 DAY_S = 86400.0
 # A command that adds what it was told to a file.
@@ -237,7 +237,7 @@ def test_what_is_old_is_removed_and_numbers_are_not_used_again(tmp_path: Path) -
             number, request, f"k{number}", at, state, at, at + 60, ended_at, boards=(f"b{number}",)
         )
 
-    effects = SchedulerEffects(
+    effects = SchedulerChanges(
         {n: lease(n, n * DAY_S, n * DAY_S + 60.0 if n != 2 else None) for n in range(1, 8)},
         [Event(n, n * DAY_S, "board-came", board="b") for n in range(1, 8)],
     )

@@ -19,13 +19,13 @@ from tracker_processes import PENDING, REQUEST, Wire
 
 from farm.lab.lab_database import BoardUsePeriod
 from farm.lab_page.gantt import gantt_rows
-from farm.lab_page.history import hourly_use, use_by_owner
+from farm.lab_page.history import hourly_use_digits, use_by_owner
 from farm.processes import subprocesses
 
 DESK, PHONE = {"width": 1400, "height": 1000}, {"width": 360, "height": 740}
 BOARDS, KINDS, LEASES, WAITING = 1000, 10, 50, 5
 NASTY = '<img src=x onerror="document.title=1">\x1b[31m\u202e{{7*7}}'
-CHROMIUM = subprocesses.find_program("chromium", "chromium-browser", "google-chrome")
+CHROMIUM = subprocesses.first_installed_program("chromium", "chromium-browser", "google-chrome")
 in_browser = pytest.mark.skipif(
     CHROMIUM is None, reason="there is no Chromium: apt-get install chromium"
 )
@@ -372,7 +372,7 @@ def test_the_hours_of_a_board_say_how_much_of_each_it_was_used() -> None:
         stretch("a", "bob", now - 40 * hour, now - 23.5 * hour),
         stretch("b", "bob", 0, 1),
     ]
-    assert hourly_use(found[:2], now) == {"a": "4" + 21 * "0" + "99"}
+    assert hourly_use_digits(found[:2], now) == {"a": "4" + 21 * "0" + "99"}
     assert [
         (one.owner, one.board_s, one.leases)
         for one in use_by_owner(found[:2], now - 24 * hour, now)

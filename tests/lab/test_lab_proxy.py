@@ -26,7 +26,7 @@ from timeouts import LIMIT_S, wait_until
 from tracker_processes import REQUEST, Wire, tvm_server
 
 from farm.errors import LinkError
-from farm.lab.relay.sessions import KindSessionSource, LeaseSessionSource, ProxiedBoards
+from farm.lab.relay.sessions import LeasePerSessionSource, LeaseSessionSource, ProxiedBoards
 from farm.lab.relay.tracker import RelayTracker
 from farm.lab_client.leasing import WantedBoards
 from farm.rpc.handshake import MAGIC, MISMATCH, client_greeting
@@ -250,7 +250,9 @@ def test_a_board_runs_no_program_of_its_own_in_tvms_client(
 
         stack.enter_context(accepting(listener, attack))
         board = Board(served.lab.port, "evil", listener.getsockname()[1])
-        source = KindSessionSource(lab, lambda kind: WantedBoards(kind, for_s=60.0), lambda _: None)
+        source = LeasePerSessionSource(
+            lab, lambda kind: WantedBoards(kind, for_s=60.0), lambda _: None
+        )
         with ProxiedBoards(source, said.append) as boards, RelayTracker(boards, 0) as relay:
             command = [sys.executable, "-c", CLIENT, str(relay.port)]
             with subprocess.Popen(command) as client:  # it would ask again and again

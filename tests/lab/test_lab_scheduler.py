@@ -29,7 +29,7 @@ from farm.lab.entities import (
 )
 from farm.lab.queue_order import guaranteed_start
 from farm.lab.scheduler import LeaseScheduler
-from farm.lab.scheduler_effects import RestoredState
+from farm.lab.scheduler_changes import RestoredState
 
 LONGEST_S = 3600.0
 RULES = SharingRules(

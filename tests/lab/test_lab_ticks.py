@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from farm.lab.care import health_keeper
+from farm.lab.care import health_controller
 from farm.lab.care.board_checks import parse_check_result
 from farm.lab.care.health import RIGHT, UNREACHABLE, CheckResult, Health, HealthRules
 from farm.lab.entities import InventoryBoard, LeaseRequest, LeaseState
 from farm.lab.lab_database import LabDatabase
 from farm.lab.lab_toml import LabSettings
-from farm.lab.run import LabListenAddresses, LabServer
+from farm.lab.run import LabServer, LabServerOptions
 from farm.lab_page.snapshot import take_snapshot
 from farm.tracker.scheduler import Offer, ServerInfo
 
@@ -51,7 +51,7 @@ class InProcess:
 def lab_in_process(folder: Path, settings: LabSettings) -> Iterator[InProcess]:
     said: list[str] = []
     with contextlib.closing(asyncio.new_event_loop()) as loop:
-        place = LabListenAddresses(folder, "127.0.0.1", 9190)
+        place = LabServerOptions(folder, "127.0.0.1", 9190)
         journal = LabDatabase(folder / "lab.sqlite")
 
         async def start() -> LabServer:
@@ -105,7 +105,7 @@ def test_an_address_that_offers_many_boards_leaves_room_for_the_checks_of_others
         begun.append(board)
         return EndlessCheck(board, lease, time.time())
 
-    monkeypatch.setattr(health_keeper.board_checks, "begin_check", begin)
+    monkeypatch.setattr(health_controller.board_checks, "begin_check", begin)
     settings = LabSettings(boards=(LISTED,), health=HealthRules(every_s=3600.0))
     with lab_in_process(tmp_path, settings) as one:
         keeper = one.server.keeper

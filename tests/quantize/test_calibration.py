@@ -61,17 +61,17 @@ def test_int8_is_as_accurate_as_float_by_every_calibration_and_weight_scale(
 ):
     imported = importers.import_model(Model("net", source), tmp_path)
     floating = calibration.fold_for_int8(imported, "net")
-    before = correct(host_run.compile_for_host(floating.module, [], HOST), samples)
+    before = correct(host_run.compile_host_runner(floating.module, [], HOST), samples)
     seen = calibration.observe_ranges(
         floating, lambda: training_images, len(training_images), HOST, silent, spread=True
     )
     for method in CALIBRATIONS:
         scales = [scale_and_zero_point(one, QuantizeSettings(method)) for one in seen]
         for weight_scale in ("max", "power2"):
-            module, weights = calibration.quantize_module(
+            module, weights = calibration.quantize_with_given_scales(
                 floating, scales, QuantizeSettings(method, weight_scale)
             )
-            after = correct(host_run.compile_for_host(module, weights, HOST), samples)
+            after = correct(host_run.compile_host_runner(module, weights, HOST), samples)
             assert 100 * (before - after) / len(samples[1]) <= POINTS, (
                 method,
                 weight_scale,
@@ -112,7 +112,7 @@ def test_a_recipe_on_disk_is_the_same_model(made, tmp_path):
     loaded = import_and_quantize(Model("digits", str(file)), tmp_path, HOST, silent)
     direct = quantize.apply_recipe(floating, found, "digits")
     [one], [other] = (
-        host_run.compile_for_host(each.module, each.weights, HOST)([each.example["image"]])
+        host_run.compile_host_runner(each.module, each.weights, HOST)([each.example["image"]])
         for each in (loaded, direct)
     )
     assert one.tobytes() == other.tobytes()
@@ -156,7 +156,7 @@ def test_a_recipe_of_an_open_batch_takes_any(tmp_path):
     recipe.write_recipe(tmp_path / "open.int8", quantize.make_recipe(model, floating, HOST, silent))
     loaded = import_and_quantize(Model("open", str(tmp_path / "open.int8")), tmp_path, HOST, silent)
     assert [(spec.shape, spec.open) for spec in loaded.inputs] == [((1, 8), True)]
-    run = host_run.compile_for_host(loaded.module, loaded.weights, HOST)
+    run = host_run.compile_host_runner(loaded.module, loaded.weights, HOST)
     rows = numbers.uniform(-0.9, 0.9, (5, 8)).astype(np.float32)
     [together] = run([rows])
     np.testing.assert_array_equal(together, np.concatenate([run([row[None]])[0] for row in rows]))
@@ -170,10 +170,10 @@ def test_a_recipe_of_an_open_batch_takes_any(tmp_path):
 
 def test_the_model_is_built_once_for_calibration_and_report(asked, tmp_path, monkeypatch):
     built = []
-    right = host_run.compile_for_host
+    right = host_run.compile_host_runner
     monkeypatch.setattr(
         host_run,
-        "compile_for_host",
+        "compile_host_runner",
         lambda module, *more: (
             built.append(
                 len(module["main"].ret_ty.fields) if hasattr(module["main"].ret_ty, "fields") else 1

@@ -10,7 +10,7 @@ from farm.quantize.ranges import (
     ObservedRange,
     divergence_bound,
     percentile_bound,
-    quantize_weight_to_int8,
+    quantize_weight_by_given_scales,
     scale_and_zero_point,
     weight_scales,
 )
@@ -106,7 +106,7 @@ def test_a_weight_is_off_by_half_a_step_at_the_most(weight_scale, per_channel):
     scales = weight_scales(
         weight, 0, QuantizeSettings(weight_scale=weight_scale, per_channel=per_channel)
     )
-    steps = quantize_weight_to_int8(weight, scales, 0)
+    steps = quantize_weight_by_given_scales(weight, scales, 0)
     assert scales.shape == ((6,) if per_channel else ()) and steps.dtype == np.int8
     each = scales.reshape(-1, 1, 1, 1) if per_channel else scales
     assert (np.abs(steps * each - weight) <= 0.5 * each + 1e-7).all()
@@ -117,5 +117,5 @@ def test_a_weight_is_off_by_half_a_step_at_the_most(weight_scale, per_channel):
 def test_a_weight_beyond_its_scale_is_cut_off_at_127_on_both_sides() -> None:
     """-128 has no counterpart: products of it would leave 16 bits."""
     weight = np.array([[-200.0, -128.0, -127.4, 127.4, 200.0]], "float32")
-    whole = quantize_weight_to_int8(weight, np.float32(1), 0)
+    whole = quantize_weight_by_given_scales(weight, np.float32(1), 0)
     assert whole.dtype == np.int8 and whole.tolist() == [[-127, -127, -127, 127, 127]]

@@ -268,8 +268,8 @@ def test_the_installed_tvms_server_is_not_called_older(tvm_port: int) -> None:
     assert metadata.version("apache-tvm").startswith(agent_version._NEW_SINCE + "."), (
         "choose a function that came with this version"
     )
-    assert agent_version.describe_older_server(lambda _: True) == ""
-    assert "before 0.27" in agent_version.describe_older_server(lambda _: False)
+    assert agent_version.describe_older_tvm_server(lambda _: True) == ""
+    assert "before 0.27" in agent_version.describe_older_tvm_server(lambda _: False)
 
 
 def test_a_call_that_is_late_cuts_its_session_and_no_other(

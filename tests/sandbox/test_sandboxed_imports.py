@@ -26,25 +26,25 @@ from onnx_models import graph, node, save
 from farm import sandbox
 from farm.compiler.codegen.link import _zig, fcompile_for_profile
 from farm.compiler.diagnostics.reference_steps import (
-    ComputedSteps,
     ReferenceStep,
+    ReferenceSteps,
     ReferenceValues,
-    value_file,
+    tensor_value_file,
 )
 from farm.config import load_fleet, profiles
 from farm.errors import BuildError, FarmError, ModelError, UsageError
 from farm.importers.onnx.external_data import external_files
-from farm.pipeline import accuracy, bisect, check, quantize, worker_tasks
-from farm.pipeline.sandboxed_tasks import may_run_unsandboxed, run_sandboxed_if_untrusted
+from farm.pipeline import accuracy, build_prediction, layer_bisect, quantize, worker_tasks
+from farm.pipeline.sandboxed_tasks import model_needs_no_sandbox, run_sandboxed_if_untrusted
 from farm.processes import subprocesses
 from farm.processes.deadline import Deadline
 from farm.processes.workers import TaskContext
-from farm.quantize.recipe import Recipe
+from farm.quantize.recipe import QuantizedModelRecipe
 from farm.quantize.recipe import _packed as packed
 from farm.quantize.recipe import read_recipe as read_recipe
 from farm.sandbox.restricted_program import restricted_command
 from farm.store import Store
-from farm.types import Candidate, Device, DeviceBuild, Model, QuantizeSettings
+from farm.types import BuildWithAgent, Candidate, Device, Model, QuantizeSettings
 
 TFLITE = Path(__file__).parents[1] / "data" / "small-float.tflite"
 NONE = sandbox.SandboxSupport(0, True, "the kernel does not offer Landlock")
@@ -166,11 +166,13 @@ def entries(context: TaskContext, model: Model, cache: Path) -> dict[str, Callab
         "compile, deploy, bench, tune, export, profile, run": lambda: (
             worker_tasks.prepare_model_task(context, model, HOST, Store(cache))
         ),
-        "check": lambda: check.check_model_task(context, model, HOST, cache),
+        "check": lambda: build_prediction.predict_build_task(context, model, HOST, cache),
         "quantize": lambda: quantize.quantize_to_recipe_task(
             context, model, HOST, cache, cache / "net.int8"
         ),
-        "bisect": lambda: bisect.source_layers_task(context, model, None, {}, cache),  # type: ignore[arg-type]
+        "bisect": lambda: layer_bisect.source_layers_and_reference_outputs_task(
+            context, model, None, {}, cache
+        ),  # type: ignore[arg-type]
         "accuracy": lambda: accuracy.classify_with_reference_task(
             context, model, (cache, model, None, ()), cache, 1.0
         ),  # type: ignore[arg-type]
@@ -229,7 +231,7 @@ def test_a_hostile_model_does_not_choose_what_its_recipe_names(
     tmp_path: Path, context: TaskContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = Model("net", str(onnx_file(tmp_path)), quantize=QuantizeSettings(dtype="float16"))
-    made = Recipe(
+    made = QuantizedModelRecipe(
         source="python:planted:net",
         module="python:planted:net",
         settings=QuantizeSettings(dtype="float16"),
@@ -263,13 +265,15 @@ def test_without_a_sandbox_data_is_imported_and_it_is_said(
 
 def test_a_program_runs_in_no_other_engine_unless_it_is_trusted(tmp_path: Path) -> None:
     from farm.pipeline.other_engines import check_engines_usable
-    from farm.types import Device, Job, Plan
+    from farm.types import Device, Job, MeasurementSettings
 
     def job(model: Model) -> Job:
-        return Job(Device("host", HOST, "local:"), model, Plan())
+        return Job(Device("host", HOST, "local:"), model, MeasurementSettings())
 
     program, data = Model("net", "/net.pt2"), Model("net", "/net.onnx")
-    assert [may_run_unsandboxed(one) for one in (program, replace(program, trust=True), data)] == [
+    assert [
+        model_needs_no_sandbox(one) for one in (program, replace(program, trust=True), data)
+    ] == [
         False,
         True,
         True,
@@ -400,7 +404,9 @@ def test_what_a_hostile_import_leaves_is_compiled_in_the_sandbox(
 def test_code_for_gpus_is_compiled_in_the_sandbox_as_outside(
     tmp_path: Path, context: TaskContext
 ) -> None:
-    profile = profiles.profile_from_table("cuda-sm90", profiles.built_in_profiles()["cuda-sm90"])
+    profile = profiles.profile_from_table(
+        "cuda-sm90", profiles.built_in_profile_tables()["cuda-sm90"]
+    )
     model, store = Model("net", str(onnx_file(tmp_path))), Store(tmp_path / "cache")
     prepared = worker_tasks.prepare_model_task(context, model, HOST, store)
     first = worker_tasks.build_model_task(context, model, prepared, profile, store)
@@ -415,7 +421,9 @@ def test_code_for_gpus_is_compiled_in_the_sandbox_as_outside(
 def test_what_a_hostile_import_leaves_is_compiled_for_gpus_in_the_sandbox(
     tmp_path: Path, context: TaskContext
 ) -> None:
-    profile = profiles.profile_from_table("cuda-sm90", profiles.built_in_profiles()["cuda-sm90"])
+    profile = profiles.profile_from_table(
+        "cuda-sm90", profiles.built_in_profile_tables()["cuda-sm90"]
+    )
     model, planted, store = (
         Model("net", str(onnx_file(tmp_path))),
         tmp_path / "PWNED",
@@ -478,7 +486,7 @@ def test_the_reference_of_a_bisection_is_computed_in_the_sandbox(
         tmp_path / "PWNED",
     )
     prepared = worker_tasks.prepare_model_task(context, model, HOST, store)
-    fitted = DeviceBuild(
+    fitted = BuildWithAgent(
         model, prepared, worker_tasks.build_model_task(context, model, prepared, HOST, store), None
     )
     (prepared.directory / "module.json").write_text(module_that_writes(planted))
@@ -486,7 +494,7 @@ def test_the_reference_of_a_bisection_is_computed_in_the_sandbox(
     device = Device("host", HOST, "local:")
     for one in (model, replace(model, trust=True)):
         with pytest.raises(BuildError, match="is not of this model"):
-            bisect.compare_kernels_task(context, one, device, fitted, None, None, 60.0)
+            layer_bisect.compare_kernels_task(context, one, device, fitted, None, None, 60.0)
         assert planted.exists() == one.trust
 
 
@@ -498,18 +506,18 @@ def test_values_of_a_reference_are_read_only_if_they_are_what_its_steps_say(
 ) -> None:
     dtype = {"objects": "O"}.get(spoil, "float32")
     shape = {"negative": (-2, -4), "huge": (1 << 62, 8)}.get(spoil, (2, 4))
-    path, values = value_file(tmp_path, 7), np.arange(8, dtype="float32")
+    path, values = tensor_value_file(tmp_path, 7), np.arange(8, dtype="float32")
     path.write_bytes(values.tobytes())
     reference = ReferenceValues(
         "net",
-        ComputedSteps((ReferenceStep("kernel", (), ((7, (2, 4), "float32"),)),), (), {}, {}),
+        ReferenceSteps((ReferenceStep("kernel", (), ((7, (2, 4), "float32"),)),), (), {}, {}),
         tmp_path,
         {},
     )
     np.testing.assert_array_equal(reference.value(7), values.reshape(2, 4))
     reference = ReferenceValues(
         "net",
-        ComputedSteps((ReferenceStep("kernel", (), ((7, shape, dtype),)),), (), {}, {}),
+        ReferenceSteps((ReferenceStep("kernel", (), ((7, shape, dtype),)),), (), {}, {}),
         tmp_path,
         {},
     )
@@ -569,14 +577,16 @@ def leave(
 def test_a_build_that_was_taken_over_names_no_other_files_to_the_linker(
     name: str, tmp_path: Path, context: TaskContext
 ) -> None:
-    from farm.compiler.build import build_model
+    from farm.compiler.build import find_or_build_model
 
     store = Store(tmp_path / "cache")
     prepared = worker_tasks.prepare_model_task(
         context, Model("net", str(onnx_file(tmp_path)), trust=True), HOST, store
     )
     with pytest.raises(BuildError, match="left other files"):
-        build_model(context, prepared, HOST, store.root, generator=partial(leave, names=(name,)))
+        find_or_build_model(
+            context, prepared, HOST, store.root, generator=partial(leave, names=(name,))
+        )
     assert not (store.root / "artifacts").exists()
 
 
@@ -611,14 +621,14 @@ def leave_file(
 def test_a_build_that_was_taken_over_gives_the_linker_machine_code_only(
     content: bytes, tmp_path: Path, context: TaskContext
 ) -> None:
-    from farm.compiler.build import build_model
+    from farm.compiler.build import find_or_build_model
 
     store = Store(tmp_path / "cache")
     prepared = worker_tasks.prepare_model_task(
         context, Model("net", str(onnx_file(tmp_path)), trust=True), HOST, store
     )
     with pytest.raises(BuildError, match="left other files"):
-        build_model(
+        find_or_build_model(
             context, prepared, HOST, store.root, generator=partial(leave_file, content=content)
         )
     assert not (store.root / "artifacts").exists()

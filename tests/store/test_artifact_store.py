@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farm.errors import BuildError
-from farm.store import Store, cache_root, data_root, digest_of, file_digest
+from farm.store import Store, digest_of_parts, file_digest, user_cache_dir, user_data_dir
 
 SPAWN = multiprocessing.get_context("spawn")
 DIGEST = "ab" * 32
@@ -33,13 +33,19 @@ def test_roots_come_from_our_variable_then_xdg_then_home(
     for name in ("FARM_CACHE", "FARM_DATA", "XDG_CACHE_HOME", "XDG_DATA_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert (cache_root(), data_root()) == (tmp_path / ".cache/farm", tmp_path / ".local/share/farm")
+    assert (user_cache_dir(), user_data_dir()) == (
+        tmp_path / ".cache/farm",
+        tmp_path / ".local/share/farm",
+    )
     monkeypatch.setenv("XDG_CACHE_HOME", "/x/cache")
     monkeypatch.setenv("XDG_DATA_HOME", "relative")
-    assert (cache_root(), data_root()) == (Path("/x/cache/farm"), tmp_path / ".local/share/farm")
+    assert (user_cache_dir(), user_data_dir()) == (
+        Path("/x/cache/farm"),
+        tmp_path / ".local/share/farm",
+    )
     monkeypatch.setenv("FARM_CACHE", "~/here")
     monkeypatch.setenv("FARM_DATA", "there")
-    assert (cache_root(), data_root()) == (tmp_path / "here", Path.cwd() / "there")
+    assert (user_cache_dir(), user_data_dir()) == (tmp_path / "here", Path.cwd() / "there")
 
 
 def test_what_is_published_is_found_whole(store: Store) -> None:
@@ -203,14 +209,14 @@ PARTS = st.lists(
 
 @given(PARTS, PARTS)
 def test_digests_are_equal_exactly_when_the_parts_are(one: list[str], other: list[str]) -> None:
-    assert (digest_of(*one) == digest_of(*other)) == (one == other)
+    assert (digest_of_parts(*one) == digest_of_parts(*other)) == (one == other)
 
 
 def test_digests_tell_apart_how_parts_are_cut_and_of_what_kind_they_are(tmp_path: Path) -> None:
     file = tmp_path / "ab"
     file.write_bytes(b"ab")
     digests = [
-        digest_of(*parts)
+        digest_of_parts(*parts)
         for parts in (
             ["ab"],
             [b"ab"],
@@ -226,12 +232,12 @@ def test_digests_tell_apart_how_parts_are_cut_and_of_what_kind_they_are(tmp_path
 
 
 def test_a_mappings_digest_does_not_depend_on_its_order() -> None:
-    assert digest_of({"kind": "llvm", "keys": ["a", "b"]}) == digest_of(
+    assert digest_of_parts({"kind": "llvm", "keys": ["a", "b"]}) == digest_of_parts(
         {"keys": ("a", "b"), "kind": "llvm"}
     )
-    assert digest_of({"keys": ["a", "b"]}) != digest_of({"keys": ["b", "a"]})
+    assert digest_of_parts({"keys": ["a", "b"]}) != digest_of_parts({"keys": ["b", "a"]})
     with pytest.raises(TypeError, match="object"):
-        digest_of({"a": object()})
+        digest_of_parts({"a": object()})
 
 
 def test_a_files_digest_is_of_its_content(tmp_path: Path) -> None:
@@ -241,9 +247,9 @@ def test_a_files_digest_is_of_its_content(tmp_path: Path) -> None:
     assert (
         file_digest(one) == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
     )  # FIPS 180-2, appendix B.1
-    assert digest_of(one) == digest_of(other)
+    assert digest_of_parts(one) == digest_of_parts(other)
     other.write_bytes(b"abd")
-    assert digest_of(one) != digest_of(other)
+    assert digest_of_parts(one) != digest_of_parts(other)
 
 
 def test_a_cache_that_others_can_write_to_is_not_used(
@@ -257,10 +263,10 @@ def test_a_cache_that_others_can_write_to_is_not_used(
     monkeypatch.setenv("FARM_CACHE", str(shared))
     shared.chmod(0o1777)
     with pytest.raises(BuildError, match="could have been filled by another user") as caught:
-        cache_root()
+        user_cache_dir()
     assert f"every user may write to {shared}" in caught.value.why
     shared.chmod(0o775)
-    assert cache_root() == shared, "a team may share one"
+    assert user_cache_dir() == shared, "a team may share one"
 
 
 def test_a_new_cache_is_private_whatever_the_umask(tmp_path: Path) -> None:

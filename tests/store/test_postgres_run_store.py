@@ -20,7 +20,7 @@ from sqlalchemy import Column, Connection, MetaData, Table, Text, text
 from farm.errors import FarmError, InternalError
 from farm.store import RunStore
 from farm.store.backends import PostgresBackend
-from farm.store.database import Database
+from farm.store.database import MigratedDatabase
 
 pytest.importorskip(
     "psycopg", reason="psycopg is not installed: pip install 'tvm-farm[postgresql]'"
@@ -158,11 +158,11 @@ def test_a_record_that_an_older_farm_made_is_as_one_of_ours(
 def test_a_schema_is_migrated_once_by_whoever_comes_first(
     store: RunStore, server: PostgresServer
 ) -> None:
-    def place(version: int) -> Database:
+    def place(version: int) -> MigratedDatabase:
         def add(db: Connection) -> None:
             db.exec_driver_sql("ALTER TABLE boards ADD COLUMN place TEXT")
 
-        return Database(
+        return MigratedDatabase(
             PostgresBackend(server.url), "boards", "boards", boards.metadata, (add,) * (version - 1)
         )
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from farm.errors import FarmError, InternalError
 from farm.store import RunStore, run_from_json, run_to_json
-from farm.types import Agreement, Failure, Latency, Run, Samples, Verdict
+from farm.types import Agreement, DeviceResults, Failure, Latency, Run, Verdict
 
 SPAWN = multiprocessing.get_context("spawn")
 
@@ -25,7 +25,7 @@ COUNTS = st.none() | st.integers(0, 10**6)
 FLOATS = st.floats()
 AGREEMENTS = st.builds(Agreement, FLOATS, FLOATS, st.none() | st.booleans(), st.booleans())
 SAMPLES = st.builds(
-    Samples,
+    DeviceResults,
     seconds=st.lists(FLOATS, max_size=5).map(tuple),
     first_s=FLOATS,
     agreement=AGREEMENTS,
@@ -98,7 +98,7 @@ def test_a_run_survives_the_store_exactly(run: Run) -> None:
 
 
 def test_json_of_an_emulated_run_carries_its_samples_and_says_what_they_are() -> None:
-    samples = Samples(
+    samples = DeviceResults(
         (0.25, 0.5), 1.0, Agreement(math.inf, -math.inf, None, False), None, None, {}, {}, {}, 0
     )
     run = dataclasses.replace(a_run("1"), url="qemu:", samples=samples)

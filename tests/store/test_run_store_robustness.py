@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from farm.store import RunStore, run_to_json
 from farm.store.sample_encoding import pack_samples, to_float64_bytes, unpack_samples
-from farm.types import Agreement, Run, Samples, Verdict
+from farm.types import Agreement, DeviceResults, Run, Verdict
 
 # What the first farm made.
 FIRST_SCHEMA = """
@@ -38,7 +38,9 @@ CREATE INDEX runs_by_time ON runs (started_at, number);
 
 
 def a_run(id: str = "1", device: str = "host", seconds: tuple[float, ...] = (0.001, 0.002)) -> Run:  # noqa: A002
-    samples = Samples(seconds, 1.0, Agreement(0.0, math.inf, None, True), None, None, {}, {}, {}, 0)
+    samples = DeviceResults(
+        seconds, 1.0, Agreement(0.0, math.inf, None, True), None, None, {}, {}, {}, 0
+    )
     return Run(
         id,
         device,

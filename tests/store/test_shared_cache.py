@@ -22,10 +22,10 @@ from moto.server import ThreadedMotoServer
 from obstore.store import S3Store
 
 from farm.errors import UsageError
-from farm.store import SharedCache, Store, digest_of, open_store
+from farm.store import SharedCacheClient, Store, digest_of_parts, open_local_store_over_shared_cache
 from farm.store.folder_archive import ArchiveError, read_archive, write_archive
 from farm.store.shared_cache import resolve_location
-from farm.types import CacheLocation, check_cache_url
+from farm.types import SharedCacheLocation, normalize_cache_url
 
 DIGEST = "d" * 64
 NAME = f"artifacts/{DIGEST}.tar"
@@ -61,7 +61,7 @@ def bucket(s3: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> S3Store:
     }
     for name, value in {**names, "AWS_SECRET_ACCESS_KEY": "s"}.items():
         monkeypatch.setenv(name, value)
-    name = f"b{digest_of(str(tmp_path))[:20]}"
+    name = f"b{digest_of_parts(str(tmp_path))[:20]}"
     boto3.client("s3", endpoint_url=s3, region_name="us-east-1").create_bucket(Bucket=name)
     return S3Store(name, prefix="farm", client_options={"allow_http": True})
 
@@ -71,7 +71,9 @@ def opened(bucket: S3Store, tmp_path: Path) -> Opened:
     def store(name: str, **options: object) -> Store:
         return Store(
             tmp_path / name,
-            SharedCache(CacheLocation(f"s3://{bucket.config['bucket']}/farm", **options)),
+            SharedCacheClient(
+                SharedCacheLocation(f"s3://{bucket.config['bucket']}/farm", **options)
+            ),
         )  # type: ignore[arg-type]
 
     return store
@@ -113,10 +115,11 @@ def test_what_one_store_publishes_another_finds(
 
 
 def test_a_store_in_a_folder_is_shared_too(tmp_path: Path) -> None:
-    location = CacheLocation(f"file://{tmp_path}/shared")
-    publish(Store(tmp_path / "one", SharedCache(location)))
+    location = SharedCacheLocation(f"file://{tmp_path}/shared")
+    publish(Store(tmp_path / "one", SharedCacheClient(location)))
     assert (
-        content(Store(tmp_path / "two", SharedCache(location)).find("artifacts", DIGEST)) == CONTENT
+        content(Store(tmp_path / "two", SharedCacheClient(location)).find("artifacts", DIGEST))
+        == CONTENT
     )
 
 
@@ -328,7 +331,9 @@ def test_a_bucket_that_is_away_is_one_warning(
 def test_a_bucket_that_is_not_there_is_one_warning_when_something_is_sent(
     bucket: S3Store, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    store = Store(tmp_path / "one", SharedCache(CacheLocation("s3://nothing-of-that-name")))
+    store = Store(
+        tmp_path / "one", SharedCacheClient(SharedCacheLocation("s3://nothing-of-that-name"))
+    )
     assert content(publish(store)) == CONTENT
     (record,) = caplog.records
     assert "is not written" in record.getMessage()
@@ -338,7 +343,9 @@ def test_a_folder_without_permission_is_one_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").write_text("no folder")
-    store = Store(tmp_path / "one", SharedCache(CacheLocation(f"file://{tmp_path}/file/below")))
+    store = Store(
+        tmp_path / "one", SharedCacheClient(SharedCacheLocation(f"file://{tmp_path}/file/below"))
+    )
     assert store.find("artifacts", DIGEST) is None
     assert content(publish(store)) == CONTENT
     assert len(caplog.records) == 1
@@ -349,7 +356,7 @@ def test_both_places_list_and_remove_what_they_hold(opened: Opened) -> None:
     publish(one)
     publish(one, kind="models", digest="a" * 64)
     shared = one.upstream
-    assert isinstance(shared, SharedCache)
+    assert isinstance(shared, SharedCacheClient)
     for place in (one, shared):
         entries = place.entries()
         assert [(entry.kind, entry.digest) for entry in entries] == [
@@ -378,7 +385,7 @@ def test_what_farm_did_not_store_in_the_bucket_is_not_listed(
     ):
         obstore.put(bucket, name, b"x")
     shared = opened("one").upstream
-    assert isinstance(shared, SharedCache) and shared.entries() == []
+    assert isinstance(shared, SharedCacheClient) and shared.entries() == []
 
 
 def test_a_use_counts_as_the_last_one(tmp_path: Path) -> None:
@@ -394,7 +401,7 @@ def test_a_list_of_a_bucket_that_is_away_is_an_error(
 ) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", unreachable())
     shared = opened("one").upstream
-    assert isinstance(shared, SharedCache)
+    assert isinstance(shared, SharedCacheClient)
     with pytest.raises(UsageError, match="does not answer"):
         shared.entries()
 
@@ -411,7 +418,7 @@ def test_a_list_of_a_bucket_that_is_away_is_an_error(
     ],
 )
 def test_urls_of_shared_caches(url: str) -> None:
-    assert check_cache_url(url) == url.rstrip("/")
+    assert normalize_cache_url(url) == url.rstrip("/")
 
 
 @pytest.mark.parametrize(
@@ -431,7 +438,7 @@ def test_urls_of_shared_caches(url: str) -> None:
 )
 def test_what_is_no_url_of_a_shared_cache(url: str) -> None:
     with pytest.raises(ValueError, match="s3://BUCKET/PREFIX"):
-        check_cache_url(url)
+        normalize_cache_url(url)
 
 
 def test_the_environment_comes_before_the_configuration(
@@ -440,17 +447,17 @@ def test_the_environment_comes_before_the_configuration(
     for name in ("", "_READ_ONLY", "_KEY"):
         monkeypatch.delenv(f"FARM_SHARED_CACHE{name}", raising=False)
     monkeypatch.setenv("FARM_CACHE", str(tmp_path))
-    assert open_store(None).upstream is None
-    assert resolve_location("s3://lab/farm") == CacheLocation("s3://lab/farm")
+    assert open_local_store_over_shared_cache(None).upstream is None
+    assert resolve_location("s3://lab/farm") == SharedCacheLocation("s3://lab/farm")
     monkeypatch.setenv("FARM_SHARED_CACHE", "none")
     assert resolve_location("s3://lab/farm") is None
     monkeypatch.setenv("FARM_SHARED_CACHE", "s3://other/farm")
     monkeypatch.setenv("FARM_SHARED_CACHE_READ_ONLY", "1")
     monkeypatch.setenv("FARM_SHARED_CACHE_KEY", "secret")
     location = resolve_location("s3://lab/farm")
-    assert location == CacheLocation("s3://other/farm", True, b"secret") and "secret" not in repr(
-        location
-    )
+    assert location == SharedCacheLocation(
+        "s3://other/farm", True, b"secret"
+    ) and "secret" not in repr(location)
     monkeypatch.setenv("FARM_SHARED_CACHE", "http://lab")
     with pytest.raises(UsageError, match="FARM_SHARED_CACHE names no shared cache"):
         resolve_location(None)

@@ -12,7 +12,13 @@ from pathlib import Path
 import pytest
 
 from farm.errors import FarmError, UsageError
-from farm.store import MergeCounts, TuningRecordStore, read_records, record_to_json, write_records
+from farm.store import (
+    MergeCounts,
+    TuningRecordStore,
+    read_records_file,
+    record_to_json,
+    write_records_file,
+)
 from farm.types import TuningRecord
 
 CHOICE = {"method": "direct", "tile": [7, 2, 16], "order": "pixels"}
@@ -56,8 +62,8 @@ def test_a_store_that_was_never_written_is_empty(store):
 
 
 def test_records_survive_a_file_exactly(store, tmp_path):
-    write_records(tmp_path / "out.jsonl", [RECORD])
-    assert read_records(tmp_path / "out.jsonl") == [RECORD]
+    write_records_file(tmp_path / "out.jsonl", [RECORD])
+    assert read_records_file(tmp_path / "out.jsonl") == [RECORD]
     assert json.loads((tmp_path / "out.jsonl").read_text())["schema"] == "farm/record/1"
 
 
@@ -94,16 +100,16 @@ def test_a_bad_line_is_named(tmp_path, line, why):
     path = tmp_path / "bad.jsonl"
     path.write_text(json.dumps(record_to_json(RECORD)) + "\n\n" + line + "\n")
     with pytest.raises(UsageError) as caught:
-        read_records(path)
+        read_records_file(path)
     assert caught.value.what == f"{path}, line 3: no record"
     assert why in caught.value.why
 
 
 def test_a_file_that_is_not_there_is_an_error(tmp_path):
     with pytest.raises(UsageError, match="cannot be read"):
-        read_records(tmp_path / "none.jsonl")
+        read_records_file(tmp_path / "none.jsonl")
     with pytest.raises(FarmError, match="cannot be written"):
-        write_records(tmp_path / "none" / "out.jsonl", [])
+        write_records_file(tmp_path / "none" / "out.jsonl", [])
 
 
 def _keep(path: Path, number: int) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from farm.errors import DeviceError, UsageError
-from farm.transports.agent.keys import create_key_file, find_local_agent, read_key
+from farm.transports.agent.keys import find_local_agent, read_key, reuse_or_create_key
 
 PORT = 9
 
@@ -25,7 +25,7 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def hold(address: str, *, fresh: bool = False) -> tuple[int, str]:
     """The descriptor by which an agent would hold its key, and the key."""
     before = open_descriptors()
-    key, path = create_key_file(address, PORT, fresh=fresh)
+    key, path = reuse_or_create_key(address, PORT, fresh=fresh)
     assert path.stat().st_mode & 0o777 == 0o600
     (descriptor,) = open_descriptors() - before
     assert os.get_inheritable(descriptor), "it is held by what this process becomes"
@@ -84,7 +84,7 @@ def test_an_agent_that_is_started_again_keeps_its_key_unless_it_is_to_be_fresh()
 def test_two_agents_do_not_hold_one_key() -> None:
     descriptor, _ = hold("127.0.0.1")
     with pytest.raises(DeviceError, match="cannot listen"):
-        create_key_file("127.0.0.1", PORT, fresh=False)
+        reuse_or_create_key("127.0.0.1", PORT, fresh=False)
     os.close(descriptor)
 
 

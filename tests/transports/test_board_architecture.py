@@ -11,8 +11,8 @@ from farm.config.locate import SHIPPED
 from farm.errors import DeviceError
 from farm.transports.board_architecture import (
     BoardArchitecture,
+    architecture_from_probe_output,
     check_agent_runs,
-    detect_architecture,
     fitting_profiles,
 )
 from farm.transports.board_scripts import parse_whole_number
@@ -57,7 +57,7 @@ def device(profile: str, options: dict[str, str] | None = None) -> Device:
 def test_the_shell_tells_what_the_programs_are(
     seen: dict[str, str], kind: tuple[str, int, str]
 ) -> None:
-    found = detect_architecture({"machine": "x", **seen})
+    found = architecture_from_probe_output({"machine": "x", **seen})
     assert (found.programs, found.bits, found.float_abi) == kind
 
 

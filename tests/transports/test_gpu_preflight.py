@@ -15,7 +15,7 @@ from farm.executor.gpu import can_gpu_run_architecture
 from farm.transports import gpu_preflight
 from farm.types import Device
 
-SHIPPED = profiles.built_in_profiles()
+SHIPPED = profiles.built_in_profile_tables()
 
 
 def device(profile: str, url: str) -> Device:

@@ -24,7 +24,7 @@ from farm import transports
 from farm.config import load_fleet
 from farm.errors import DeadlineError, DeviceError
 from farm.processes.deadline import Deadline
-from farm.rpc.blocking_connection import BlockingConnection, run_to_completion
+from farm.rpc.blocking_connection import BlockingConnection, run_nonsuspending_coroutine
 from farm.transports import rpc_client, tracker
 from farm.transports.ssh.channel_connection import ChannelConnection
 from farm.types import Device
@@ -205,7 +205,7 @@ def test_what_an_agent_writes_to_its_standard_error_never_holds_its_answers_up(
         board.sendall(b"answer")
 
     threading.Thread(target=chatter, daemon=True).start()
-    assert run_to_completion(connection.receive(Deadline(30))) == b"answer"
+    assert run_nonsuspending_coroutine(connection.receive(Deadline(30))) == b"answer"
     assert connection.last_words().endswith("the last words")
     assert len(connection.last_words()) < 1000
 
@@ -235,7 +235,7 @@ def test_standard_error_without_an_end_does_not_outlast_the_deadline() -> None:
 
     def receive() -> None:
         with contextlib.suppress(TimeoutError):
-            run_to_completion(connection.receive(Deadline(0.5)))
+            run_nonsuspending_coroutine(connection.receive(Deadline(0.5)))
         ended.set()
 
     threading.Thread(target=receive, daemon=True).start()
@@ -246,7 +246,7 @@ def test_a_board_that_takes_nothing_is_given_up_at_the_deadline(ssh_channel: Cha
     ours, _ = ssh_channel
     connection = ChannelConnection(ours, ours.close)
     with pytest.raises(TimeoutError):
-        run_to_completion(connection.send([bytes(8 << 20)], Deadline(0.5)))
+        run_nonsuspending_coroutine(connection.send([bytes(8 << 20)], Deadline(0.5)))
 
 
 @pytest.mark.parametrize("drip", [False, True], ids=["silent", "byte by byte"])

@@ -24,10 +24,10 @@ from farm.rpc.answer_filter import (
     MOST_TENSOR_BYTES,
     AnswerError,
     AnswerFilter,
+    FfiTypeIndex,
     PacketCode,
     Request,
     RequestReader,
-    ValueType,
 )
 
 CALL = Request(PacketCode.CALL_FUNC)
@@ -141,26 +141,28 @@ def test_the_types_and_codes_are_those_of_this_tvm() -> None:
     ]
     assert [name.upper() for name in names] == [code.name.replace("_", "") for code in PacketCode]
     for kind, name in {
-        ValueType.INT: "Int",
-        ValueType.BOOL: "Bool",
-        ValueType.FLOAT: "Float",
-        ValueType.OPAQUE_POINTER: "OpaquePtr",
-        ValueType.DATA_TYPE: "DataType",
-        ValueType.DEVICE: "Device",
-        ValueType.DL_TENSOR_POINTER: "DLTensorPtr",
-        ValueType.RAW_STRING: "RawStr",
-        ValueType.BYTE_ARRAY_POINTER: "ByteArrayPtr",
-        ValueType.SMALL_STRING: "SmallStr",
-        ValueType.SMALL_BYTES: "SmallBytes",
-        ValueType.FIRST_OBJECT: "StaticObjectBegin",
-        ValueType.STRING: "Str",
-        ValueType.BYTES: "Bytes",
-        ValueType.TENSOR: "Tensor",
+        FfiTypeIndex.INT: "Int",
+        FfiTypeIndex.BOOL: "Bool",
+        FfiTypeIndex.FLOAT: "Float",
+        FfiTypeIndex.OPAQUE_POINTER: "OpaquePtr",
+        FfiTypeIndex.DATA_TYPE: "DataType",
+        FfiTypeIndex.DEVICE: "Device",
+        FfiTypeIndex.DL_TENSOR_POINTER: "DLTensorPtr",
+        FfiTypeIndex.RAW_STRING: "RawStr",
+        FfiTypeIndex.BYTE_ARRAY_POINTER: "ByteArrayPtr",
+        FfiTypeIndex.SMALL_STRING: "SmallStr",
+        FfiTypeIndex.SMALL_BYTES: "SmallBytes",
+        FfiTypeIndex.FIRST_OBJECT: "StaticObjectBegin",
+        FfiTypeIndex.STRING: "Str",
+        FfiTypeIndex.BYTES: "Bytes",
+        FfiTypeIndex.TENSOR: "Tensor",
     }.items():
         assert f" kTVMFFI{name} = {int(kind)}," in header
 
 
-TENSOR = struct.pack("<iiqi", 3, ValueType.INT, ValueType.TENSOR, ValueType.DL_TENSOR_POINTER)
+TENSOR = struct.pack(
+    "<iiqi", 3, FfiTypeIndex.INT, FfiTypeIndex.TENSOR, FfiTypeIndex.DL_TENSOR_POINTER
+)
 
 
 def tensor(*shape: int, bits: int = 32, device: int = 1, dimensions: int | None = None) -> bytes:
@@ -170,7 +172,10 @@ def tensor(*shape: int, bits: int = 32, device: int = 1, dimensions: int | None 
     )
     return packet(
         PacketCode.RETURN,
-        TENSOR + about + struct.pack("<Q", 0) + value(ValueType.OPAQUE_POINTER, random.Random(0)),
+        TENSOR
+        + about
+        + struct.pack("<Q", 0)
+        + value(FfiTypeIndex.OPAQUE_POINTER, random.Random(0)),
     )
 
 
@@ -207,7 +212,7 @@ def test_a_copy_has_the_bytes_that_were_asked_for_and_is_not_kept() -> None:
             Request(PacketCode.COPY_FROM_REMOTE, size),
         )
     assert "another kind" in refused(
-        returned((ValueType.NONE,), random.Random(0)), Request(PacketCode.COPY_FROM_REMOTE, 8)
+        returned((FfiTypeIndex.NONE,), random.Random(0)), Request(PacketCode.COPY_FROM_REMOTE, 8)
     )
     assert "another kind" in refused(packet(PacketCode.COPY_ACK), CALL)
 
@@ -229,24 +234,25 @@ def test_an_answer_beyond_its_bound_is_refused_at_its_head(
 
 def test_last_words_may_come_unasked_and_are_the_last() -> None:
     words = packet(
-        PacketCode.EXCEPTION, struct.pack("<i", 1) + value(ValueType.RAW_STRING, random.Random(0))
+        PacketCode.EXCEPTION,
+        struct.pack("<i", 1) + value(FfiTypeIndex.RAW_STRING, random.Random(0)),
     )
     assert passed(words) == words, "a session's time is up"
     assert "after its last words" in refused(words + words)
     assert passed(packet(PacketCode.SHUTDOWN)) == packet(PacketCode.SHUTDOWN)
     assert refused(packet(PacketCode.SHUTDOWN, b"1"))
-    assert "nothing asked for" in refused(returned((ValueType.NONE,), random.Random(0)))
+    assert "nothing asked for" in refused(returned((FfiTypeIndex.NONE,), random.Random(0)))
 
 
 def test_a_handle_is_not_taken_for_an_object() -> None:
     rng = random.Random(0)
-    for kind in (68, 73, ValueType.TENSOR, ValueType.STRING):
+    for kind in (68, 73, FfiTypeIndex.TENSOR, FfiTypeIndex.STRING):
         assert refused(call_returns(kind, (kind,), rng), CALL)
-    assert refused(call_returns(ValueType.INT, (68,), rng), CALL)
+    assert refused(call_returns(FfiTypeIndex.INT, (68,), rng), CALL)
     assert refused(
-        call_returns(ValueType.DL_TENSOR_POINTER, (ValueType.DL_TENSOR_POINTER,), rng), CALL
+        call_returns(FfiTypeIndex.DL_TENSOR_POINTER, (FfiTypeIndex.DL_TENSOR_POINTER,), rng), CALL
     )
-    assert refused(returned((ValueType.OPAQUE_POINTER,), rng), Request(PacketCode.INIT_SERVER))
+    assert refused(returned((FfiTypeIndex.OPAQUE_POINTER,), rng), Request(PacketCode.INIT_SERVER))
 
 
 @pytest.mark.parametrize("length", [0, 3])

@@ -226,7 +226,7 @@ def test_every_row_has_an_error_that_was_seen() -> None:
 
 
 def test_every_text_of_agents_without_codes_was_seen_and_has_a_meaning() -> None:
-    seen = {agent_errors_by_text.error_code_by_text(str(cause)) for cause, _, _ in SEEN}
+    seen = {agent_errors_by_text.find_error_code_by_text(str(cause)) for cause, _, _ in SEEN}
     assert seen - {None} == {code for _, code in agent_errors_by_text._CODES}
     assert seen - {None} <= set(MEANINGS)
 

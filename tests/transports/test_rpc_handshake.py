@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from farm.processes.deadline import Deadline
-from farm.rpc.blocking_connection import BlockingConnection, run_to_completion
+from farm.rpc.blocking_connection import BlockingConnection, run_nonsuspending_coroutine
 from farm.rpc.handshake import HandshakeError
 from farm.rpc.session_opening import greet
 
@@ -42,15 +42,15 @@ def server(*said: bytes, pause_s: float = 0.0, hang_up: bool = False) -> Iterato
 
 
 def greet_server(sock: socket.socket, key: str, seconds: float) -> None:
-    run_to_completion(greet(BlockingConnection(sock), key, Deadline(seconds)))
+    run_nonsuspending_coroutine(greet(BlockingConnection(sock), key, Deadline(seconds)))
 
 
 def test_a_server_greets_back() -> None:
     name = b"server:board"
     with server(struct.pack("<ii", MAGIC, len(name)), name, b"more") as sock:
         connection = BlockingConnection(sock)
-        run_to_completion(greet(connection, "board -timeout=60", Deadline(30)))
-        assert run_to_completion(connection.exactly(4, Deadline(30))) == b"more", (
+        run_nonsuspending_coroutine(greet(connection, "board -timeout=60", Deadline(30)))
+        assert run_nonsuspending_coroutine(connection.exactly(4, Deadline(30))) == b"more", (
             "what follows is for the session"
         )
 

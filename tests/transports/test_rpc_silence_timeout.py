@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from farm.transports.rpc_client import set_silence_timeout
+from farm.transports.rpc_client import set_tcp_keepalive_and_user_timeout
 
 pytestmark = pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="Linux only")
 
@@ -17,6 +17,6 @@ def test_a_connection_to_a_board_breaks_after_20_s_of_silence() -> None:
         socket.create_connection(server.getsockname()) as opened,
     ):
         assert not opened.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
-        set_silence_timeout(opened)
+        set_tcp_keepalive_and_user_timeout(opened)
         assert opened.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
         assert opened.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 20_000

@@ -31,7 +31,7 @@ def unit(folder: Path, *, is_root: bool, walls: bool = True, launcher: tuple[str
 @pytest.mark.parametrize("scope", ["--system", "--user"])
 @pytest.mark.parametrize("name", ["plain", "a b", "100%", "$HOME"])
 def test_systemd_has_nothing_to_say_against_it(tmp_path: Path, scope: str, name: str) -> None:
-    if not subprocesses.find_program("systemd-analyze"):
+    if not subprocesses.first_installed_program("systemd-analyze"):
         pytest.skip("there is no systemd-analyze")
     folder = tmp_path / name
     (folder / "service").mkdir(parents=True)

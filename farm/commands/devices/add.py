@@ -184,7 +184,7 @@ def _place(session: Session) -> _Place:
     """
     from farm import ownership
     from farm.config import parse_fleet
-    from farm.config.locate import FILE_NAME, find_config, read_config
+    from farm.config.locate import FILE_NAME, find_config, read_config_text
 
     path = find_config(session.config)
     if path is None:
@@ -197,7 +197,7 @@ def _place(session: Session) -> _Place:
                 fix,
             )
     if path.is_symlink() or path.exists():
-        return _Place(path, read_config(path), session.fleet())
+        return _Place(path, read_config_text(path), session.fleet())
     fleet = parse_fleet("", path)
     session.use(fleet)
     return _Place(path, "", fleet)
@@ -294,7 +294,7 @@ def _identified(
     """
     from farm import boards
     from farm.config import profiles
-    from farm.pipeline.identify import identify_board
+    from farm.pipeline.identify import detect_board_hardware
 
     name, known = provisional.name, place.fleet.profiles
     if table["profile"] is not None:
@@ -303,7 +303,7 @@ def _identified(
             boards.ProfileChoice(table["profile"], "as you said"),
             {("devices", name): table},
         )
-    evidence = identify_board(provisional, store=session.artifacts(), show=spinner.show)
+    evidence = detect_board_hardware(provisional, store=session.artifacts(), show=spinner.show)
     own = next(
         word
         for word in (name, f"{name}-board", *(f"{name}-board-{number}" for number in range(2, 100)))
@@ -312,7 +312,7 @@ def _identified(
     choice = boards.choose_profile(
         own,
         evidence,
-        profiles.built_in_profiles(),
+        profiles.built_in_profile_tables(),
         here=provisional.scheme == "local",
         builds_cuda=_builds_cuda(),
     )
@@ -383,10 +383,10 @@ def _proven(session: Session, fleet: Fleet, device: Device, spinner: Spinner) ->
 def _write(place: _Place, tables: Tables) -> None:
     """Write the tables into the file as it is now: it may have changed during the proof."""
     from farm.config import edit, parse_fleet
-    from farm.config.locate import read_config
+    from farm.config.locate import read_config_text
 
     changed = edit.add_tables(
-        read_config(place.path) if place.path.exists() else edit.HEADING, tables
+        read_config_text(place.path) if place.path.exists() else edit.HEADING, tables
     )
     parse_fleet(changed, place.path)
     write_atomically(place.path.resolve(), changed)

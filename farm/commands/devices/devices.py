@@ -10,7 +10,7 @@ from farm.commands.common import Session, max_parallel_builds, with_session
 from farm.commands.options import add_device_selection_options
 
 if TYPE_CHECKING:
-    from farm.transports.device_state import DeviceState
+    from farm.transports.device_availability import DeviceAvailability
     from farm.types import Device
 
 
@@ -65,7 +65,7 @@ def devices(
     console.print(views.devices_table(rows, console.width))
 
 
-def _note(state: DeviceState) -> str:
+def _note(state: DeviceAvailability) -> str:
     return ": ".join(filter(None, (state.why, state.fix)))
 
 
@@ -85,7 +85,7 @@ def _facts(session: Session, chosen: list[Device]) -> dict[str, Any]:
         )
 
 
-def _body(device: Device, state: DeviceState, facts: Any) -> dict[str, Any]:
+def _body(device: Device, state: DeviceAvailability, facts: Any) -> dict[str, Any]:
     return {
         "name": device.name,
         "profile": device.profile.name,

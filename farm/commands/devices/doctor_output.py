@@ -58,7 +58,9 @@ def _layer(finding: Finding) -> dict[str, Any]:
 
 def findings_exit_code(found: Mapping[str, Sequence[Finding]]) -> int:
     """Return 0 without failures, the code of a single failure, or 1 for several."""
-    from farm.pipeline.doctor.board import first_failure
+    from farm.pipeline.doctor.board import error_of_first_failed_check
 
-    errors = [error for findings in found.values() if (error := first_failure(findings))]
+    errors = [
+        error for findings in found.values() if (error := error_of_first_failed_check(findings))
+    ]
     return 0 if not errors else errors[0].exit_code if len(errors) == 1 else 1

@@ -18,8 +18,8 @@ from farm.commands.servers.agent_and_tracker import (
     NO_KEY_HELP,
     OPEN_HELP,
     VARIABLE,
+    agent_key_from_options,
     check_loopback,
-    resolve_key,
 )
 from farm.errors import UsageError
 
@@ -116,7 +116,7 @@ def provision(
             "show": spinner.show,
         }
         if away:
-            found = work.remove_from_devices(chosen, tell=tell, **common)
+            found = work.remove_farm_from_devices(chosen, tell=tell, **common)
         else:
             model, keep = (
                 load_fleet(Path(farm.__file__).parent / "devices.toml").model(_MODEL),
@@ -142,7 +142,11 @@ def _tunnel(service: bool, options: dict[str, Any]) -> LabTunnel | None:
     Raises UsageError for options that contradict it, and DeviceError if its host key is not known.
     """
     from farm.lab.door.commands import is_user_name
-    from farm.transports.ssh.systemd_tunnel import TRACKER, known_hosts_lines, parse_tunnel
+    from farm.transports.ssh.systemd_tunnel import (
+        TRACKER,
+        known_hosts_lines,
+        lab_tunnel_from_options,
+    )
 
     lab, board = options.pop("lab"), options["board"]
     if not lab:
@@ -160,7 +164,7 @@ def _tunnel(service: bool, options: dict[str, Any]) -> LabTunnel | None:
     if not was_given("port"):
         why = "the tunnel of each board has a port of its own on the lab's server"
         raise UsageError("--lab wants --port PORT", why, fix)
-    tunnel = parse_tunnel(lab, board, options["port"], options["tracker"])
+    tunnel = lab_tunnel_from_options(lab, board, options["port"], options["tracker"])
     known_hosts_lines(tunnel)  # before anything is done
     options["tracker"] = TRACKER
     return tunnel
@@ -188,7 +192,7 @@ def _service(wanted: bool, away: bool, options: dict[str, Any]) -> AgentServiceS
     if not wanted:
         return None
     key_file, no_key = options.pop("key_file"), options.pop("no_key")
-    key = resolve_key(options["key"], key_file, no_key, options["tracker"])
+    key = agent_key_from_options(options["key"], key_file, no_key, options["tracker"])
     check_loopback(options["host"], options["open_to_network"])
     random = not (key or no_key or options["tracker"])
     return AgentServiceSettings(

@@ -134,7 +134,7 @@ def compare_with_baseline(
         1 - (1 - CONFIDENCE) / 2 if in_turns else CONFIDENCE
     )  # Bonferroni: each pair may be tested twice
     pairs = comparison.compare_run_pairs(comparison.pair_runs(before, after), confidence)
-    unsure = [pair for pair in pairs if in_turns and is_undecided(pair)]
+    unsure = [pair for pair in pairs if in_turns and needs_interleaved_measurement(pair)]
     both = [(pair.first, pair.second) for pair in unsure]
     again = (
         measure_interleaved(session, both, confidence=confidence, deadline_s=deadline_s)
@@ -145,7 +145,7 @@ def compare_with_baseline(
     return [found.get(pair.second.id, pair) for pair in pairs]
 
 
-def is_undecided(pair: RunComparison) -> bool:
+def needs_interleaved_measurement(pair: RunComparison) -> bool:
     """Return whether stored runs do not decide the comparison, but an interleaved one might."""
     return pair.found.change is ChangeVerdict.UNSURE and _measurable(pair)
 
@@ -185,7 +185,9 @@ def show_comparison(session: Session, pairs: Sequence[RunComparison], again: str
     console = session.out()
     console.print(comparison_table(pairs, console.width))
     if unsure := [
-        pair for pair in pairs if pair.turns is None and pair.failure is None and is_undecided(pair)
+        pair
+        for pair in pairs
+        if pair.turns is None and pair.failure is None and needs_interleaved_measurement(pair)
     ]:
         each = [
             f"farm compare --in-turns {shlex.quote(pair.first.id)} {shlex.quote(pair.second.id)}"

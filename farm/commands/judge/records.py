@@ -63,10 +63,10 @@ def records(session: Session, core: str | None, operator: str | None) -> None:
 @with_session
 def export(session: Session, file: Path, core: str | None, operator: str | None) -> None:
     """Write records to FILE, one JSON object per line."""
-    from farm.store import TuningRecordStore, write_records
+    from farm.store import TuningRecordStore, write_records_file
 
     found = TuningRecordStore.of_user().records(core, operator)
-    write_records(file, found)
+    write_records_file(file, found)
     if session.as_json:
         session.document("exported", {"records": len(found), "file": str(file)})
     else:
@@ -82,9 +82,9 @@ def import_(session: Session, file: Path) -> None:
     If there are two records for one kernel and core, the faster one is kept. If FILE has a mistake,
     nothing changes.
     """
-    from farm.store import TuningRecordStore, read_records
+    from farm.store import TuningRecordStore, read_records_file
 
-    found = read_records(file)
+    found = read_records_file(file)
     _check_traces(file, found)
     merged = TuningRecordStore.of_user().merge(found)
     if session.as_json:

@@ -148,19 +148,19 @@ def _count(
     deadline_s: float | None,
 ) -> AccuracyResults:
     from farm import dashboard
-    from farm.pipeline.accuracy import AccuracyProgress
+    from farm.pipeline.accuracy import AccuracyProgressState
     from farm.pipeline.accuracy import measure_accuracy as measure
     from farm.processes import signals
     from farm.store import PredictionStore
 
     fleet = session.fleet()
-    last: list[AccuracyProgress] = []
+    last: list[AccuracyProgressState] = []
     with (
         signals.defer_signals(),
         dashboard.show_accuracy_progress(session.err(), quiet=session.verbosity < 0) as display,
     ):
 
-        def show(counting: AccuracyProgress) -> None:
+        def show(counting: AccuracyProgressState) -> None:
             last[:] = [counting]
             display(counting)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from farm.api.resolve import model_with_batch, resolve_deadline, resolve_plan
+from farm.api.resolve import deadline_from_options_or_preset, model_with_batch, plan_with_overrides
 from farm.commands import engine_option
 from farm.commands.common import Session, check_writable, with_session, write_atomically
 from farm.commands.judge import baseline_comparison
@@ -31,7 +31,7 @@ from farm.formatting import format_count
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from farm.pipeline import Outcome
+    from farm.pipeline import JobsOutcome
     from farm.types import Job
 
 
@@ -149,8 +149,8 @@ def bench(
         for batch in parse_whole_numbers("--batch", batches) or [None]
     ]
     on = devices_per_thread_setting(session, fleet.select_devices(devices, tags, everywhere), asked)
-    deadline_s = resolve_deadline(preset, plan)
-    jobs = expand_jobs(on, chosen, resolve_plan(fleet.bench.plan, preset, plan), deadline_s)
+    deadline_s = deadline_from_options_or_preset(preset, plan)
+    jobs = expand_jobs(on, chosen, plan_with_overrides(fleet.bench.plan, preset, plan), deadline_s)
     if dry_run:
         print_planned_jobs(session, jobs)
         return
@@ -169,7 +169,7 @@ def bench(
     )
     if pairs and not session.as_json:
         baseline_comparison.show_comparison(session, pairs, "the same farm bench with --in-turns")
-    contests = engine_option.compare_engines(
+    contests = engine_option.measure_other_engines(
         session, jobs, outcome, against
     )  # after the table, so that a failure here does not lose it
     if session.as_json:
@@ -183,7 +183,7 @@ def bench(
     raise SystemExit(outcome_exit_code(outcome))
 
 
-def run_jobs(session: Session, jobs: Sequence[Job], canaries: int = 0) -> Outcome:
+def run_jobs(session: Session, jobs: Sequence[Job], canaries: int = 0) -> JobsOutcome:
     """Execute the jobs, showing the live dashboard."""
     from farm import dashboard
     from farm.processes import signals
@@ -220,7 +220,7 @@ def print_planned_jobs(session: Session, jobs: Sequence[Job]) -> None:
     echo(f"{format_count(len(jobs), 'job')}, {format_count(len(builds), 'build')}")
 
 
-def outcome_to_json(outcome: Outcome) -> dict[str, Any]:
+def outcome_to_json(outcome: JobsOutcome) -> dict[str, Any]:
     """Return an outcome as JSON."""
     from farm.store import run_to_json
 
@@ -242,7 +242,7 @@ def outcome_to_json(outcome: Outcome) -> dict[str, Any]:
     return {"runs": [run_to_json(run) for run in outcome.runs], "builds": builds, "ledger": ledger}
 
 
-def outcome_exit_code(outcome: Outcome) -> int:
+def outcome_exit_code(outcome: JobsOutcome) -> int:
     """Return 0 if every run is good, the code of a single bad run, or 1 for several runs.
 
     If nothing but boards of a lab was missing, the code is that of a device, and not 1.
@@ -263,7 +263,7 @@ def outcome_exit_code(outcome: Outcome) -> int:
     return run.failure.exit_code
 
 
-def _show(session: Session, outcome: Outcome) -> None:
+def _show(session: Session, outcome: JobsOutcome) -> None:
     from farm import views
     from farm.errors import error_from_failure
     from farm.views.runs import finished_jobs_table

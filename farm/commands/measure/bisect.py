@@ -19,7 +19,7 @@ from farm.commands.options import (
 from farm.commands.output import echo
 
 if TYPE_CHECKING:
-    from farm.pipeline.bisect import BisectResult
+    from farm.pipeline.layer_bisect import LayerBisectResult
 
 
 @click.command()
@@ -69,7 +69,7 @@ def bisect(
     farm bisect --device rk3399 net.onnx --input cat.png
     """
     from farm.commands.progress import Spinner
-    from farm.pipeline.bisect import bisect_model as dissect
+    from farm.pipeline.layer_bisect import bisect_model as dissect
     from farm.views.bisection import describe_findings, layers_table
 
     fleet = session.fleet()
@@ -102,7 +102,7 @@ def bisect(
     _end(found)
 
 
-def _body(found: BisectResult) -> dict[str, Any]:
+def _body(found: LayerBisectResult) -> dict[str, Any]:
     from farm.store import as_strict_json
 
     return {
@@ -114,7 +114,7 @@ def _body(found: BisectResult) -> dict[str, Any]:
     }
 
 
-def _end(found: BisectResult) -> None:
+def _end(found: LayerBisectResult) -> None:
     from farm.errors import WrongAnswer
 
     if found.dissection.first_bad is not None or not found.dissection.whole.right:

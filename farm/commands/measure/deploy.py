@@ -26,7 +26,7 @@ from farm.commands.options import (
 from farm.commands.output import echo, show_error
 
 if TYPE_CHECKING:
-    from farm.pipeline import Outcome
+    from farm.pipeline import JobsOutcome
     from farm.types import Artifact, Run
 
 
@@ -84,12 +84,12 @@ def deploy(
     """
     from farm.errors import error_from_failure
     from farm.pipeline import expand_jobs
-    from farm.types import Plan
+    from farm.types import MeasurementSettings
 
     session.cluster = cluster
     fleet = session.fleet()
     plan = replace(
-        Plan.once(),
+        MeasurementSettings.once(),
         deadline_s=fleet.bench.plan.deadline_s,
         install=True,
         min_snr_db=min_snr_db,
@@ -112,7 +112,7 @@ def deploy(
     raise SystemExit(outcome_exit_code(outcome))
 
 
-def _artifact(outcome: Outcome, run: Run) -> Artifact | None:
+def _artifact(outcome: JobsOutcome, run: Run) -> Artifact | None:
     return next((made for made in outcome.artifacts if made.digest == run.artifact_digest), None)
 
 

@@ -14,7 +14,7 @@ from farm.commands.options import FiniteFloatRange
 from farm.commands.output import echo
 
 if TYPE_CHECKING:
-    from farm.store import SharedCache, Store, StoredFolder
+    from farm.store import SharedCacheClient, Store, StoredFolder
 
 
 @click.group(invoke_without_command=True)
@@ -120,7 +120,7 @@ def prune(session: Session, days: float, in_shared: bool, dry_run: bool) -> None
     from farm.errors import UsageError
 
     store = session.artifacts()
-    place: Store | SharedCache | None = _upstream(store) if in_shared else store
+    place: Store | SharedCacheClient | None = _upstream(store) if in_shared else store
     if place is None:
         raise UsageError(
             "there is no shared cache",
@@ -137,10 +137,10 @@ def prune(session: Session, days: float, in_shared: bool, dry_run: bool) -> None
         echo(f"{_in_words(old)} {'would be ' if dry_run else ''}removed")
 
 
-def _upstream(store: Store) -> SharedCache | None:
-    from farm.store import SharedCache
+def _upstream(store: Store) -> SharedCacheClient | None:
+    from farm.store import SharedCacheClient
 
-    return store.upstream if isinstance(store.upstream, SharedCache) else None
+    return store.upstream if isinstance(store.upstream, SharedCacheClient) else None
 
 
 def _totals(entries: Sequence[StoredFolder]) -> tuple[int, int, int]:

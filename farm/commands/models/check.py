@@ -17,7 +17,7 @@ from farm.errors import UsageError
 from farm.formatting import format_count
 
 if TYPE_CHECKING:
-    from farm.pipeline.check import CheckReport
+    from farm.pipeline.build_prediction import BuildPrediction
     from farm.pipeline.guard_page_check import GuardReport
 
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     "-p",
     "--profile",
     "profile_name",
-    default=this_machine.native_profile() or "x86",
+    default=this_machine.native_profile_name() or "x86",
     show_default=True,
     help="The kind of board.",
     shell_complete=configured_name_completer("profiles"),
@@ -59,7 +59,7 @@ def check(
     """
     from farm.commands.progress import Spinner
     from farm.importers.format_risks import format_risk_of
-    from farm.pipeline.check import check_model as check_model
+    from farm.pipeline.build_prediction import predict_build as predict_build
     from farm.pipeline.guard_page_check import check_with_guards
 
     fleet = session.fleet()
@@ -73,7 +73,7 @@ def check(
         )
     with Spinner(session, f"{chosen.name} for {profile.name}") as spinner:
         capability = format_risk_of(chosen)
-        report = check_model(chosen, profile, store=session.artifacts(), show=spinner.show)
+        report = predict_build(chosen, profile, store=session.artifacts(), show=spinner.show)
         guarded = None
         if with_guard and report.builds:
             guarded = check_with_guards(chosen, host, store=session.artifacts(), show=spinner.show)
@@ -100,7 +100,7 @@ def check(
         _explain(report, chosen.name, profile.name)
 
 
-def _body(report: CheckReport, guarded: GuardReport | None) -> dict[str, Any]:
+def _body(report: BuildPrediction, guarded: GuardReport | None) -> dict[str, Any]:
     from farm.store import as_strict_json
 
     outline = None if report.outline is None else asdict(report.outline)
@@ -118,7 +118,7 @@ def _body(report: CheckReport, guarded: GuardReport | None) -> dict[str, Any]:
     }
 
 
-def _show(report: CheckReport) -> None:
+def _show(report: BuildPrediction) -> None:
     outline = report.outline
     if outline is None:
         return
@@ -149,7 +149,7 @@ def _show(report: CheckReport) -> None:
         echo(f"{'':12}at {', '.join(problem.nodes)}")
 
 
-def _explain(report: CheckReport, model: str, profile: str) -> None:
+def _explain(report: BuildPrediction, model: str, profile: str) -> None:
     """Print why the model would not build, and exit with the code that building would return."""
     from farm.errors import ModelError, error_from_failure
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     "-p",
     "--profile",
     "profile_name",
-    default=this_machine.native_profile() or "x86",
+    default=this_machine.native_profile_name() or "x86",
     show_default=True,
     help="The kind of board.",
     shell_complete=configured_name_completer("profiles"),
@@ -52,7 +52,7 @@ def compile_(
     from farm.commands.progress import Spinner
     from farm.errors import UsageError
     from farm.pipeline import compile_model
-    from farm.types import describe_batch
+    from farm.types import describe_open_batch
 
     fleet = session.fleet()
     profile, chosen = fleet.profile(profile_name), described.of(fleet.model(model))
@@ -82,7 +82,7 @@ def compile_(
     echo(
         f"import checked against {prepared.engine}: largest difference {prepared.check.max_abs:.2g}"
     )
-    if batch := describe_batch(prepared.inputs, prepared.fixed):
+    if batch := describe_open_batch(prepared.inputs, prepared.fixed):
         echo(f"batch: {batch}")
     echo(str(where))
     if session.verbosity > 0:

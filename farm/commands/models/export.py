@@ -22,7 +22,7 @@ FOLDER, PARTS = "folder", "parts"
     "-p",
     "--profile",
     "profile_name",
-    default=this_machine.native_profile() or "x86",
+    default=this_machine.native_profile_name() or "x86",
     show_default=True,
     help="The kind of board.",
     shell_complete=configured_name_completer("profiles"),

@@ -91,7 +91,7 @@ _LAYERS_SHOWN = 10
     "-p",
     "--profile",
     "profile_name",
-    default=this_machine.native_profile() or "x86",
+    default=this_machine.native_profile_name() or "x86",
     show_default=True,
     help="The kind of board whose sizes are reported.",
     shell_complete=configured_name_completer("profiles"),

@@ -91,15 +91,15 @@ def agent(
     """
     from farm.agent.recipe import AGENTS, ARCHITECTURES, GPU
     from farm.commands.progress import Spinner
-    from farm.pipeline import ensure_agent_for_machine
+    from farm.pipeline import ensure_agent_executable_for_machine
     from farm.processes import subprocesses
-    from farm.store import Store, cache_root
-    from farm.transports.agent.keys import create_key_file
+    from farm.store import Store, user_cache_dir
+    from farm.transports.agent.keys import reuse_or_create_key
 
     check_loopback(host, open_to_network)
-    key = resolve_key(key, key_file, no_key, tracker)
+    key = agent_key_from_options(key, key_file, no_key, tracker)
     check_board_name(board, tracker)
-    machine = this_machine.architecture()
+    machine = this_machine.agent_architecture()
     if machine is None:
         raise UsageError(
             f"there is no agent for {platform.machine()}",
@@ -113,9 +113,11 @@ def agent(
             "leave --cuda out",
         )
     address, bound = _check_port(host, port)
-    store = Store(cache_root())
+    store = Store(user_cache_dir())
     with Spinner(session, "the agent") as spinner:
-        executable = ensure_agent_for_machine(machine + GPU * cuda, store=store, show=spinner.show)
+        executable = ensure_agent_executable_for_machine(
+            machine + GPU * cuda, store=store, show=spinner.show
+        )
     work, kept = store.root / "agent" / "work", store.root / "agent" / "store"
     for folder in (work, kept):
         folder.mkdir(parents=True, exist_ok=True)
@@ -134,7 +136,7 @@ def agent(
     for option, value in given:
         command += [option, str(value)] if value else []
     if not (key or no_key or tracker):
-        key, file = create_key_file(address, bound, fresh=port == 0)
+        key, file = reuse_or_create_key(address, bound, fresh=port == 0)
         echo(f"the key is in {file}; your clients on this machine find it there", err=True)
     subprocesses.replace_process(
         [*command, *(["--open-to-network"] if open_to_network else [])], env={VARIABLE: key}
@@ -193,7 +195,9 @@ def tracker(
         )
 
 
-def resolve_key(key: str, key_file: Path | None, no_key: bool, tracker: str | None) -> str:
+def agent_key_from_options(
+    key: str, key_file: Path | None, no_key: bool, tracker: str | None
+) -> str:
     """Return the key that the options give, or an empty string.
 
     With a tracker the key is the kind of board, which is public. Otherwise it is a secret, and a
@@ -228,7 +232,7 @@ def resolve_key(key: str, key_file: Path | None, no_key: bool, tracker: str | No
             ),
             err=True,
         )
-    check_key(key, tracker)
+    check_key_and_tracker(key, tracker)
     if spoken and not tracker:
         echo(
             (
@@ -240,7 +244,7 @@ def resolve_key(key: str, key_file: Path | None, no_key: bool, tracker: str | No
     return key
 
 
-def check_key(key: str, tracker: str | None) -> None:
+def check_key_and_tracker(key: str, tracker: str | None) -> None:
     """Raise UsageError for an invalid key or tracker address, and for a tracker without a key."""
     from farm.transports.agent.keys import is_key
 

@@ -117,7 +117,7 @@ def serve(
     """
     from farm.commands.servers.agent_and_tracker import check_loopback
     from farm.lab.lab_toml import read_settings
-    from farm.lab.run import LabListenAddresses
+    from farm.lab.run import LabServerOptions
     from farm.lab.run import serve as serve_lab
     from farm.processes import signals
 
@@ -125,7 +125,7 @@ def serve(
     address, usual_port = settings.tracker
     address = host or address
     check_loopback(address, open_to_network)
-    place = LabListenAddresses(
+    place = LabServerOptions(
         lab_folder(), address, usual_port if port is None else port, unknown_key_s, metrics_port
     )
     beside = _page(settings.page if page_port is None else page_port, place.folder)

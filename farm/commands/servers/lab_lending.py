@@ -24,7 +24,7 @@ from farm.commands.servers.lab_leasing import (
     wait_until_granted,
 )
 from farm.commands.servers.lab_options import (
-    add_request_options,
+    add_lease_request_options,
     as_json,
     of_door,
     of_socket,
@@ -53,7 +53,7 @@ _of_heartbeat = click.option(
 
 @click.command()
 @click.argument("kind")
-@add_request_options
+@add_lease_request_options
 @of_socket
 @of_door
 @as_json
@@ -84,7 +84,7 @@ def lease(kind: str, socket: Path | None, json_: bool, **options: Any) -> None:
 @click.command(context_settings={"ignore_unknown_options": True})
 @click.argument("kind")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
-@add_request_options
+@add_lease_request_options
 @_of_heartbeat
 @of_socket
 @of_door
@@ -136,7 +136,7 @@ def run(
     show_default=True,
     help="The tracker's port on this machine's loopback; 0 lets the system choose.",
 )
-@add_request_options
+@add_lease_request_options
 @of_socket
 @of_door
 def proxy(kind: str | None, port: int, socket: Path | None, **options: Any) -> None:
@@ -171,7 +171,7 @@ def _run_alive(
     from farm.processes import signals, subprocesses
 
     with signals.defer_signals():
-        child = subprocesses.start_attached(command, env=variables)
+        child = subprocesses.start_with_inherited_stdio(command, env=variables)
         try:
             heard_at = time.monotonic()
             while (code := subprocesses.wait_for_shell_exit_code(child, _TICK_S)) is None:
@@ -212,7 +212,7 @@ def _proxy_of_lease(lab: LabAccess, kind: str, port: int, options: dict[str, Any
 def _proxy_of_lab(lab: LabAccess, port: int, options: dict[str, Any]) -> None:
     """Serve all boards of a lab, with a lease for each session."""
     from farm.lab.durations import parse_duration
-    from farm.lab.relay.sessions import KindSessionSource, ProxiedBoards
+    from farm.lab.relay.sessions import LeasePerSessionSource, ProxiedBoards
     from farm.lab.relay.tracker import HOST, RelayTracker
     from farm.lab_client.leasing import WantedBoards
 
@@ -227,7 +227,7 @@ def _proxy_of_lab(lab: LabAccess, port: int, options: dict[str, Any]) -> None:
     def wanted(kind: str) -> WantedBoards:
         return WantedBoards(kind, for_s=for_s, rank=rank, wait_s=wait_s, labels=labels)
 
-    source = KindSessionSource(lab, wanted, _say)
+    source = LeasePerSessionSource(lab, wanted, _say)
     kinds = source.summary()
     with ProxiedBoards(source, _say) as boards, RelayTracker(boards, port) as relay:
         shown = ", ".join(f"{found.free} {kind}" for kind, found in kinds.items())

@@ -59,7 +59,7 @@ of_door = click.option(
 as_json = click.option("--json", "json_", is_flag=True, help="Print one JSON document on stdout.")
 
 
-def add_request_options(command: F) -> F:
+def add_lease_request_options(command: F) -> F:
     """Add the options of what is leased."""
     options = (
         click.option(
@@ -125,9 +125,9 @@ def print_document(kind: str, body: dict[str, Any]) -> None:
 
 def lab_folder() -> Path:
     """Return the folder of this user's lab server."""
-    from farm.store import data_root
+    from farm.store import user_data_dir
 
-    return data_root() / "lab"
+    return user_data_dir() / "lab"
 
 
 def control_socket_path(socket: Path | None) -> Path:

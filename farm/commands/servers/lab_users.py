@@ -145,10 +145,10 @@ def list_(keys: Path | None, json_: bool) -> None:
     if not entries:
         echo("nobody may come in: farm lab user add alice --key alice.pub", err=True)
         return
-    from farm.views.lab import lab_users_table
+    from farm.views.lab import lab_authorized_keys_table
 
     console = output.console(stderr=False)
-    console.print(lab_users_table([_shown(entry) for entry in entries], console.width))
+    console.print(lab_authorized_keys_table([_shown(entry) for entry in entries], console.width))
 
 
 @user.command()
@@ -288,11 +288,11 @@ def _free_port(entries: Sequence[AuthorizedKey]) -> int:
 
 def _tracker(socket: Path | None) -> tuple[str, int]:
     """Return where the lab's tracker listens; the usual place while the server is away."""
-    from farm.lab_client.client import LabClient, reachable_address
+    from farm.lab_client.client import LabClient, loopback_if_wildcard_address
 
     with contextlib.suppress(DeviceError), LabClient(control_socket_path(socket)) as client:
         place = client.hello["tracker"]
-        return reachable_address(str(place["host"])), int(place["port"])
+        return loopback_if_wildcard_address(str(place["host"])), int(place["port"])
     return _TRACKER
 
 

@@ -13,14 +13,14 @@ from pathlib import Path
 
 from farm.processes import subprocesses
 from farm.processes.deadline import Deadline
-from farm.store import Store, digest_of
+from farm.store import Store, digest_of_parts
 
 DRIVER = "libcuda.so.1"
 _NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
 _LINK_S = 120.0
 
 
-def cuda_runtime_path() -> Path:
+def tvm_cuda_runtime_path() -> Path:
     """Return the path of TVM's CUDA runtime."""
     found = importlib.util.find_spec("tvm")
     assert found and found.origin, "TVM is installed with farm"
@@ -35,11 +35,11 @@ def build_driver_stub(store: Store) -> Path:
     names = sorted(
         {
             name.decode()
-            for name in re.findall(rb"\0(cu[A-Z]\w+)(?=\0)", cuda_runtime_path().read_bytes())
+            for name in re.findall(rb"\0(cu[A-Z]\w+)(?=\0)", tvm_cuda_runtime_path().read_bytes())
         }
     )
     source = "".join(f"int {name}(void) {{ return {_NO_DEVICE}; }}\n" for name in names)
-    digest = digest_of(source)
+    digest = digest_of_parts(source)
     if not (kept := store.find("cuda-driver", digest)):
         with store.publish("cuda-driver", digest) as folder:
             (folder / "driver.c").write_text(source)

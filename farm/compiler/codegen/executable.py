@@ -18,7 +18,7 @@ from tvm import relax, tirx
 from tvm.relax import vm_build
 from tvm.sym import Analyzer
 
-from farm.compiler.codegen.kernel_libraries import compile_kernel_libraries
+from farm.compiler.codegen.parallel_codegen import compile_primfuncs_to_libraries
 from farm.compiler.codegen.stack_tiles import register_stack_tiles_pipeline
 from farm.compiler.gpu.schedule import is_gpu
 from farm.compiler.ir.relax_rewriter import op_name
@@ -48,7 +48,7 @@ def compile_executable(
     kernels = vm_build._filter_tir(vm_build._vmcodegen(builder, module))
     if kernels is None:
         return vm_build._vmlink(builder, target)
-    first, *others = compile_kernel_libraries(
+    first, *others = compile_primfuncs_to_libraries(
         kernels, target, register_stack_tiles_pipeline(), load=load, workspace=workspace
     )
     for library in others:

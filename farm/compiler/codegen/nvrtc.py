@@ -86,7 +86,7 @@ def _load_runtime(store: Store) -> None:
         ctypes.CDLL(str(cuda_driver_stub.build_driver_stub(store)))
     try:
         ctypes.CDLL(str(_toolkit() / "lib" / _RUNTIME))
-        ctypes.CDLL(str(cuda_driver_stub.cuda_runtime_path()))
+        ctypes.CDLL(str(cuda_driver_stub.tvm_cuda_runtime_path()))
     except OSError as exc:
         raise BuildError(
             "TVM's CUDA runtime cannot be loaded", str(exc), f"{_INSTALL}, and reinstall apache-tvm"

@@ -75,7 +75,7 @@ def _tile_product(sch: Schedule, cpu: CpuModel, main: SBlockRV, last: SBlockRV) 
         and loop_extent(sch, reduced[1]) * loop_extent(sch, reduced[2]) <= _UNROLLED_BY_LLVM
     ):
         reduced = [sch.fuse(*reduced[:2]), reduced[2]]
-    inputs = grouped_inputs_block(sch, main)
+    inputs = find_grouped_inputs_block(sch, main)
     if inputs is not None:
         reduced = [*reduced[:-1], *split_reduction_into_groups(sch, reduced)]
     *outer, row, column = spatial
@@ -142,7 +142,7 @@ def _split_block_groups(
     return list(sch.split(columns, [None, together])) if together > 1 else [columns]
 
 
-def grouped_inputs_block(sch: Schedule, main: SBlockRV) -> SBlockRV | None:
+def find_grouped_inputs_block(sch: Schedule, main: SBlockRV) -> SBlockRV | None:
     """Return the INPUTS block of a main block; None if its loads are not grouped."""
     return next(
         (block for block in sch.get_producers(main) if block_name(sch, block) == INPUTS), None
@@ -247,7 +247,7 @@ def inline_into_epilogue(sch: Schedule, main: SBlockRV, cpu: CpuModel) -> SBlock
         for block in sch.get_child_blocks(sch.get_sblock("root"))
         if block_name(sch, block) not in first
     ]
-    before = dominating_consumer(sch, main)
+    before = find_or_create_dominating_consumer(sch, main)
     if before is None and any(
         block_name(sch, producer) in sources
         for block in after
@@ -283,7 +283,7 @@ def inline_producers(
         parallelize_and_vectorize_block(sch, block, cpu)
 
 
-def dominating_consumer(sch: Schedule, main: SBlockRV) -> SBlockRV | None:
+def find_or_create_dominating_consumer(sch: Schedule, main: SBlockRV) -> SBlockRV | None:
     """Return the block through which all blocks after it depend on the main block.
 
     Returns None if every block after the main block computes each element from one element of the

@@ -16,11 +16,11 @@ from farm.compiler.cpu.kernel_config import (
 )
 from farm.compiler.cpu.register_tiles import (
     STEPS_PER_GROUP,
-    can_group_loads,
-    gemm_tiles,
+    gemm_tiles_with_cycles,
     largest_grouped_conv_tile,
     predicted_row_cycles,
     round_up_to_multiple,
+    should_group_reduction_step_loads,
 )
 from farm.compiler.target.cpu_model import CpuModel
 
@@ -37,7 +37,7 @@ _SHARED_BADLY = 1e6  # cycles: the penalty for fewer
 
 def gemm_candidates(workload: Workload, cpu: CpuModel) -> list[tuple[KernelConfig, float]]:
     """Return every tile of the CPU in both orders for a sum of products, with predicted cycles."""
-    rows, pixels, depth, values = gemm_dimensions(workload)
+    rows, pixels, depth, values = gemm_rows_pixels_depth_weights(workload)
     channels = workload.channels
     grouped_loads = uses_grouped_loads(workload, cpu)
     if run := padded_kernel_row_length(workload, cpu):
@@ -50,7 +50,7 @@ def gemm_candidates(workload: Workload, cpu: CpuModel) -> list[tuple[KernelConfi
             else [(tile, predicted_row_cycles(cpu, tile, pixels, channels, depth, False, True))]
         )
     else:
-        tiles = gemm_tiles(cpu, pixels, channels, depth, grouped_loads)
+        tiles = gemm_tiles_with_cycles(cpu, pixels, channels, depth, grouped_loads)
     found = []
     for tile, cycles in tiles:
         weights = (
@@ -130,7 +130,7 @@ def memory_stall_cycles(
     ) + by_others + again + pieces
 
 
-def gemm_dimensions(workload: Workload) -> tuple[int, int, int, int]:
+def gemm_rows_pixels_depth_weights(workload: Workload) -> tuple[int, int, int, int]:
     """Return rows, pixels in a row, products in a sum, packed weights of a channel."""
     data, weight = workload.data, workload.weight
     if workload.operator == DENSE:
@@ -156,10 +156,13 @@ def uses_grouped_loads(workload: Workload, cpu: CpuModel) -> bool:
     This holds for convolutions of one group and products with a constant.
     """
     if workload.operator == DENSE:
-        return can_group_loads(cpu, workload.data[-1])
+        return should_group_reduction_step_loads(cpu, workload.data[-1])
     if workload.operator != CONVOLUTION or workload.groups > 1:
         return False
-    return can_group_loads(cpu, workload.weight[2]) or padded_kernel_row_length(workload, cpu) > 0
+    return (
+        should_group_reduction_step_loads(cpu, workload.weight[2])
+        or padded_kernel_row_length(workload, cpu) > 0
+    )
 
 
 def padded_kernel_row_length(workload: Workload, cpu: CpuModel) -> int:
@@ -174,6 +177,8 @@ def padded_kernel_row_length(workload: Workload, cpu: CpuModel) -> int:
     run = round_up_to_multiple(columns * depth, STEPS_PER_GROUP)
     return (
         run
-        if dilation == 1 < columns and depth % STEPS_PER_GROUP and can_group_loads(cpu, run)
+        if dilation == 1 < columns
+        and depth % STEPS_PER_GROUP
+        and should_group_reduction_step_loads(cpu, run)
         else 0
     )

@@ -35,8 +35,8 @@ from farm.compiler.cpu.conv_dense_compute import (
 )
 from farm.compiler.cpu.conv_dense_schedule import (
     annotated_tile,
+    find_grouped_inputs_block,
     find_main_block,
-    grouped_inputs_block,
     inline_into_epilogue,
     producer_blocks,
     schedule_grouped_loads,
@@ -50,9 +50,9 @@ from farm.compiler.cpu.general_schedule import (
 from farm.compiler.cpu.kernel_config import DIRECT, KernelConfig, Workload
 from farm.compiler.cpu.register_tiles import (
     Tile,
-    can_group_loads,
     largest_divisor,
     round_up_to_multiple,
+    should_group_reduction_step_loads,
 )
 from farm.compiler.ir.annotations import TILE_ROWS, FenceKind, annotate_fence
 from farm.compiler.ir.blocks import block_name, loop_extent
@@ -250,7 +250,7 @@ def uses_row_loads(workload: Workload, cpu: CpuModel) -> bool:
     kernel_h, kernel_w, *_ = workload.weight
     if (
         workload.operator != DEPTHWISE
-        or not can_group_loads(cpu, workload.data[3])
+        or not should_group_reduction_step_loads(cpu, workload.data[3])
         or kernel_h * kernel_w > _UNROLLED_TAPS
     ):
         return False
@@ -416,7 +416,7 @@ def _tile_row(
     columns, pixels = sch.split(x, [None, tile.pixels])
     channels, lanes = sch.split(c, [None, tile.lanes])
     sch.reorder(columns, channels, ry, rx, pixels, lanes)
-    inputs = grouped_inputs_block(sch, main)
+    inputs = find_grouped_inputs_block(sch, main)
     unrolled, vectors = [pixels], [lanes]
     if loop_extent(sch, ry) * loop_extent(sch, rx) <= _UNROLLED_TAPS:
         unrolled += [ry, rx]

@@ -18,7 +18,7 @@ from tvm.s_tir.schedule import SBlockRV
 
 from farm.compiler.cpu.conv_dense_schedule import (
     annotated_tile,
-    grouped_inputs_block,
+    find_grouped_inputs_block,
     schedule_grouped_loads,
 )
 from farm.compiler.cpu.general_schedule import parallelize_if_long_enough
@@ -26,7 +26,7 @@ from farm.compiler.cpu.register_tiles import largest_divisor
 from farm.compiler.cpu.tir_passes import load_fences_llvm as llvm
 from farm.compiler.cpu.tir_passes.load_fences import (
     emit_fence_call,
-    hoist_row_bounds_check,
+    extract_row_bounds_check,
     loops_and_inner_block,
     stored_vectors,
 )
@@ -70,7 +70,7 @@ def schedule_row_tiles(
     for loop in (pixels, following):
         sch.unroll(loop)
     sch.vectorize(vector)
-    inputs = grouped_inputs_block(sch, main)
+    inputs = find_grouped_inputs_block(sch, main)
     schedule_grouped_loads(sch, main, inputs, [ry, rx], tile)
     *_, input_rows, _, _, _ = sch.get_loops(inputs)  # image, row, column, vector, lane
     name_loop(sch, input_rows, INPUT_ROWS)
@@ -144,7 +144,7 @@ def _rolled(loop: tirx.For, _: Sequence[tirx.For]) -> tirx.For:
             body.append(_placed(begin, {_var(begin, OUTPUT_ROWS): at}))
         if at < taps:
             body.append(_placed(weights, {window.loop_var: at}))
-        there, copy = hoist_row_bounds_check(
+        there, copy = extract_row_bounds_check(
             _placed(inputs, {window.loop_var: tap, _var(inputs, INPUT_ROWS): adding[0]})
         )
         first = stored_vectors(_placed(begin, {_var(begin, OUTPUT_ROWS): adding[0]}))

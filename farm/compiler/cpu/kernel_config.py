@@ -21,7 +21,7 @@ from farm.compiler.cpu.register_tiles import Tile
 from farm.compiler.cpu.trace_grammar import check_trace
 from farm.compiler.target.cpu_model import CpuModel
 from farm.compiler.winograd_weights import WeightTransform
-from farm.store import digest_of
+from farm.store import digest_of_parts
 
 Array = np.ndarray[Any, Any]
 DIRECT = "direct"  # a method: the operator's own arithmetic
@@ -136,7 +136,7 @@ class ScheduleTrace:
     trace: str
 
     def __str__(self) -> str:
-        return f"{TRACE} {digest_of(self.trace)[:_DIGITS]}"
+        return f"{TRACE} {digest_of_parts(self.trace)[:_DIGITS]}"
 
     def to_json(self) -> dict[str, Any]:
         """Return the trace as it is stored in records."""
@@ -154,7 +154,7 @@ Records = Mapping[str, KernelConfig | ScheduleTrace]  # by the key of their work
 NO_RECORDS: Records = MappingProxyType({})
 
 
-def parse_configs(
+def decode_recorded_configs(
     choices: Mapping[str, Mapping[str, object]],
 ) -> dict[str, KernelConfig | ScheduleTrace]:
     """Return the recorded configurations by workload, without those of an unknown format.

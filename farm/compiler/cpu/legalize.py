@@ -25,7 +25,11 @@ from farm.compiler.cpu.cost_model import (
 )
 from farm.compiler.cpu.int8 import legalize as int8_legalize
 from farm.compiler.cpu.kernel_config import ConfigSelector, ExpandedWeight, Workload
-from farm.compiler.cpu.register_tiles import can_group_loads, largest_divisor, round_up_to_multiple
+from farm.compiler.cpu.register_tiles import (
+    largest_divisor,
+    round_up_to_multiple,
+    should_group_reduction_step_loads,
+)
 from farm.compiler.cpu.winograd import compute, cost_model
 from farm.compiler.graph import fp16_weights, transposed_conv
 from farm.compiler.graph.requantize import BYTES
@@ -136,14 +140,14 @@ def _convolution(
         kernel_h = weight.shape[0]
     config = selector.best(workload, candidates, reluctantly=cost_model.SIZES)
     if config.method in cost_model.SIZES:
-        plan = cost_model.best_plan(workload, config, selector.cpu)
+        plan = cost_model.plan_with_fastest_row_count(workload, config, selector.cpu)
         body = partial(
             compute.winograd_conv2d_compute,
             workload,
             config,
             plan.size,
             plan.band,
-            can_group_loads(selector.cpu, plan.depth),
+            should_group_reduction_step_loads(selector.cpu, plan.depth),
         )
         transform = cost_model.weight_transform_for(workload, config, selector.cpu)
         transformed = _transformed(weight, transform, selector)
@@ -394,7 +398,7 @@ def _elementwise(function: Callable[[Any], Any]) -> Own:
         if str(call.ty.dtype) != "float32":
             return None
         return builder.call_te(
-            vector_math.elementwise_compute(function),
+            vector_math.elementwise_tensor_function(function),
             call.args[0],
             primfunc_name_hint=f"farm_{function.__name__}",
         )
@@ -425,7 +429,7 @@ def _bounded(intrinsic: str) -> Own:
         ):
             return None
         return builder.call_te(
-            vector_math.max_or_min_compute(intrinsic, float(bounds[0].item())),
+            vector_math.one_sided_clamp_compute(intrinsic, float(bounds[0].item())),
             data[0],
             primfunc_name_hint=intrinsic,
         )
@@ -448,7 +452,7 @@ def _filled(weight: Array, extent: int, axis: int = -1) -> Array:
 _OWN: dict[str, Own] = {
     "relax.nn.conv2d": _convolution,
     "relax.nn.conv2d_transpose": lambda builder, call, _: (
-        transposed_conv.legalize_conv2d_transpose_nchw(builder, call)
+        transposed_conv.legalize_conv2d_transpose_with_topi(builder, call)
     ),
     "relax.nn.max_pool2d": _max_pool,
     "relax.nn.avg_pool2d": _average_pool,

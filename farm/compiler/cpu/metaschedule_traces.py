@@ -20,7 +20,7 @@ from tvm.s_tir.schedule import SBlockRV, Trace
 
 from farm.compiler.cpu.kernel_config import ScheduleTrace
 from farm.compiler.ir.blocks import block_name, has_reduction
-from farm.store import digest_of
+from farm.store import digest_of_parts
 
 RULE = "metaschedule"
 _DIGITS = 12  # of a digest that distinguishes kernels of one operator and shape
@@ -46,7 +46,9 @@ def workload_key(function: tirx.PrimFunc) -> str:
         return ""
     main = max(summing, key=lambda block: _iterations(sch, block))
     written = sch.get(main).writes[0].source
-    digest = digest_of(f"{tvm_ffi.structural_hash(name_blocks_by_number(function)):x}")[:_DIGITS]
+    digest = digest_of_parts(f"{tvm_ffi.structural_hash(name_blocks_by_number(function)):x}")[
+        :_DIGITS
+    ]
     return (
         f"{_OF_INPUT.sub('', block_name(sch, main))} "
         f"{'x'.join(str(int(extent)) for extent in written.shape)} {written.dtype} #{digest}"

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator
 
 from farm.compiler.cpu.conv_dense_compute import CONVOLUTION, DENSE, PRODUCT
-from farm.compiler.cpu.cost_model import gemm_dimensions
+from farm.compiler.cpu.cost_model import gemm_rows_pixels_depth_weights
 from farm.compiler.cpu.kernel_config import ConfigDecision, KernelConfig, Workload
 from farm.compiler.target.cpu_model import CpuModel
 
@@ -24,7 +24,7 @@ def predicted_peak_share(decision: ConfigDecision, cpu: CpuModel) -> float | Non
     workload, cycles = decision.workload, dict(decision.candidates).get(decision.config)
     if workload.operator not in (CONVOLUTION, DENSE, PRODUCT) or not cycles:
         return None
-    rows, pixels, depth, _ = gemm_dimensions(workload)
+    rows, pixels, depth, _ = gemm_rows_pixels_depth_weights(workload)
     steps = rows * pixels * depth * workload.channels
     arithmetic = steps / (cpu.lanes * cpu.fmas_per_cycle)
     weights = 4 * math.prod(workload.weight)
@@ -41,7 +41,7 @@ def slowness_reason(decision: ConfigDecision, cpu: CpuModel) -> str:
 
 def _causes(workload: Workload, config: KernelConfig, cpu: CpuModel) -> Iterator[tuple[float, str]]:
     """Yield causes: the share of the speed that each leaves, and words for it."""
-    tile, (_, pixels, _, _) = config.tile, gemm_dimensions(workload)
+    tile, (_, pixels, _, _) = config.tile, gemm_rows_pixels_depth_weights(workload)
     channels = workload.channels // workload.groups
     of_group = " of a group" if workload.groups > 1 else ""
     yield (

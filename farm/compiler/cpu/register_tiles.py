@@ -35,7 +35,7 @@ def round_up_to_multiple(number: int, unit: int) -> int:
     return -(-number // unit) * unit
 
 
-def can_group_loads(cpu: CpuModel, depth: int) -> bool:
+def should_group_reduction_step_loads(cpu: CpuModel, depth: int) -> bool:
     """Return whether sums of `depth` products load the operands of several steps together.
 
     This pays on in-order CPUs, whose loads wait for multiply-adds, if the registers hold the inputs
@@ -87,7 +87,7 @@ class Tile:
         return f"{self.pixels}x{self.vectors}x{self.lanes}"
 
 
-def gemm_tiles(
+def gemm_tiles_with_cycles(
     cpu: CpuModel,
     pixels: int,
     channels: int,
@@ -98,8 +98,9 @@ def gemm_tiles(
     """Return the tiles for an output of pixels x channels with their predicted cycles.
 
     Each output element is a sum of `depth` products. A tile need not divide the output: what it
-    computes beyond the edges costs cycles and is dropped. `grouped_loads`: see `can_group_loads`.
-    `followed`: an epilogue processes the results before they are stored.
+    computes beyond the edges costs cycles and is dropped. `grouped_loads`: see
+    `should_group_reduction_step_loads`. `followed`: an epilogue processes the results before they
+    are stored.
     """
     tiles = [
         Tile(high, vectors, lanes)
@@ -150,7 +151,10 @@ def predicted_row_cycles(
     grouped_loads: bool,
     followed: bool,
 ) -> float:
-    """Return the predicted cycles of a row of pixels, of all channels: see `gemm_tiles`."""
+    """Return the predicted cycles of a row of pixels, of all channels.
+
+    See `gemm_tiles_with_cycles`.
+    """
     sums = tile.pixels * tile.vectors
     pointers = max(0, tile.pixels - _POINTERS) if pixels % tile.pixels else 0
     loads = (tile.pixels + tile.vectors + pointers) / cpu.loads_per_cycle

@@ -34,10 +34,10 @@ from farm.compiler.graph.transposed_conv import INTERLEAVED
 from farm.compiler.ir.annotations import WORKLOAD
 from farm.compiler.ir.blocks import (
     block_names,
+    estimate_kernel_operations,
     is_loop_nest,
     is_tensor_contraction,
     narrow_indices_to_int32,
-    operation_count,
 )
 from farm.kernels import recurrent, recurrent_layer_cost
 from farm.types import Kernel
@@ -78,7 +78,7 @@ def schedule_module(
         if isinstance(function, tirx.PrimFunc):
             scheduled[variable], kernel = schedule_one(variable.name_hint, function)
             workload = kernel.workload or _workload(function)
-            counted = calls[variable] * operation_count(function)
+            counted = calls[variable] * estimate_kernel_operations(function)
             slow = (
                 _UNTILED
                 if kernel.rule in (GENERAL, "none") and is_tensor_contraction(function)
@@ -90,7 +90,7 @@ def schedule_module(
     return module, kernels
 
 
-def kernel_scheduler(selector: ConfigSelector) -> ScheduleOne:
+def create_kernel_scheduler(selector: ConfigSelector) -> ScheduleOne:
     """Return a function that schedules one kernel for the selector's CPU.
 
     A kernel without a rule of its own gets the trace that the selector has for it, if any.

@@ -17,10 +17,10 @@ import tvm
 
 from farm.compiler import relax_pipeline
 from farm.compiler.artifact import GRAPH
-from farm.compiler.build import RawChoices, read_weights
+from farm.compiler.build import RawChoices, read_prepared_weights
 from farm.compiler.cpu.kernel_config import (
     ConfigSelector,
-    parse_configs,
+    decode_recorded_configs,
     weight_expansion_budget_bytes,
 )
 from farm.compiler.diagnostics.reference_steps import ReferenceStep
@@ -38,7 +38,7 @@ Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class ReferenceKernels:
+class ModelWithReferenceKernels:
     """A model as steps over numbered tensors, with its kernels as plain loops.
 
     `steps` are in execution order. `inputs` and `outputs` are tensor numbers. `parameters` maps the
@@ -66,7 +66,7 @@ class ReferenceKernels:
 
 def build_reference_kernels(
     prepared: PreparedModel, artifact: Artifact, profile: Profile, records: Mapping[str, RawChoices]
-) -> ReferenceKernels:
+) -> ModelWithReferenceKernels:
     """Return the reference kernels of an artifact; `records` are the recorded choices by CPU model.
 
     Raises BuildError if the artifact was built from another model, and if it has steps that are not
@@ -74,7 +74,7 @@ def build_reference_kernels(
     """
     target = resolve_target(profile)
     module = tvm.ir.load_json((prepared.directory / "module.json").read_text())
-    weights = read_weights(prepared.directory)
+    weights = read_prepared_weights(prepared.directory)
     module = relax_pipeline.bind_weights(module, weights)
     selector = None
     if not is_gpu(target):
@@ -83,12 +83,12 @@ def build_reference_kernels(
         )  # the loops run on this machine
         selector = ConfigSelector(
             core,
-            parse_configs(records.get(tuning_target_key(target), {})),
+            decode_recorded_configs(records.get(tuning_target_key(target), {})),
             fp16_weights.has_fp16_weights(module),
             weight_expansion_budget_bytes(profile.memory_mb, weights),
         )
     with target:
-        module = relax_pipeline.run_graph_passes(module, selector)
+        module = relax_pipeline.simplify_legalize_and_fuse(module, selector)
         module, parameters = relax_pipeline.lift_constants_into_tuple(module)
     if describe_execution_graph(module) != json.loads(
         (artifact.library.parent / GRAPH).read_text()
@@ -108,7 +108,7 @@ def build_reference_kernels(
     host = tvm.target.Target("llvm")
     kernels = tvm.compile(module, target=host).mod
     outputs = tuple(steps.of(module["main"].body.body))
-    return ReferenceKernels(
+    return ModelWithReferenceKernels(
         tuple(steps.steps), tuple(steps.inputs), outputs, steps.parameters, steps.places, kernels
     )
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from farm.compiler.build import RawChoices
-from farm.compiler.diagnostics.reference_steps import ComputedSteps, value_file
+from farm.compiler.diagnostics.reference_steps import ReferenceSteps, tensor_value_file
 from farm.compiler.tensor_cache import array_bytes
 from farm.processes.workers import TaskContext
 from farm.types import Artifact, PreparedModel, Profile, Progress, Stage
@@ -27,7 +27,7 @@ def compute_reference_steps(
     records: Mapping[str, RawChoices],
     inputs: Mapping[str, Array],
     folder: Path,
-) -> ComputedSteps:
+) -> ReferenceSteps:
     """Compute every step of an artifact from the model's inputs, and write the values to a folder.
 
     `records` are the recorded choices by CPU model. A tensor is kept in memory until its last use.
@@ -42,7 +42,7 @@ def compute_reference_steps(
         for number, spec in zip(parts.inputs, prepared.inputs, strict=True)
     }
     for number, value in parts.parameters.items():
-        value_file(folder, number).write_bytes(array_bytes(value))
+        tensor_value_file(folder, number).write_bytes(array_bytes(value))
     uses = Counter(number for step in parts.steps for number in step.tensors)
     for place, step in enumerate(parts.steps):
         context.note(
@@ -50,7 +50,7 @@ def compute_reference_steps(
         )
         results = parts.compute(step, {**parts.parameters, **values})
         for (number, _, _), value in zip(step.outputs, results, strict=True):
-            value_file(folder, number).write_bytes(array_bytes(value))
+            tensor_value_file(folder, number).write_bytes(array_bytes(value))
             values[number] = value
         for number in step.tensors:
             uses[number] -= 1
@@ -59,4 +59,4 @@ def compute_reference_steps(
     forms = {
         number: (tuple(value.shape), value.dtype.name) for number, value in parts.parameters.items()
     }
-    return ComputedSteps(parts.steps, parts.inputs, forms, dict(parts.places))
+    return ReferenceSteps(parts.steps, parts.inputs, forms, dict(parts.places))

@@ -43,7 +43,7 @@ class ReferenceStep:
 
 
 @dataclass(frozen=True, slots=True)
-class ComputedSteps:
+class ReferenceSteps:
     """A model as steps over numbered tensors, of which a folder has the values.
 
     `steps` are in execution order, and `inputs` are tensor numbers. `parameters` maps the numbers
@@ -56,7 +56,7 @@ class ComputedSteps:
     places: Mapping[int, int]
 
 
-def value_file(folder: Path, number: int) -> Path:
+def tensor_value_file(folder: Path, number: int) -> Path:
     """Return the file of a tensor's value."""
     return folder / f"{number:d}.bin"
 
@@ -65,7 +65,7 @@ class ReferenceValues:
     """The values of the tensors of a model, read from the files that a run has left in a folder."""
 
     def __init__(
-        self, model: str, computed: ComputedSteps, folder: Path, inputs: Mapping[int, Array]
+        self, model: str, computed: ReferenceSteps, folder: Path, inputs: Mapping[int, Array]
     ) -> None:
         self.computed = computed
         self._what = f"{model}: the process that computed its reference"
@@ -83,7 +83,7 @@ class ReferenceValues:
         shape, dtype = self._forms[number]
         kind, path = (
             dtype_by_name(dtype),
-            require_regular_file(self._what, value_file(self._folder, number)),
+            require_regular_file(self._what, tensor_value_file(self._folder, number)),
         )
         expected, found = kind.itemsize * math.prod(shape), path.stat().st_size
         if found != expected or any(extent < 0 for extent in shape):

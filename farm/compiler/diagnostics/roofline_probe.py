@@ -24,15 +24,15 @@ from farm.compiler.build_digests import (
     host_cpu_description,
     nvrtc_version,
 )
-from farm.compiler.codegen.kernel_libraries import export_shared_library
 from farm.compiler.codegen.link import fcompile_for_profile
 from farm.compiler.codegen.nvrtc import use_nvrtc_for_cuda
+from farm.compiler.codegen.parallel_codegen import export_shared_library
 from farm.compiler.diagnostics import roofline_probe_gpu
 from farm.compiler.gpu.schedule import CUDA, is_gpu
 from farm.compiler.lower import resolve_target
 from farm.compiler.target.cpu_model import CpuModel, cpu_model_of
 from farm.processes.workers import TaskContext
-from farm.store import Store, digest_of
+from farm.store import Store, digest_of_parts
 from farm.types import Profile
 
 ARITHMETIC, MEMORY = "farm_probe_arithmetic", "farm_probe_memory"
@@ -44,7 +44,7 @@ _FLOAT = "float32"
 
 
 @dataclass(frozen=True, slots=True)
-class Probe:
+class ProbeLibrary:
     """A library with the two kernels of a profile.
 
     ARITHMETIC(factors [2, lanes], sums [tasks, width]) performs `operations` floating-point
@@ -59,14 +59,14 @@ class Probe:
     tasks: int | None
 
 
-def build_probe(context: TaskContext, profile: Profile, cache: Path) -> Probe:
+def build_probe_library(context: TaskContext, profile: Profile, cache: Path) -> ProbeLibrary:
     """Return the probe of a profile, built if the store does not have it.
 
     Raises BuildError if there is no compiler for its GPU.
     """
     store, target = Store(cache), resolve_target(profile)
     compiler = nvrtc_version() if target.kind.name == CUDA else ""
-    digest = digest_of(
+    digest = digest_of_parts(
         "probe",
         str(target),
         str(profile.linker),
@@ -95,7 +95,7 @@ def build_probe(context: TaskContext, profile: Profile, cache: Path) -> Probe:
             (folder / "probe.json").write_text(json.dumps(about))
         kept = store.find("probes", digest)
         assert kept is not None, "published, and not there"
-    return Probe(kept / LIBRARY, **about)
+    return ProbeLibrary(kept / LIBRARY, **about)
 
 
 def _kernels(target: tvm.target.Target) -> tuple[dict[str, tirx.PrimFunc], dict[str, Any]]:

@@ -37,8 +37,8 @@ def legalization_map() -> Mapping[str, Any]:
     They map an operator's name to a function that writes its loops.
     """
     return {
-        "relax.nn.conv2d_transpose": transposed_conv.legalize_conv2d_transpose_nchw,
-        **fp16_arithmetic.legalization_map(),
+        "relax.nn.conv2d_transpose": transposed_conv.legalize_conv2d_transpose_with_topi,
+        **fp16_arithmetic.fp32_average_pool_legalization_map(),
     }
 
 

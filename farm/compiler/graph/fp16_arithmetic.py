@@ -61,7 +61,7 @@ def to_mixed_precision(module: tvm.IRModule) -> tvm.IRModule:
     return tvm.transform.Sequential(passes)(module)
 
 
-def legalization_map() -> dict[str, Any]:
+def fp32_average_pool_legalization_map() -> dict[str, Any]:
     """Return the lowering of average pools in float32; TVM would accumulate float16 in float16."""
     return dict.fromkeys(_POOLS, _wide_pool)
 

@@ -22,9 +22,9 @@ from tvm.ir import Call, GenericConst, GlobalVar
 from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm.s_tir import Schedule
 
-from farm.compiler.graph.layer_names import rename_kernels_in_layers
+from farm.compiler.graph.layer_names import update_kernel_names_in_layer_map
 from farm.compiler.ir.annotations import TILE
-from farm.compiler.ir.blocks import is_loop_nest, operation_count
+from farm.compiler.ir.blocks import estimate_kernel_operations, is_loop_nest
 from farm.compiler.ir.constants import constant_value, tensor_as_array
 from farm.compiler.ir.relax_rewriter import op_name
 from farm.compiler.target.cpu_model import CpuModel
@@ -109,7 +109,7 @@ def make_kernels_read_fp16_constants(module: tvm.IRModule, core: CpuModel) -> tv
         module = fuse(narrower.narrowed())
         for name in narrower.names.values():
             module[name] = _inlined(module[name])
-        module["main"] = rename_kernels_in_layers(module["main"], narrower.names)
+        module["main"] = update_kernel_names_in_layer_map(module["main"], narrower.names)
     module["main"] = module["main"].with_attr(KEEPS_FP16, True)
     return module
 
@@ -144,7 +144,7 @@ def _gains(kernel: tirx.PrimFunc, value: Array, core: CpuModel) -> bool:
     """
     if value.dtype != np.float32 or value.nbytes <= core.l1_bytes:
         return False
-    uses = operation_count(kernel) / (2 * value.size)
+    uses = estimate_kernel_operations(kernel) / (2 * value.size)
     passes = uses / _pixels(
         kernel
     )  # over each number; all but the first find it in the nearest cache

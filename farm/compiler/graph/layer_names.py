@@ -35,7 +35,9 @@ class LayersInCallOrder:
         return str(next(self._left.get(kernel, iter(())), ""))
 
 
-def rename_kernels_in_layers(main: relax.Function, names: Mapping[str, str]) -> relax.Function:
+def update_kernel_names_in_layer_map(
+    main: relax.Function, names: Mapping[str, str]
+) -> relax.Function:
     """Return `main` with its layers under the new names of kernels that were renamed."""
     layers = main.attrs.get(_ATTRIBUTE, {})
     return main.with_attr(

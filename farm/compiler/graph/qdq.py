@@ -26,7 +26,7 @@ def has_qdq(module: tvm.IRModule) -> bool:
     return not found.isdisjoint((QUANTIZE, DEQUANTIZE))
 
 
-class QdqRewriter(Rewriter):
+class QdqRewriterBase(Rewriter):
     """Rewriter of quantized graphs: reads scales and zero points of quantize and dequantize."""
 
     def numbers(self, call: Call) -> tuple[Array, Array] | None:
@@ -63,7 +63,7 @@ class QdqRewriter(Rewriter):
 
 
 @mutator
-class BiasDequantizer(QdqRewriter):
+class BiasDequantizer(QdqRewriterBase):
     """Rewrites dequantized constants of rank 0 or 1, which are biases, as float32 constants."""
 
     def rules(self) -> Mapping[str, Rule]:
@@ -84,7 +84,7 @@ class BiasDequantizer(QdqRewriter):
 
 
 @mutator
-class RemainingQdqLowerer(QdqRewriter):
+class RemainingQdqLowerer(QdqRewriterBase):
     """Rewrites remaining quantize and dequantize as arithmetic, which TVM's layout pass handles."""
 
     def rules(self) -> Mapping[str, Rule]:

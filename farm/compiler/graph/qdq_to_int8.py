@@ -28,7 +28,7 @@ from farm.compiler.graph.qdq import (
     DEQUANTIZE,
     QUANTIZE,
     BiasDequantizer,
-    QdqRewriter,
+    QdqRewriterBase,
     RemainingQdqLowerer,
     has_qdq,
 )
@@ -37,7 +37,7 @@ from farm.compiler.graph.requantize import (
     MOST_PRODUCTS,
     QuantizationParameters,
     QuantizedTensor,
-    ScaledSums,
+    ScaledAccumulators,
 )
 from farm.compiler.ir.relax_rewriter import Rule, op_name, rewriter_pass
 
@@ -86,13 +86,13 @@ class Int8Rewriter:
 
 
 @mutator
-class _Folder(QdqRewriter):
+class _Folder(QdqRewriterBase):
     """Replaces float32 arithmetic by integer arithmetic; the replaced operators are dead code."""
 
     def __init__(self, module: tvm.IRModule) -> None:
         super().__init__(module)
         self._sums: dict[
-            relax.Expr, ScaledSums
+            relax.Expr, ScaledAccumulators
         ] = {}  # by the sums as float32, before they are multiplied
 
     def rules(self) -> Mapping[str, Rule]:
@@ -229,19 +229,19 @@ class _Folder(QdqRewriter):
 
     def _noted(self, sums: relax.Expr, offset: Array, factor: Array) -> relax.Expr:
         return self._real(
-            ScaledSums(
+            ScaledAccumulators(
                 self.builder_.emit(sums),
                 np.asarray(offset, np.int32),
                 np.asarray(factor, np.float64),
             )
         )
 
-    def _real(self, sums: ScaledSums) -> relax.Expr:
-        result = requantize.dequantize_sums(self.builder_, sums)
+    def _real(self, sums: ScaledAccumulators) -> relax.Expr:
+        result = requantize.dequantize_accumulators(self.builder_, sums)
         self._sums[result.args[0]] = sums
         return result
 
-    def _sums_of(self, expression: relax.Expr) -> ScaledSums | None:
+    def _sums_of(self, expression: relax.Expr) -> ScaledAccumulators | None:
         call = self.called(expression, "relax.multiply")
         return None if call is None else self._sums.get(call.args[0])
 
@@ -312,7 +312,7 @@ class _Folder(QdqRewriter):
         inner, low, high = self._clamped(expression)
         arguments = (to, low, high)
         if (sums := self._sums_of(inner)) is not None:
-            return requantize.requantize_sums(self.builder_, sums, *arguments)
+            return requantize.requantize_accumulators(self.builder_, sums, *arguments)
         if (data := self.quantized(inner)) is not None:
             return self._requantized(data, *arguments)
         call = self.producer(inner)
@@ -321,8 +321,10 @@ class _Folder(QdqRewriter):
             left, right = (self.quantized(argument) for argument in call.args)
             if left is not None and right is not None:
                 if name == "relax.multiply":
-                    return requantize.requantize_product(self.builder_, left, right, *arguments)
-                return requantize.requantize_sum_of_tensors(
+                    return requantize.multiply_and_requantize(
+                        self.builder_, left, right, *arguments
+                    )
+                return requantize.add_and_requantize(
                     self.builder_,
                     [(left, 1.0), (right, 1.0 if name == "relax.add" else -1.0)],
                     *arguments,
@@ -336,7 +338,9 @@ class _Folder(QdqRewriter):
             pooled = self.builder_.emit(
                 _with_data(call, requantize.subtract_zero_point(self.builder_, data))
             )
-            return requantize.requantize_scaled(self.builder_, pooled, data.scale.scale, *arguments)
+            return requantize.scale_and_requantize(
+                self.builder_, pooled, data.scale.scale, *arguments
+            )
         if (
             (low, high) == (-np.inf, np.inf)
             and call is not None
@@ -356,7 +360,7 @@ class _Folder(QdqRewriter):
         self, data: QuantizedTensor, to: QuantizationParameters, low: float, high: float
     ) -> relax.Expr:
         if data.scale != to:
-            return requantize.requantize_sum_of_tensors(self.builder_, [(data, 1.0)], to, low, high)
+            return requantize.add_and_requantize(self.builder_, [(data, 1.0)], to, low, high)
         value, (first, last) = data.value, to.bounds(low, high)
         if first > to.limits[0]:
             value = self.builder_.emit(relax.op.maximum(relax.const(first, to.dtype), value))

@@ -59,7 +59,7 @@ class QuantizedTensor:
 
 
 @dataclass(frozen=True)
-class ScaledSums:
+class ScaledAccumulators:
     """Sums of int32 that represent (value + offset) * factor.
 
     One axis of `offset` (int32) is longer than 1; of `factor` (float64), the same one or none.
@@ -69,7 +69,7 @@ class ScaledSums:
     offset: Array
     factor: Array
 
-    def plus(self, summand: Array) -> ScaledSums | None:
+    def plus(self, summand: Array) -> ScaledAccumulators | None:
         """Add a constant, rounded to a whole number of steps.
 
         Return None if it is too large for that.
@@ -78,20 +78,20 @@ class ScaledSums:
         """
         steps = np.rint(summand / self.factor) + self.offset
         return (
-            ScaledSums(self.value, steps.astype(np.int32), self.factor)
+            ScaledAccumulators(self.value, steps.astype(np.int32), self.factor)
             if (np.abs(steps) < _LARGEST / 2).all()
             else None
         )
 
 
-def dequantize_sums(builder: relax.BlockBuilder, sums: ScaledSums) -> relax.Expr:
+def dequantize_accumulators(builder: relax.BlockBuilder, sums: ScaledAccumulators) -> relax.Expr:
     """Return the numbers that sums represent, as float32."""
     return relax.op.multiply(_whole(builder, sums), _floats(sums.factor))
 
 
-def requantize_sums(
+def requantize_accumulators(
     builder: relax.BlockBuilder,
-    sums: ScaledSums,
+    sums: ScaledAccumulators,
     to: QuantizationParameters,
     low: float,
     high: float,
@@ -101,7 +101,7 @@ def requantize_sums(
     return round_and_clamp(builder, steps, to, low, high)
 
 
-def requantize_sum_of_tensors(
+def add_and_requantize(
     builder: relax.BlockBuilder,
     terms: Sequence[tuple[QuantizedTensor, float]],
     to: QuantizationParameters,
@@ -122,7 +122,7 @@ def requantize_sum_of_tensors(
     return round_and_clamp(builder, total, to, low, high)
 
 
-def requantize_product(
+def multiply_and_requantize(
     builder: relax.BlockBuilder,
     left: QuantizedTensor,
     right: QuantizedTensor,
@@ -134,10 +134,12 @@ def requantize_product(
     product = builder.emit(
         relax.op.multiply(subtract_zero_point(builder, left), subtract_zero_point(builder, right))
     )
-    return requantize_scaled(builder, product, left.scale.scale * right.scale.scale, to, low, high)
+    return scale_and_requantize(
+        builder, product, left.scale.scale * right.scale.scale, to, low, high
+    )
 
 
-def requantize_scaled(
+def scale_and_requantize(
     builder: relax.BlockBuilder,
     whole: relax.Expr,
     factor: float,
@@ -202,7 +204,7 @@ def round_mantissa(factor: float) -> float:
     return float(np.ldexp(np.rint(np.ldexp(mantissa, FACTOR_BITS)), exponent - FACTOR_BITS))
 
 
-def _whole(builder: relax.BlockBuilder, sums: ScaledSums) -> relax.Expr:
+def _whole(builder: relax.BlockBuilder, sums: ScaledAccumulators) -> relax.Expr:
     value = sums.value
     if sums.offset.any():
         value = builder.emit(relax.op.add(value, relax.const(sums.offset, "int32")))

@@ -151,7 +151,7 @@ def transposed_conv_pass(lanes: int) -> tvm.transform.Pass:
     return rewriter_pass("farm.Phases", partial(_Phases, lanes=lanes))
 
 
-def legalize_conv2d_transpose_nchw(builder: relax.BlockBuilder, call: Call) -> relax.Expr:
+def legalize_conv2d_transpose_with_topi(builder: relax.BlockBuilder, call: Call) -> relax.Expr:
     """Legalize a transposed convolution that the pass left: TVM has loops for NCHW only."""
     given = call.attrs
     if given.data_layout != "NHWC":

@@ -59,7 +59,7 @@ def narrow_indices_to_int32(function: tirx.PrimFunc) -> tirx.PrimFunc:
     return tirx.transform.ForceNarrowIndexToInt32()(tvm.IRModule({"main": function}))["main"]
 
 
-def operation_count(function: tirx.PrimFunc) -> int:
+def estimate_kernel_operations(function: tirx.PrimFunc) -> int:
     """Return the approximate number of arithmetic operations of one call, at a batch of one.
 
     A reduction step counts two operations, any other computed element one.

@@ -17,12 +17,12 @@ from farm.processes.workers import TaskContext
 from farm.store import TuningRecordStore
 from farm.types import (
     Candidate,
+    CompiledCandidate,
+    CompiledCandidateBatch,
     PreparedModel,
     Profile,
     ProposalRequest,
     Task,
-    Variant,
-    VariantBatch,
 )
 
 ARRAYS = "arrays.npz"
@@ -38,7 +38,7 @@ class BatchCode:
     `failed` are candidates that do not compile: workload, description, reason.
     """
 
-    variants: tuple[Variant, ...]
+    variants: tuple[CompiledCandidate, ...]
     failed: tuple[tuple[str, str, str], ...]
     objects: tuple[str, ...]
 
@@ -64,7 +64,7 @@ def generate_batch_code(
     workspace = folder / OBJECTS
     workspace.mkdir()
     return BatchCode(
-        *batch_code.generate_variants_code(
+        *batch_code.generate_candidates_code(
             context, prepared, profile, wanted, workspace, folder / ARRAYS
         )
     )
@@ -96,7 +96,7 @@ def build_variant_batch(
     wanted: Wanted,
     folder: Path,
     generator: Generator = generate_batch_code,
-) -> VariantBatch:
+) -> CompiledCandidateBatch:
     """Build candidates of workloads into a new folder.
 
     Candidates that do not compile are reported in `failed`. Candidates whose arrays would exceed
@@ -109,7 +109,9 @@ def build_variant_batch(
     code = generator(context, prepared, profile, wanted, made)
     what = f"{prepared.model}: the process that compiled its variants"
     _check(what, code, {workload for workload, _ in wanted})
-    batch = VariantBatch(folder / "library.so", folder / ARRAYS, code.variants, code.failed)
+    batch = CompiledCandidateBatch(
+        folder / "library.so", folder / ARRAYS, code.variants, code.failed
+    )
     fcompile_for_profile(profile)(
         str(batch.library), [str(path) for path in checked_object_files(what, made, code.objects)]
     )

@@ -20,26 +20,26 @@ from tvm.relax.expr import _update_type
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from farm.compiler import relax_pipeline
-from farm.compiler.build import RawChoices, read_weights
+from farm.compiler.build import RawChoices, read_prepared_weights
 from farm.compiler.codegen.executable import compile_executable
-from farm.compiler.codegen.kernel_libraries import export_shared_library
-from farm.compiler.cpu.kernel_config import parse_configs
+from farm.compiler.codegen.parallel_codegen import export_shared_library
+from farm.compiler.cpu.kernel_config import decode_recorded_configs
 from farm.compiler.graph import fp16_weights
 from farm.compiler.lower import NOTHING, resolve_target
 from farm.compiler.target.cpu_model import cpu_model_of, tuning_target_key
 from farm.compiler.tuning import tasks as tuning_tasks
 from farm.compiler.tuning.tasks import KernelTask, Piece
 from farm.processes.workers import TaskContext
-from farm.store import digest_of
+from farm.store import digest_of_parts
 from farm.types import (
     Candidate,
+    CompiledCandidate,
     PreparedModel,
     Profile,
     Progress,
     ProposalRequest,
     Stage,
     Task,
-    Variant,
 )
 
 Array = np.ndarray[Any, Any]
@@ -68,18 +68,18 @@ def find_tuning_tasks(
     """
     context.note(Progress(Stage.COMPILING, "what there is to choose"))
     target, found = _pieces(prepared.directory, _Hashable(profile))
-    recorded = parse_configs(records.get(tuning_target_key(target), {}))
+    recorded = decode_recorded_configs(records.get(tuning_target_key(target), {}))
     return [_plain_task(piece.task(key, recorded)) for key, piece in found.items()]
 
 
-def generate_variants_code(
+def generate_candidates_code(
     _: TaskContext,
     prepared: PreparedModel,
     profile: Profile,
     wanted: Wanted,
     workspace: Path,
     arrays_file: Path,
-) -> tuple[tuple[Variant, ...], tuple[tuple[str, str, str], ...], tuple[str, ...]]:
+) -> tuple[tuple[CompiledCandidate, ...], tuple[tuple[str, str, str], ...], tuple[str, ...]]:
     """Write the object files of candidates into a folder, and their arrays into a file.
 
     Returns the variants, the candidates that do not compile with the reason, and the names of the
@@ -88,7 +88,7 @@ def generate_variants_code(
     target, found = _pieces(prepared.directory, _Hashable(profile))
     merged = tvm.IRModule({"no_kernel": NOTHING})
     arrays: dict[str, Array] = {}
-    variants: list[Variant] = []
+    variants: list[CompiledCandidate] = []
     failed: list[tuple[str, str, str]] = []
     generator = np.random.default_rng(0)
     inputs = {
@@ -115,11 +115,11 @@ def generate_variants_code(
                 )
                 continue
             names = [
-                digest_of(str(value.dtype), str(value.shape), value.tobytes())
+                digest_of_parts(str(value.dtype), str(value.shape), value.tobytes())
                 for value in (*inputs[key], *values)
             ]
             arrays.update(zip(names, (*inputs[key], *values), strict=True))
-            variants.append(Variant(key, _plain(candidate), function, tuple(names)))
+            variants.append(CompiledCandidate(key, _plain(candidate), function, tuple(names)))
         executable = compile_executable(merged, target)
     objects: list[str] = []
     export_shared_library(
@@ -178,14 +178,15 @@ def _pieces(directory: Path, profile: _Hashable) -> tuple[tvm.target.Target, dic
     core = cpu_model_of(target)
     with target:
         bound = relax_pipeline.bind_weights(
-            tvm.ir.load_json((directory / "module.json").read_text()), read_weights(directory)
+            tvm.ir.load_json((directory / "module.json").read_text()),
+            read_prepared_weights(directory),
         )
         halved = fp16_weights.has_fp16_weights(bound)
         known = relax_pipeline.bind_batch_to_one(bound)
-        simple = relax_pipeline.simplify_operators(known)
+        simple = relax_pipeline.run_passes_before_legalization(known)
         found: dict[str, Piece] = {**tuning_tasks.operator_tasks(simple, core, halved)}
         if known is bound:
-            found |= tuning_tasks.kernel_tasks(simple, core, halved)
+            found |= tuning_tasks.general_rule_kernel_tasks(simple, core, halved)
     return target, found
 
 

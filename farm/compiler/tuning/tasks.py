@@ -99,9 +99,9 @@ class OperatorTask:
         )
         scheduled, _ = schedule.schedule_module(
             relax_pipeline.legalize_and_fuse(self.module, selector),
-            schedule.kernel_scheduler(selector),
+            schedule.create_kernel_scheduler(selector),
         )
-        return relax_pipeline.lift_constants(scheduled)
+        return relax_pipeline.lift_constants_into_parameters(scheduled)
 
 
 @dataclass(slots=True)
@@ -132,11 +132,11 @@ class KernelTask:
         """
         records = {} if candidate == _GENERAL else {key: ScheduleTrace.from_json(candidate.choice)}
         scheduled, (kernel,) = schedule.schedule_module(
-            self.module.clone(), schedule.kernel_scheduler(ConfigSelector(core, records))
+            self.module.clone(), schedule.create_kernel_scheduler(ConfigSelector(core, records))
         )
         if records and not kernel.recorded:
             raise ValueError(kernel.note)
-        return relax_pipeline.lift_constants(scheduled)
+        return relax_pipeline.lift_constants_into_parameters(scheduled)
 
     def proposed(
         self, asked: ProposalRequest, target: tvm.target.Target, core: CpuModel
@@ -179,7 +179,9 @@ def operator_tasks(
     return {key: piece for key, piece in found.items() if len(piece.decision.candidates) > 1}
 
 
-def kernel_tasks(module: tvm.IRModule, core: CpuModel, fp16_weights: bool) -> dict[str, KernelTask]:
+def general_rule_kernel_tasks(
+    module: tvm.IRModule, core: CpuModel, fp16_weights: bool
+) -> dict[str, KernelTask]:
     """Return the kernels of a simplified module without a rule of their own, by workload key.
 
     The general rule schedules them.
@@ -197,7 +199,7 @@ def kernel_tasks(module: tvm.IRModule, core: CpuModel, fp16_weights: bool) -> di
     for binding in {binding.value.args[0]: binding for binding in called}.values():
         variable = binding.value.args[0]
         selector.searched.clear()
-        schedule.kernel_scheduler(selector)(variable.name_hint, module[variable])
+        schedule.create_kernel_scheduler(selector)(variable.name_hint, module[variable])
         for key in selector.searched:
             piece = found.setdefault(
                 key, KernelTask(_calling(binding, module[variable]), module[variable], 0)

@@ -13,7 +13,7 @@ from tvm import relax
 from tvm.ir.expr import GenericConst
 
 
-def replace_ifs_by_selections(module: Any) -> Any:
+def replace_relax_ifs_by_where(module: Any) -> Any:
     """Return the module with selections in place of such `If`s, and with dataflow blocks."""
     main = module["main"]
     if any(isinstance(block, relax.DataflowBlock) for block in main.body.blocks):

@@ -28,7 +28,7 @@ _KINDS = {
 _FIX = "correct --value, or `values` in devices.toml"
 
 
-def user_value_arrays(
+def user_values_as_arrays(
     graph: onnx.GraphProto, values: Mapping[str, Value], what: str
 ) -> dict[str, Array]:
     """Return the stated values by input name, in the shapes and element types of the inputs.

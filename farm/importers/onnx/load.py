@@ -15,19 +15,19 @@ import onnx.inliner
 import onnxruntime
 
 from farm.errors import ModelError
-from farm.importers import custom_kernels, layer_names
+from farm.importers import farm_kernels, layer_names
 from farm.importers.imported_model import (
     ImportedModel,
     Reference,
     example_inputs,
     fix_input_shapes,
 )
-from farm.importers.model_file import check_file, refuse_dtypes
+from farm.importers.model_file import check_file, refuse_dtype_overrides
 from farm.importers.onnx.converters import install_converters
 from farm.importers.onnx.input_shapes import input_specs, inputs_without_initializers
 from farm.importers.onnx.inputs_to_initializers import (
     turn_inputs_into_initializers,
-    user_value_arrays,
+    user_values_as_arrays,
 )
 from farm.importers.onnx.layer_outputs import onnx_layer_outputs
 from farm.importers.onnx.operator_support import check_operators, has_converter
@@ -38,9 +38,9 @@ from farm.importers.relax_module import (
     detach_weights,
     one_line_error,
     output_specs,
-    suppress_output,
+    suppress_output_warnings_and_logs,
 )
-from farm.importers.size_limits import check_size
+from farm.importers.size_limits import check_tensor_fits_memory
 from farm.types import Model, TensorSpec
 
 # Matches the C++ function that ONNX Runtime writes before its message.
@@ -55,10 +55,10 @@ def load(source: Model) -> ImportedModel:
     An open batch may stay open. Raises ModelError for a file that is missing, damaged or invalid,
     for operators that TVM or ONNX Runtime does not support, and for open shapes.
     """
-    return load_with_session(source, _session)
+    return load_with_session_factory(source, _session)
 
 
-def load_with_session(source: Model, session_of: Callable[[Path], Any]) -> ImportedModel:
+def load_with_session_factory(source: Model, session_of: Callable[[Path], Any]) -> ImportedModel:
     """Import an ONNX file like `load`, with the function that makes the reference's session.
 
     A caller that replaces the reference needs no session.
@@ -66,7 +66,7 @@ def load_with_session(source: Model, session_of: Callable[[Path], Any]) -> Impor
     path = Path(source.source)
     what = path.name
     written, model, inputs = open_and_simplify(source)
-    known = user_value_arrays(written.graph, source.values, what)
+    known = user_values_as_arrays(written.graph, source.values, what)
     outputs = [value.name for value in model.graph.output]
     try:
         check_operators(model, what)
@@ -77,7 +77,7 @@ def load_with_session(source: Model, session_of: Callable[[Path], Any]) -> Impor
         if not any(spec.open for spec in inputs):
             raise
         return replace(
-            load_with_session(fix_input_shapes(source, inputs), session_of),
+            load_with_session_factory(fix_input_shapes(source, inputs), session_of),
             fixed=f"{error.what}: {error.why}",
         )
     return ImportedModel(
@@ -100,12 +100,12 @@ def open_and_simplify(
     Raises ModelError for a file that is not an ONNX model, and for open shapes.
     """
     path = Path(source.source)
-    refuse_dtypes(source)
+    refuse_dtype_overrides(source)
     model = _read(path)
     if model.functions:
         model = onnx.inliner.inline_local_functions(model)
     fed = turn_inputs_into_initializers(
-        model, user_value_arrays(model.graph, source.values, path.name)
+        model, user_values_as_arrays(model.graph, source.values, path.name)
     )
     inputs = input_specs(fed.graph, source.shapes, path.name)
     for value in model.graph.output:
@@ -138,7 +138,9 @@ def _read(path: Path) -> onnx.ModelProto:
             again,
         )
     for tensor in model.graph.initializer:
-        check_size(path.name, f"the weight {tensor.name!r}", tensor.dims, _item_bytes(tensor))
+        check_tensor_fits_memory(
+            path.name, f"the weight {tensor.name!r}", tensor.dims, _item_bytes(tensor)
+        )
     try:
         onnx.load_external_data_for_model(model, str(path.parent))
     except Exception as exc:
@@ -193,16 +195,20 @@ def _to_relax(model: onnx.ModelProto, inputs: Sequence[TensorSpec], what: str) -
     """Return the Relax module of a model; raise ModelError if TVM cannot import it."""
     from tvm.relax.frontend.onnx import from_onnx
 
-    from farm.importers.onnx.if_to_selection import replace_ifs_by_selections
+    from farm.importers.onnx.if_to_selection import replace_relax_ifs_by_where
 
     fed = inputs_without_initializers(model.graph)
     del model.graph.input[:]
     model.graph.input.extend(fed)
     shapes = {spec.name: list(spec.shape) for spec in inputs if not spec.open}
     try:
-        with suppress_output(), install_converters(), layer_names.record_onnx_names() as names:
-            return custom_kernels.use_custom_kernels(
-                replace_ifs_by_selections(
+        with (
+            suppress_output_warnings_and_logs(),
+            install_converters(),
+            layer_names.recording_onnx_names() as names,
+        ):
+            return farm_kernels.replace_operators_by_farm_kernels(
+                replace_relax_ifs_by_where(
                     layer_names.rename_variables(from_onnx(model, shape_dict=shapes), names)
                 )
             )

@@ -18,7 +18,7 @@ from onnx.reference import ReferenceEvaluator
 
 from farm.importers.onnx import unroll
 from farm.importers.onnx.inferred_types import infer_types
-from farm.importers.onnx.unroll import MOST_NODES, StackedResults, constant_tensor, copy_body
+from farm.importers.onnx.unroll import MOST_NODES, ResultStackingNodes, copy_body, make_named_tensor
 from farm.types import TensorSpec
 
 BATCH = "batch"  # the symbol of an open batch
@@ -242,7 +242,7 @@ class _Folder:
                 return None
             fixed = f"{prefix}{run}/number", f"{prefix}{run}/going"
             for name, value in zip(fixed, (np.int64(run), np.bool_(True)), strict=True):
-                self._add(constant_tensor(value, name))
+                self._add(make_named_tensor(value, name))
             results = self._copy(kept, body, [*fixed, *states], f"{prefix}{run}/")
             going = self._number(results[0])
             if going is None:
@@ -281,7 +281,7 @@ class _Folder:
             for at, (name, axis, back) in enumerate(zip(scanned, axes, reversed_in, strict=True)):
                 part = f"{prefix}{run}/scanned{at}"
                 place = runs - 1 - run if back else run
-                self._add(constant_tensor(np.int64(place), f"{part}/place"))
+                self._add(make_named_tensor(np.int64(place), f"{part}/place"))
                 gather = onnx.helper.make_node("Gather", [name, f"{part}/place"], [part], axis=axis)
                 kept.extend(self._nodes([gather], set()))
                 taken.append(part)
@@ -314,7 +314,7 @@ class _Folder:
         axes: Sequence[int],
     ) -> list[onnx.NodeProto]:
         """Return the nodes of a loop with those that give its results their names."""
-        stack = StackedResults(prefix, self._opsets.get("", 1))
+        stack = ResultStackingNodes(prefix, self._opsets.get("", 1))
         ends = [
             onnx.helper.make_node("Identity", [state], [name])
             for state, name in zip(states, node.output, strict=False)

@@ -16,7 +16,7 @@ import onnx
 from farm.importers.onnx.input_shapes import axes_in_words, output_axes
 from farm.importers.onnx.inputs_to_initializers import (
     turn_inputs_into_initializers,
-    user_value_arrays,
+    user_values_as_arrays,
 )
 from farm.importers.onnx.load import open_and_simplify
 from farm.importers.onnx.operator_support import all_nodes, has_converter, import_problems
@@ -54,7 +54,7 @@ def _remaining(
 
     Branches that are not taken are gone, and so are the weights that no node reads any more.
     """
-    known = user_value_arrays(as_written.graph, source.values, Path(source.source).name)
+    known = user_values_as_arrays(as_written.graph, source.values, Path(source.source).name)
     graph = simplify_graph(
         turn_inputs_into_initializers(as_written, known), inputs, has_converter
     ).graph

@@ -70,12 +70,12 @@ def _rename(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
             _rename(inner, names)
 
 
-def constant_tensor(value: Any, name: str) -> onnx.TensorProto:
+def make_named_tensor(value: Any, name: str) -> onnx.TensorProto:
     """Return a tensor with a name."""
     return numpy_helper.from_array(np.asarray(value), name)
 
 
-class StackedResults:
+class ResultStackingNodes:
     """Nodes that stack the results of a body's copies along a new axis, and their constants."""
 
     def __init__(self, prefix: str, opset: int) -> None:
@@ -90,7 +90,7 @@ class StackedResults:
             name = f"{self._prefix}part{next(self._count)}"
             if self._opset >= _AXES_AS_INPUT:
                 self.initializers.append(
-                    constant_tensor(np.array([axis], np.int64), f"{name}/axes")
+                    make_named_tensor(np.array([axis], np.int64), f"{name}/axes")
                 )
                 node = helper.make_node("Unsqueeze", [part, f"{name}/axes"], [name])
             else:

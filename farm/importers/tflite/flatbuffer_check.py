@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from math import prod
 
 from farm.errors import ModelError
-from farm.importers.size_limits import check_size
+from farm.importers.size_limits import check_tensor_fits_memory
 
 # Bytes per element by TensorType.
 _ITEM_BYTES = {
@@ -149,7 +149,7 @@ class _Reader:
             raise _Damaged(f"{name!r} has the shape {list(shape)[: _MOST_AXES + 1]}")
         held = buffers[buffer]
         if kind in _ITEM_BYTES:
-            check_size(
+            check_tensor_fits_memory(
                 self._what,
                 f"the tensor {name!r}",
                 (1 if extent == -1 else extent for extent in shape),

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from farm.errors import ModelError
-from farm.importers import custom_kernels, layer_names
+from farm.importers import farm_kernels, layer_names
 from farm.importers.imported_model import ImportedModel
 from farm.importers.relax_module import (
     detach_weights,
     one_line_error,
     output_specs,
-    suppress_output,
+    suppress_output_warnings_and_logs,
 )
 from farm.importers.tflite.converter import FileConversion, import_problems
 from farm.importers.tflite.model import TO_ONNX, TfliteFile
@@ -80,11 +80,11 @@ def _to_relax(opened: TfliteFile) -> Any:
     }
     conversion = FileConversion(opened)
     try:
-        with suppress_output():
+        with suppress_output_warnings_and_logs():
             module = from_tflite(opened.model, shape_dict=shapes, op_converter=conversion)
             # The weights again, which are in the module already.
             module["main"] = module["main"].without_attr("params")
-            return custom_kernels.use_custom_kernels(
+            return farm_kernels.replace_operators_by_farm_kernels(
                 layer_names.rename_variables(module, conversion.names)
             )
     except Exception as exc:

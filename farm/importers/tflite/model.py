@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from farm.errors import ModelError, did_you_mean
-from farm.importers.model_file import check_file, refuse_dtypes
+from farm.importers.model_file import check_file, refuse_dtype_overrides
 from farm.importers.relax_module import one_line_error
 from farm.importers.tflite.flatbuffer_check import check_tflite
 from farm.types import Model, TensorSpec
@@ -63,7 +63,7 @@ class TfliteFile:
         """
         self.path = Path(source.source)
         self.what = self.path.name
-        refuse_dtypes(source)
+        refuse_dtype_overrides(source)
         check_file(self.path)
         self.content = self.path.read_bytes()
         again = "copy it again, or convert the model again"
@@ -266,7 +266,7 @@ class TfliteFile:
         self.known = {index: self.value(index) for index in made}
 
 
-def litert_runner(
+def litert_version_and_runner(
     path: Path, inputs: Sequence[Array], threads: int
 ) -> tuple[str, Callable[[], list[Array]]]:
     """Return LiteRT's version, and a function that runs a file on these inputs, in order.

@@ -13,13 +13,13 @@ from torch.export.graph_signature import InputKind, TensorArgument
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from farm.errors import ModelError, did_you_mean
-from farm.importers import custom_kernels, layer_names
+from farm.importers import farm_kernels, layer_names
 from farm.importers.imported_model import ImportedModel, Reference, example_inputs
 from farm.importers.relax_module import (
     detach_weights,
     one_line_error,
     output_specs,
-    suppress_output,
+    suppress_output_warnings_and_logs,
 )
 from farm.importers.torch.dtypes import is_numpy_dtype, tensor_spec
 from farm.importers.torch.intermediates import make_intermediate_results_function
@@ -38,7 +38,7 @@ def export_module(
     """
     positional, named = arguments
     try:
-        with suppress_output(), torch.no_grad():
+        with suppress_output_warnings_and_logs(), torch.no_grad():
             return torch.export.export(module, positional, named)
     except Exception as exc:
         fix = (
@@ -74,7 +74,7 @@ def import_program(
     with torch.no_grad():
         outputs = output_names(_call(run, arguments, what), what)
     module, weights = detach_weights(_to_relax(program, what), len(inputs))
-    asked, made = torch_reference(run, names, structure, what), output_specs(module, outputs)
+    asked, made = make_torch_reference(run, names, structure, what), output_specs(module, outputs)
     told = make_intermediate_results_function(program, names, structure)
     return ImportedModel(
         module, weights, inputs, made, engine, example, asked, network=(run, arguments), layers=told
@@ -215,7 +215,7 @@ def _to_relax(program: torch.export.ExportedProgram, what: str) -> Any:
     from farm.importers.torch.converters import indexing, operators, pt2e, recurrent
 
     try:
-        with suppress_output():
+        with suppress_output_warnings_and_logs():
             table = recurrent.decompositions_without_recurrent_layers(program)
             table.update(operators.additional_decompositions())
             program = program.run_decompositions(table)
@@ -227,14 +227,16 @@ def _to_relax(program: torch.export.ExportedProgram, what: str) -> Any:
                 **recurrent.converters(program),
             }
             _check_operators(program, ours, what)
-            with layer_names.record_torch_names() as names:
+            with layer_names.recording_torch_names() as names:
                 module = from_exported_program(
                     program,
                     unwrap_unit_return_tuple=True,
                     custom_convert_map=ours,
                     run_ep_decomposition=False,
                 )
-            return custom_kernels.use_custom_kernels(layer_names.rename_variables(module, names))
+            return farm_kernels.replace_operators_by_farm_kernels(
+                layer_names.rename_variables(module, names)
+            )
     except ModelError:
         raise
     except Exception as exc:
@@ -292,7 +294,7 @@ def _place(node: torch.fx.Node) -> str:
     return f"{node.name} in {path}" if path else node.name
 
 
-def torch_reference(
+def make_torch_reference(
     run: Callable[..., Any], names: Sequence[str], structure: Any, what: str
 ) -> Reference:
     """Return the function that runs torch on inputs by name.

@@ -14,8 +14,8 @@ from torch.utils._pytree import tree_flatten_with_path, tree_unflatten
 
 from farm.errors import ModelError
 from farm.importers.imported_model import ImportedModel, example_inputs
-from farm.importers.model_file import refuse_constant_inputs, refuse_dtypes
-from farm.importers.relax_module import one_line_error, suppress_output
+from farm.importers.model_file import refuse_constant_input_overrides, refuse_dtype_overrides
+from farm.importers.relax_module import one_line_error, suppress_output_warnings_and_logs
 from farm.importers.torch.convert import (
     Arguments,
     arguments_with_shapes,
@@ -39,8 +39,8 @@ def load(source: Model) -> ImportedModel:
     """
     path = Path(source.source)
     what = path.name
-    refuse_dtypes(source)
-    refuse_constant_inputs(source)
+    refuse_dtype_overrides(source)
+    refuse_constant_input_overrides(source)
     program = _read(path)
     _check_keys(program, what)
     placeholders = _placeholders(program, what)
@@ -96,7 +96,7 @@ def _batched(placeholders: Mapping[str, Any], shapes: Mapping[str, tuple[int, ..
 def _read(path: Path) -> torch.export.ExportedProgram:
     """Return the program of a file; raise ModelError if torch cannot load it."""
     try:
-        with suppress_output(), _no_unpickling():
+        with suppress_output_warnings_and_logs(), _no_unpickling():
             register_operators()
             try:
                 return torch.export.load(path)

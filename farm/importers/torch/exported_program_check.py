@@ -21,7 +21,7 @@ from typing import Any
 
 from farm.errors import ModelError
 from farm.importers.archive_check import Archive
-from farm.importers.size_limits import check_size
+from farm.importers.size_limits import check_tensor_fits_memory
 from farm.importers.torch.allowed_operators import is_allowed_target
 from farm.importers.torch.exported_program_schema import RECORDS, UNIONS, Record
 from farm.importers.torch.expressions import (
@@ -143,7 +143,7 @@ def _check(value: Any, kind: str, where: str, depth: int) -> None:
         _check_fields(_of(dict, value, where), RECORDS[kind], where, depth)
         if kind == "TensorMeta":
             extents = [extent.get("as_int", 1) for extent in value.get("sizes", [])]
-            check_size(where, "a tensor", extents, 1)
+            check_tensor_fits_memory(where, "a tensor", extents, 1)
     else:
         _VALUES[kind](value, where)
 

@@ -93,7 +93,7 @@ class SyntaxTree:
     nodes: list[ast.AST]
 
 
-def parse(text: str, longest: int, deepest: int, mode: str = "eval") -> SyntaxTree:
+def parse_python_ast(text: str, longest: int, deepest: int, mode: str = "eval") -> SyntaxTree:
     """Return the syntax tree of a text.
 
     Raises ForbiddenExpression if the text cannot be parsed, is longer than `longest` characters or
@@ -123,7 +123,7 @@ def _check(text: str, allowed: object) -> None:
     """Check a text: its characters, its syntax nodes by `allowed`, and the size of its numbers."""
     if not text.isascii() or "\n" in text or "\r" in text or "#" in text:
         raise ForbiddenExpression(f"{_shown(text)} has characters that torch does not write")
-    tree = parse(text, _LONGEST, _DEEPEST)
+    tree = parse_python_ast(text, _LONGEST, _DEEPEST)
     assert isinstance(tree.root, ast.Expression) and callable(allowed)
     for node in tree.nodes[1:]:
         if not isinstance(

@@ -21,7 +21,7 @@ from farm.importers.model_file import check_file
 from farm.importers.torch.exported_program_check import check_exported_program
 from farm.importers.torch.pickle_contents import SAVE, callables_in_pickle
 from farm.importers.torch.torchscript_check import check_torchscript
-from farm.regular_files import check_regular
+from farm.regular_files import check_not_special_file
 from farm.types import Model
 
 _WITH_MODULE = (
@@ -84,7 +84,7 @@ def _begins(path: Path) -> bytes:
 
 def detect_file_kind(path: Path) -> FileKind | None:
     """Return the kind of a file by its first bytes or its archive's names; None if unknown."""
-    check_regular(path)
+    check_not_special_file(path)
     if not zipfile.is_zipfile(path):
         old = path.suffix.lower() != ".pt2" and _begins(path) in (
             b"\x80\x02",

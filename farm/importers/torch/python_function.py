@@ -37,7 +37,7 @@ from farm.importers.torch.file_recorder import (
     unload_changed_modules,
 )
 from farm.types import Model
-from farm.types.python_source import FORM, module_and_function
+from farm.types.python_function_reference import FORM, module_and_function
 
 _FORM = f"write it as {FORM}"
 _RETURN = (

@@ -13,7 +13,7 @@ import torch
 
 from farm.errors import ModelError, did_you_mean
 from farm.importers.imported_model import ImportedModel
-from farm.importers.relax_module import one_line_error, suppress_output
+from farm.importers.relax_module import one_line_error, suppress_output_warnings_and_logs
 from farm.importers.torch import python_function
 from farm.importers.torch.pickle_contents import callables_in_pickle
 from farm.types import Model
@@ -47,7 +47,7 @@ def _weights(path: Path) -> dict[str, torch.Tensor]:
     Raises ModelError if the file is not a state dict.
     """
     try:
-        with suppress_output():
+        with suppress_output_warnings_and_logs():
             loaded = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as exc:
         objects = callables_in_pickle(path)

@@ -20,20 +20,20 @@ import torch
 
 from farm.errors import ModelError, did_you_mean
 from farm.importers.imported_model import ImportedModel, example_inputs
-from farm.importers.relax_module import one_line_error, suppress_output
+from farm.importers.relax_module import one_line_error, suppress_output_warnings_and_logs
 from farm.importers.torch.convert import (
     Arguments,
     cast_module_and_arguments,
     export_module,
     import_program,
+    make_torch_reference,
     output_names,
-    torch_reference,
 )
 from farm.importers.torch.dtypes import dtype_name, tensor_spec
 from farm.importers.torch.pickle_contents import SAVE
 from farm.importers.torch.torchscript_check import check_graphs
 from farm.importers.torch.torchscript_traced_inputs import Spec, traced_input_specs
-from farm.importers.torch.torchscript_user_values import user_value_literals
+from farm.importers.torch.torchscript_user_values import user_values_as_literals
 from farm.types import Model
 
 _OPSET = 17
@@ -51,7 +51,7 @@ def load(source: Model) -> ImportedModel:
     what = path.name
     script = _read(path)
     check_graphs(script, what)
-    plain = user_value_literals(script, source.values, what)
+    plain = user_values_as_literals(script, source.values, what)
     names = _fed(script, {*source.shapes, *source.dtypes} - {""}, plain, what)
     inputs = _inputs(names, traced_input_specs(path), source, what)
     script = _of_tensors(script, names, plain)
@@ -81,7 +81,7 @@ def _read(path: Path) -> Script:
     Its pickle is read by torch's own reader of scripts, which creates no Python objects.
     """
     try:
-        with suppress_output():
+        with suppress_output_warnings_and_logs():
             script: Script = torch.jit.load(path, map_location="cpu")
             return script.eval()
     except Exception as exc:
@@ -165,7 +165,7 @@ def _of_tensors(script: Script, names: Sequence[str], plain: Mapping[str, str]) 
         names
     ) and len(arguments) == len(names):
         return script
-    with suppress_output():
+    with suppress_output_warnings_and_logs():
         outer = torch.nn.Module()
         outer.inner = script
         scripted: Script = torch.jit.script(outer.eval())
@@ -199,7 +199,7 @@ def _by_program(script: Any, inputs: Tensors, what: str) -> ImportedModel:
 
     arguments: Arguments = (tuple(inputs.values()), {})
     try:
-        with suppress_output(), torch.no_grad():
+        with suppress_output_warnings_and_logs(), torch.no_grad():
             program = TS2EPConverter(script, arguments[0]).convert()
     except Exception as exc:
         raise ModelError(
@@ -218,14 +218,14 @@ def _by_frozen_program(script: Any, inputs: Tensors, what: str) -> ImportedModel
     With all weights constant, torch resolves control flow that depends on them and on the mode.
     """
     try:
-        with suppress_output():
+        with suppress_output_warnings_and_logs():
             frozen = torch.jit.freeze(script)
     except Exception as exc:
         raise ModelError(
             f"{what}: torch cannot freeze the script", one_line_error(exc), SAVE
         ) from exc
     made = _by_program(frozen, inputs, what)
-    return replace(made, reference=torch_reference(script, list(inputs), None, what))
+    return replace(made, reference=make_torch_reference(script, list(inputs), None, what))
 
 
 def _by_onnx(script: Any, inputs: Tensors, what: str) -> ImportedModel:
@@ -236,12 +236,12 @@ def _by_onnx(script: Any, inputs: Tensors, what: str) -> ImportedModel:
     import onnx
 
     from farm.importers.onnx.layer_outputs import onnx_layer_outputs
-    from farm.importers.onnx.load import load_with_session
+    from farm.importers.onnx.load import load_with_session_factory
 
     with TemporaryDirectory(prefix="farm-") as folder:
         path = Path(folder) / f"{what}.onnx"
         try:
-            with suppress_output(), torch.no_grad():
+            with suppress_output_warnings_and_logs(), torch.no_grad():
                 torch.onnx.export(
                     script,
                     tuple(inputs.values()),
@@ -254,7 +254,7 @@ def _by_onnx(script: Any, inputs: Tensors, what: str) -> ImportedModel:
             raise ModelError(
                 f"{what}: torch cannot export the script to ONNX", one_line_error(exc), SAVE
             ) from exc
-        made = load_with_session(Model(what, str(path)), lambda _: None)
+        made = load_with_session_factory(Model(what, str(path)), lambda _: None)
         exported = path.read_bytes()
     with torch.no_grad():
         names = output_names(script(*inputs.values()), what)
@@ -269,7 +269,7 @@ def _by_onnx(script: Any, inputs: Tensors, what: str) -> ImportedModel:
         outputs=outputs,
         engine=f"torch {torch.__version__}",
         example=dict(example),
-        reference=torch_reference(script, list(inputs), None, what),
+        reference=make_torch_reference(script, list(inputs), None, what),
         network=(script, (tuple(inputs.values()), {})),
         layers=lambda values: onnx_layer_outputs(onnx.load_from_string(exported), values),
     )

@@ -20,7 +20,7 @@ from typing import Any
 from farm.errors import ModelError
 from farm.importers.archive_check import Archive, machine_memory_bytes
 from farm.importers.torch.allowed_operators import is_allowed, refusal_reason
-from farm.importers.torch.expressions import ForbiddenExpression, SyntaxTree, parse
+from farm.importers.torch.expressions import ForbiddenExpression, SyntaxTree, parse_python_ast
 from farm.importers.torch.pickle_check import check_names, names_in_archived_pickle, names_in_pickle
 
 _SOURCE_BYTES = 16 << 20  # per file; the syntax tree takes a hundred times as much
@@ -171,7 +171,9 @@ def _lower_suffix(name: str) -> str:
 def _parsed(path: Path, archive: Archive, name: str) -> SyntaxTree:
     """Return the syntax tree of a source; raise ModelError if it cannot be parsed."""
     try:
-        tree = parse(archive.read(name, _SOURCE_BYTES).decode(), _SOURCE_BYTES, _DEEPEST, "exec")
+        tree = parse_python_ast(
+            archive.read(name, _SOURCE_BYTES).decode(), _SOURCE_BYTES, _DEEPEST, "exec"
+        )
     except (ForbiddenExpression, UnicodeDecodeError) as exc:
         raise _refusal(path, f"{name.partition('/')[2]}: {exc}") from exc
     assert isinstance(tree.root, ast.Module)

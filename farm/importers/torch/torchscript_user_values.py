@@ -12,7 +12,7 @@ from farm.types import Value
 _FIX = "correct --value, or `values` in devices.toml"
 
 
-def user_value_literals(script: Any, values: Mapping[str, Value], what: str) -> dict[str, str]:
+def user_values_as_literals(script: Any, values: Mapping[str, Value], what: str) -> dict[str, str]:
     """Return the stated values by argument, as TorchScript's literals.
 
     Raises ModelError for unknown names, for arguments that are no plain numbers, and for values of

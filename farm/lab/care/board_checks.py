@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from farm import sanitize
-from farm.lab.care.health import UNREACHABLE, CheckResult, Health, judge_check
+from farm.lab.care.health import UNREACHABLE, CheckResult, Health, golden_models_check_result
 from farm.processes import subprocesses
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def _parsed_result(said: str, health: Health, now: float) -> CheckResult:
     )
     medians = [statistics.median(run["samples"]["seconds"]) for run in runs if run["samples"]]
     median_s = statistics.geometric_mean(medians) if medians else 0.0
-    return judge_check(not wrong, why, median_s, _facts(runs[0]), health, now)
+    return golden_models_check_result(not wrong, why, median_s, _facts(runs[0]), health, now)
 
 
 def _facts(run: Mapping[str, Any]) -> dict[str, Any]:

@@ -105,7 +105,7 @@ class Health:
         return sum(now - at < _UNSTABLE_S for at in self.bad_at) >= _UNSTABLE_TIMES
 
 
-def judge_check(
+def golden_models_check_result(
     right: bool, why: str, median_s: float, facts: Mapping[str, Any], health: Health, now: float
 ) -> CheckResult:
     """Return the verdict on a board that has run the golden models."""

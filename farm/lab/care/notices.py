@@ -258,7 +258,7 @@ def notice_environment(notice: Notice) -> dict[str, str]:
     """Return a notice as variables of a program."""
     lease = "" if notice.lease is None else str(notice.lease)
     body = {
-        "text": chat_text(notice.text),
+        "text": escape_for_chat(notice.text),
         "kind": notice.kind,
         "owner": notice.owner,
         "board": notice.board,
@@ -274,7 +274,7 @@ def notice_environment(notice: Notice) -> dict[str, str]:
     }
 
 
-def chat_text(text: str) -> str:
+def escape_for_chat(text: str) -> str:
     """Return a text that a chat shows as it is: words of strangers mention and link nobody.
 
     Slack's escapes (https://docs.slack.dev/messaging/formatting-message-text), and a space in what

@@ -26,11 +26,11 @@ from typing import Any
 from farm import ownership
 from farm.errors import DeadlineError, DeviceError, LinkError, UsageError
 from farm.lab import refusals
-from farm.lab.door import own_address
+from farm.lab.door import offered_address
 from farm.lab.entities import Caller, Lease, LeaseState
 from farm.rpc import handshake
 from farm.tracker.protocol import MAGIC, SUCCESS, Code, frame_message
-from farm.transports.rpc_client import set_silence_timeout
+from farm.transports.rpc_client import set_tcp_keepalive_and_user_timeout
 
 WAIT_S = 60.0  # for a board of the lease that is in another session
 _CONNECT_S = 10.0
@@ -53,7 +53,7 @@ class LabCallbacks:
     changed: Callable[[int], asyncio.Future[None]]
     address: Callable[[str], str]
     is_listed: Callable[[str], bool]
-    connection: Callable[[str], ownership.ConnectionEndpoints | None]
+    connection: Callable[[str], ownership.SocketLike | None]
     tracker: Callable[[], tuple[str, int]]
 
 
@@ -208,7 +208,7 @@ class BoardSocketBroker:
         if connection is None:
             return "the board has left the lab"
         return await asyncio.to_thread(
-            own_address.foreign_address_reason, offered.host, offered.port, connection
+            offered_address.foreign_address_reason, offered.host, offered.port, connection
         )
 
 
@@ -245,7 +245,7 @@ async def _connected(offered: _Offered, lease: Lease) -> socket.socket:
             with contextlib.closing(await _connection(offered)) as first:
                 await _check_rpc(first)
             board = await _connection(offered)
-            set_silence_timeout(board)
+            set_tcp_keepalive_and_user_timeout(board)
             board.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             return board
     except (OSError, ValueError) as exc:  # TimeoutError, too

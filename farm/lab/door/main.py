@@ -220,7 +220,7 @@ class ServerConnection:
         return answer
 
 
-class LeaseEndSource:
+class LeaseEndWatcher:
     """Watches a lease for a pump: the server says when it ends.
 
     Without a server, it ends when its end is reached that was last heard of; a server that is
@@ -315,7 +315,7 @@ def _board(place: KeyHolder, lease: int) -> int:
         raise RefusedError("DeviceError", "the lab's server gave no board", "", "try again")
     with socket.socket(fileno=descriptors[0]) as board:
         _write(1, _line({"ok": answer}))
-        watch = LeaseEndSource(server, place, lease, float(answer.get("ends_at") or 0.0))
+        watch = LeaseEndWatcher(server, place, lease, float(answer.get("ends_at") or 0.0))
         pump_bytes(board, watch)
         watch.settle()
         if not watch.why:

@@ -19,7 +19,7 @@ _PIECE_BYTES = 1 << 18
 _MOST_HELD_BYTES = 1 << 20
 
 
-class PumpEventSource(Protocol):
+class AdditionalEventSource(Protocol):
     """Whatever else a pump waits for."""
 
     def fileno(self) -> int:
@@ -70,7 +70,7 @@ class _Way:
 
 
 def pump_bytes(
-    peer: socket.socket, watch: PumpEventSource | None = None, source: int = 0, sink: int = 1
+    peer: socket.socket, watch: AdditionalEventSource | None = None, source: int = 0, sink: int = 1
 ) -> None:
     """Pass bytes between a socket and two descriptors until the socket's side ends.
 
@@ -87,7 +87,7 @@ def pump_bytes(
             _step(out, back, watch)
 
 
-def _step(out: _Way, back: _Way, watch: PumpEventSource | None) -> None:
+def _step(out: _Way, back: _Way, watch: AdditionalEventSource | None) -> None:
     """Wait for something to happen, and pass on what has come."""
     poll = select.poll()
     wanted: dict[int, int] = {back.sink: 0}  # that the client is gone is told without asking

@@ -39,7 +39,10 @@ def effective_settings(account: str, file: Path) -> Mapping[str, str]:
 
     Raises FarmError if there is no sshd, or it cannot read its configuration.
     """
-    sshd = subprocesses.find_program("sshd", "/usr/sbin/sshd", "/usr/local/sbin/sshd") or "sshd"
+    sshd = (
+        subprocesses.first_installed_program("sshd", "/usr/sbin/sshd", "/usr/local/sbin/sshd")
+        or "sshd"
+    )
     connection = f"user={account},host=elsewhere,addr=192.0.2.1,laddr=192.0.2.2,lport=22"
     with tempfile.TemporaryDirectory(prefix="farm-sshd-") as folder:
         key = Path(folder) / "host_key"  # the server's own is root's, and sshd wants to have one

@@ -24,16 +24,16 @@ from farm.errors import DeadlineError, DeviceError, FarmError, LinkError, UsageE
 from farm.lab.relay.tracker import HOST, is_same_user_or_root
 from farm.lab_client.leasing import (
     BoardConnection,
-    DuplexSocket,
+    BoardSocketLike,
     HeldLease,
     LabAccess,
     WantedBoards,
 )
-from farm.processes.cancellation import Cancellation, Cancelled, interruptible_wait
+from farm.processes.cancellation import Cancellation, Cancelled, register_wait_breaker
 from farm.rpc.answer_filter import AnswerError
 from farm.rpc.filtered_session import FilteredSession
 from farm.rpc.handshake import MAGIC, MISMATCH, MOST_KEY_BYTES
-from farm.tracker.listening import listen
+from farm.tracker.listening import listen_on_first_free_port
 from farm.tracker.protocol import Request, granted_answer, refused_answer
 from farm.tracker.scheduler import KeyQueue, ServerInfo, Summary
 
@@ -88,7 +88,7 @@ class LeaseSessionSource:
 
 
 @dataclass(frozen=True, slots=True)
-class KindSessionSource:
+class LeasePerSessionSource:
     """All boards of a lab: each session has a lease of its own, made from a pattern."""
 
     lab: LabAccess
@@ -161,7 +161,7 @@ class ProxiedBoards:
 
     def __init__(self, source: SessionSource, say: Say) -> None:
         self._source, self._say = source, say
-        self._listener = listen(HOST, [0])
+        self._listener = listen_on_first_free_port(HOST, [0])
         self._listener.setblocking(True)
         self._waiting: dict[str, _Session] = {}  # by match key, until the client connects
         self._running: dict[_Session, threading.Thread] = {}
@@ -244,7 +244,7 @@ class ProxiedBoards:
             self._waiting[board.match_key] = session
         try:
             session.answer(granted_answer(HOST, self.port, board.match_key))
-            with interruptible_wait(partial(session.client.put, None)):
+            with register_wait_breaker(partial(session.client.put, None)):
                 client = session.client.get(timeout=_PICKUP_S)
         except queue.Empty:  # it asked, and did not come
             return
@@ -253,7 +253,10 @@ class ProxiedBoards:
                 self._waiting.pop(board.match_key, None)
         if client is None:
             return
-        with client.connection as peer, interruptible_wait(partial(_break, peer, board.connection)):
+        with (
+            client.connection as peer,
+            register_wait_breaker(partial(_break, peer, board.connection)),
+        ):
             try:
                 pump_session(peer, board.connection, client.greeting)
             except AnswerError as exc:
@@ -288,7 +291,7 @@ class ProxiedBoards:
                 stack.pop_all()  # the session closes it
 
 
-def pump_session(client: socket.socket, board: DuplexSocket, first: bytes) -> None:
+def pump_session(client: socket.socket, board: BoardSocketLike, first: bytes) -> None:
     """Pass bytes between a client and a board until either ends; `first` goes to the board.
 
     Raises AnswerError, after the end of both, if the board sends what is no answer.
@@ -313,7 +316,7 @@ def pump_session(client: socket.socket, board: DuplexSocket, first: bytes) -> No
 
 
 def _pass_on(
-    source: DuplexSocket, sink: DuplexSocket, passing: Callable[[bytes], Iterable[bytes]]
+    source: BoardSocketLike, sink: BoardSocketLike, passing: Callable[[bytes], Iterable[bytes]]
 ) -> None:
     """Pass bytes on until their source ends."""
     try:
@@ -326,7 +329,7 @@ def _pass_on(
             sink.shutdown(socket.SHUT_WR)
 
 
-def _break(*connections: DuplexSocket) -> None:
+def _break(*connections: BoardSocketLike) -> None:
     """End connections in both directions: what waits for them sees their end. Does not block."""
     for connection in connections:
         with contextlib.suppress(OSError, EOFError):

@@ -19,7 +19,7 @@ from farm import ownership
 from farm.errors import LinkError
 from farm.tracker.errors import ProtocolError
 from farm.tracker.framing import FrameBuffer
-from farm.tracker.listening import listen
+from farm.tracker.listening import listen_on_first_free_port
 from farm.tracker.protocol import (
     FAIL,
     MAGIC,
@@ -63,7 +63,7 @@ class RelayTracker:
     """
 
     def __init__(self, boards: RelayedBoards, port: int = 0) -> None:
-        self._listener = listen(HOST, [port])
+        self._listener = listen_on_first_free_port(HOST, [port])
         self.port = int(self._listener.getsockname()[1])
         self._boards = boards
         self._loop = asyncio.new_event_loop()

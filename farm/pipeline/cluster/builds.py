@@ -13,18 +13,24 @@ from io import BytesIO
 from farm.cluster import ClusterEngine, ControllerChannel
 from farm.compiler import build as compiler_build
 from farm.compiler.artifact import KIND
-from farm.compiler.build_digests import artifact_digest_without_records
+from farm.compiler.build_digests import build_inputs_digest_without_records
 from farm.errors import BuildError, FarmError
 from farm.pipeline.cluster.task_transfer import (
-    ImportMissing,
+    PreparedModelMissingAnswer,
+    archive_of_stored_folder,
     find_or_unpack_import,
-    pack_folder,
-    request_with_import,
+    run_request_sending_import_if_missing,
     run_task_in_process,
 )
 from farm.pipeline.worker_tasks import BUILD_S, build_model_task, find_build_task, open_pool
 from farm.processes.workers import TaskContext
-from farm.store import ArchiveError, Store, TuningRecordStore, open_store, read_archive
+from farm.store import (
+    ArchiveError,
+    Store,
+    TuningRecordStore,
+    open_local_store_over_shared_cache,
+    read_archive,
+)
 from farm.types import Artifact, Model, PreparedModel, Profile, TuningRecord
 
 
@@ -53,7 +59,7 @@ class BuildAnswer:
     workloads: bytes
 
 
-def request_build_from_cluster(
+def build_on_cluster(
     context: TaskContext,
     model: Model,
     prepared: PreparedModel,
@@ -69,13 +75,13 @@ def request_build_from_cluster(
 
     # a recipe is a file of this machine
     plain = replace(float_model(model), name=model.name)
-    base = artifact_digest_without_records(prepared, profile)
+    base = build_inputs_digest_without_records(prepared, profile)
     request = BuildRequest(
         plain, prepared, profile, tuple(TuningRecordStore.of_user().records()), base
     )
-    worker, answer = request_with_import(
+    worker, answer = run_request_sending_import_if_missing(
         engine,
-        build_on_worker,
+        build_as_cluster_worker,
         lambda archive: replace(request, archive=archive),
         prepared,
         context.note,
@@ -103,17 +109,17 @@ def request_build_from_cluster(
     return replace(made, cached=False)
 
 
-def build_on_worker(
+def build_as_cluster_worker(
     request: BuildRequest, line: ControllerChannel
-) -> BuildAnswer | ImportMissing | FarmError:
+) -> BuildAnswer | PreparedModelMissingAnswer | FarmError:
     """Make a build on a worker of the cluster."""
-    store = open_store(None)
+    store = open_local_store_over_shared_cache(None)
     try:
         directory = find_or_unpack_import(request.prepared, request.archive, store)
         if directory is None:
-            return ImportMissing()
+            return PreparedModelMissingAnswer()
         prepared = replace(request.prepared, directory=directory)
-        if artifact_digest_without_records(prepared, request.profile) != request.base:
+        if build_inputs_digest_without_records(prepared, request.profile) != request.base:
             why = "its farm has the same version and other sources, or another compiler"
             return BuildError(
                 "a worker of the cluster would build something else",
@@ -133,11 +139,13 @@ def build_on_worker(
                 BUILD_S,
                 f"compiling {request.model.name} for {request.profile.name}",
             )
-        artifact = pack_folder(made.library.parent, KIND, made.digest)
+        artifact = archive_of_stored_folder(made.library.parent, KIND, made.digest)
         workloads = store.find(compiler_build.ASKED, request.base)
         assert workloads is not None, "a build leaves them"
         return BuildAnswer(
-            made.digest, artifact, pack_folder(workloads, compiler_build.ASKED, request.base)
+            made.digest,
+            artifact,
+            archive_of_stored_folder(workloads, compiler_build.ASKED, request.base),
         )
     except FarmError as error:
         return error
@@ -157,7 +165,9 @@ def _receive(built: BuildAnswer, request: BuildRequest, store: Store) -> None:
             folder.mkdir()
         read_archive(BytesIO(built.workloads), compiler_build.ASKED, request.base, None, asked)
         read_archive(BytesIO(built.artifact), KIND, built.digest, None, made)
-        wanted = compiler_build.artifact_digest_with_records(asked, request.base, request.records)
+        wanted = compiler_build.build_inputs_digest_with_records(
+            asked, request.base, request.records
+        )
         if built.digest != wanted:
             raise ArchiveError(
                 "its digest is not that of the import, the profile and the tuning records"

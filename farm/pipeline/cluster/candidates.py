@@ -10,16 +10,16 @@ from farm.cluster import ClusterEngine, ControllerChannel
 from farm.compiler.build_digests import compiler_sources_digest
 from farm.errors import BuildError, FarmError
 from farm.pipeline.cluster.task_transfer import (
-    ImportMissing,
+    PreparedModelMissingAnswer,
     find_or_unpack_import,
-    request_with_import,
+    run_request_sending_import_if_missing,
     run_task_in_process,
 )
 from farm.pipeline.worker_tasks import BUILD_S, build_variant_batch_task, open_pool
 from farm.processes.workers import TaskContext
 from farm.quantize import float_model
-from farm.store import ArchiveError, open_store
-from farm.types import Model, PreparedModel, Profile, Variant, VariantBatch
+from farm.store import ArchiveError, open_local_store_over_shared_cache
+from farm.types import CompiledCandidate, CompiledCandidateBatch, Model, PreparedModel, Profile
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class BatchAnswer:
 
     library: bytes
     arrays: bytes
-    variants: tuple[Variant, ...]
+    variants: tuple[CompiledCandidate, ...]
     failed: tuple[tuple[str, str, str], ...]
 
 
@@ -55,7 +55,7 @@ def request_batch_from_cluster(
     wanted: tuple[tuple[str, Any], ...],
     folder: Path,
     engine: ClusterEngine,
-) -> VariantBatch:
+) -> CompiledCandidateBatch:
     """Have a worker of the cluster build a batch; write its files into a new folder.
 
     It runs in a thread. Raises BuildError if what comes back is not what was asked for.
@@ -65,8 +65,8 @@ def request_batch_from_cluster(
     def request(archive: bytes | None) -> BatchRequest:
         return BatchRequest(plain, prepared, profile, wanted, compiler_sources_digest(), archive)
 
-    worker, answer = request_with_import(
-        engine, build_batch_on_worker, request, prepared, context.note
+    worker, answer = run_request_sending_import_if_missing(
+        engine, build_batch_as_cluster_worker, request, prepared, context.note
     )
     if isinstance(answer, FarmError):
         raise answer
@@ -81,7 +81,7 @@ def request_batch_from_cluster(
             "run the command again, without --cluster if it happens again",
         )
     folder.mkdir(parents=True)
-    batch = VariantBatch(
+    batch = CompiledCandidateBatch(
         folder / "library.so", folder / "arrays.npz", answer.variants, answer.failed
     )
     batch.library.write_bytes(answer.library)
@@ -89,11 +89,11 @@ def request_batch_from_cluster(
     return batch
 
 
-def build_batch_on_worker(
+def build_batch_as_cluster_worker(
     request: BatchRequest, line: ControllerChannel
-) -> BatchAnswer | ImportMissing | FarmError:
+) -> BatchAnswer | PreparedModelMissingAnswer | FarmError:
     """Build a batch on a worker of the cluster."""
-    store = open_store(None)
+    store = open_local_store_over_shared_cache(None)
     if compiler_sources_digest() != request.compiler:
         return BuildError(
             "a worker of the cluster would build something else",
@@ -103,10 +103,10 @@ def build_batch_on_worker(
     try:
         directory = find_or_unpack_import(request.prepared, request.archive, store)
         if directory is None:
-            return ImportMissing()
+            return PreparedModelMissingAnswer()
         prepared = replace(request.prepared, directory=directory)
         with open_pool(store) as pool, store.scratch() as scratch:
-            made: VariantBatch = run_task_in_process(
+            made: CompiledCandidateBatch = run_task_in_process(
                 pool,
                 line,
                 build_variant_batch_task,

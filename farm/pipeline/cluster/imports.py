@@ -16,7 +16,11 @@ from farm.compiler.build import build_reuses_import_check_code
 from farm.compiler.build_digests import compiler_sources_digest
 from farm.errors import BuildError, FarmError, ModelError
 from farm.importers.fingerprints import checked_external_files
-from farm.pipeline.cluster.task_transfer import pack_folder, run_task_in_process, unpack_folder
+from farm.pipeline.cluster.task_transfer import (
+    archive_of_stored_folder,
+    publish_archive_in_store,
+    run_task_in_process,
+)
 from farm.pipeline.worker_tasks import (
     PREPARE_S,
     find_prepared_model_task,
@@ -24,7 +28,7 @@ from farm.pipeline.worker_tasks import (
     prepare_model_task,
 )
 from farm.processes.workers import TaskContext
-from farm.store import ArchiveError, Store, open_store
+from farm.store import ArchiveError, Store, open_local_store_over_shared_cache
 from farm.types import RECIPES, Model, PreparedModel, Profile
 
 _MOST_BYTES = 1 << 30  # of a model's files; they pass through the scheduler's memory
@@ -59,7 +63,7 @@ def can_import_remotely(model: Model, host: Profile, profiles: Sequence[Profile]
     Neither may a file that is missing, so that this machine reports it, or too large to travel.
     """
     return not (
-        importers.python_source(model)
+        importers.python_function_reference_of_model(model)
         or model.module
         or model.trust
         or model.dataset
@@ -98,7 +102,7 @@ def request_import_from_cluster(
     request = ImportRequest(replace(model, labels=None), host, content, compiler_sources_digest())
     wanted = checked_import.prepared_model_digest(model, store.root)
     assert wanted is not None, "only a model with code has dependencies of its own"
-    worker, answer = engine.run(import_on_worker, request, context.note)
+    worker, answer = engine.run(import_as_cluster_worker, request, context.note)
     if isinstance(answer, FarmError):
         raise answer
     made = None
@@ -106,7 +110,7 @@ def request_import_from_cluster(
         if answer.digest != wanted:
             raise ArchiveError("its digest is not that of the model's files, or these changed")
         if store.find(checked_import.KIND, wanted) is None:
-            unpack_folder(answer.archive, checked_import.KIND, wanted, store)
+            publish_archive_in_store(answer.archive, checked_import.KIND, wanted, store)
         made = find_prepared_model_task(context, model, store.root)
     except ArchiveError as error:
         what = f"what worker {worker} of the cluster sent is not the import of {model.name}"
@@ -119,9 +123,11 @@ def request_import_from_cluster(
     return replace(made, cached=False)
 
 
-def import_on_worker(request: ImportRequest, line: ControllerChannel) -> ImportAnswer | FarmError:
+def import_as_cluster_worker(
+    request: ImportRequest, line: ControllerChannel
+) -> ImportAnswer | FarmError:
     """Import a model on a worker of the cluster."""
-    store = open_store(None)
+    store = open_local_store_over_shared_cache(None)
     if compiler_sources_digest() != request.compiler:
         why = "its farm has the same version and other sources"
         return BuildError(
@@ -145,7 +151,7 @@ def import_on_worker(request: ImportRequest, line: ControllerChannel) -> ImportA
                 f"importing {model.name}",
             )
         return ImportAnswer(
-            made.digest, pack_folder(made.directory, checked_import.KIND, made.digest)
+            made.digest, archive_of_stored_folder(made.directory, checked_import.KIND, made.digest)
         )
     except FarmError as error:
         return error

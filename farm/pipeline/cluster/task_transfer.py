@@ -24,11 +24,11 @@ _TICK_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class ImportMissing:
+class PreparedModelMissingAnswer:
     """The answer of a worker that does not have the import."""
 
 
-def request_with_import(
+def run_request_sending_import_if_missing(
     engine: ClusterEngine,
     work: Work,
     request: Callable[[bytes | None], object],
@@ -41,8 +41,10 @@ def request_with_import(
     worker's name and its answer.
     """
     worker, answer = engine.run(work, request(None), note)
-    while isinstance(answer, ImportMissing):
-        sent = request(pack_folder(prepared.directory, checked_import.KIND, prepared.digest))
+    while isinstance(answer, PreparedModelMissingAnswer):
+        sent = request(
+            archive_of_stored_folder(prepared.directory, checked_import.KIND, prepared.digest)
+        )
         worker, answer = engine.run(work, sent, note, worker)
     return worker, answer
 
@@ -56,7 +58,7 @@ def find_or_unpack_import(
     """
     directory = store.find(checked_import.KIND, prepared.digest)
     if directory is None and archive is not None:
-        unpack_folder(archive, checked_import.KIND, prepared.digest, store)
+        publish_archive_in_store(archive, checked_import.KIND, prepared.digest, store)
         directory = store.find(checked_import.KIND, prepared.digest)
     return directory
 
@@ -84,14 +86,14 @@ def run_task_in_process(
                 raise message.value
 
 
-def pack_folder(folder: Path, kind: str, digest: str) -> bytes:
+def archive_of_stored_folder(folder: Path, kind: str, digest: str) -> bytes:
     """Return the archive of a folder of the store."""
     file = BytesIO()
     write_archive(folder, kind, digest, None, file)
     return file.getvalue()
 
 
-def unpack_folder(archive: bytes, kind: str, digest: str, store: Store) -> None:
+def publish_archive_in_store(archive: bytes, kind: str, digest: str, store: Store) -> None:
     """Publish the content of an archive in a store. Raises ArchiveError if it is damaged."""
     with store.publish(kind, digest) as folder:
         read_archive(BytesIO(archive), kind, digest, None, folder)

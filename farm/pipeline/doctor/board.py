@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from farm.pipeline.doctor.checks import Examination, Finding, first_failure
+from farm.pipeline.doctor.checks import Examination, Finding, error_of_first_failed_check
 from farm.pipeline.operations import Show
 from farm.pipeline.worker_tasks import open_pool
 from farm.store import RunStore, Store
 from farm.types import Device, Model, Profile
 
-__all__ = ["Finding", "examine_devices", "first_failure"]
+__all__ = ["Finding", "error_of_first_failed_check", "examine_devices"]
 
 
 def examine_devices(

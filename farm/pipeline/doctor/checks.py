@@ -12,13 +12,13 @@ from typing import Any
 
 from farm import __version__, transports
 from farm.errors import FarmError, WrongAnswer, error_from_failure
-from farm.pipeline.operations import Show, ensure_agent_for_device
+from farm.pipeline.operations import Show, ensure_agent_executable_for_device
 from farm.pipeline.run_jobs import execute_jobs, expand_jobs
 from farm.processes.deadline import Deadline
 from farm.processes.workers import MessageKind, TaskContext, WorkerPool
 from farm.store import RunStore, Store
-from farm.transports.connection_layer import ConnectionLayer
-from farm.types import Device, Event, Model, Plan, Profile, Progress
+from farm.transports.layer_check import LayerCheck
+from farm.types import Device, Event, MeasurementSettings, Model, Profile, Progress
 
 _REACH_S, _PLACE_S, _SESSION_S, _ANSWER_S = 60.0, 300.0, 60.0, 300.0
 _TICK_S = 0.1
@@ -36,7 +36,7 @@ class Finding:
     advice: str = ""
 
 
-def first_failure(findings: Sequence[Finding]) -> FarmError | None:
+def error_of_first_failed_check(findings: Sequence[Finding]) -> FarmError | None:
     """Return the error of the first check that failed; None if all passed."""
     return next((finding.failure for finding in findings if finding.failure), None)
 
@@ -66,7 +66,11 @@ class Examination:
     @property
     def well(self) -> list[Device]:
         """Return the devices without a failure so far."""
-        return [device for device in self.devices if not first_failure(self.found[device.name])]
+        return [
+            device
+            for device in self.devices
+            if not error_of_first_failed_check(self.found[device.name])
+        ]
 
     def note(self, device: str, finding: Finding) -> None:
         """Add a finding to a device and report it."""
@@ -125,7 +129,8 @@ class Examination:
             if machine not in self._agents:
                 try:
                     self._agents[machine] = (
-                        ensure_agent_for_device(self.pool, device, self.store, self.show) or Path()
+                        ensure_agent_executable_for_device(self.pool, device, self.store, self.show)
+                        or Path()
                     )
                 except FarmError as error:
                     self._agents[machine] = error
@@ -161,7 +166,9 @@ class Examination:
 
         The runs are stored in `keep`.
         """
-        jobs = expand_jobs(self.well, [model], replace(Plan.once(), deadline_s=_ANSWER_S))
+        jobs = expand_jobs(
+            self.well, [model], replace(MeasurementSettings.once(), deadline_s=_ANSWER_S)
+        )
 
         def hear(event: Event) -> None:
             self.show(Progress(event.stage, f"{event.device} {event.note}".strip(), event.fraction))
@@ -217,7 +224,7 @@ def check_agent_start_task(
     _check_each(context, device, agent_layers(device, agent, Deadline(seconds), context.ask))
 
 
-def _check_each(context: TaskContext, device: Device, layers: Iterable[ConnectionLayer]) -> None:
+def _check_each(context: TaskContext, device: Device, layers: Iterable[LayerCheck]) -> None:
     from farm.transports.rpc_errors import translate_error
 
     name = "name"
@@ -248,7 +255,7 @@ def check_session_task(
     ) as link:
         facts = executor.read_device_facts(link)
         if not link.native:
-            older = agent_version.describe_older_server(link.session.has_function)
+            older = agent_version.describe_older_tvm_server(link.session.has_function)
         apart_s = float(facts["time_s"]) - time.time() if "time_s" in facts else 0.0
         if device.profile.on_gpu and (
             not facts or facts.get("protocol") == agent_version.expected_facts()["protocol"]

@@ -19,7 +19,7 @@ from farm.errors import BuildError, FarmError
 from farm.pipeline.doctor.board import Finding
 from farm.processes import subprocesses
 from farm.processes.deadline import Deadline
-from farm.store import SharedCache, Store
+from farm.store import SharedCacheClient, Store
 
 _LINK_S = 120.0
 _ROOM_BYTES = 2 << 30  # free space for the cache: zig's libraries, agents, a few models
@@ -37,7 +37,7 @@ def examine_host(store: Store) -> list[Finding]:
         "emulators": _emulators,
         "sandbox": _sandbox,
     }
-    if isinstance(shared := store.upstream, SharedCache):
+    if isinstance(shared := store.upstream, SharedCacheClient):
         checks["shared cache"] = lambda: _shared_cache(shared)
     found = []
     for layer, check in checks.items():
@@ -146,7 +146,7 @@ def _cache(store: Store) -> Finding:
     return Finding("cache", f"{store.root}, {free / 2**30:.1f} GiB free", advice=advice)
 
 
-def _shared_cache(shared: SharedCache) -> Finding:
+def _shared_cache(shared: SharedCacheClient) -> Finding:
     shared.reach()
     return Finding(
         "shared cache",
@@ -177,7 +177,7 @@ def _sandbox() -> Finding:
 
 
 def _emulators() -> Finding:
-    missing = [name for name in _EMULATORS if not subprocesses.find_program(name)]
+    missing = [name for name in _EMULATORS if not subprocesses.first_installed_program(name)]
     if missing:
         return Finding(
             "emulators",

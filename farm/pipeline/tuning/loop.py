@@ -24,6 +24,8 @@ from farm.processes.deadline import Deadline
 from farm.processes.workers import Message, MessageKind, WorkerPool
 from farm.store import Store, TuningRecordStore
 from farm.types import (
+    CompiledCandidateBatch,
+    CompiledCandidateStarted,
     Device,
     Model,
     PreparedModel,
@@ -31,10 +33,8 @@ from farm.types import (
     Progress,
     Stage,
     TuningRecord,
-    TuningRound,
-    VariantBatch,
-    VariantStarted,
-    WrongVariant,
+    TuningRoundTimings,
+    WrongCompiledCandidate,
 )
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class BoardState:
     slot: str
     agent: Path | None
     said: str = ""
-    batch: VariantBatch | None = None
+    batch: CompiledCandidateBatch | None = None
     trying: int | None = None
     rounds: list[Mapping[int, float]] = field(default_factory=list)
     wrong: dict[int, str] = field(default_factory=dict)
@@ -109,7 +109,7 @@ class TuningLoop:
     profile: Profile
     show: Show
     cluster: ClusterEngine | None = None
-    _built: list[VariantBatch] = field(default_factory=list)
+    _built: list[CompiledCandidateBatch] = field(default_factory=list)
     _building: dict[str, BatchRequest] = field(default_factory=dict)  # by slot
     _batches_begun: int = 0
 
@@ -215,7 +215,7 @@ class TuningLoop:
                     here=board.device.on_this_machine,
                 )
 
-    def _limit_s(self, batch: VariantBatch) -> float:
+    def _limit_s(self, batch: CompiledCandidateBatch) -> float:
         """Return the deadline of a batch in seconds, from the times of its kernels and its size."""
         known = {kernel.task.workload: kernel.best_s for kernel in self.work.search.kernels}
         all_s = sum(known[variant.workload] for variant in batch.variants)
@@ -230,12 +230,12 @@ class TuningLoop:
         board = next(one for one in self.work.boards if one.slot == message.slot)
         if message.kind is MessageKind.NOTE:
             note = message.value
-            if isinstance(note, VariantStarted):
+            if isinstance(note, CompiledCandidateStarted):
                 board.trying = note.index
-            elif isinstance(note, TuningRound):
+            elif isinstance(note, TuningRoundTimings):
                 board.trying = None
                 board.rounds.append(note.seconds)
-            elif isinstance(note, WrongVariant):
+            elif isinstance(note, WrongCompiledCandidate):
                 board.wrong[note.index] = note.why
             elif isinstance(note, dict):
                 board.facts, board.queued_since = note, None
@@ -256,7 +256,7 @@ class TuningLoop:
             return
         wanted = self._building.pop(message.slot)
         if message.kind is MessageKind.DONE:
-            batch: VariantBatch = message.value
+            batch: CompiledCandidateBatch = message.value
             self._built.append(batch)
             for workload, choice, why in batch.failed:
                 next(

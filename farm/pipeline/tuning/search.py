@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from farm import stats
-from farm.types import Candidate, ProposalRequest, Task, VariantBatch
+from farm.types import Candidate, CompiledCandidateBatch, ProposalRequest, Task
 
 BatchRequest = tuple[tuple[str, Candidate | ProposalRequest], ...]
 
@@ -153,7 +153,10 @@ class TuningSearch:
         )
 
     def take(
-        self, batch: VariantBatch, rounds: Sequence[Mapping[int, float]], wrong: Mapping[int, str]
+        self,
+        batch: CompiledCandidateBatch,
+        rounds: Sequence[Mapping[int, float]],
+        wrong: Mapping[int, str],
     ) -> list[KernelSearch]:
         """Process the measurements of a batch, complete or not; return the kernels with a result.
 
@@ -198,7 +201,7 @@ class TuningSearch:
                     {one.words: why for one in (mine[1:] or mine) if isinstance(one, Candidate)}
                 )
 
-    def strike(self, batch: VariantBatch, index: int, why: str) -> str:
+    def strike(self, batch: CompiledCandidateBatch, index: int, why: str) -> str:
         """Record that a device died while it ran a variant for the first time.
 
         Returns the variant's name if that has happened too often, so that it is skipped; else "".
@@ -217,7 +220,7 @@ class TuningSearch:
 
 def _judge(
     kernel: KernelSearch,
-    batch: VariantBatch,
+    batch: CompiledCandidateBatch,
     mine: Sequence[int],
     rounds: Sequence[Mapping[int, float]],
 ) -> bool:

@@ -18,7 +18,7 @@ from farm.pipeline.dependencies import can_build_remotely, model_for_profile
 from farm.pipeline.operations import (
     build_artifact,
     check_no_emulator,
-    ensure_agent_for_device,
+    ensure_agent_executable_for_device,
     prepare_model,
     run_task,
     unusable_state_error,
@@ -113,7 +113,8 @@ def tune_model(
     with open_pool(store) as pool:
         _, prepared = prepare_model(pool, work.model, profile, host, store, said)
         agents = {
-            device.name: ensure_agent_for_device(pool, device, store, said) for device in devices
+            device.name: ensure_agent_executable_for_device(pool, device, store, said)
+            for device in devices
         }
         before = build_artifact(pool, work.model, prepared, profile, store, said)
         work.core, tasks = run_task(

@@ -22,7 +22,7 @@ from farm.prompts import Ask
 from farm.transports import board_scripts
 from farm.transports.adb import client, devices
 from farm.transports.adb.devices import UsableDevice
-from farm.transports.shell_board import ShellBoard, read_script_output
+from farm.transports.shell_board import ShellBoard, communicate_with_script
 from farm.types import Device
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class AdbBoard(ShellBoard):
         deadline = self.deadline if content else Deadline(min(_QUICK_S, self.deadline.remaining))
         try:
             with self.channel(script, arguments, None) as (sock, child):
-                printed = read_script_output(sock, content, deadline)
+                printed = communicate_with_script(sock, content, deadline)
                 status = subprocesses.wait_for_shell_exit_code(child, _END_S)
         except TimeoutError as exc:
             what = f"{self.device.name} does not get done with what it was asked"

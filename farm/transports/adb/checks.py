@@ -12,7 +12,7 @@ from farm.transports import board_architecture
 from farm.transports.adb import client, devices, server
 from farm.transports.adb.board import AdbBoard
 from farm.transports.adb.server import ListedDevice, ServerAddress
-from farm.transports.connection_layer import ConnectionLayer
+from farm.transports.layer_check import LayerCheck
 from farm.types import Device
 
 
@@ -21,7 +21,7 @@ def connection_layers(
     stack: contextlib.ExitStack,  # noqa: ARG001
     deadline: Deadline,
     ask: Ask,  # noqa: ARG001
-) -> Iterator[ConnectionLayer]:
+) -> Iterator[LayerCheck]:
     """Yield the layers below the agent, the lowest first."""
     return AdbChecks(device, deadline).layers()
 
@@ -37,7 +37,7 @@ class AdbChecks:
         self._board: AdbBoard | None = None
         self._description: dict[str, str] = {}
 
-    def layers(self) -> Iterator[ConnectionLayer]:
+    def layers(self) -> Iterator[LayerCheck]:
         """Yield the layers below the agent, the lowest first."""
         if self.device.profile.agent is None:
             raise DeviceError(
@@ -45,17 +45,17 @@ class AdbChecks:
                 "",
                 "reach the board by rpc:// or tracker://",
             )
-        yield ConnectionLayer("adb program", self.program)
-        yield ConnectionLayer("adb server", self.server)
-        yield ConnectionLayer("device", self.listed)
-        yield ConnectionLayer("authorization", self.authorization)
-        yield ConnectionLayer("shell", self.shell)
-        yield ConnectionLayer("folder", self.folder)
+        yield LayerCheck("adb program", self.program)
+        yield LayerCheck("adb server", self.server)
+        yield LayerCheck("device", self.listed)
+        yield LayerCheck("authorization", self.authorization)
+        yield LayerCheck("shell", self.shell)
+        yield LayerCheck("folder", self.folder)
 
     def program(self) -> str:
         """Find the adb program and its version."""
         path = client.adb_program()
-        return f"{path}, version {client.client_version(path)}"
+        return f"{path}, version {client.client_protocol_version(path)}"
 
     def server(self) -> str:
         """Connect to the adb server, which is started if none runs."""
@@ -81,7 +81,7 @@ class AdbChecks:
         """Run a command, and compare the board's architecture with the profile's."""
         self._board = AdbBoard(self.device, self._deadline, devices.find_device(self.device))
         self._description = self._board.describe()
-        return board_architecture.detect_architecture(self._description).words
+        return board_architecture.architecture_from_probe_output(self._description).words
 
     def folder(self) -> str:
         """Find the folder of the store and its free space."""

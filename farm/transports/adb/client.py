@@ -24,13 +24,13 @@ INSTALL = "sudo apt-get install adb, or Android's platform-tools with adb on PAT
 
 def adb_program() -> str:
     """Return the path of the adb program. Raises DeviceError if it is not installed."""
-    if found := subprocesses.find_program("adb"):
+    if found := subprocesses.first_installed_program("adb"):
         return found
     raise DeviceError("adb is not installed", "Android boards are reached by it", INSTALL)
 
 
 @functools.cache
-def client_version(path: str) -> int:
+def client_protocol_version(path: str) -> int:
     """Return the version of the protocol that an adb program speaks: 41 for `1.0.41`."""
     try:
         said = subprocesses.run_program(
@@ -66,12 +66,12 @@ def ensure_server() -> ServerAddress:
         return _started(path, where)
     if where.here and not server.is_server_configured():
         _check_user(where)
-    if theirs != client_version(path):
+    if theirs != client_protocol_version(path):
         raise DeviceError(
             "the adb server is of another version than the adb program",
             (
-                f"the server at {where} has {theirs}, {path} has {client_version(path)}: it would "
-                "kill the server, which others may use"
+                f"the server at {where} has {theirs}, {path} has {client_protocol_version(path)}: "
+                "it would kill the server, which others may use"
             ),
             (
                 "put the adb program that started the server first on PATH, or end the server "

@@ -11,7 +11,7 @@ from farm.config import parse_url
 from farm.errors import DeviceError
 from farm.transports.adb import client, server
 from farm.transports.adb.server import ListedDevice, ServerAddress, ServerError
-from farm.transports.device_state import DeviceState
+from farm.transports.device_availability import DeviceAvailability
 from farm.types import Device
 
 _PLUG = (
@@ -119,10 +119,10 @@ def check_state(device: Device, listed: ListedDevice) -> None:
     raise DeviceError(f"{device.name} {words}", why, fix.format(serial=shlex.quote(listed.serial)))
 
 
-def probe_state(device: Device) -> DeviceState:
+def probe_state(device: Device) -> DeviceAvailability:
     """Return `ready` if adb lists the device as one that can be used, else the reason why not."""
     if device.profile.agent is None:
-        return DeviceState(
+        return DeviceAvailability(
             "unavailable",
             False,
             f"profile {device.profile.name} has no native agent",
@@ -133,6 +133,6 @@ def probe_state(device: Device) -> DeviceState:
     except DeviceError as error:
         begin = f"{device.name} is "
         if error.what.startswith(begin):
-            return DeviceState(error.what.removeprefix(begin), False, error.why, error.fix)
-        return DeviceState("unavailable", False, f"{error.what}: {error.why}", error.fix)
-    return DeviceState("emulated" if device.emulated else "ready", True)
+            return DeviceAvailability(error.what.removeprefix(begin), False, error.why, error.fix)
+        return DeviceAvailability("unavailable", False, f"{error.what}: {error.why}", error.fix)
+    return DeviceAvailability("emulated" if device.emulated else "ready", True)

@@ -22,7 +22,7 @@ from farm.transports.adb import android_facts, devices, server
 from farm.transports.adb.board import AdbBoard
 from farm.transports.adb.server import DeviceWatch, ServerError
 from farm.transports.adb.upload import upload_file
-from farm.transports.device_state import DeviceState
+from farm.transports.device_availability import DeviceAvailability
 from farm.transports.rpc_client import session_over_streams
 from farm.transports.rpc_errors import session_ended_error, translate_error
 from farm.types import Device
@@ -68,7 +68,7 @@ def open(  # noqa: A001
                 raise
 
 
-def probe_state(device: Device) -> DeviceState:
+def probe_state(device: Device) -> DeviceAvailability:
     """Return `ready` if adb lists the device as one that can be used."""
     return devices.probe_state(device)
 

@@ -157,15 +157,15 @@ _FIXES: Mapping[int, str] = {
 }
 
 
-def error_meaning_by_code(message: str) -> ErrorMeaning | None:
+def find_error_meaning_by_code(message: str) -> ErrorMeaning | None:
     """Return what an agent's error means by its code; None if it has no code that is known."""
     found = _CODE.search(message)
     return MEANINGS.get(found[1]) if found else None
 
 
-def error_meaning_by_text(message: str) -> ErrorMeaning | None:
+def find_error_meaning_by_text(message: str) -> ErrorMeaning | None:
     """Return what an error means if it is one of an agent from before there were codes."""
-    code = agent_errors_by_text.error_code_by_text(message)
+    code = agent_errors_by_text.find_error_code_by_text(message)
     return MEANINGS[code] if code else None
 
 
@@ -189,7 +189,7 @@ def parse_last_session_end(log: str) -> LoggedSessionEnd | None:
     """Return how the last session in an agent's log ended; None if none has ended."""
     *_, last = (None, *_END.finditer(log))
     if last is None:
-        ended = agent_errors_by_text.session_end_by_text(log)
+        ended = agent_errors_by_text.parse_last_session_end_by_text(log)
         return LoggedSessionEnd(*ended) if ended else None
     word, status, number = last.groups()
     return LoggedSessionEnd(word == "TOLD" or status == "0", int(number) if number else None)

@@ -55,12 +55,12 @@ _SIGNALS: Mapping[str, int] = {  # as strsignal(3) names them
 }
 
 
-def error_code_by_text(message: str) -> str | None:
+def find_error_code_by_text(message: str) -> str | None:
     """Return the code of the error that such an agent describes; None for any other text."""
     return next((code for text, code in _CODES if re.search(text, message)), None)
 
 
-def session_end_by_text(log: str) -> tuple[bool, int | None] | None:
+def parse_last_session_end_by_text(log: str) -> tuple[bool, int | None] | None:
     """Return how the last session in such an agent's log ended; None if no session has ended.
 
     The result is whether it ended properly (see `agent_errors.SessionEnd`), and its signal.

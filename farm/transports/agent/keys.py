@@ -24,7 +24,7 @@ from pathlib import Path
 from farm.errors import DeviceError, UsageError
 from farm.ownership import make_private_folder, open_private
 from farm.processes.deadline import Deadline
-from farm.store import data_root
+from farm.store import user_data_dir
 
 VARIABLE = "FARM_AGENT_KEY"
 # A key is inserted into messages unescaped: no spaces, quotes, backslashes
@@ -51,7 +51,7 @@ def is_key(text: str) -> bool:
     return _KEY.fullmatch(text) is not None
 
 
-def create_key_file(address: str, port: int, *, fresh: bool) -> tuple[str, Path]:
+def reuse_or_create_key(address: str, port: int, *, fresh: bool) -> tuple[str, Path]:
     """Return the key for an agent that is about to listen, and the file that has it.
 
     This process holds the file's lock, also after it executes another program. The key of the agent
@@ -111,7 +111,7 @@ def read_key(path: Path | None) -> str:
 
 
 def _folder() -> Path:
-    return data_root() / "agent-keys"
+    return user_data_dir() / "agent-keys"
 
 
 def _lock(descriptor: int, address: str, port: int) -> None:

@@ -56,7 +56,7 @@ def check_versions(device: Device, facts: Mapping[str, Any]) -> None:
         )
 
 
-def describe_older_server(has_function: Callable[[str], bool]) -> str:
+def describe_older_tvm_server(has_function: Callable[[str], bool]) -> str:
     """Return in words that a server of TVM's own is of an older TVM; "" if it is not.
 
     `has_function` returns whether the server has a global function of a name.

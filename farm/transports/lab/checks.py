@@ -9,9 +9,9 @@ from farm.errors import DeviceError
 from farm.lab_client.leasing import LabAccess
 from farm.processes.deadline import Deadline
 from farm.prompts import Ask
-from farm.transports.connection_layer import ConnectionLayer
 from farm.transports.lab.reach_lab import is_local, reach_lab, socket_path, ssh_url
 from farm.transports.lab.transport import wanted_boards
+from farm.transports.layer_check import LayerCheck
 from farm.types import Device
 
 
@@ -24,11 +24,11 @@ class LabChecks:
         self._device, self._stack, self._deadline, self._ask = device, stack, deadline, ask
         self._lab: LabAccess | None = None
 
-    def layers(self) -> Iterator[ConnectionLayer]:
+    def layers(self) -> Iterator[LayerCheck]:
         """Yield the layers, the lowest first."""
-        yield ConnectionLayer("socket" if is_local(self._device) else "door", self.door)
-        yield ConnectionLayer("server", self.server)
-        yield ConnectionLayer("board", self.board)
+        yield LayerCheck("socket" if is_local(self._device) else "door", self.door)
+        yield LayerCheck("server", self.server)
+        yield LayerCheck("board", self.board)
 
     def door(self) -> str:
         """Reach the lab: log in, or find its socket."""

@@ -20,7 +20,7 @@ from typing import Any
 from farm.errors import LinkError
 from farm.lab_client.client import LabClient
 from farm.lab_client.leasing import BoardConnection
-from farm.processes.cancellation import interruptible_wait
+from farm.processes.cancellation import register_wait_breaker
 from farm.processes.deadline import Deadline
 from farm.prompts import Ask
 from farm.transports.lab.answers import MOST_LINE_BYTES, parse_board_head
@@ -80,7 +80,7 @@ class SshLab:
 
         channel = self._channel(f"board {lease}")
         try:
-            with interruptible_wait(channel.close):
+            with register_wait_breaker(channel.close):
                 channel.settimeout(wait_s + HEAD_S)
                 head = parse_board_head(_read_line(channel))
             stream = ChannelConnection(channel, channel.close)

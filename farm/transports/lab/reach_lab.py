@@ -17,7 +17,7 @@ from farm.config.urls import parse_lab_door_url
 from farm.errors import LinkError, UsageError
 from farm.lab_client.client import SOCKET, LabClient, connect_unix_socket
 from farm.lab_client.leasing import BoardConnection, LabAccess
-from farm.processes.cancellation import interruptible_wait
+from farm.processes.cancellation import register_wait_breaker
 from farm.prompts import Ask, answer_nothing
 from farm.rpc.blocking_connection import BlockingConnection
 from farm.transports.lab.answers import MOST_LINE_BYTES, parse_board_head
@@ -58,7 +58,7 @@ def reach_lab_at_door(url: str, ask: Ask = answer_nothing) -> AbstractContextMan
 def socket_path() -> Path:
     """Return the control socket of this machine's lab: $FARM_LAB, or that of this user's server."""
     named = os.environ.get("FARM_LAB")
-    return Path(named) if named else store.data_root() / "lab" / SOCKET
+    return Path(named) if named else store.user_data_dir() / "lab" / SOCKET
 
 
 class LocalLab:
@@ -76,7 +76,7 @@ class LocalLab:
         """Open a session with an idle board of a lease. Raises FarmError."""
         with contextlib.closing(connect_unix_socket(self._path)) as control:
             control.settimeout(wait_s + HEAD_S)
-            with interruptible_wait(partial(control.shutdown, socket.SHUT_RDWR)):
+            with register_wait_breaker(partial(control.shutdown, socket.SHUT_RDWR)):
                 control.sendall(_line({"do": "board", "lease": lease, "wait_s": wait_s}))
                 data, descriptors = b"", []
                 while not data.endswith(b"\n"):

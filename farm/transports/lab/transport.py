@@ -19,7 +19,7 @@ from farm.errors import DeviceError, FarmError, UsageError
 from farm.lab_client.leasing import BoardConnection, HeldLease, LeasePool, Say, WantedBoards
 from farm.processes import at_exit
 from farm.prompts import Ask, answer_nothing
-from farm.transports.device_state import DeviceState
+from farm.transports.device_availability import DeviceAvailability
 from farm.transports.lab.reach_lab import is_local, reach_lab, socket_path, ssh_url
 from farm.transports.rpc_client import session_over_connection
 from farm.types import Device
@@ -90,13 +90,13 @@ def max_board_wait_s(device: Device) -> float:
     return wanted_boards(device).wait_s
 
 
-def board_facts() -> dict[str, str]:
+def leased_board_name() -> dict[str, str]:
     """Return which board this thread's session is with."""
     name = getattr(_boards, "name", "")
     return {"lab_board": name} if name else {}
 
 
-def count_boards(device: Device) -> int:
+def count_free_boards(device: Device) -> int:
     """Return how many boards that a device may be are free now."""
     wants = wanted_boards(device)
     with reach_lab(device) as lab, lab.client() as client:
@@ -104,7 +104,7 @@ def count_boards(device: Device) -> int:
     return sum(wants.fits(board) and board["use"] == "free" for board in found)
 
 
-def probe_state(device: Device) -> DeviceState:
+def probe_state(device: Device) -> DeviceAvailability:
     """Return `ready`, and how many of its boards are free, if the lab answers."""
     where = str(socket_path()) if is_local(device) else ssh_url(device)
     wants = wanted_boards(device)
@@ -112,15 +112,17 @@ def probe_state(device: Device) -> DeviceState:
         with reach_lab(device, answer_nothing, _STATE_S) as lab, lab.client() as client:
             found = [board for board in client.ask("boards")["boards"] if wants.fits(board)]
     except UsageError as error:
-        return DeviceState("unavailable", False, f"{error.what}: {error.why}", error.fix)
+        return DeviceAvailability("unavailable", False, f"{error.what}: {error.why}", error.fix)
     except DeviceError as error:
-        return DeviceState("offline", False, f"{where}: {error.what}: {error.why}", error.fix)
+        return DeviceAvailability(
+            "offline", False, f"{where}: {error.what}: {error.why}", error.fix
+        )
     there = [board for board in found if board["use"] != "away"]
     if not there:
         why = f"the lab at {where} has not {wants.words}"
-        return DeviceState("unavailable", False, why, "see what it has: farm lab boards")
+        return DeviceAvailability("unavailable", False, why, "see what it has: farm lab boards")
     free = sum(board["use"] == "free" for board in there)
-    return DeviceState("ready", True, f"{free} of {len(there)} free")
+    return DeviceAvailability("ready", True, f"{free} of {len(there)} free")
 
 
 def wanted_boards(device: Device) -> WantedBoards:

@@ -30,7 +30,7 @@ _KEYS = (
 )
 
 
-class LoginCredentials:
+class HopAuthStrategy:
     """The credentials for one hop, as a paramiko auth strategy.
 
     It may be used for several connections: each continues where the last one broke off. paramiko's

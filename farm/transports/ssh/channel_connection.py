@@ -8,7 +8,7 @@ from typing import Any
 
 from farm.processes import subprocesses
 from farm.processes.deadline import Deadline
-from farm.rpc.blocking_connection import wait_in_steps
+from farm.rpc.blocking_connection import wait_excluding_stopped_time
 
 _PIECE_BYTES = 1 << 18
 _PACKET_BYTES = (1 << 15) - 64  # paramiko's payload in one packet of OpenSSH's largest size
@@ -46,7 +46,7 @@ class ChannelConnection:
         if self._rest:
             piece, self._rest = self._rest, b""
             return piece
-        wait_in_steps(self._received, deadline)
+        wait_excluding_stopped_time(self._received, deadline)
         return self._piece
 
     async def exactly(self, count: int, deadline: Deadline) -> bytes:
@@ -93,7 +93,7 @@ class ChannelConnection:
             return True
 
         while rest and not self._lost:
-            wait_in_steps(sent, deadline)
+            wait_excluding_stopped_time(sent, deadline)
 
     def _received(self, step_s: float) -> bool:
         self._keep_log()

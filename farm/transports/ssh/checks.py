@@ -10,8 +10,8 @@ from paramiko import AuthenticationException
 from farm.errors import DeviceError, FarmError
 from farm.processes.deadline import Deadline
 from farm.prompts import Ask
-from farm.transports import board_architecture, connection_layer
-from farm.transports.connection_layer import ConnectionLayer
+from farm.transports import board_architecture, layer_check
+from farm.transports.layer_check import LayerCheck
 from farm.transports.ssh.board import SshBoard
 from farm.transports.ssh.config import resolve_hops
 from farm.transports.ssh.connect import log_in_through_hops
@@ -21,7 +21,7 @@ from farm.types import Device
 
 def connection_layers(
     device: Device, stack: contextlib.ExitStack, deadline: Deadline, ask: Ask
-) -> Iterator[ConnectionLayer]:
+) -> Iterator[LayerCheck]:
     """Yield the layers below the agent, the lowest first."""
     return SshChecks(device, stack, deadline, ask).layers()
 
@@ -42,17 +42,17 @@ class SshChecks:
         self._description: dict[str, str] = {}
         self._refused: DeviceError | None = None
 
-    def layers(self) -> Iterator[ConnectionLayer]:
+    def layers(self) -> Iterator[LayerCheck]:
         """Yield the layers below the agent, the lowest first."""
         if self._hops[0].command:
-            yield ConnectionLayer("way", self.proxy_command)
+            yield LayerCheck("way", self.proxy_command)
         else:
-            yield ConnectionLayer("name", self.name)
-            yield ConnectionLayer("TCP", self.tcp)
-        yield ConnectionLayer("host key", self.host_key)
-        yield ConnectionLayer("login", self.login)
-        yield ConnectionLayer("architecture", self.architecture)
-        yield ConnectionLayer("space", self.space)
+            yield LayerCheck("name", self.name)
+            yield LayerCheck("TCP", self.tcp)
+        yield LayerCheck("host key", self.host_key)
+        yield LayerCheck("login", self.login)
+        yield LayerCheck("architecture", self.architecture)
+        yield LayerCheck("space", self.space)
 
     def proxy_command(self) -> str:
         """Return the first hop's ProxyCommand of ssh_config(5); only a login can test it."""
@@ -60,11 +60,11 @@ class SshChecks:
 
     def name(self) -> str:
         """Resolve the first hop's name."""
-        return connection_layer.resolve_host(self._hops[0].host, self._hops[0].port)
+        return layer_check.check_host_resolves(self._hops[0].host, self._hops[0].port)
 
     def tcp(self) -> str:
         """Connect to the first hop's port."""
-        return connection_layer.check_address_answers(
+        return layer_check.check_address_answers(
             self.device, self._hops[0].host, self._hops[0].port
         )
 
@@ -92,7 +92,7 @@ class SshChecks:
         """Compare the board's architecture with the profile's."""
         with translate_errors(self.device.name, self._hops[-1]):
             self._description = self._reached.describe()
-        return board_architecture.detect_architecture(self._description).words
+        return board_architecture.architecture_from_probe_output(self._description).words
 
     def space(self) -> str:
         """Find the folder of the store and its free space."""

@@ -17,12 +17,12 @@ import paramiko
 
 from farm.errors import DeviceError, FarmError
 from farm.processes import subprocesses
-from farm.processes.cancellation import interruptible_wait
+from farm.processes.cancellation import register_wait_breaker
 from farm.processes.deadline import Deadline
 from farm.processes.output_end import OutputEnd
 from farm.prompts import Ask, answer_nothing, extend_deadline_while_asking
 from farm.transports.ssh import paramiko_transport
-from farm.transports.ssh.auth import LoginCredentials
+from farm.transports.ssh.auth import HopAuthStrategy
 from farm.transports.ssh.config import SSH_PORT, Hop
 from farm.transports.ssh.errors import translate_errors
 from farm.transports.ssh.known_hosts import (
@@ -70,7 +70,7 @@ def log_in_through_hops(
                     name,
                     hop,
                     deadline,
-                    LoginCredentials(name, hop, extend_deadline_while_asking(ask, deadline)),
+                    HopAuthStrategy(name, hop, extend_deadline_while_asking(ask, deadline)),
                     said,
                 )
         yield client
@@ -119,7 +119,7 @@ def _through(
     name: str,
     hop: Hop,
     deadline: Deadline,
-    login: LoginCredentials,
+    login: HopAuthStrategy,
     said: OutputEnd,
 ) -> Any:
     """Return a client of a hop, connected through the client of the hop before.
@@ -156,7 +156,7 @@ def _socket(
             ["/bin/sh", "-c", f"exec {hop.command}"], stderr=said
         )
         sock, _ = stack.enter_context(command)
-        stack.enter_context(interruptible_wait(partial(_shut, sock)))
+        stack.enter_context(register_wait_breaker(partial(_shut, sock)))
         return sock
     sock = _connected(
         hop, timeout_s if hop.connect_timeout_s is None else min(timeout_s, hop.connect_timeout_s)
@@ -164,7 +164,7 @@ def _socket(
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if hasattr(socket, "TCP_USER_TIMEOUT"):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _SILENCE_MS)
-    stack.enter_context(interruptible_wait(partial(_shut, sock)))
+    stack.enter_context(register_wait_breaker(partial(_shut, sock)))
     return sock
 
 
@@ -184,7 +184,7 @@ def _log_in(
     hop: Hop,
     sock: Any,
     timeout_s: float,
-    login: LoginCredentials,
+    login: HopAuthStrategy,
 ) -> None:
     for key in known_keys(hop):
         client.get_host_keys().add(hop.key_name, key.get_name(), key)
@@ -213,7 +213,7 @@ def _log_in(
 class _Checked:
     """paramiko's hook for authentication, called when the host key is one of the known ones."""
 
-    def __init__(self, name: str, hop: Hop, login: LoginCredentials) -> None:
+    def __init__(self, name: str, hop: Hop, login: HopAuthStrategy) -> None:
         self._name, self._hop, self._login = name, hop, login
 
     def authenticate(self, transport: paramiko.Transport) -> None:
@@ -245,7 +245,7 @@ def _transport_of(hop: Hop) -> Callable[..., paramiko.Transport]:
     """Return a factory of transports that use the algorithms of the hop's configuration."""
 
     def made(sock: Any, **options: Any) -> paramiko.Transport:
-        transport = paramiko_transport.create_transport(sock, **options)
+        transport = paramiko_transport.transport_factory(sock, **options)
         security = transport.get_security_options()
         for option, wanted in hop.algorithms.items():
             offered = getattr(security, _SETTABLE[option])

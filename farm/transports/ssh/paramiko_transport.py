@@ -12,7 +12,7 @@ _FIRST = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com")
 _UNSENT_BYTES = 1 << 18
 
 
-def create_transport(sock: Any, **options: Any) -> paramiko.Transport:
+def transport_factory(sock: Any, **options: Any) -> paramiko.Transport:
     """Return a transport for `paramiko.SSHClient.connect`, as its `transport_factory`."""
     # A ProxyCommand is not a TCP socket
     is_tcp = isinstance(sock, socket.socket) and sock.family in (socket.AF_INET, socket.AF_INET6)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from farm.errors import DeviceError
-from farm.transports.local import agent_options, thread_options
+from farm.transports.local import agent_arguments, agent_thread_arguments
 from farm.transports.shell_board import ShellBoard
 from farm.transports.ssh import install_and_removal_scripts as scripts
 from farm.transports.ssh.board import SshBoard
@@ -104,7 +104,11 @@ def install_service(board: SshBoard, agent: Path, service: AgentServiceSettings)
     if "absent" in manager:
         raise _no_systemd(board, service, seen, manager["absent"])
     is_root = seen["user"] == "0"
-    arguments = [*service.arguments, *agent_options(board.device), *thread_options(board.device)]
+    arguments = [
+        *service.arguments,
+        *agent_arguments(board.device),
+        *agent_thread_arguments(board.device),
+    ]
     unit = unit_text(
         seen,
         digest,

@@ -83,7 +83,7 @@ class LabTunnel:
         return f"echo {shlex.quote(key)} | {add}"
 
 
-def parse_tunnel(lab: str, board: str, port: int, tracker: str) -> LabTunnel:
+def lab_tunnel_from_options(lab: str, board: str, port: int, tracker: str) -> LabTunnel:
     """Return a tunnel. Raises UsageError for what is no door of a lab, or names no account."""
     try:
         if not parse_lab_door_url(lab).user:

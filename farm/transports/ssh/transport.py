@@ -16,7 +16,7 @@ from farm.errors import DeadlineError, DeviceError, FarmError, LinkError
 from farm.processes.deadline import Deadline
 from farm.prompts import Ask
 from farm.transports import rpc as transports_rpc
-from farm.transports.device_state import DeviceState
+from farm.transports.device_availability import DeviceAvailability
 from farm.transports.rpc_client import session_over_streams
 from farm.transports.rpc_errors import session_ended_error, translate_error
 from farm.transports.ssh.config import Hop, resolve_hops
@@ -72,10 +72,10 @@ def open(  # noqa: A001
             break_connection(client)  # or paramiko would notice its end a moment later
 
 
-def probe_state(device: Device) -> DeviceState:
+def probe_state(device: Device) -> DeviceAvailability:
     """Return `ready` if the first SSH server on the way answers; a session alone shows the rest."""
     if device.profile.agent is None:
-        return DeviceState(
+        return DeviceAvailability(
             "unavailable",
             False,
             f"profile {device.profile.name} has no native agent",
@@ -84,19 +84,19 @@ def probe_state(device: Device) -> DeviceState:
     try:
         first = resolve_hops(device.url)[0]
     except DeviceError as error:
-        return DeviceState("unavailable", False, f"{error.what}: {error.why}", error.fix)
+        return DeviceAvailability("unavailable", False, f"{error.what}: {error.why}", error.fix)
     if first.command:  # whether a ProxyCommand works is known only by running it
-        return DeviceState("ready", True)
+        return DeviceAvailability("ready", True)
     try:
         transports_rpc.check_port_listens(first.host, first.port)
     except OSError as exc:
-        return DeviceState(
+        return DeviceAvailability(
             "offline",
             False,
             f"{first.host}:{first.port}: {exc.strerror or exc}",
             f"check that this works: ssh {device.url}",
         )
-    return DeviceState("ready", True)
+    return DeviceAvailability("ready", True)
 
 
 def _started(board: SshBoard, agent: Path, hop: Hop) -> tuple[Any, str]:

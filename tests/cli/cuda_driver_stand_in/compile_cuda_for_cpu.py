@@ -9,7 +9,7 @@ from pathlib import Path
 from farm.agent.recipe import zig_flags
 from farm.processes import subprocesses
 from farm.processes.deadline import Deadline
-from farm.store import cache_root
+from farm.store import user_cache_dir
 
 HERE = Path(__file__).resolve().parent
 _KERNEL = re.compile(r'extern "C" __global__ void __launch_bounds__\(\d+\) (\w+)\(([^)]*)\) \{')
@@ -93,7 +93,7 @@ def _compiled(language: str, source: Path, library: Path, *more: str) -> Path:
         "-ldl",
     ]
     env = {
-        "ZIG_GLOBAL_CACHE_DIR": str(cache_root() / "zig")
+        "ZIG_GLOBAL_CACHE_DIR": str(user_cache_dir() / "zig")
     }  # which has the C and C++ libraries, since the agent was built
     subprocesses.run_program(
         command, deadline=Deadline(600), what=f"compiling {source.name}", env=env

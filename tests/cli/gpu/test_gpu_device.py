@@ -33,7 +33,7 @@ from farm.executor.gpu import use_gpu_in_session
 from farm.executor.loading import read_device_facts, tensor_device
 from farm.rpc.values import RemoteDevice
 from farm.rpc.virtual_machine import RemoteVirtualMachine
-from farm.store import Store, cache_root
+from farm.store import Store, user_cache_dir
 from farm.transports import Link
 from farm.types import Device
 
@@ -221,7 +221,7 @@ def test_a_graph_reads_inputs_where_the_first_lay_and_goes_with_their_shape(
     with builder.function("main", [given]):
         builder.emit_func_output(builder.emit(relax.call_tir(name, [given], kind)))
     profile = load_fleet().profile("cuda-sm80")
-    with use_nvrtc_for_cuda(resolve_target(profile), Store(cache_root())):
+    with use_nvrtc_for_cuda(resolve_target(profile), Store(user_cache_dir())):
         made = compile_executable(builder.finalize(), resolve_target(profile))
     made.export_library(
         str(gpu.folder / "copies.so"),

@@ -29,7 +29,7 @@ from farm.pipeline.tuning.tune import tune_model
 from farm.pipeline.worker_tasks import measure_builds_interleaved_task
 from farm.processes.workers import TaskContext
 from farm.store import Store, TuningRecordStore
-from farm.types import Device, Limits, Model, Profile, TuningRecord
+from farm.types import Device, Model, OutputErrorLimits, Profile, TuningRecord
 
 numbers = np.random.default_rng(0)
 BUDGETS = (0.3, 0.6, 1.2, 2.4)  # minutes: on a busy machine, little is found in a short time
@@ -173,7 +173,7 @@ def compare_reversed(context: Any, device: Any, builds: tuple[Any, Any], *more: 
 
 def compare_wrong(context: Any, device: Any, builds: tuple[Any, Any], *more: Any) -> Any:
     """In a worker: what is after is held to a limit that no answer keeps."""
-    strict = dataclasses.replace(builds[1], limits=Limits(min_cosine=2.0))
+    strict = dataclasses.replace(builds[1], limits=OutputErrorLimits(min_cosine=2.0))
     return measure_builds_interleaved_task(context, device, (builds[0], strict), *more)
 
 

@@ -19,7 +19,7 @@ from PIL import Image
 
 from farm.agent import recipe
 from farm.processes import subprocesses
-from farm.store import digest_of
+from farm.store import digest_of_parts
 
 BINARIES = Path(sys.executable).parent
 LIMIT_BYTES, LIMIT_NOT_OPTIMISED_BYTES = 5_000_000, 8_000_000
@@ -65,7 +65,7 @@ def built(folder: Path, arch: str, cache: Path, optimised: bool) -> Path:
         for path in sorted(folder.rglob("*"))
         if path.is_file() and folder / "model" not in path.parents
     ]
-    kept = cache / "exported-objects" / digest_of(*sources)
+    kept = cache / "exported-objects" / digest_of_parts(*sources)
     for old in kept.parent.glob("*"):
         if old != kept and old.stat().st_mtime < time.time() - 7 * 24 * 3600:
             shutil.rmtree(old, ignore_errors=True)
@@ -117,7 +117,7 @@ def outputs_in_python(model: Path, sample: np.ndarray) -> np.ndarray:
 def test_an_exported_folder_builds_and_computes_what_python_does(
     farm: Farm, tmp_path: Path, profile: str, arch: str, emulator: tuple[str, ...]
 ) -> None:
-    if emulator and not subprocesses.find_program(emulator[0]):
+    if emulator and not subprocesses.first_installed_program(emulator[0]):
         pytest.skip("qemu-user is not installed")
     folder = tmp_path / "exported"
     assert farm.run("export", "digits", "--profile", profile, "-o", str(folder)).code == 0

@@ -21,7 +21,7 @@ from ssh_server import SshServer
 from timeouts import LIMIT_S, patient, wait_until
 
 from farm.processes.deadline import Deadline
-from farm.rpc.blocking_connection import run_to_completion
+from farm.rpc.blocking_connection import run_nonsuspending_coroutine
 from farm.transports.ssh.channel_connection import ChannelConnection
 
 
@@ -123,6 +123,6 @@ def test_how_an_agent_ended_is_known_after_its_last_word(server: SshServer) -> N
         channel = client.get_transport().open_session()
         connection = ChannelConnection(channel, partial(break_connection, client))
         channel.exec_command("exec >&- 2>&-; sleep 1; exit 137")
-        assert run_to_completion(connection.receive(Deadline(LIMIT_S))) == b""
+        assert run_nonsuspending_coroutine(connection.receive(Deadline(LIMIT_S))) == b""
         connection.cut()
         assert channel.recv_exit_status() == 137

@@ -12,8 +12,8 @@ import pytest
 from host_profile import HOST
 from onnx_models import graph, node, save
 
-from farm.compiler.build import build_model, find_stored_build
-from farm.compiler.build_digests import artifact_digest_without_records
+from farm.compiler.build import find_or_build_model, find_stored_build
+from farm.compiler.build_digests import build_inputs_digest_without_records
 from farm.compiler.lower import resolve_target
 from farm.compiler.target.cpu_model import tuning_target_key
 from farm.errors import WrongAnswer
@@ -82,7 +82,7 @@ def test_the_code_of_the_check_is_kept_only_for_whoever_asks_for_this_machine(
         and find_stored_build(prepared, HOST, cache) is None
         and not (cache / "artifacts").exists()
     )
-    assert build_model(context, prepared, HOST, cache).library.is_file()
+    assert find_or_build_model(context, prepared, HOST, cache).library.is_file()
 
 
 def test_another_file_with_the_same_operators_and_weights_gets_a_build_of_its_own(
@@ -96,9 +96,9 @@ def test_another_file_with_the_same_operators_and_weights_gets_a_build_of_its_ow
     same = saved(tmp_path / "same.onnx")
     same.write_bytes(same.read_bytes() + b"\x12\x01x")  # protobuf: the name of whoever produced it
     prepared = prepare_model_task(context, Model("net", str(same)), HOST, Store(cache))
-    assert artifact_digest_without_records(prepared, HOST) == artifact_digest_without_records(
-        first, HOST
-    )
+    assert build_inputs_digest_without_records(
+        prepared, HOST
+    ) == build_inputs_digest_without_records(first, HOST)
     assert find_stored_build(replace(prepared, built=True), HOST, cache) is None
 
 
@@ -115,7 +115,7 @@ def test_a_record_that_changes_the_code_of_the_check_leads_to_a_build(tmp_path, 
         TuningRecord(core, key, choice, 1e-6, 2e-6, 9, "2026-01-02T03:04:05+00:00", "here", core, 1)
     )
     assert find_stored_build(prepared, HOST, cache, records) is None
-    built = build_model(context, prepared, HOST, cache, records)
+    built = find_or_build_model(context, prepared, HOST, cache, records)
     assert built.digest != shared.digest and any(kernel.recorded for kernel in built.kernels)
     assert find_stored_build(prepared, HOST, cache) == replace(shared, cached=False)
 

@@ -25,10 +25,10 @@ from tvm import relax
 from farm import agent
 from farm.compiler import build_digests
 from farm.compiler.artifact import KIND
-from farm.compiler.build import build_model
+from farm.compiler.build import find_or_build_model
 from farm.compiler.codegen.executable import compile_executable
-from farm.compiler.codegen.kernel_libraries import export_shared_library
 from farm.compiler.codegen.link import fcompile_for_profile
+from farm.compiler.codegen.parallel_codegen import export_shared_library
 from farm.errors import BuildError
 from farm.processes import subprocesses
 from farm.processes.deadline import Deadline
@@ -50,7 +50,7 @@ def nothing_left(cache: Path) -> bool:
 
 
 def test_a_second_build_of_the_same_comes_from_the_store(context, prepared, cache):
-    first, second = (build_model(context, prepared, X86, cache) for _ in range(2))
+    first, second = (find_or_build_model(context, prepared, X86, cache) for _ in range(2))
     assert (first.cached, second.cached) == (False, True)
     assert replace(second, cached=False) == first
     assert first.library_digest == file_digest(first.library)
@@ -58,19 +58,19 @@ def test_a_second_build_of_the_same_comes_from_the_store(context, prepared, cach
 
 
 def test_profiles_with_one_target_share_an_artifact_under_their_own_names(context, prepared, cache):
-    build_model(context, prepared, X86, cache)
-    other = build_model(
+    find_or_build_model(context, prepared, X86, cache)
+    other = find_or_build_model(
         context, replace(prepared, model="renamed"), replace(X86, name="twin"), cache
     )
     assert (other.cached, other.profile, other.model) == (True, "twin", "renamed")
 
 
 def test_outputs_have_the_names_of_the_model_that_was_asked_for(context, prepared, cache):
-    build_model(context, prepared, X86, cache)
+    find_or_build_model(context, prepared, X86, cache)
     renamed = replace(
         prepared, outputs=tuple(replace(spec, name="scores") for spec in prepared.outputs)
     )
-    assert build_model(context, renamed, X86, cache).outputs[0].name == "scores"
+    assert find_or_build_model(context, renamed, X86, cache).outputs[0].name == "scores"
 
 
 def test_the_digest_depends_on_all_that_matters(prepared, kept, monkeypatch):
@@ -81,26 +81,26 @@ def test_the_digest_depends_on_all_that_matters(prepared, kept, monkeypatch):
         weights(),
     )
     digests = [
-        build_digests.artifact_digest_without_records(prepared, X86),
-        build_digests.artifact_digest_without_records(other_weights, X86),
-        build_digests.artifact_digest_without_records(other_code, X86),
-        build_digests.artifact_digest_without_records(
+        build_digests.build_inputs_digest_without_records(prepared, X86),
+        build_digests.build_inputs_digest_without_records(other_weights, X86),
+        build_digests.build_inputs_digest_without_records(other_code, X86),
+        build_digests.build_inputs_digest_without_records(
             prepared, replace(X86, target={**X86.target, "mcpu": "x86-64"})
         ),
-        build_digests.artifact_digest_without_records(prepared, replace(X86, linker=("gcc",))),
-        build_digests.artifact_digest_without_records(
+        build_digests.build_inputs_digest_without_records(prepared, replace(X86, linker=("gcc",))),
+        build_digests.build_inputs_digest_without_records(
             prepared, replace(X86, target={**X86.target, "mcpu": "native"})
         ),
     ]
     monkeypatch.setattr(build_digests, "compiler_sources_digest", lambda: "another source")
-    digests.append(build_digests.artifact_digest_without_records(prepared, X86))
+    digests.append(build_digests.build_inputs_digest_without_records(prepared, X86))
     monkeypatch.undo()
     monkeypatch.setattr(build_digests, "compiler_package_versions", lambda: {"apache-tvm": "1.0"})
-    digests.append(build_digests.artifact_digest_without_records(prepared, X86))
+    digests.append(build_digests.build_inputs_digest_without_records(prepared, X86))
     monkeypatch.undo()
     monkeypatch.setattr(build_digests, "host_cpu_description", lambda: "another")
     digests.append(
-        build_digests.artifact_digest_without_records(
+        build_digests.build_inputs_digest_without_records(
             prepared, replace(X86, target={**X86.target, "mcpu": "native"})
         )
     )
@@ -110,9 +110,9 @@ def test_the_digest_depends_on_all_that_matters(prepared, kept, monkeypatch):
 def test_the_digest_does_not_depend_on_names_the_clock_or_this_cpu(prepared, kept, monkeypatch):
     again = kept({"x": np.zeros((1, 3, 8, 8), "float32")}, network, weights(), name="other")
     monkeypatch.setattr(build_digests, "host_cpu_description", lambda: "another")
-    assert build_digests.artifact_digest_without_records(
+    assert build_digests.build_inputs_digest_without_records(
         again, replace(X86, name="twin", description="words")
-    ) == build_digests.artifact_digest_without_records(prepared, X86)
+    ) == build_digests.build_inputs_digest_without_records(prepared, X86)
 
 
 @pytest.fixture
@@ -145,7 +145,7 @@ def test_two_processes_that_build_the_same_at_once_make_one_artifact(start, cach
 
 
 def test_builds_in_two_places_are_the_same_to_the_byte(start, context, prepared, tmp_path):
-    here = build_model(context, prepared, X86, tmp_path / "here")
+    here = find_or_build_model(context, prepared, X86, tmp_path / "here")
     there = ended(*start(tmp_path / "there", "3"))
     assert here.cached is there["cached"] is False
     assert there["digests"] == [here.digest, here.library_digest, here.parameters_digest]
@@ -156,8 +156,8 @@ def test_a_change_of_code_leaves_the_parameters_as_they_were(context, prepared, 
         {"x": np.zeros((1, 3, 8, 8), "float32")}, lambda *a: a[0](OP.exp(network(*a))), weights()
     )
     first, second = (
-        build_model(context, prepared, X86, cache),
-        build_model(context, changed, X86, cache),
+        find_or_build_model(context, prepared, X86, cache),
+        find_or_build_model(context, changed, X86, cache),
     )
     assert first.parameters_digest == second.parameters_digest
     assert first.library_digest != second.library_digest
@@ -166,8 +166,8 @@ def test_a_change_of_code_leaves_the_parameters_as_they_were(context, prepared, 
 def test_a_change_of_weights_leaves_the_library_as_it_was(context, prepared, kept, cache):
     changed = kept({"x": np.zeros((1, 3, 8, 8), "float32")}, network, weights(1))
     first, second = (
-        build_model(context, prepared, X86, cache),
-        build_model(context, changed, X86, cache),
+        find_or_build_model(context, prepared, X86, cache),
+        find_or_build_model(context, changed, X86, cache),
     )
     assert first.library_digest == second.library_digest
     assert first.parameters_digest != second.parameters_digest
@@ -177,7 +177,7 @@ def test_a_change_of_weights_leaves_the_library_as_it_was(context, prepared, kep
 def test_a_library_needs_no_other_and_leaves_only_known_symbols_open(
     profile, context, prepared, cache
 ):
-    library = elf_headers.read(build_model(context, prepared, profile, cache).library)
+    library = elf_headers.read(find_or_build_model(context, prepared, profile, cache).library)
     assert library.machine == MACHINES[profile.name]
     assert library.needed == []
     assert "__tvm_ffi__library_bin" in library.defined
@@ -219,7 +219,7 @@ def test_the_agent_has_whatever_arithmetic_needs_of_it(profile, context, kept, c
 
     model = kept({dtype: np.zeros(9, dtype) for dtype in types}, body)
     assert (
-        elf_headers.read(build_model(context, model, profile, cache).library).undefined
+        elf_headers.read(find_or_build_model(context, model, profile, cache).library).undefined
         <= agent_symbols()
     )
 
@@ -228,13 +228,15 @@ def test_a_32_bit_arm_library_is_of_the_hard_float_abi(context, prepared, kept, 
     hard = 0x400  # EF_ARM_ABI_FLOAT_HARD
     copy = kept({"x": np.zeros(3, "float32")}, lambda emit, x: x)  # no kernels at all
     for model in (prepared, copy):
-        assert elf_headers.read(build_model(context, model, ARM32, cache).library).flags & hard
+        assert (
+            elf_headers.read(find_or_build_model(context, model, ARM32, cache).library).flags & hard
+        )
 
 
-@pytest.mark.skipif(not subprocesses.find_program("gcc"), reason="gcc is not installed")
+@pytest.mark.skipif(not subprocesses.first_installed_program("gcc"), reason="gcc is not installed")
 def test_a_linker_of_the_users_own_makes_a_library_that_runs(context, prepared, cache):
     profile = replace(HOST, name="own", linker=("gcc",))
-    artifact = build_model(context, prepared, profile, cache)
+    artifact = find_or_build_model(context, prepared, profile, cache)
     machine = relax.VirtualMachine(tvm.runtime.load_module(str(artifact.library)), tvm.cpu())
     assert elf_headers.read(artifact.library).needed == []
     assert machine["main"] is not None
@@ -253,7 +255,7 @@ def test_a_linker_that_does_not_link_is_an_error_that_leaves_nothing(
     linker, words, context, prepared, cache
 ):
     with pytest.raises(BuildError) as caught:
-        build_model(context, prepared, replace(X86, linker=linker), cache)
+        find_or_build_model(context, prepared, replace(X86, linker=linker), cache)
     assert words in caught.value.what
     assert linker[0] in caught.value.fix
     assert nothing_left(cache)
@@ -264,7 +266,7 @@ def test_what_tvm_cannot_compile_is_an_error_with_its_reason(context, kept, cach
         {"x": np.zeros(3, "float32")}, lambda emit, x: emit(OP.cosh(x))
     )  # TVM has no code for it on a CPU
     with pytest.raises(BuildError) as caught:
-        build_model(context, model, X86, cache)
+        find_or_build_model(context, model, X86, cache)
     assert "model does not compile for x86" in caught.value.what
     assert "cosh" in caught.value.why
     assert nothing_left(cache)
@@ -272,7 +274,7 @@ def test_what_tvm_cannot_compile_is_an_error_with_its_reason(context, kept, cach
 
 def test_a_target_that_tvm_does_not_know_is_an_error(context, prepared, cache):
     with pytest.raises(BuildError):
-        build_model(
+        find_or_build_model(
             context,
             prepared,
             replace(X86, target={"kind": "llvm", "mtriple": "x86_64-linux-gnu", "no-such-key": 1}),
@@ -282,17 +284,17 @@ def test_a_target_that_tvm_does_not_know_is_an_error(context, prepared, cache):
 
 
 def test_reading_an_artifact_loads_no_tvm(context, prepared, cache, tmp_path):
-    build_model(context, prepared, X86, cache)
+    find_or_build_model(context, prepared, X86, cache)
     for name, value in (("prepared", prepared), ("profile", X86)):
         (tmp_path / name).write_bytes(pickle.dumps(value))
     code = f"""
 import pickle, sys
 from pathlib import Path
 import farm.checked_import
-from farm.compiler.build import build_model
+from farm.compiler.build import find_or_build_model
 from farm.processes.workers import TaskContext
 here = Path({str(tmp_path)!r})
-assert build_model(TaskContext(here), *(pickle.loads((here / name).read_bytes()) for name in ("prepared", "profile")), here / "cache").cached
+assert find_or_build_model(TaskContext(here), *(pickle.loads((here / name).read_bytes()) for name in ("prepared", "profile")), here / "cache").cached
 print([name for name in ("tvm", "torch", "onnx", "onnxruntime") if name in sys.modules])
 """  # noqa: E501
     assert (

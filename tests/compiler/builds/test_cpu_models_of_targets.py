@@ -75,7 +75,8 @@ def test_what_a_virtual_machine_hides_of_its_cpu_is_not_used(monkeypatch):
 
 
 PROFILES = [
-    profiles.profile_from_table(name, table) for name, table in profiles.built_in_profiles().items()
+    profiles.profile_from_table(name, table)
+    for name, table in profiles.built_in_profile_tables().items()
 ]
 CPUS = {
     json.dumps(profile.target, sort_keys=True): profile

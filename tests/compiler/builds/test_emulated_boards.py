@@ -13,9 +13,9 @@ from target_profiles import ARM
 
 from farm import executor
 from farm.checked_import import prepare_model
-from farm.compiler.build import build_model
+from farm.compiler.build import find_or_build_model
 from farm.processes import subprocesses
-from farm.types import Device, DeviceBuild, Model, Plan
+from farm.types import BuildWithAgent, Device, MeasurementSettings, Model
 
 numbers = np.random.default_rng(6)
 
@@ -190,14 +190,17 @@ def test_an_emulated_board_gives_the_same_answers(
 ):
     agent = ARM[architecture].agent
     emulator = {"armv7": "qemu-arm", "aarch64": "qemu-aarch64"}[agent]
-    if not subprocesses.find_program(emulator):
+    if not subprocesses.first_installed_program(emulator):
         pytest.skip(f"{emulator} is not installed")
     model, profile = Model("model", str(save(tmp_path / "model.onnx", body))), ARM[architecture]
     prepared = prepare_model(context, model, HOST, cache)
-    artifact = build_model(context, prepared, profile, cache)
+    artifact = find_or_build_model(context, prepared, profile, cache)
     assert {kernel.rule for kernel in artifact.kernels} - {"general"} == rules
     board = Device("board", profile, "qemu:")
     samples = executor.measure_job(
-        context, board, DeviceBuild(model, prepared, artifact, agents(agent)), Plan.once()
+        context,
+        board,
+        BuildWithAgent(model, prepared, artifact, agents(agent)),
+        MeasurementSettings.once(),
     )
     assert samples.agreement.right, samples.agreement

@@ -15,10 +15,10 @@ from onnx_models import graph, node, save
 
 from farm import executor, importers
 from farm.checked_import import prepare_model
-from farm.compiler.build import build_model
+from farm.compiler.build import find_or_build_model
 from farm.compiler.lower import lower_module, resolve_target
 from farm.errors import FarmError, ModelError, WrongAnswer
-from farm.types import Device, DeviceBuild, Model, Plan, Profile, Samples
+from farm.types import BuildWithAgent, Device, DeviceResults, MeasurementSettings, Model, Profile
 
 HOST = Profile(
     "x86",
@@ -34,18 +34,20 @@ def draw(*shape: int, dtype: str = "float32") -> Any:
 
 
 @pytest.fixture
-def run(tmp_path: Path, context, cache, agents: Callable[[str], Path]) -> Callable[..., Samples]:
+def run(
+    tmp_path: Path, context, cache, agents: Callable[[str], Path]
+) -> Callable[..., DeviceResults]:
     """Prepares, builds and runs a model on the agent of this machine."""
 
-    def once(body: onnx.GraphProto, opset: int = 17) -> Samples:
+    def once(body: onnx.GraphProto, opset: int = 17) -> DeviceResults:
         model = Model("model", str(save(tmp_path / "model.onnx", body, opset)))
         prepared = prepare_model(context, model, HOST, cache)
-        artifact = build_model(context, prepared, HOST, cache)
+        artifact = find_or_build_model(context, prepared, HOST, cache)
         return executor.measure_job(
             context,
             Device("here", HOST, "local:"),
-            DeviceBuild(model, prepared, artifact, agents("x86_64")),
-            Plan.once(),
+            BuildWithAgent(model, prepared, artifact, agents("x86_64")),
+            MeasurementSettings.once(),
         )
 
     return once

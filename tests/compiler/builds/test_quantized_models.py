@@ -16,11 +16,11 @@ from tvm import relax
 from farm import executor, importers
 from farm.checked_import import prepare_model
 from farm.compiler import host_run
-from farm.compiler.build import build_model
+from farm.compiler.build import find_or_build_model
 from farm.compiler.graph.requantize import (
     FACTOR_BITS,
     QuantizationParameters,
-    ScaledSums,
+    ScaledAccumulators,
     round_mantissa,
 )
 from farm.processes import subprocesses
@@ -49,7 +49,7 @@ def test_convolutions_and_products_are_of_integers(imported):
 
 
 def test_the_answer_is_onnx_runtimes_but_for_a_few_steps(imported):
-    run = host_run.compile_for_host(imported.module, imported.weights, HOST)
+    run = host_run.compile_host_runner(imported.module, imported.weights, HOST)
     ours = np.concatenate([run([x])[0] for x in SAMPLES])
     theirs = np.concatenate([imported.reference({"x": x})[0] for x in SAMPLES])
     assert np.abs(theirs).max() > 5  # else anything would be near
@@ -70,13 +70,13 @@ def test_a_bias_is_added_to_the_sums(per_channel, tmp_path, cache):
 @pytest.mark.parametrize("kind", ARM)
 def test_a_board_computes_the_same_to_the_bit(kind, model, imported, context, cache, agents):
     architecture = str(ARM[kind].agent)
-    if not subprocesses.find_program(
+    if not subprocesses.first_installed_program(
         emulator := {"armv7": "qemu-arm", "aarch64": "qemu-aarch64"}[architecture]
     ):
         pytest.skip(f"{emulator} is not installed")
-    run = host_run.compile_for_host(imported.module, imported.weights, HOST)
+    run = host_run.compile_host_runner(imported.module, imported.weights, HOST)
     prepared = prepare_model(context, model, HOST, cache)
-    artifact = build_model(context, prepared, ARM[kind], cache)
+    artifact = find_or_build_model(context, prepared, ARM[kind], cache)
     board = Device("board", ARM[kind], "qemu:")
     for x in SAMPLES[:3]:
         [answer] = executor.infer(context, board, artifact, agents(architecture), {"x": x}, 60.0)
@@ -84,7 +84,7 @@ def test_a_board_computes_the_same_to_the_bit(kind, model, imported, context, ca
 
 
 def test_the_weights_are_kept_as_bytes(model, context, cache):
-    artifact = build_model(context, prepare_model(context, model, HOST, cache), HOST, cache)
+    artifact = find_or_build_model(context, prepare_model(context, model, HOST, cache), HOST, cache)
     weights = 16 * 3 * 9 + 16 * 9 + 8 * 8 + 24 * 10
     assert (
         sum(path.stat().st_size for path in artifact.parameters.glob("*.bin"))
@@ -100,7 +100,7 @@ def test_what_is_not_quantized_again_stays_float32(tmp_path, cache):
     x = numbers.uniform(-4, 4, (1, 3, 4, 4)).astype(np.float32)
     assert types_of(imported, "relax.nn.conv2d") == [("uint8", "int32")]
     np.testing.assert_allclose(
-        host_run.compile_for_host(imported.module, imported.weights, HOST)([x])[0],
+        host_run.compile_host_runner(imported.module, imported.weights, HOST)([x])[0],
         imported.reference({"x": x})[0],
         atol=1e-5,
     )
@@ -119,7 +119,7 @@ def test_a_weight_with_another_zero_point_than_0_is_computed_in_float32(tmp_path
     x = numbers.uniform(-4, 4, (1, 3, 4, 4)).astype(np.float32)
     assert types_of(imported, "relax.nn.conv2d") == [("float32", "float32")]
     np.testing.assert_allclose(
-        host_run.compile_for_host(imported.module, imported.weights, HOST)([x])[0],
+        host_run.compile_host_runner(imported.module, imported.weights, HOST)([x])[0],
         imported.reference({"x": x})[0],
         atol=1e-4,
     )
@@ -132,7 +132,7 @@ def test_rounding_is_half_to_even_and_stays_within_the_bounds(tmp_path, cache):
         Model("m", str(save(tmp_path / "m.onnx", net.graph(y, {"x": [7]}, {"y": [7]})))), cache
     )
     x = np.array([0.25, 0.75, -0.25, 1.25, 1e9, -1e9, 0], np.float32)
-    [answer] = host_run.compile_for_host(imported.module, imported.weights, HOST)([x])
+    [answer] = host_run.compile_host_runner(imported.module, imported.weights, HOST)([x])
     np.testing.assert_array_equal(answer, [0, 1, 0, 1, 122.5, -5, 0])
 
 
@@ -145,7 +145,7 @@ def test_a_factor_times_a_step_is_exact_in_float32():
 
 
 def test_a_bias_too_large_for_the_sums_is_not_added_to_them():
-    sums = ScaledSums(relax.Var("v"), np.int32(0), np.float64(1e-9))
+    sums = ScaledAccumulators(relax.Var("v"), np.int32(0), np.float64(1e-9))
     assert sums.plus(np.array([3.0])) is None and sums.plus(np.array([0.5])) is not None
 
 

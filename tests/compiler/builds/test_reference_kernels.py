@@ -14,7 +14,7 @@ from target_profiles import ARM
 from farm import importers
 from farm.checked_import import prepare_model
 from farm.compiler import host_run
-from farm.compiler.build import build_model
+from farm.compiler.build import find_or_build_model
 from farm.compiler.diagnostics.reference_kernels import build_reference_kernels
 from farm.store import TuningRecordStore
 from farm.types import Model, Profile, QuantizeSettings
@@ -32,7 +32,7 @@ def answer(context, cache, tmp_path):
         records = TuningRecordStore(tmp_path / "records.sqlite")
         prepared = prepare_model(context, model, HOST, cache)
         parts = build_reference_kernels(
-            prepared, build_model(context, prepared, profile, cache, records), profile, {}
+            prepared, find_or_build_model(context, prepared, profile, cache, records), profile, {}
         )
         values = {**parts.parameters, parts.inputs[0]: x}
         for step in parts.steps:
@@ -50,7 +50,7 @@ def answer(context, cache, tmp_path):
 
 def built_here(model, cache, x):
     imported = importers.import_model(model, cache)
-    return host_run.compile_for_host(imported.module, imported.weights, HOST)([x])
+    return host_run.compile_host_runner(imported.module, imported.weights, HOST)([x])
 
 
 @pytest.mark.parametrize("kind", ["armv7", "aarch64"])

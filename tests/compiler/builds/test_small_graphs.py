@@ -23,7 +23,7 @@ def imported_from(tmp_path: Path, made: Graph) -> ImportedModel:
 
 def agrees(imported: ImportedModel) -> None:
     """Compare with ONNX Runtime on the example."""
-    run = host_run.compile_for_host(imported.module, imported.weights, HOST)
+    run = host_run.compile_host_runner(imported.module, imported.weights, HOST)
     answers = run([imported.example[spec.name] for spec in imported.inputs])
     for ours, theirs in zip(answers, imported.reference(imported.example), strict=True):
         np.testing.assert_allclose(

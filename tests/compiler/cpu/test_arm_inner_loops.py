@@ -128,7 +128,7 @@ def test_no_inner_loop_spills(layer, cpu, loops_of):
     ],
 )
 def test_multiply_adds_fill_the_time(layer, cpu, least, loops_of):
-    if not subprocesses.find_program(inner_loops.MCA):
+    if not subprocesses.first_installed_program(inner_loops.MCA):
         pytest.skip("llvm-mca is not installed: apt-get install llvm")
     loops = [
         loop for loop in loops_of(layer, cpu) if loop.is_sum or "Winograd" not in layer
@@ -138,7 +138,7 @@ def test_multiply_adds_fill_the_time(layer, cpu, least, loops_of):
 
 
 def test_all_loops_of_a_core_out_of_order_fill_the_time(loops_of):
-    if not subprocesses.find_program(inner_loops.MCA):
+    if not subprocesses.first_installed_program(inner_loops.MCA):
         pytest.skip("llvm-mca is not installed: apt-get install llvm")
     for layer in LAYERS:
         loops = [
@@ -156,7 +156,7 @@ def test_sums_of_a_depthwise_convolution_begin_with_loads(loops_of):
 
 
 def test_the_busiest_unit_is_the_one_that_a_loop_is_bound_by():
-    if not subprocesses.find_program(inner_loops.MCA):
+    if not subprocesses.first_installed_program(inner_loops.MCA):
         pytest.skip("llvm-mca is not installed: apt-get install llvm")
     loads = inner_loops.Loop(tuple(f"\tldr\tq{at}, [x0]" for at in range(16)))
     waits = inner_loops.Loop(("\tfmla\tv0.4s, v1.4s, v2.4s",))

@@ -20,7 +20,7 @@ from tvm import relax
 from farm.compiler.codegen.executable import compile_executable
 from farm.compiler.codegen.stack_tiles import TILE_BYTES
 from farm.compiler.cpu import legalize, schedule
-from farm.compiler.cpu.register_tiles import gemm_tiles
+from farm.compiler.cpu.register_tiles import gemm_tiles_with_cycles
 from farm.compiler.graph.pad_group_channels import padded_group_channels
 from farm.compiler.target.cpu_model import cpu_model_of
 
@@ -334,7 +334,7 @@ def test_sums_of_a_tile_stay_in_registers(cpu):
     core = cpu_model_of(target(cpu))
     for width in (1, 7, 14, 56, 113):
         for channels in (1, 10, 16, 24, 58, 1280):
-            for tile, cycles in gemm_tiles(core, width, channels, 64):
+            for tile, cycles in gemm_tiles_with_cycles(core, width, channels, 64):
                 assert cycles > 0
                 assert tile.pixels <= width
                 assert tile.pixels * tile.vectors <= max(core.accumulators, tile.vectors)

@@ -21,10 +21,10 @@ sys.path.append(str(Path(__file__).parents[3] / "tools"))
 import inner_loops
 
 from farm import executor
-from farm.compiler.build import build_model
+from farm.compiler.build import find_or_build_model
 from farm.compiler.lower import lower_module, resolve_target
 from farm.processes import subprocesses
-from farm.types import Device, DeviceBuild, Model, Plan, Profile
+from farm.types import BuildWithAgent, Device, MeasurementSettings, Model, Profile
 
 generated = settings(max_examples=2, suppress_health_check=list(HealthCheck))
 HERE = tvm.get_global_func("tvm.codegen.llvm.GetHostCPUFeatures")()
@@ -214,7 +214,7 @@ BOARD_CASES = [
 @pytest.mark.parametrize("cpu", ["cortex-a72", "cortex-a76", "cortex-a7"])
 def test_an_emulated_board_gives_the_very_same_numbers(cpu, context, cache, kept, agents):
     emulator = {"aarch64": "qemu-aarch64", "armv7": "qemu-arm"}[ARM[cpu][0]]
-    if not subprocesses.find_program(emulator):
+    if not subprocesses.first_installed_program(emulator):
         pytest.skip(f"{emulator} is not installed")
     inputs, body, weights, _ = module_of(BOARD_CASES)
     weights = {
@@ -232,7 +232,7 @@ def test_an_emulated_board_gives_the_very_same_numbers(cpu, context, cache, kept
             inputs[f"x{index}"], *(weights[f"{name}{index}"] for name in ("w", "bias", "factor"))
         )
     np.savez(prepared.directory / "reference.npz", **named)
-    artifact = build_model(context, prepared, arm(cpu), cache)
+    artifact = find_or_build_model(context, prepared, arm(cpu), cache)
     assert {kernel.rule for kernel in artifact.kernels} == {
         "convolution_int8",
         "depthwise_int8",
@@ -243,7 +243,7 @@ def test_an_emulated_board_gives_the_very_same_numbers(cpu, context, cache, kept
     samples = executor.measure_job(
         context,
         board,
-        DeviceBuild(Model("model", "by hand"), prepared, artifact, agents(ARM[cpu][0])),
-        Plan.once(),
+        BuildWithAgent(Model("model", "by hand"), prepared, artifact, agents(ARM[cpu][0])),
+        MeasurementSettings.once(),
     )
     assert (samples.agreement.right, samples.agreement.max_abs) == (True, 0)

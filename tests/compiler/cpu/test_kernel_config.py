@@ -16,14 +16,14 @@ from target_profiles import ARM64, X86
 from torch.nn import functional
 from tvm import relax
 
-from farm.compiler.build import build_model
+from farm.compiler.build import find_or_build_model
 from farm.compiler.cpu.kernel_config import (
     DIRECT,
     PIXELS,
     ConfigSelector,
     KernelConfig,
     Workload,
-    parse_configs,
+    decode_recorded_configs,
 )
 from farm.compiler.cpu.register_tiles import Tile
 from farm.compiler.lower import lower_module, resolve_target
@@ -69,13 +69,13 @@ def test_the_cheapest_candidate_is_chosen_unless_a_record_names_another_that_the
 
 
 def test_a_choice_survives_json_and_what_another_farm_wrote_is_left_out():
-    assert parse_configs({"a": CHEAP.to_json(), "b": {"method": "direct"}, "c": {"tile": 3}}) == {
-        "a": CHEAP
-    }
+    assert decode_recorded_configs(
+        {"a": CHEAP.to_json(), "b": {"method": "direct"}, "c": {"tile": 3}}
+    ) == {"a": CHEAP}
 
 
 def test_a_record_changes_the_code_and_only_for_its_core(context, prepared, cache, records):
-    first = build_model(context, prepared, X86, cache, records)
+    first = find_or_build_model(context, prepared, X86, cache, records)
     [convolution] = [
         task
         for task in cpu_model_key_and_tuning_tasks(prepared, X86, records)[1]
@@ -90,25 +90,25 @@ def test_a_record_changes_the_code_and_only_for_its_core(context, prepared, cach
         record(X86, "convolution 1x1x1x1 1x1x1x1 s1,1 p0,0,0,0 d1,1 g1", other.choice)
     )  # of another model
     records.keep(record(ARM64, convolution.workload, other.choice))
-    assert build_model(context, prepared, X86, cache, records).digest == first.digest
+    assert find_or_build_model(context, prepared, X86, cache, records).digest == first.digest
     records.keep(record(X86, convolution.workload, other.choice))
-    second = build_model(context, prepared, X86, cache, records)
+    second = find_or_build_model(context, prepared, X86, cache, records)
     assert second.digest != first.digest and second.library_digest != first.library_digest
     [kernel] = [kernel for kernel in second.kernels if kernel.workload == convolution.workload]
     assert (kernel.recorded, kernel.choice) == (True, other.words)
-    assert build_model(context, prepared, X86, cache, records).cached
-    assert build_model(context, prepared, X86, cache).digest == first.digest
+    assert find_or_build_model(context, prepared, X86, cache, records).cached
+    assert find_or_build_model(context, prepared, X86, cache).digest == first.digest
 
 
 def test_a_record_of_a_method_that_this_farm_does_not_know_is_of_no_effect_but_on_the_digest(
     context, prepared, cache, records
 ):
-    first = build_model(context, prepared, X86, cache, records)
+    first = find_or_build_model(context, prepared, X86, cache, records)
     key = next(kernel.workload for kernel in first.kernels if kernel.workload)
     records.keep(record(X86, key, {"method": "magic", "tile": [1, 1, 1], "order": PIXELS}))
-    second = build_model(context, prepared, X86, cache, records)
+    second = find_or_build_model(context, prepared, X86, cache, records)
     assert second.library_digest == first.library_digest
-    assert build_model(context, prepared, X86, cache, records).digest == second.digest
+    assert find_or_build_model(context, prepared, X86, cache, records).digest == second.digest
 
 
 def test_a_batch_has_a_variant_of_each_candidate_and_its_arguments(

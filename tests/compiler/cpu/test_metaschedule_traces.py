@@ -11,13 +11,13 @@ from relax_models import HOST, lowered, module, runner, target
 from target_profiles import ARM32, ARM64, X86
 from tvm import relax, te, tirx
 
-from farm.compiler.build import build_model
-from farm.compiler.cpu.kernel_config import ScheduleTrace, parse_configs
+from farm.compiler.build import find_or_build_model
+from farm.compiler.cpu.kernel_config import ScheduleTrace, decode_recorded_configs
 from farm.compiler.cpu.metaschedule_traces import workload_key
 from farm.compiler.lower import lower_module
 from farm.compiler.tuning.batch_build import build_variant_batch, cpu_model_key_and_tuning_tasks
 from farm.compiler.tuning.metaschedule_search import predict_scores
-from farm.store import TuningRecordStore, read_records, write_records
+from farm.store import TuningRecordStore, read_records_file, write_records_file
 from farm.types import ProposalRequest
 
 numbers = np.random.default_rng(4)
@@ -120,7 +120,7 @@ def test_what_is_proposed_compiles_differs_and_gives_the_same_answer_as_a_record
             weights,
             target(),
             {},
-            parse_configs({task.workload: variant.candidate.choice}),
+            decode_recorded_configs({task.workload: variant.candidate.choice}),
         )
         [kernel] = [kernel for kernel in low.kernels if kernel.recorded]
         assert (kernel.rule, kernel.workload, kernel.choice) == (
@@ -142,17 +142,19 @@ def test_a_record_is_carried_and_applied_and_for_its_core_only(
     )
     [variant] = batch.variants
     before = {
-        profile.name: build_model(context, prepared, profile, cache, records).digest
+        profile.name: find_or_build_model(context, prepared, profile, cache, records).digest
         for profile in (X86, ARM64)
     }
-    write_records(tmp_path / "out.jsonl", [record(X86, task.workload, variant.candidate.choice)])
-    records.merge(read_records(tmp_path / "out.jsonl"))
-    made = build_model(context, prepared, X86, cache, records)
+    write_records_file(
+        tmp_path / "out.jsonl", [record(X86, task.workload, variant.candidate.choice)]
+    )
+    records.merge(read_records_file(tmp_path / "out.jsonl"))
+    made = find_or_build_model(context, prepared, X86, cache, records)
     assert [kernel.rule for kernel in made.kernels if kernel.recorded] == [
         "metaschedule"
     ] and made.digest != before["x86"]
-    assert build_model(context, prepared, X86, cache, records).cached
-    assert build_model(context, prepared, ARM64, cache, records).digest == before["arm64"]
+    assert find_or_build_model(context, prepared, X86, cache, records).cached
+    assert find_or_build_model(context, prepared, ARM64, cache, records).digest == before["arm64"]
     assert (
         convolution(cpu_model_key_and_tuning_tasks(prepared, X86, records)[1]).chosen
         == variant.candidate

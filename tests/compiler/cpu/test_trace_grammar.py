@@ -15,9 +15,9 @@ from target_profiles import X86
 from tvm import te
 from tvm.s_tir import Schedule
 
-from farm.compiler.cpu.kernel_config import ScheduleTrace, parse_configs
+from farm.compiler.cpu.kernel_config import ScheduleTrace, decode_recorded_configs
 from farm.compiler.cpu.metaschedule_traces import name_blocks_by_number
-from farm.store import write_records
+from farm.store import write_records_file
 
 IR = 'module asm "whatever: call somewhere"\n'
 LOOPS = [
@@ -54,7 +54,7 @@ def test_a_schedule_is_read() -> None:
         [[2, [4, 4]]],
     ]
     steps = ScheduleTrace.from_json({"trace": trace})
-    assert parse_configs({"key": {"trace": trace}}) == {"key": steps}
+    assert decode_recorded_configs({"key": {"trace": trace}}) == {"key": steps}
 
 
 def test_an_annotation_that_brings_code_into_a_kernel_is_no_schedule(tmp_path: Path) -> None:
@@ -65,9 +65,9 @@ def test_an_annotation_that_brings_code_into_a_kernel_is_no_schedule(tmp_path: P
     assert "whatever: call" in tvm.tirx.build(sch.mod, target="llvm").inspect_source("ll")
     with pytest.raises(ValueError, match=r"a trace with the step .*pragma_import_llvm"):
         ScheduleTrace.from_json({"trace": evil})
-    assert parse_configs({"key": {"trace": evil}}) == {}
+    assert decode_recorded_configs({"key": {"trace": evil}}) == {}
     file = tmp_path / "records.jsonl"
-    write_records(file, [record(X86, "conv3d", {"method": "steps", "trace": evil})])
+    write_records_file(file, [record(X86, "conv3d", {"method": "steps", "trace": evil})])
     command = [sys.executable, "-m", "farm", "records", "import", file]
     done = subprocess.run(
         command,

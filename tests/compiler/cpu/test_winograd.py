@@ -20,7 +20,7 @@ from farm.compiler.cpu import schedule
 from farm.compiler.cpu.conv_dense_compute import CONVOLUTION
 from farm.compiler.cpu.cost_model import gemm_candidates
 from farm.compiler.cpu.kernel_config import CHANNELS, PIXELS, ConfigSelector, KernelConfig, Workload
-from farm.compiler.cpu.register_tiles import Tile, can_group_loads
+from farm.compiler.cpu.register_tiles import Tile, should_group_reduction_step_loads
 from farm.compiler.cpu.winograd import compute as winograd_compute
 from farm.compiler.cpu.winograd.cost_model import padded_input_channels, winograd_candidates
 from farm.compiler.target.cpu_model import CpuModel, cpu_model_of
@@ -60,7 +60,9 @@ def kernel(case: Case, core: CpuModel) -> tvm.tirx.PrimFunc:
         ),
         name="weight",
     )
-    grouped_loads = can_group_loads(core, padded_input_channels(workload.data[3], core))
+    grouped_loads = should_group_reduction_step_loads(
+        core, padded_input_channels(workload.data[3], core)
+    )
     result = winograd_compute.winograd_conv2d_compute(
         workload, case.choice, case.size, case.band, grouped_loads, data, weight
     )
@@ -77,7 +79,7 @@ def errors(cases: list[Case], cpu: str) -> list[float]:
     """
     core, functions = cpu_model_of(target(cpu)), {}
     for index, each in enumerate(cases):
-        function, report = schedule.kernel_scheduler(ConfigSelector(core))(
+        function, report = schedule.create_kernel_scheduler(ConfigSelector(core))(
             f"case{index}", kernel(each, core)
         )
         assert (report.rule, report.note) == ("winograd", ""), each
@@ -256,7 +258,9 @@ def test_no_tile_is_transformed_again_for_another(band, order, cpu):
     )
     core = cpu_model_of(machine)
     one = case((1, 24, 20, 32), 32, band=band, tile=Tile(3, 2, core.lanes), order=order)
-    function, report = schedule.kernel_scheduler(ConfigSelector(core))("one", kernel(one, core))
+    function, report = schedule.create_kernel_scheduler(ConfigSelector(core))(
+        "one", kernel(one, core)
+    )
     assert report.note == ""
     tiles, side = 6 * 5, one.size + 2
     halves = 1 if cpu.startswith("x86") else 2

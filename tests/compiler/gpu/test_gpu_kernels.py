@@ -19,7 +19,7 @@ from tvm.script import tirx as T  # noqa: N812  (as everywhere in TVM)
 
 from farm.compiler import relax_pipeline
 from farm.compiler.artifact import KIND
-from farm.compiler.build import build_model
+from farm.compiler.build import find_or_build_model
 from farm.compiler.codegen import nvrtc
 from farm.compiler.diagnostics import roofline_probe
 from farm.compiler.gpu import short_reductions
@@ -59,7 +59,7 @@ def test_a_library_holds_device_code_for_the_architecture_and_no_source(
     name, context, prepared, cache, tmp_path
 ):
     profile = SHIPPED[name]
-    artifact = build_model(context, prepared, profile, cache)
+    artifact = find_or_build_model(context, prepared, profile, cache)
     assert elf_headers.read(artifact.library).machine == HOSTS[name]
     assert not [
         word
@@ -78,7 +78,7 @@ def test_a_library_holds_device_code_for_the_architecture_and_no_source(
 def test_every_kernel_of_the_network_has_a_schedule_that_is_named(context, prepared, cache):
     rules = {
         kernel.rule
-        for kernel in build_model(context, prepared, SHIPPED["cuda-sm90"], cache).kernels
+        for kernel in find_or_build_model(context, prepared, SHIPPED["cuda-sm90"], cache).kernels
     }
     assert {"matmul", "short sums", "fallback"} < rules
     assert "none" not in rules
@@ -153,7 +153,7 @@ def test_architectures_that_cuda_no_longer_builds_are_an_error_that_names_those_
     context, prepared, cache
 ):
     with pytest.raises(BuildError, match="code for sm_53 cannot be built") as caught:
-        build_model(context, prepared, SHIPPED["jetson-nano"], cache)
+        find_or_build_model(context, prepared, SHIPPED["jetson-nano"], cache)
     assert "sm_87" in caught.value.why
     assert "CPU" in caught.value.fix
     assert not (cache / KIND).exists()
@@ -164,7 +164,7 @@ def test_without_nvidia_s_compiler_the_error_says_how_to_install_it(
 ):
     monkeypatch.setattr(nvrtc.importlib.util, "find_spec", lambda _: None)
     with pytest.raises(BuildError, match="needs NVIDIA's compiler") as caught:
-        build_model(context, prepared, SHIPPED["cuda-sm90"], cache)
+        find_or_build_model(context, prepared, SHIPPED["cuda-sm90"], cache)
     assert "tvm-farm[cuda]" in caught.value.fix
 
 
@@ -178,16 +178,18 @@ def test_what_nvidia_s_compiler_refuses_is_an_error_in_its_words(
         lambda compiler, source: compiled(compiler, source + "\nint broken = nowhere;"),
     )
     with pytest.raises(BuildError, match="refuses the code for sm_90") as caught:
-        build_model(context, prepared, SHIPPED["cuda-sm90"], cache)
+        find_or_build_model(context, prepared, SHIPPED["cuda-sm90"], cache)
     assert '"nowhere" is undefined' in caught.value.why
 
 
 def test_the_compiler_s_version_is_part_of_the_digest(context, prepared, cache, monkeypatch):
     from farm.compiler import build_digests
 
-    before = build_digests.artifact_digest_without_records(prepared, SHIPPED["cuda-sm90"])
+    before = build_digests.build_inputs_digest_without_records(prepared, SHIPPED["cuda-sm90"])
     monkeypatch.setattr(build_digests, "nvrtc_version", lambda: "12.0")
-    assert build_digests.artifact_digest_without_records(prepared, SHIPPED["cuda-sm90"]) != before
+    assert (
+        build_digests.build_inputs_digest_without_records(prepared, SHIPPED["cuda-sm90"]) != before
+    )
 
 
 @pytest.mark.parametrize(("padding", "more"), [((0, 0, 0, 0), (0, 0)), ((1, 0, 1, 2), (1, 0))])
@@ -204,7 +206,7 @@ def test_a_transposed_convolution_is_the_ordinary_one_that_it_is_told_as(padding
         )
 
     with target():
-        loops = relax_pipeline.run_graph_passes(
+        loops = relax_pipeline.simplify_legalize_and_fuse(
             relax_pipeline.bind_weights(module({"x": x}, network, {"w": w}), [w]), None
         )
     machine = relax.VirtualMachine(tvm.compile(loops, target=target()), tvm.cpu())
@@ -226,26 +228,30 @@ def test_any_transposed_convolution_has_code(groups, context, kept, cache):
         {"x": np.zeros((1, 4, 4, 4), "float32"), "v": np.ones((4, 2, 2, 2), "float32")},
         {"w": np.ones((4, 4 // groups, 2, 2), "float32")},
     )
-    assert build_model(context, kept(inputs, network, weights), SHIPPED["cuda-sm90"], cache).nbytes
+    assert find_or_build_model(
+        context, kept(inputs, network, weights), SHIPPED["cuda-sm90"], cache
+    ).nbytes
 
 
 @pytest.mark.parametrize("name", ["mali", "adreno"])
 def test_opencl_code_is_built_for_an_arm_host(name, context, prepared, cache):
-    artifact = build_model(context, prepared, SHIPPED[name], cache)
+    artifact = find_or_build_model(context, prepared, SHIPPED[name], cache)
     assert elf_headers.read(artifact.library).machine == HOSTS["jetson-orin-nano"]
     assert b"__kernel" in artifact.library.read_bytes()
 
 
 def test_a_model_without_kernels_is_built_too(context, kept, cache):
     model = kept({"x": np.zeros((2, 3), "float32")}, lambda emit, x: emit(OP.reshape(x, (6,))))
-    assert build_model(context, model, SHIPPED["cuda-sm90"], cache).nbytes
+    assert find_or_build_model(context, model, SHIPPED["cuda-sm90"], cache).nbytes
 
 
 def test_a_kind_of_target_that_farm_does_not_know_is_an_error_that_names_those_it_does(
     context, prepared, cache
 ):
     with pytest.raises(BuildError, match="code for hexagon cannot be built") as caught:
-        build_model(context, prepared, Profile("phone", {"kind": "hexagon"}, "hexagon"), cache)
+        find_or_build_model(
+            context, prepared, Profile("phone", {"kind": "hexagon"}, "hexagon"), cache
+        )
     assert "cuda" in caught.value.why
 
 
@@ -253,7 +259,7 @@ def test_a_kind_of_target_that_farm_does_not_know_is_an_error_that_names_those_i
 def test_the_probes_keep_a_gpu_busy_with_what_they_measure(name, context, cache, tmp_path):
     """Multiply-adds from registers, unrolled, and the widest loads and stores."""
     profile = SHIPPED[name]
-    (binary,) = binaries(roofline_probe.build_probe(context, profile, cache).library)
+    (binary,) = binaries(roofline_probe.build_probe_library(context, profile, cache).library)
     kernels = {
         part.split()[0]: part
         for part in disassembled(binary, tmp_path).split("//--------------------- .text.")[1:]

@@ -13,7 +13,7 @@ from relax_models import module, target
 from tvm import relax
 
 from farm.compiler import relax_pipeline
-from farm.compiler.build import build_model
+from farm.compiler.build import find_or_build_model
 from farm.compiler.graph import fp16_arithmetic
 from farm.compiler.host_run import flatten_outputs
 from farm.compiler.tensor_cache import SHARD
@@ -65,9 +65,14 @@ def on_this_machine(given: tvm.IRModule) -> np.ndarray:
 
 def test_an_answer_of_halves_is_that_of_float32_within_a_thousandth():
     with target():
-        single = relax_pipeline.legalize_and_fuse(relax_pipeline.simplify_operators(bound()), None)
+        single = relax_pipeline.legalize_and_fuse(
+            relax_pipeline.run_passes_before_legalization(bound()), None
+        )
         halves = relax_pipeline.legalize_and_fuse(
-            fp16_arithmetic.to_mixed_precision(relax_pipeline.simplify_operators(bound())), None
+            fp16_arithmetic.to_mixed_precision(
+                relax_pipeline.run_passes_before_legalization(bound())
+            ),
+            None,
         )
     expected, found = on_this_machine(single), on_this_machine(halves)
     assert found.dtype == expected.dtype == np.float32
@@ -77,7 +82,9 @@ def test_an_answer_of_halves_is_that_of_float32_within_a_thousandth():
 
 def test_products_take_float16_and_sum_in_float32_and_sums_elsewhere_are_never_float16():
     with target():
-        mixed = fp16_arithmetic.to_mixed_precision(relax_pipeline.simplify_operators(bound()))
+        mixed = fp16_arithmetic.to_mixed_precision(
+            relax_pipeline.run_passes_before_legalization(bound())
+        )
         nests = relax_pipeline.legalize_and_fuse(mixed, None)
     seen = {
         "relax.nn.softmax": "float32",
@@ -109,7 +116,10 @@ def test_products_take_float16_and_sum_in_float32_and_sums_elsewhere_are_never_f
 def test_what_follows_a_sum_in_its_kernel_is_rounded_once_and_what_two_kernels_read_is_float16():
     with target():
         nests = relax_pipeline.legalize_and_fuse(
-            fp16_arithmetic.to_mixed_precision(relax_pipeline.simplify_operators(bound())), None
+            fp16_arithmetic.to_mixed_precision(
+                relax_pipeline.run_passes_before_legalization(bound())
+            ),
+            None,
         )
     kernels = {
         variable.name_hint: kernel
@@ -144,7 +154,7 @@ def test_what_follows_a_sum_in_its_kernel_is_rounded_once_and_what_two_kernels_r
 def test_a_halved_model_has_float16_weights_and_tensor_cores_in_its_code(
     name, context, kept, cache, tmp_path
 ):
-    artifact = build_model(context, kept(X, network, WEIGHTS), SHIPPED[name], cache)
+    artifact = find_or_build_model(context, kept(X, network, WEIGHTS), SHIPPED[name], cache)
     content, (binary,) = artifact.library.read_bytes(), binaries(artifact.library)
     assert (
         elf_headers.read(artifact.library).machine == HOSTS[name]
@@ -165,7 +175,7 @@ def test_a_halved_model_has_float16_weights_and_tensor_cores_in_its_code(
 
 def test_a_model_of_float32_stays_so(context, kept, cache, tmp_path):
     weights = {key: value.astype("float32") for key, value in WEIGHTS.items()}
-    artifact = build_model(context, kept(X, network, weights), SHIPPED["cuda-sm80"], cache)
+    artifact = find_or_build_model(context, kept(X, network, weights), SHIPPED["cuda-sm80"], cache)
     (binary,) = binaries(artifact.library)
     assert "HMMA" not in disassembled(binary, tmp_path) and "tensor cores" not in {
         kernel.rule for kernel in artifact.kernels

@@ -17,13 +17,13 @@ from tvm import relax, tirx
 from farm import executor
 from farm.checked_import import prepare_model
 from farm.compiler import host_run, tensor_cache
-from farm.compiler.build import build_model
+from farm.compiler.build import find_or_build_model
 from farm.compiler.codegen.executable import compile_executable
 from farm.compiler.graph import fp16_weights
 from farm.compiler.lower import lower_module, resolve_target
 from farm.compiler.tensor_cache import ON_LOAD
 from farm.processes import subprocesses
-from farm.types import Device, DeviceBuild, Model, Plan, Profile, QuantizeSettings
+from farm.types import BuildWithAgent, Device, MeasurementSettings, Model, Profile, QuantizeSettings
 
 numbers = np.random.default_rng(16)
 
@@ -75,7 +75,7 @@ def test_weights_are_kept_as_float16_and_answers_are_those_of_float32(cpu):
         sorted(value.dtype.name for value in made.parameters if value.nbytes > 1024)
         == ["float16"] * 4
     )
-    [answer] = host_run.compile_for_host(
+    [answer] = host_run.compile_host_runner(
         module(INPUTS, network, WEIGHTS), list(WEIGHTS.values()), profile
     )(list(INPUTS.values()))
     np.testing.assert_allclose(answer, expected(), rtol=1e-4, atol=1e-5)
@@ -183,7 +183,7 @@ def test_an_emulated_board_computes_with_halved_weights(
 ):
     agent = ARM[architecture].agent
     emulator = {"armv7": "qemu-arm", "aarch64": "qemu-aarch64"}[agent]
-    if not subprocesses.find_program(emulator):
+    if not subprocesses.first_installed_program(emulator):
         pytest.skip(f"{emulator} is not installed")
     source = str(save(tmp_path / "model.onnx", NETWORK))
     model, profile = (
@@ -192,8 +192,8 @@ def test_an_emulated_board_computes_with_halved_weights(
     )
     prepared = prepare_model(context, model, HOST, cache)
     assert prepared.precision == "float16"
-    artifact = build_model(context, prepared, profile, cache)
-    plain = build_model(
+    artifact = find_or_build_model(context, prepared, profile, cache)
+    plain = find_or_build_model(
         context, prepare_model(context, Model("plain", source), HOST, cache), profile, cache
     )
     sizes = [(one.parameters / tensor_cache.SHARD).stat().st_size for one in (artifact, plain)]
@@ -202,7 +202,7 @@ def test_an_emulated_board_computes_with_halved_weights(
     samples = executor.measure_job(
         context,
         Device("board", profile, "qemu:"),
-        DeviceBuild(model, prepared, artifact, agents(agent)),
-        Plan.once(),
+        BuildWithAgent(model, prepared, artifact, agents(agent)),
+        MeasurementSettings.once(),
     )
     assert samples.agreement.right and samples.agreement.snr_db > 60, samples.agreement

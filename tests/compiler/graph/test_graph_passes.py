@@ -275,7 +275,7 @@ def test_channel_shuffles_slices_and_concatenations_leave_no_transposes_between_
         rtol=1e-4,
         atol=1e-4,
     )
-    module = relax_pipeline.simplify_operators(
+    module = relax_pipeline.run_passes_before_legalization(
         relax_pipeline.bind_weights(made({"x": x}, body, {"v": v, "w": w}), [v, w])
     )
     turns: list[list[int]] = []

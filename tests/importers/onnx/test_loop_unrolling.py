@@ -67,7 +67,7 @@ def looping(path: Path, inner: onnx.GraphProto, runs: int, opset: int = 17, **mo
 def test_a_loop_of_a_known_number_of_runs_is_unrolled(opset, tmp_path):
     path = looping(tmp_path / "loop.onnx", growing(), 4, opset)
     agrees(path)
-    assert importers.summary.summarize_file(Model("loop", str(path))).problems == ()
+    assert importers.summary.summarize_onnx_or_tflite_file(Model("loop", str(path))).problems == ()
 
 
 def test_a_loop_ends_where_its_condition_is_known_to_be_false(tmp_path):

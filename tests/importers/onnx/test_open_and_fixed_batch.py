@@ -16,7 +16,7 @@ from farm import checked_import, importers
 from farm.errors import ModelError
 from farm.inputs.read import read_inputs
 from farm.processes.workers import TaskContext
-from farm.types import Model, PreprocessSettings, TensorSpec, describe_batch
+from farm.types import Model, PreprocessSettings, TensorSpec, describe_open_batch
 
 RELU = helper.make_node("Relu", ["x"], ["y"])
 ADD = helper.make_node("Add", ["x", "y"], ["z"])
@@ -86,13 +86,13 @@ def test_a_model_that_works_for_a_batch_of_one_only_is_fixed_and_says_why(onnx_f
     reshape = helper.make_node("Reshape", ["x", "shape"], ["y"])
     made = prepared(onnx_file([reshape], {"x": ["n", 4, 4]}, {"y": [1, 16]}, {"shape": shape}))
     assert made.inputs == (TensorSpec("x", (1, 4, 4), "float32"),)
-    assert made.fixed and made.fixed in describe_batch(made.inputs, made.fixed)
+    assert made.fixed and made.fixed in describe_open_batch(made.inputs, made.fixed)
 
 
 def test_an_open_model_is_prepared_once_and_says_what_is_measured(onnx_file, prepared):
     made = prepared(onnx_file([RELU], {"x": ["n", 3]}, {"y": ["n", 3]}))
     assert made.inputs[0].open and not made.fixed
-    assert "measured at 1" in describe_batch(made.inputs, made.fixed)
+    assert "measured at 1" in describe_open_batch(made.inputs, made.fixed)
 
 
 def test_inputs_of_any_one_batch_are_read(arrays):

@@ -84,7 +84,7 @@ def test_the_answer_is_torchs_and_the_arithmetic_that_of_integers(file, tmp_path
             found.append((str(call.args[0].ty.dtype), str(call.ty.dtype)))
 
     relax.analysis.post_order_visit(
-        relax_pipeline.simplify_operators(
+        relax_pipeline.run_passes_before_legalization(
             relax_pipeline.bind_weights(imported.module, imported.weights)
         )["main"],
         look,

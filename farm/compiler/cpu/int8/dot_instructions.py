@@ -72,7 +72,7 @@ def select_dot_instruction(cpu: CpuModel, weight: np.ndarray[Any, Any]) -> DotPr
     return _BY_NAME[dot.fallback] if dot.fallback and (weight == -128).any() else dot
 
 
-def widening_multiply_function(cpu: CpuModel, lanes: int) -> Callable[[Expr, Expr], Expr]:
+def int16_widening_multiply_function(cpu: CpuModel, lanes: int) -> Callable[[Expr, Expr], Expr]:
     """Return a function for the 32-bit product of two 16-bit numbers, one instruction for vectors.
 
     LLVM finds the instruction by itself, except for 32-bit ARM, where it is named.

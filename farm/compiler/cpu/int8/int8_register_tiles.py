@@ -18,7 +18,7 @@ _LOAD_SHARE = 0.25  # of the loads' time is lost if a CPU overlaps them with its
 _RESULT_CYCLES = 8  # of a vector of results: bias, factor, bounds, rounding and store
 
 
-def int8_gemm_tiles(
+def int8_gemm_tiles_with_cycles(
     cpu: CpuModel, dot: DotProductInstruction, pixels: int, channels: int, steps: int
 ) -> Iterator[tuple[Tile, float]]:
     """Yield tiles for an output of pixels x channels with their predicted cycles.

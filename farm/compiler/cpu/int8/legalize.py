@@ -19,8 +19,8 @@ from farm.compiler.cpu.int8 import compute
 from farm.compiler.cpu.int8 import int8_register_tiles as int8_tiles
 from farm.compiler.cpu.int8.dot_instructions import (
     DotProductInstruction,
+    int16_widening_multiply_function,
     select_dot_instruction,
-    widening_multiply_function,
 )
 from farm.compiler.cpu.kernel_config import CHANNELS, PIXELS, ConfigSelector, KernelConfig, Workload
 from farm.compiler.cpu.register_tiles import Tile, largest_grouped_conv_tile, round_up_to_multiple
@@ -78,7 +78,7 @@ def _depthwise(
         depthwise_pool.depthwise_conv2d_int8_compute,
         workload,
         config,
-        widening_multiply_function(selector.cpu, config.tile.lanes),
+        int16_widening_multiply_function(selector.cpu, config.tile.lanes),
     )
     return builder.call_te(
         body, call.args[0], relax.const(packed, "int16"), primfunc_name_hint=DEPTHWISE_INT8
@@ -142,7 +142,7 @@ def _candidates(
             most = max(1, int8_tiles.max_accumulators(cpu, tile.lanes) // tile.vectors)
             tiles = [(replace(tile, pixels=min(tile.pixels, most)), 1.0)]
     else:
-        tiles = list(int8_tiles.int8_gemm_tiles(cpu, dot, pixels, channels, steps))
+        tiles = list(int8_tiles.int8_gemm_tiles_with_cycles(cpu, dot, pixels, channels, steps))
     found = []
     for tile, cycles in tiles:
         weights, inputs = (

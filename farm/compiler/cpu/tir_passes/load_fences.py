@@ -94,7 +94,7 @@ def _grouped(loop: tirx.For, kind: FenceKind) -> tuple[list[tirx.Stmt], list[str
     )
     functions = [llvm.fence_llvm_ir(name, sums.count)]
     if kind == FenceKind.GROUPED_ROWS:
-        there, inputs = hoist_row_bounds_check(inputs)
+        there, inputs = extract_row_bounds_check(inputs)
         body = [fence, border, inputs, weights, fence, border, products, fence, border]
         whole = body if there is None else [tirx.IfThenElse(there, tirx.SeqStmt(body), None)]
         return whole, [*functions, llvm.BORDER]
@@ -270,7 +270,7 @@ def _vectors(
     return _Vectors(buffer, first, values // 4)
 
 
-def hoist_row_bounds_check(copy: tirx.Stmt) -> tuple[tirx.Expr | None, tirx.Stmt]:
+def extract_row_bounds_check(copy: tirx.Stmt) -> tuple[tirx.Expr | None, tirx.Stmt]:
     """Return the condition that a copied row of the input is in the image, and the copy without it.
 
     The condition is None if there is none. It is then tested once for the whole row.

@@ -40,7 +40,7 @@ Array = np.ndarray[Any, Any]
 Line = Callable[[int], tirx.Expr]  # the value at each position of a line through a tile
 
 
-def minimum_buffer_bytes(cpu: CpuModel) -> int:
+def minimum_unshared_buffer_bytes(cpu: CpuModel) -> int:
     """Return the least bytes of a buffer before the products.
 
     TVM lets a register tile share the memory of a smaller buffer.

@@ -9,13 +9,16 @@ from farm.compiler.cpu.conv_dense_compute import CONVOLUTION
 from farm.compiler.cpu.kernel_config import CHANNELS, PIXELS, KernelConfig, Workload
 from farm.compiler.cpu.register_tiles import (
     Tile,
-    can_group_loads,
-    gemm_tiles,
+    gemm_tiles_with_cycles,
     grouped_step_cycles,
     largest_divisor,
     round_up_to_multiple,
+    should_group_reduction_step_loads,
 )
-from farm.compiler.cpu.winograd.compute import channel_blocks_per_product, minimum_buffer_bytes
+from farm.compiler.cpu.winograd.compute import (
+    channel_blocks_per_product,
+    minimum_unshared_buffer_bytes,
+)
 from farm.compiler.target.cpu_model import CpuModel
 from farm.compiler.winograd_weights import WeightTransform
 
@@ -50,7 +53,7 @@ def winograd_candidates(workload: Workload, cpu: CpuModel) -> list[tuple[KernelC
     for method, size in SIZES.items():
         for tile in _tiles(workload, cpu, size):
             for order in (PIXELS, CHANNELS):
-                plan = best_plan(workload, KernelConfig(method, tile, order), cpu)
+                plan = plan_with_fastest_row_count(workload, KernelConfig(method, tile, order), cpu)
                 found.append((plan.config, plan.cycles))
     return found
 
@@ -79,7 +82,9 @@ class WinogradPlan:
         return SIZES[self.config.method]
 
 
-def best_plan(workload: Workload, config: KernelConfig, cpu: CpuModel) -> WinogradPlan:
+def plan_with_fastest_row_count(
+    workload: Workload, config: KernelConfig, cpu: CpuModel
+) -> WinogradPlan:
     """Return the plan of a configuration with the number of rows that takes the fewest cycles."""
     depth = padded_input_channels(workload.data[3], cpu)
     plans = (
@@ -101,10 +106,10 @@ def padded_input_channels(channels: int, cpu: CpuModel) -> int:
 def _bands(workload: Workload, size: int, cpu: CpuModel) -> list[int]:
     """Return, for each number of bands, the fewest rows that they need.
 
-    There are none if a buffer would be smaller than `minimum_buffer_bytes`.
+    There are none if a buffer would be smaller than `minimum_unshared_buffer_bytes`.
     """
     rows, width = -(-workload.output(0) // size), -(-workload.output(1) // size) * size + 2
-    least = minimum_buffer_bytes(cpu) / (4 * width * workload.data[3])
+    least = minimum_unshared_buffer_bytes(cpu) / (4 * width * workload.data[3])
     return sorted(
         band
         for band in {-(-rows // bands) for bands in range(1, rows + 1)}
@@ -118,10 +123,10 @@ def _tiles(workload: Workload, cpu: CpuModel, size: int) -> Iterator[Tile]:
     pixels = (min(band * columns, 4 * cpu.registers) for band in _bands(workload, size, cpu))
     depth, grouped_loads = (
         workload.data[3],
-        can_group_loads(cpu, padded_input_channels(workload.data[3], cpu)),
+        should_group_reduction_step_loads(cpu, padded_input_channels(workload.data[3], cpu)),
     )
     found = (
-        gemm_tiles(cpu, count, workload.channels, depth, grouped_loads, followed=False)
+        gemm_tiles_with_cycles(cpu, count, workload.channels, depth, grouped_loads, followed=False)
         for count in set(pixels)
     )
     best = (min(tiles, key=lambda one: one[1])[0] for tiles in found)
@@ -145,7 +150,7 @@ def _cycles(workload: Workload, config: KernelConfig, band: int, cpu: CpuModel) 
     )
     if cpu.gains_by_prefetch:
         step += _STEP_CYCLES
-    if can_group_loads(cpu, depth):
+    if should_group_reduction_step_loads(cpu, depth):
         step = grouped_step_cycles(cpu, tile)
     products = (
         points

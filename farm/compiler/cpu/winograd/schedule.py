@@ -10,8 +10,8 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from farm.compiler.cpu.conv_dense_compute import PADDING
 from farm.compiler.cpu.conv_dense_schedule import (
-    dominating_consumer,
-    grouped_inputs_block,
+    find_grouped_inputs_block,
+    find_or_create_dominating_consumer,
     inline_producers,
     schedule_grouped_loads,
     split_reduction_into_groups,
@@ -26,7 +26,7 @@ from farm.compiler.cpu.winograd.compute import (
     TILES_OUT,
     WINOGRAD,
     channel_blocks_per_product,
-    minimum_buffer_bytes,
+    minimum_unshared_buffer_bytes,
 )
 from farm.compiler.ir.annotations import ORDER, PREFETCH_NEXT_PANEL, TILE, FenceKind, annotate_fence
 from farm.compiler.ir.blocks import block_name
@@ -78,7 +78,7 @@ def schedule_winograd(sch: Schedule, cpu: CpuModel) -> None:
         sch, shared, [main], cpu
     )  # first: TVM does not accept a loop around a crop as parallel
     _unrolled(sch, [tile_x], lane)
-    grouped_loads = grouped_inputs_block(sch, main) is not None
+    grouped_loads = find_grouped_inputs_block(sch, main) is not None
     by_columns = halves or grouped_loads
     sch.compute_at(
         rows_out, [vector, *half][-1] if by_columns else tile_y, preserve_unit_loops=True
@@ -104,7 +104,7 @@ def _last(sch: Schedule, cpu: CpuModel) -> SBlockRV:
 
     The blocks after it are scheduled by themselves. Raises if that is impossible.
     """
-    before = dominating_consumer(sch, sch.get_sblock(TILES_OUT))
+    before = find_or_create_dominating_consumer(sch, sch.get_sblock(TILES_OUT))
     blocks = sch.get_child_blocks(sch.get_sblock("root"))
     names = [block_name(sch, block) for block in blocks]
     *between, last = blocks[names.index(TILES_OUT) + 1 :]
@@ -149,7 +149,7 @@ def _schedule_products(
     sch.compute_at(main, tiles, preserve_unit_loops=True)
     *_, pixel, i, j, c, reduced = sch.get_loops(main)
     vector, lane = sch.split(c, [tile.vectors, tile.lanes])
-    inputs, steps = grouped_inputs_block(sch, main), [reduced]
+    inputs, steps = find_grouped_inputs_block(sch, main), [reduced]
     if inputs is not None:
         steps = split_reduction_into_groups(sch, [reduced])
     sch.reorder(i, j, *steps, pixel, vector, lane)
@@ -227,7 +227,10 @@ def _vectors(sch: Schedule, rows: SBlockRV, lanes: int, cpu: CpuModel) -> int:
     *_, side, width, depth = map(value_at_batch_one, sch.get(rows).writes[0].source.shape)
     vectors = depth // lanes
     least = min(
-        vectors, max(1, _LINE // lanes, -(-minimum_buffer_bytes(cpu) // (4 * side * width * lanes)))
+        vectors,
+        max(
+            1, _LINE // lanes, -(-minimum_unshared_buffer_bytes(cpu) // (4 * side * width * lanes))
+        ),
     )
     return next(count for count in range(least, vectors + 1) if vectors % count == 0)
 

@@ -35,7 +35,7 @@ class Resize(OnnxOpConverter):  # type: ignore[misc]
             builder: relax.BlockBuilder, inputs: Inputs, attributes: Attributes, params: Any
         ) -> relax.Expr:
             if opset < 11:
-                return emit_resize(builder, inputs[0], inputs[1], attributes, params)
+                return emit_resize_by_scales(builder, inputs[0], inputs[1], attributes, params)
             if "axes" in attributes:
                 inputs = cls._along_all(inputs, attributes["axes"])
             if attributes.get("keep_aspect_ratio_policy", b"stretch") != b"stretch":
@@ -75,7 +75,7 @@ class Upsample(OnnxOpConverter):  # type: ignore[misc]
     def _impl_v7(
         cls, builder: relax.BlockBuilder, inputs: Inputs, attributes: Attributes, params: Any
     ) -> relax.Expr:
-        return emit_resize(
+        return emit_resize_by_scales(
             builder,
             inputs[0],
             relax.const(np.array(attributes["scales"]), "float32"),
@@ -87,10 +87,10 @@ class Upsample(OnnxOpConverter):  # type: ignore[misc]
     def _impl_v9(
         cls, builder: relax.BlockBuilder, inputs: Inputs, attributes: Attributes, params: Any
     ) -> relax.Expr:
-        return emit_resize(builder, inputs[0], inputs[1], attributes, params)
+        return emit_resize_by_scales(builder, inputs[0], inputs[1], attributes, params)
 
 
-def emit_resize(
+def emit_resize_by_scales(
     builder: relax.BlockBuilder, data: Any, scales: Any, attributes: Attributes, params: Any
 ) -> relax.Expr:
     """Emit a resize by scales, as Upsample and the Resize of opset 10 define it."""

@@ -9,10 +9,10 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from farm.config.table import Table
-from farm.types import LIMITS, Limits
+from farm.types import LIMITS, OutputErrorLimits
 
 
-class LimitsTable(Table):
+class TolerancesTable(Table):
     """The table `limits` of a model, or of a precision."""
 
     max_abs: Annotated[float, Field(ge=0)] | None = None
@@ -25,7 +25,7 @@ class LimitsTable(Table):
     same_top1: bool | None = None
     """Require the reference's best class in each row."""
 
-    def over(self, limits: Limits) -> Limits:
+    def over(self, limits: OutputErrorLimits) -> OutputErrorLimits:
         """Return the limits with those given in this table replaced."""
         names = {"min_snr": "min_snr_db"}
         given: dict[str, Any] = {
@@ -34,21 +34,21 @@ class LimitsTable(Table):
         }
         return replace(limits, **given)
 
-    def of_model(self, every: Mapping[str, Limits]) -> dict[str, Limits]:
+    def of_model(self, every: Mapping[str, OutputErrorLimits]) -> dict[str, OutputErrorLimits]:
         """Return the limits, by precision, of the model whose table this is."""
         return {name: self.over(limits) for name, limits in every.items()}
 
 
-class AllLimitsTable(Table):
+class TolerancesByDtypeTable(Table):
     """The table `[limits]`: limits for all models, by the type in which they compute."""
 
-    float32: LimitsTable = LimitsTable()
+    float32: TolerancesTable = TolerancesTable()
     """For models that compute in float32."""
-    float16: LimitsTable = LimitsTable()
+    float16: TolerancesTable = TolerancesTable()
     """For models in half precision."""
-    int8: LimitsTable = LimitsTable()
+    int8: TolerancesTable = TolerancesTable()
     """For models with 8-bit integers."""
 
-    def made(self) -> dict[str, Limits]:
+    def made(self) -> dict[str, OutputErrorLimits]:
         """Return the limits by precision, with defaults for those that are not given."""
         return {name: getattr(self, name).over(limits) for name, limits in LIMITS.items()}

@@ -12,7 +12,7 @@ MOST_ENDED = 1000  # leases that have ended, of which the lab still says how
 
 
 @dataclass(slots=True)
-class SchedulerEffects:
+class SchedulerChanges:
     """What has changed: to keep (all but implicit leases), and to tell."""
 
     leases: dict[int, Lease] = field(default_factory=dict)

@@ -12,7 +12,7 @@ from farm.types import Device
 
 
 @dataclass(frozen=True, slots=True)
-class ConnectionLayer:
+class LayerCheck:
     """A layer of a connection, by the name that is shown.
 
     `check` returns its finding as a text. If the layer does not work it raises a FarmError or any
@@ -23,7 +23,7 @@ class ConnectionLayer:
     check: Callable[[], str]
 
 
-def resolve_host(host: str, port: int) -> str:
+def check_host_resolves(host: str, port: int) -> str:
     """Return the addresses of a host."""
     addresses = dict.fromkeys(
         str(entry[4][0]) for entry in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)

@@ -10,7 +10,7 @@ from typing import Any
 from tvm import relax, te, tirx
 
 
-def emit_minmax(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr | None:
+def emit_float_minmax_reduction(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr | None:
     """Emit the kernel of a relax.max or relax.min; return None for integers.
 
     TVM's own reductions of integers are correct.
@@ -59,4 +59,4 @@ def _reduced(data: te.Tensor, axes: list[int], keepdims: bool, largest: bool) ->
     return te.compute(shape, body, name="max" if largest else "min")
 
 
-EMIT = {"relax.max": emit_minmax, "relax.min": emit_minmax}
+EMIT = {"relax.max": emit_float_minmax_reduction, "relax.min": emit_float_minmax_reduction}

@@ -23,7 +23,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-def compile_kernel_libraries(
+def compile_primfuncs_to_libraries(
     module: tvm.IRModule,
     target: tvm.target.Target,
     pipeline: str,

@@ -48,7 +48,7 @@ class _PowerCycle:
     vanished: bool = False
 
 
-class HealthKeeper:
+class BoardHealthController:
     """Keeps the boards of a lab fit. `profiles` has the profile of a kind; "" for none.
 
     `url` returns where a lease's board is found; `clock` is the time of leases.

@@ -12,14 +12,14 @@ from farm.pipeline.sandboxed_tasks import run_sandboxed_if_untrusted
 from farm.pipeline.worker_tasks import PREPARE_S, open_pool
 from farm.processes.workers import TaskContext
 from farm.store import Store
-from farm.types import Failure, Model, Profile, Progress, Stage, describe_batch
+from farm.types import Failure, Model, Profile, Progress, Stage, describe_open_batch
 
 if TYPE_CHECKING:
     from farm.importers.summary import ModelSummary
 
 
 @dataclass(frozen=True, slots=True)
-class CheckReport:
+class BuildPrediction:
     """The result of a check: the model's summary, its cost, and the reason why it would not build.
 
     `operations` counts those of one inference. `stored_bytes` are those of the parameters in the
@@ -45,16 +45,16 @@ class CheckReport:
         return self.failure is None and self.outline is not None and not self.outline.problems
 
 
-def check_model(model: Model, profile: Profile, *, store: Store, show: Show) -> CheckReport:
+def predict_build(model: Model, profile: Profile, *, store: Store, show: Show) -> BuildPrediction:
     """Return the report on a model, whatever is wrong with the model.
 
     The check runs in a worker process, because a malformed model may crash an importer.
     """
     with open_pool(store) as pool:
         try:
-            report: CheckReport = run_task(
+            report: BuildPrediction = run_task(
                 pool,
-                check_model_task,
+                predict_build_task,
                 (model, profile, store.root),
                 show,
                 PREPARE_S,
@@ -63,13 +63,13 @@ def check_model(model: Model, profile: Profile, *, store: Store, show: Show) -> 
         except InternalError:
             raise
         except FarmError as error:
-            return CheckReport(None, failure=error.as_failure())
+            return BuildPrediction(None, failure=error.as_failure())
         return report
 
 
-def check_model_task(
+def predict_build_task(
     context: TaskContext, model: Model, profile: Profile, cache: Path
-) -> CheckReport:
+) -> BuildPrediction:
     """Check a model in a worker process, in a sandbox if the model needs one."""
     from farm.importers.summary import ImportProblem, ModelSummary
 
@@ -78,7 +78,7 @@ def check_model_task(
         from farm.compiler.codegen.cuda_driver_stub import build_driver_stub
 
         read.append(build_driver_stub(Store(cache)).parent)
-    report: CheckReport = run_sandboxed_if_untrusted(
+    report: BuildPrediction = run_sandboxed_if_untrusted(
         context,
         model,
         _check,
@@ -86,19 +86,19 @@ def check_model_task(
         profile,
         cache,
         read=read,
-        types=(CheckReport, ModelSummary, ImportProblem),
+        types=(BuildPrediction, ModelSummary, ImportProblem),
     )
     return report
 
 
-def _check(context: TaskContext, model: Model, profile: Profile, cache: Path) -> CheckReport:
+def _check(context: TaskContext, model: Model, profile: Profile, cache: Path) -> BuildPrediction:
     """Summarise a model and lower it without generating code; called in the sandbox."""
     from farm.checked_import import import_and_quantize
     from farm.compiler.build import tvm_errors_as_build_errors
     from farm.importers import summary as outline
 
     context.note(Progress(Stage.IMPORTING, f"reading {Path(model.source).name}"))
-    report = CheckReport(outline.summarize_file(model))
+    report = BuildPrediction(outline.summarize_onnx_or_tflite_file(model))
     if report.outline is not None and report.outline.problems:
         return report
     try:
@@ -107,7 +107,7 @@ def _check(context: TaskContext, model: Model, profile: Profile, cache: Path) ->
         )
         if report.outline is None:
             report = replace(report, outline=outline.summarize_imported(model, imported))
-        report = replace(report, batch=describe_batch(imported.inputs, imported.fixed))
+        report = replace(report, batch=describe_open_batch(imported.inputs, imported.fixed))
         context.note(Progress(Stage.COMPILING, f"for {profile.name}: graph and schedules"))
         with tvm_errors_as_build_errors(model.name, profile):
             return _with_cost(report, imported, profile, Store(cache))
@@ -115,7 +115,9 @@ def _check(context: TaskContext, model: Model, profile: Profile, cache: Path) ->
         return replace(report, failure=error.as_failure())
 
 
-def _with_cost(report: CheckReport, imported: Any, profile: Profile, store: Store) -> CheckReport:
+def _with_cost(
+    report: BuildPrediction, imported: Any, profile: Profile, store: Store
+) -> BuildPrediction:
     """Return the report with what a model costs."""
     from farm.compiler.codegen.nvrtc import use_nvrtc_for_cuda
     from farm.compiler.ir.relax_rewriter import main_weight_parameters

@@ -9,12 +9,12 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from farm.kernels import minmax, sort
+from farm.kernels import reduce_max_min, sort
 
-_EMIT = {**sort.EMIT, **minmax.EMIT}
+_EMIT = {**sort.EMIT, **reduce_max_min.EMIT}
 
 
-def use_custom_kernels(module: tvm.IRModule) -> tvm.IRModule:
+def replace_operators_by_farm_kernels(module: tvm.IRModule) -> tvm.IRModule:
     """Return the module with these operators replaced by kernels, if their shapes are fixed."""
     rewriter = _Rewriter(module)
     main = rewriter.visit_expr(module["main"])

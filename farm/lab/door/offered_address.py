@@ -15,7 +15,7 @@ from farm import ownership
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
-def foreign_address_reason(host: str, port: int, connection: ownership.ConnectionEndpoints) -> str:
+def foreign_address_reason(host: str, port: int, connection: ownership.SocketLike) -> str:
     """Return why an address is not that of the board behind a connection; "" if it is.
 
     It looks at all processes where the board is on this machine, which takes some 30 ms.

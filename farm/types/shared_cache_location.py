@@ -12,7 +12,7 @@ _URL = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class CacheLocation:
+class SharedCacheLocation:
     """The shared cache: a bucket with a prefix, or a folder.
 
     With a `key`, what was not sealed with the same key is not used.
@@ -23,7 +23,7 @@ class CacheLocation:
     key: bytes | None = field(default=None, repr=False)
 
 
-def check_cache_url(text: str) -> str:
+def normalize_cache_url(text: str) -> str:
     """Return the URL of a shared cache without a slash at its end.
 
     Raises ValueError if it is none. Credentials are not part of it: the clients of S3, Google

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceState:
+class DeviceAvailability:
     """The state of a device: usable or not, and the reason.
 
     `word` is the state (`ready`, `emulated`, `unavailable`, ...). If the device is not usable,

@@ -13,17 +13,17 @@ _NAME = r"[^\W\d]\w*"
 _WHOLE = re.compile(rf"{PYTHON}({_NAME}(?:\.{_NAME})*):({_NAME})")
 
 
-def is_python_source(source: str) -> bool:
+def is_python_function_reference(source: str) -> bool:
     """Return whether a source is meant as a function rather than as a file."""
     return source.startswith(PYTHON)
 
 
-def normalize_python_source(text: str) -> str:
+def normalize_python_function_reference(text: str) -> str:
     """Return the source of a function, which may be named without `python:`.
 
     Raises ValueError, with the reason in words, for any other text.
     """
-    source = text if is_python_source(text) else PYTHON + text
+    source = text if is_python_function_reference(text) else PYTHON + text
     module_and_function(source)
     return source
 

@@ -18,7 +18,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from farm import importers, quantize, stats
-from farm.pipeline.operations import Show, build_for_device, check_usable, prepare_model, run_task
+from farm.pipeline.operations import (
+    Show,
+    build_model_and_agent_for_device,
+    check_device_usable,
+    prepare_model,
+    run_task,
+)
 from farm.pipeline.sandboxed_tasks import (
     run_build_sandboxed_if_untrusted,
     run_sandboxed_if_untrusted,
@@ -29,8 +35,8 @@ from farm.store import Store
 from farm.types import (
     Artifact,
     BisectedLayer,
+    BuildWithAgent,
     Device,
-    DeviceBuild,
     KernelBisection,
     Model,
     PreparedModel,
@@ -52,7 +58,7 @@ _KIND, _FILE = "layers", "layers.json"
 
 
 @dataclass(frozen=True, slots=True)
-class BisectResult:
+class LayerBisectResult:
     """The result of a bisection: the layers, the build they belong to, and the reference engine."""
 
     dissection: KernelBisection
@@ -70,21 +76,21 @@ def bisect_model(
     least_db: float | None,
     deadline_s: float,
     show: Show,
-) -> BisectResult:
+) -> LayerBisectResult:
     """Compare every layer of a model on a device with the reference.
 
     The input is read from the file `source`; if that is None, the example input is taken.
     `least_db` is the signal-to-noise ratio in dB below which a layer is bad; None takes the default
     of its dtype. Raises FarmError if the model cannot be built or the device cannot be used.
     """
-    check_usable(device)
+    check_device_usable(device)
     with open_pool(store) as pool:
         model, prepared = prepare_model(pool, model, device.profile, host, store, show)
         inputs = _read(source, prepared, model) if source else None
-        fitted = build_for_device(pool, model, prepared, device, store, show)
+        fitted = build_model_and_agent_for_device(pool, model, prepared, device, store, show)
         names, expected = run_task(
             pool,
-            source_layers_task,
+            source_layers_and_reference_outputs_task,
             (model, prepared, inputs, store.root),
             show,
             PREPARE_S,
@@ -107,7 +113,7 @@ def bisect_model(
             deadline_s,
             f"{model.name} on {device.name}",
         )
-    return BisectResult(
+    return LayerBisectResult(
         replace(dissection, layers=tuple(name_layers_by_source(dissection.layers, names))),
         fitted.artifact,
         prepared.engine,
@@ -120,7 +126,7 @@ def _read(source: Path, prepared: PreparedModel, model: Model) -> dict[str, np.n
     return read_inputs(source, prepared.inputs, model.preprocess)
 
 
-def source_layers_task(
+def source_layers_and_reference_outputs_task(
     context: TaskContext, model: Model, prepared: PreparedModel, inputs: Any, cache: Path
 ) -> tuple[list[Name], Any]:
     """Return the layers of the source and, for given `inputs`, the reference's outputs.
@@ -194,7 +200,7 @@ def compare_kernels_task(
     context: TaskContext,
     model: Model,
     device: Device,
-    fitted: DeviceBuild,
+    fitted: BuildWithAgent,
     fed: Fed | None,
     least_db: float | None,
     deadline_s: float,
@@ -204,17 +210,17 @@ def compare_kernels_task(
     The reference is computed in a sandbox if the model needs one.
     """
     from farm.compiler.diagnostics.reference_run import compute_reference_steps
-    from farm.compiler.diagnostics.reference_steps import ComputedSteps, ReferenceStep
+    from farm.compiler.diagnostics.reference_steps import ReferenceStep, ReferenceSteps
     from farm.executor.kernel_bisect import compare_kernels_with_reference
 
     def computer(
         context: TaskContext, prepared: PreparedModel, artifact: Artifact, *others: Any
-    ) -> ComputedSteps:
-        computed: ComputedSteps = run_build_sandboxed_if_untrusted(
+    ) -> ReferenceSteps:
+        computed: ReferenceSteps = run_build_sandboxed_if_untrusted(
             *(context, model, compute_reference_steps, prepared, artifact, *others),
             read=(prepared.directory, artifact.library.parent),
             write=(others[-1],),
-            types=(ComputedSteps, ReferenceStep),
+            types=(ReferenceSteps, ReferenceStep),
             modules=("farm.compiler.diagnostics.reference_kernels",),
         )
         return computed
@@ -240,7 +246,7 @@ def name_layers_by_source(
             for place, (_, _, known) in enumerate(names)
             if place not in taken
             and layer.likeness
-            and (distance := stats.distance(layer.likeness, known)) < float("inf")
+            and (distance := stats.relative_distance(layer.likeness, known)) < float("inf")
         }
         if distances:
             place = min(distances, key=lambda place: (distances[place], place))
