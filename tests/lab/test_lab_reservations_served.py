@@ -5,7 +5,7 @@ from __future__ import annotations
 import getpass
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import jsonschema
@@ -13,7 +13,7 @@ import pytest
 from lab_http import paged
 from lab_process import Board, Lab, lab
 from timeouts import wait_until
-from tracker_processes import REQUEST, Wire
+from tracker_processes import PENDING, REQUEST, Wire
 
 from farm.errors import UsageError
 from farm.lab_client.client import LabClient
@@ -48,6 +48,17 @@ def asking(client: LabClient, for_s: float) -> Any:
     return client.ask("request", kind="pi5", for_s=for_s)["lease"]
 
 
+def wait_with(boards: Iterable[Board], condition: Callable[[], Any], what: str) -> Any:
+    """Wait until a condition is true, while boards speak as TVM's servers do."""
+
+    def look() -> Any:
+        for board in boards:
+            board.wire.ask([PENDING])
+        return condition()
+
+    return wait_until(look, what)
+
+
 def as_user(one: Lab, name: str) -> LabClient:
     client = one.client()
     client.ask("speak-for", user=name)
@@ -55,7 +66,8 @@ def as_user(one: Lab, name: str) -> LabClient:
 
 
 def test_reserved_boards_are_there_at_their_time_for_who_reserved_them(served: Lab) -> None:
-    boards = {Board(served.port, at=port).name for port in (9090, 9091)}
+    there = [Board(served.port, at=port) for port in (9090, 9091)]
+    boards = {board.name for board in there}
     with served.client() as client:
         made = reserving(client, SOON_S, 60.0, count=2)
         assert (made["state"], made["owner"], made["missing"]) == ("planned", ME, 0)
@@ -64,9 +76,10 @@ def test_reserved_boards_are_there_at_their_time_for_who_reserved_them(served: L
         assert waiting["queue"]["surely_by"] == pytest.approx(made["until"])
         short = asking(client, 1.0)
         assert short["state"] == "active"
-        wait_until(lambda: found(client, made["reservation"])["lease"], "the reservation's lease")
-        number = found(client, made["reservation"])["lease"]
-        wait_until(lambda: lease(client, number)["state"] == "active", "its boards")
+        number = wait_with(
+            there, lambda: found(client, made["reservation"])["lease"], "the reservation's lease"
+        )
+        wait_with(there, lambda: lease(client, number)["state"] == "active", "its boards")
         held = lease(client, number)
         assert set(held["boards"]) == boards
         assert (held["ends_at"], held["reservation"]) == (made["until"], made["reservation"])
@@ -83,12 +96,14 @@ def test_reserved_boards_are_there_at_their_time_for_who_reserved_them(served: L
 
 def test_reserved_boards_that_nobody_asks_for_go_to_others() -> None:
     with lab(inventory=SHORT) as served:
-        Board(served.port)
+        board = Board(served.port)
         with served.client() as client:
             made = reserving(as_user(served, "alice"), 2.0)
             waiting = asking(client, 60.0 * 30)
-            wait_until(
-                lambda: lease(client, waiting["lease"])["state"] == "active", "the board of alice"
+            wait_with(
+                [board],
+                lambda: lease(client, waiting["lease"])["state"] == "active",
+                "the board of alice",
             )
             assert found(client, made["reservation"]) is None
             said = client.ask("events", since=0)["events"]
@@ -114,13 +129,14 @@ def test_what_was_reserved_is_so_after_the_server_was_killed(served: Lab) -> Non
         soon, later = reserving(client, SOON_S), reserving(client, 2 * LONG_S, nonce="x")
     served.kill()
     served.start()
-    Board(served.port)
+    board = Board(served.port)
     with served.client() as client:
         assert found(client, later["reservation"]) == later
         assert reserving(client, 2 * LONG_S, nonce="x") == later
-        wait_until(lambda: found(client, soon["reservation"])["lease"], "the reservation's lease")
-        number = found(client, soon["reservation"])["lease"]
-        wait_until(lambda: lease(client, number)["state"] == "active", "its board")
+        number = wait_with(
+            [board], lambda: found(client, soon["reservation"])["lease"], "the reservation's lease"
+        )
+        wait_with([board], lambda: lease(client, number)["state"] == "active", "its board")
 
 
 def test_a_reservation_whose_time_came_while_there_was_no_server_begins(served: Lab) -> None:
@@ -196,7 +212,7 @@ def test_what_cannot_be_is_an_error_of_three_lines(taken: Lab, words: str, what:
     assert [line.partition(":")[0] for line in lines] == ["error", "why", "fix"]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def taken() -> Iterator[Lab]:
     """A lab of two boards, both reserved from in an hour on; one is leased until then."""
     with lab(inventory='[lab]\n[lab.classes.batch]\nlongest = "2h"\n') as one:
