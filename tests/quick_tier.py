@@ -25,6 +25,7 @@ PATHS = (
     "data_sets/test_data_sets.py",
     "lab/test_lab_toml.py",
     "lab/test_lab_scheduler.py",
+    "lab/test_lab_reservations.py",
     "store/test_predictions.py",
     "store/test_postgres_urls.py",
     "test_agreement.py",

@@ -132,7 +132,7 @@ INSIDE_TABLES = {
     "lab": """
         entities durations care.health door.commands door.pump door.sshd_settings
         board_records care.board_checks
-        queue_order refusals lab_toml codec scheduler_changes registry door.main
+        queue_order refusals lab_toml codec scheduler_changes registry reservations door.main
         door.authorized_keys callers door.offered_address
         scheduler relay.tracker door.board_socket_broker
         relay.sessions

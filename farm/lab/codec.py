@@ -1,4 +1,4 @@
-"""Leases, boards and events as JSON and back: for the database, and for clients."""
+"""Leases, reservations, boards and events as JSON and back: for the database and for clients."""
 
 from __future__ import annotations
 
@@ -16,6 +16,9 @@ from farm.lab.entities import (
     LeaseRequest,
     LeaseState,
     QueuePosition,
+    Reservation,
+    ReservationRequest,
+    ReservationState,
 )
 from farm.tracker.agent_messages import BoardState
 
@@ -41,6 +44,40 @@ def lease_from_json(body: Mapping[str, Any]) -> Lease:
     return Lease(**rest)
 
 
+def reservation_to_json(reservation: Reservation) -> dict[str, Any]:
+    """Return a reservation as JSON, with the key of its lease."""
+    return {**dataclasses.asdict(reservation), "state": reservation.state.value}
+
+
+def reservation_from_json(body: Mapping[str, Any]) -> Reservation:
+    """Return the reservation of `reservation_to_json`; keys of a newer farm are left out."""
+    asked = _known(ReservationRequest, body["request"])
+    request = ReservationRequest(**{**asked, "tags": tuple(asked["tags"])})
+    known = _known(Reservation, body)
+    return Reservation(**{**known, "request": request, "state": ReservationState(body["state"])})
+
+
+def reservation_for_display(reservation: Reservation, missing: int = 0) -> dict[str, Any]:
+    """Return a reservation as people see it: flat, and how many boards it lacks as things stand."""
+    request = reservation.request
+    return {
+        "reservation": reservation.number,
+        "owner": request.owner,
+        "kind": request.kind,
+        "class": request.rank,
+        "count": request.count,
+        "tags": list(request.tags),
+        "labels": dict(request.labels),
+        "state": reservation.state.value,
+        "why": reservation.why,
+        "made_at": reservation.made_at,
+        "starts_at": request.starts_at,
+        "until": request.until,
+        "missing": missing,
+        "lease": reservation.lease,
+    }
+
+
 def lease_for_display(
     lease: Lease, prospect: QueuePosition | None = None, key: bool = False
 ) -> dict[str, Any]:
@@ -64,6 +101,7 @@ def lease_for_display(
         "ends_at": None if request.implicit else lease.ends_at,
         "ended_at": lease.ended_at,
         "heartbeat_s": request.heartbeat_s,
+        "reservation": request.reservation,
         "queue": None if prospect is None else dataclasses.asdict(prospect),
         **({"key": lease.key} if key else {}),
     }

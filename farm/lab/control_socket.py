@@ -24,10 +24,23 @@ from farm.lab import refusals
 from farm.lab.callers import ControlConnections, identify_caller
 from farm.lab.care.health import Health
 from farm.lab.care.health_controller import BoardHealthController
-from farm.lab.codec import board_for_display, health_for_display, lease_for_display
+from farm.lab.codec import (
+    board_for_display,
+    health_for_display,
+    lease_for_display,
+    reservation_for_display,
+)
 from farm.lab.door.board_socket_broker import WAIT_S, BoardSocketBroker, LabCallbacks
 from farm.lab.door.commands import is_user_name
-from farm.lab.entities import Caller, Event, Lease, LeaseRequest, LeaseState
+from farm.lab.entities import (
+    Caller,
+    Event,
+    Lease,
+    LeaseRequest,
+    LeaseState,
+    Reservation,
+    ReservationRequest,
+)
 from farm.lab.lab_database import LabDatabase
 from farm.lab.lab_database_writer import LabDatabaseWriter
 from farm.lab.lender import LabLender
@@ -44,6 +57,7 @@ _MOST_EVENTS = 1000
 _MOST_BEHIND = 10_000  # events of a reader who does not read
 _MOST_COUNT = 10_000
 _LONGEST_S = 366 * 86400.0
+_LAST_TIME = 253_402_214_400.0  # the last day of the year 9999
 
 Watcher = Callable[
     [list[Lease], list[Event]], None
@@ -84,6 +98,17 @@ class RequestFields:
     def optional_seconds(self, name: str) -> float | None:
         """Return a duration, or None if there is none. Raises UsageError."""
         return None if self._body.get(name) is None else self.seconds(name)
+
+    def time(self, name: str) -> float:
+        """Return a time, in seconds since 1970. Raises UsageError."""
+        value = self._body.get(name)
+        if (
+            not isinstance(value, (int, float))
+            or isinstance(value, bool)
+            or not 0 <= value <= _LAST_TIME
+        ):
+            raise _bad(name, "a time in seconds since 1970")
+        return float(value)
 
     def labels(self) -> dict[str, str]:
         """Return texts by name. Raises UsageError."""
@@ -158,6 +183,9 @@ class ControlSocket:
             "keep": self._keep,
             "extend": self._extend,
             "end": self._end,
+            "reserve": self._reserve,
+            "reservations": self._reservations,
+            "cancel": self._cancel,
             "session-end": self._session_end,
             "events": self._events,
             "page": self._page,
@@ -294,7 +322,7 @@ class ControlSocket:
         return {"you": caller.name}
 
     async def _expel(self, fields: RequestFields, caller: Caller) -> dict[str, Any]:
-        """End all leases of a user, and hang up on the door's connections for them."""
+        """End all leases and reservations of a user, and hang up on their connections."""
         if not caller.admin:
             raise refusals.not_an_administrator_error(caller)
         name, why = fields.text("user"), fields.text("why", "")
@@ -302,6 +330,10 @@ class ControlSocket:
         owned = [one for one in scheduler.leases() if one.request.owner == name]
         for lease in owned:
             scheduler.end(lease.number, caller, self._clock(), why)
+        for one in scheduler.reservations():
+            if one.request.owner == name:
+                because = why or "its owner was removed"
+                scheduler.cancel_reservation(one.number, caller, self._clock(), because)
         self.lender.settle()
         await self._kept()
         self._connections.hang_up_on(name)
@@ -354,6 +386,11 @@ class ControlSocket:
             tags=fields.texts("tags"),
             any_health=fields.flag("any_health"),
         )
+        if (number := fields.whole("reservation", 0)) != 0:  # asks for the boards of that one
+            scheduler, now = self.lender.scheduler, self._clock()
+            return await self._told(
+                scheduler.lease_of_reservation(number, request.kind, caller, now), caller
+            )
         lease = self.lender.scheduler.request(request, new_lease_key(), self._clock())
         self.lender.know(lease)
         self.lender.settle()
@@ -409,6 +446,45 @@ class ControlSocket:
         )
         self.lender.settle()
         return await self._told(lease, caller)
+
+    async def _reserve(self, fields: RequestFields, caller: Caller) -> dict[str, Any]:
+        """Reserve boards from a time on, or from so many seconds from now on."""
+        now, in_s = self._clock(), fields.optional_seconds("in_s")
+        request = ReservationRequest(
+            caller.name,
+            fields.text("kind"),
+            fields.time("starts_at") if in_s is None else now + in_s,
+            fields.seconds("for_s"),
+            fields.text("class", "interactive"),
+            max(1, fields.whole("count", 1, _MOST_COUNT)),
+            fields.texts("tags"),
+            fields.labels(),
+            fields.text("nonce", ""),
+        )
+        reservation = self.lender.scheduler.reserve(request, new_lease_key(), now)
+        return await self._told_of_reservation(reservation)
+
+    async def _reservations(self, _: RequestFields, __: Caller) -> dict[str, Any]:
+        scheduler = self.lender.scheduler
+        missing = scheduler.missing(self._clock())
+        shown = [
+            reservation_for_display(one, missing.get(one.number, 0))
+            for one in scheduler.reservations()
+        ]
+        await self._kept()
+        return {"reservations": shown}
+
+    async def _cancel(self, fields: RequestFields, caller: Caller) -> dict[str, Any]:
+        number, why = fields.whole("reservation"), fields.text("why", "")
+        cancelled = self.lender.scheduler.cancel_reservation(number, caller, self._clock(), why)
+        return await self._told_of_reservation(cancelled)
+
+    async def _told_of_reservation(self, reservation: Reservation) -> dict[str, Any]:
+        missing = self.lender.scheduler.missing(self._clock()).get(reservation.number, 0)
+        shown = reservation_for_display(reservation, missing)
+        self.lender.settle()
+        await self._kept()
+        return {"reservation": shown}
 
     async def _session_end(self, fields: RequestFields, caller: Caller) -> dict[str, Any]:
         """Say how a session of a lease has ended, and whether that was the board's own fault.

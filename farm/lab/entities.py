@@ -1,4 +1,4 @@
-"""Entities of a lab: requests, leases, boards, events and rules. Times are seconds since 1970."""
+"""Entities of a lab: leases, reservations, boards, rules. Times are seconds since 1970."""
 
 from __future__ import annotations
 
@@ -53,7 +53,8 @@ class LeaseRequest:
     `heartbeat_s`, a lease without a heartbeat for so long is abandoned. `wait_s` limits the time in
     the queue. `nonce` makes asking again harmless. An implicit request is made for a client of
     TVM's, which knows of no leases. A `check` is the lab's own, to see whether a board is fit.
-    With `any_health` a board in probation will do, which else is for batch work.
+    With `any_health` a board in probation will do, which else is for batch work. The lease of a
+    `reservation` ends at `until`, whenever it has its boards.
     """
 
     owner: str
@@ -71,6 +72,8 @@ class LeaseRequest:
     tags: tuple[str, ...] = ()
     check: bool = False
     any_health: bool = False
+    reservation: int | None = None
+    until: float | None = None
 
     def fits(self, board: str, tags: Iterable[str]) -> bool:
         """Return whether a board of the kind is one that is wanted."""
@@ -99,6 +102,63 @@ class Lease:
     why: str = ""
     given_at: Mapping[str, float] = field(default_factory=dict)
     lost: Mapping[str, str] = field(default_factory=dict)
+
+
+class ReservationState(Enum):
+    """Where a reservation is in its life."""
+
+    PLANNED = "planned"  # its time has not come
+    BEGAN = "began"  # its lease was made, and has not ended
+    ENDED = "ended"  # as its lease has
+    CANCELLED = "cancelled"  # before its time
+    LAPSED = "lapsed"  # its lease was not picked up, or there were no boards for it
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing can happen to the reservation any more."""
+        return self not in (ReservationState.PLANNED, ReservationState.BEGAN)
+
+
+@dataclass(frozen=True, slots=True)
+class ReservationRequest:
+    """What is to be reserved: boards of a kind, any that have all of `tags`, from a time on.
+
+    `nonce` makes asking again harmless.
+    """
+
+    owner: str
+    kind: str
+    starts_at: float
+    for_s: float
+    rank: str = "interactive"
+    count: int = 1
+    tags: tuple[str, ...] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
+    nonce: str = ""
+
+    @property
+    def until(self) -> float:
+        """When it ends."""
+        return self.starts_at + self.for_s
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """A reservation that was taken in.
+
+    `number` only grows. At its time it gets a `lease`, whose key is `key`. It is `picked_up` once
+    its owner has asked for the lease's boards, or used one.
+    """
+
+    number: int
+    request: ReservationRequest
+    key: str
+    made_at: float
+    state: ReservationState = ReservationState.PLANNED
+    lease: int | None = None
+    picked_up: bool = False
+    ended_at: float | None = None
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +269,19 @@ class NoticeChannels:
 
 
 @dataclass(frozen=True, slots=True)
+class ReservationRules:
+    """How boards are reserved: how far ahead, and how many times by one owner.
+
+    The lease of a reservation lapses if its owner does not ask for it, or use it, within
+    `pickup_s`.
+    """
+
+    ahead_s: float = 14 * 24 * HOUR_S
+    of_owner: int = 8
+    pickup_s: float = 600.0
+
+
+@dataclass(frozen=True, slots=True)
 class SharingRules:
     """How boards are shared.
 
@@ -229,6 +302,7 @@ class SharingRules:
     pickup_s: float = 300.0
     queue: int = 256  # of one owner
     implicit_rank: str = "batch"
+    reservations: ReservationRules = field(default_factory=ReservationRules)
 
     def share(self, owner: str) -> float:
         """Return the share of an owner; 1 if none is set."""

@@ -1,4 +1,4 @@
-"""What a lab keeps: leases, events, use, kinds and sessions, in SQLite or PostgreSQL.
+"""What a lab keeps: leases, reservations, events, use, sessions, in SQLite or PostgreSQL.
 
 The tables themselves refuse to lend a board twice. One server at a time may write: each takes the
 tables over as it starts, and a server that finds them taken over ends.
@@ -18,8 +18,14 @@ from typing import TYPE_CHECKING, Any
 
 from farm.errors import FarmError
 from farm.lab.board_records import FORGOTTEN_S, BoardRecord, record_from_json, record_to_json
-from farm.lab.codec import event_from_json, lease_from_json, lease_to_json
-from farm.lab.entities import Event, Lease, LeaseBoardPeriod, LeaseState
+from farm.lab.codec import (
+    event_from_json,
+    lease_from_json,
+    lease_to_json,
+    reservation_from_json,
+    reservation_to_json,
+)
+from farm.lab.entities import Event, Lease, LeaseBoardPeriod, LeaseState, Reservation
 from farm.lab.scheduler_changes import MOST_ENDED, RestoredState, SchedulerChanges
 from farm.store.upsert import insert_new, insert_or_replace
 from farm.types.postgres_url import is_postgres_url
@@ -66,6 +72,7 @@ class LabDatabaseBatch:
     """What is kept by one transaction."""
 
     leases: dict[int, Lease] = field(default_factory=dict)
+    reservations: dict[int, Reservation] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
     kinds: list[str] = field(default_factory=list)
     used: dict[str, tuple[float, float]] = field(default_factory=dict)
@@ -76,6 +83,7 @@ class LabDatabaseBatch:
     def add(self, effects: SchedulerChanges) -> None:
         """Add what has changed; of a lease that changed twice, the last state counts."""
         self.leases.update(effects.leases)
+        self.reservations.update(effects.reservations)
         self.events += effects.events
         self.kinds += effects.kinds
         self.used.update(effects.used)
@@ -84,13 +92,14 @@ class LabDatabaseBatch:
     @property
     def durable(self) -> bool:
         """Whether somebody waits for it to be kept."""
-        return bool(self.leases)
+        return bool(self.leases or self.reservations)
 
     @property
     def empty(self) -> bool:
         """Whether there is nothing to keep."""
         return not (
             self.leases
+            or self.reservations
             or self.events
             or self.kinds
             or self.used
@@ -110,11 +119,12 @@ class _Tables:
     kinds: Table
     sessions: Table
     boards: Table
+    reservations: Table
 
 
 @functools.cache
 def _tables() -> _Tables:
-    """Return the tables of version 2."""
+    """Return the tables of version 3."""
     from sqlalchemy import Column, Double, Index, Integer, MetaData, Table
 
     from farm.store.database import ROW_NUMBER, CodePointText
@@ -184,12 +194,26 @@ def _tables() -> _Tables:
             Column("lease", ROW_NUMBER),
         ),
         Table("lab_boards", known, *texts("board", key=True), *times("seen_at"), *texts("body")),
+        Table(
+            "lab_reservations",
+            known,
+            number(),
+            *texts("owner", "kind", "state"),
+            *times("starts_at"),
+            Column("ended_at", Double),
+            *texts("body"),
+        ),
     )
 
 
 def _add_boards(db: Connection) -> None:
     """Take the tables from version 1 to 2: those of the first labs know nothing of boards."""
     _tables().boards.create(db)
+
+
+def _add_reservations(db: Connection) -> None:
+    """Take the tables from version 2 to 3."""
+    _tables().reservations.create(db)
 
 
 class LabDatabase:
@@ -214,9 +238,10 @@ class LabDatabase:
         self._database.change(lambda db: self._write(db, batch))
 
     def prune(self, before: float) -> int:
-        """Remove leases, sessions and events from before a time, some at once; return how many.
+        """Remove leases, sessions, events and the like from before a time; return how many.
 
-        The newest lease and the newest event stay: their numbers must not be used again.
+        Some at once. The newest lease, reservation and event stay: their numbers must not be used
+        again.
         """
         return self._database.change(lambda db: self._prune(db, before))
 
@@ -275,7 +300,8 @@ class LabDatabase:
             else SqliteBackend(Path(self._place))
         )
         tables = _tables().server.metadata
-        return MigratedDatabase(place, "the record of the lab", "leases", tables, (_add_boards,))
+        migrations = (_add_boards, _add_reservations)
+        return MigratedDatabase(place, "the record of the lab", "leases", tables, migrations)
 
     def _take_over(self, db: Connection) -> RestoredState:
         from sqlalchemy import func
@@ -299,7 +325,18 @@ class LabDatabase:
             1 + (db.scalar(leases.select().with_only_columns(func.max(leases.c.number))) or 0),
             1 + (db.scalar(events.select().with_only_columns(func.max(events.c.number))) or 0),
             self._boards(db),
+            *self._reservations(db),
         )
+
+    def _reservations(self, db: Connection) -> tuple[list[Reservation], int]:
+        """Return the reservations that are not over, and a number that none has had."""
+        from sqlalchemy import func
+
+        table = _tables().reservations
+        rows = db.execute(table.select().where(table.c.ended_at.is_(None)))
+        found = [reservation_from_json(json.loads(row.body)) for row in rows]
+        newest = db.scalar(table.select().with_only_columns(func.max(table.c.number))) or 0
+        return found, 1 + newest
 
     def _boards(self, db: Connection) -> list[BoardRecord]:
         """Return what is kept of the boards; those that nobody has seen for long are forgotten."""
@@ -314,7 +351,12 @@ class LabDatabase:
         its, removed = _tables(), 0
         self._ensure_ours(db)
         leases, events, sessions = its.leases, its.events, its.sessions
-        for table, ended in ((leases, leases.c.ended_at), (events, events.c.at)):
+        reservations = its.reservations
+        for table, ended in (
+            (leases, leases.c.ended_at),
+            (reservations, reservations.c.ended_at),
+            (events, events.c.at),
+        ):
             newest = db.scalar(select(func.max(table.c.number))) or 0
             old = select(table.c.number).where(ended < before, table.c.number < newest)
             numbers = list(db.execute(old.order_by(table.c.number).limit(_MOST_PRUNED)).scalars())
@@ -353,6 +395,9 @@ class LabDatabase:
         its = _tables()
         self._ensure_ours(db)
         insert_or_replace(db, its.leases, [_row(lease) for lease in batch.leases.values()])
+        insert_or_replace(
+            db, its.reservations, [_reservation_row(one) for one in batch.reservations.values()]
+        )
         insert_or_replace(db, its.holdings, [dataclasses.asdict(one) for one in batch.taken])
         holdings = [row for lease in batch.leases.values() for row in _holdings(lease)]
         insert_or_replace(
@@ -403,6 +448,18 @@ def _row(lease: Lease) -> dict[str, Any]:
         "asked_at": lease.asked_at,
         "ended_at": lease.ended_at,
         "body": json.dumps(lease_to_json(lease)),
+    }
+
+
+def _reservation_row(reservation: Reservation) -> dict[str, Any]:
+    return {
+        "number": reservation.number,
+        "owner": reservation.request.owner,
+        "kind": reservation.request.kind,
+        "state": reservation.state.value,
+        "starts_at": reservation.request.starts_at,
+        "ended_at": reservation.ended_at,
+        "body": json.dumps(reservation_to_json(reservation)),
     }
 
 

@@ -24,6 +24,7 @@ from farm.lab.entities import (
     InventoryBoard,
     LeaseClass,
     NoticeChannels,
+    ReservationRules,
     SharingRules,
 )
 from farm.tracker.agent_messages import HEARTBEAT_S
@@ -114,6 +115,7 @@ class _Reader:
             "keep",
             "notify",
             "health",
+            "reservations",
             "classes",
             "owners",
             "boards",
@@ -128,6 +130,7 @@ class _Reader:
             self._get(at, lab, "gather", usual.gather_s, _seconds),
             pickup_s=self._get(at, lab, "pickup", usual.pickup_s, _seconds),
             implicit_rank=self._get(at, lab, "tracker_class", usual.implicit_rank, _one_of(RANKS)),
+            reservations=self._reservations(self._table((*at, "reservations"), lab)),
         )
         settings = LabSettings()
         return LabSettings(
@@ -158,6 +161,15 @@ class _Reader:
             self._get(at, table, "sessions", usual.probation_sessions, _count),
             cycle_s=self._get(at, table, "between_cycles", usual.cycle_s, _seconds),
             back_s=self._get(at, table, "back", usual.back_s, _seconds),
+        )
+
+    def _reservations(self, table: Mapping[str, Any]) -> ReservationRules:
+        at, usual = ("lab", "reservations"), ReservationRules()
+        self._only(at, table, ("ahead", "of_owner", "pickup"))
+        return ReservationRules(
+            self._get(at, table, "ahead", usual.ahead_s, _seconds),
+            self._get(at, table, "of_owner", usual.of_owner, _count),
+            self._get(at, table, "pickup", usual.pickup_s, _seconds),
         )
 
     def _classes(self, tables: Mapping[str, Any]) -> dict[str, LeaseClass]:

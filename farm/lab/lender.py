@@ -150,6 +150,9 @@ class LabLender:
     def settle(self) -> None:
         """Keep what has changed in the scheduler; then tell it, and answer who waited for it."""
         effects = self.scheduler.take()
+        for lease in effects.leases.values():
+            if lease.request.reservation is not None and not lease.state.ended:
+                self.know(lease)
         self._writer.put(effects)
         grants, refusals = self._of_effects(effects)
         told = [

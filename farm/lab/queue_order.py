@@ -6,12 +6,25 @@ Classes, aging, decayed use by owner, and when a waiting lease has its boards.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from farm.lab.entities import RANKS, Lease, SharingRules
 
 Turn = tuple[float, float, float, float, int]
+
+
+_MOST_AHEAD = 50  # leases in the queue, beyond which a start between reservations is not told
+
+
+@dataclass(frozen=True, slots=True)
+class BusyPeriod:
+    """A time in which so many boards are reserved at most."""
+
+    starts_at: float
+    until: float
+    count: int
 
 
 @dataclass(slots=True)
@@ -48,6 +61,8 @@ class DecayingUsageByOwner:
 def queue_sort_key(lease: Lease, use: float, rules: SharingRules, now: float) -> Turn:
     """Return what waiting leases are sorted by; the least is next."""
     request = lease.request
+    if request.reservation is not None:  # its time has come
+        return (-2.0, lease.asked_at, 0.0, 0.0, lease.number)
     lifted = int(max(0.0, now - lease.asked_at) / rules.aging_s)
     level = RANKS.index(request.rank) - lifted
     if lifted >= len(RANKS):  # whatever the class: so the longest wait has a bound
@@ -62,13 +77,19 @@ def queue_sort_key(lease: Lease, use: float, rules: SharingRules, now: float) ->
 
 
 def guaranteed_start(
-    ahead: Sequence[Lease], wanted: Lease, free_at: Iterable[float]
+    ahead: Sequence[Lease],
+    wanted: Lease,
+    free_at: Iterable[float],
+    reserved: Sequence[BusyPeriod] = (),
 ) -> float | None:
     """Return when a lease has its boards if all before it keep theirs to the end.
 
-    `free_at` is when each board of the kind is free. None if there are too few boards.
+    `free_at` is when each board of the kind is free. None if there are too few boards. A lease
+    begins only where its end comes before what is `reserved`.
     """
     boards = list(free_at)
+    if reserved:
+        return _start_between(ahead, wanted, boards, reserved)
     heapq.heapify(boards)
     for lease in (*ahead, wanted):
         count = lease.request.count
@@ -82,3 +103,42 @@ def guaranteed_start(
         for _ in taken:
             heapq.heappush(boards, taken[-1] + lease.request.for_s)
     return None
+
+
+def _start_between(
+    ahead: Sequence[Lease], wanted: Lease, free_at: Sequence[float], reserved: Sequence[BusyPeriod]
+) -> float | None:
+    """Return the same for a lease between reservations: by how many boards are busy when."""
+    if len(ahead) > _MOST_AHEAD or wanted.request.count > len(free_at):
+        return None
+    first = min(free_at)
+    busy = Counter({first: 0})  # by time: how many more boards are busy from then on
+    for at in free_at:
+        busy[first] += 1
+        busy[at] -= 1
+    for period in reserved:
+        busy[max(first, period.starts_at)] += period.count
+        busy[max(first, period.until)] -= period.count
+    start: float | None = None
+    for lease in (*ahead, wanted):
+        request = lease.request
+        start = _first_gap(busy, len(free_at) - request.count, request.for_s)
+        if start is not None:
+            busy[start] += request.count
+            busy[start + request.for_s] -= request.count
+    return start
+
+
+def _first_gap(busy: Mapping[float, int], most: int, for_s: float) -> float | None:
+    """Return the first time from which at most so many boards are busy, for so long."""
+    since: float | None = None
+    count = 0
+    for at in sorted(busy):
+        if since is not None and at - since >= for_s:
+            return since
+        count += busy[at]
+        if count > most:
+            since = None
+        elif since is None:
+            since = at
+    return since

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Iterable
 
 from farm.errors import DeviceError, UsageError, did_you_mean
-from farm.lab.durations import format_duration
-from farm.lab.entities import RANKS, Caller, Lease, LeaseClass, LeaseRequest
+from farm.lab.durations import clock_time, format_duration
+from farm.lab.entities import (
+    RANKS,
+    Caller,
+    Lease,
+    LeaseClass,
+    LeaseRequest,
+    Reservation,
+    ReservationRequest,
+)
 
 
 def unknown_kind_error(kind: str, known: Iterable[str]) -> UsageError:
@@ -135,3 +144,143 @@ def lease_of_another_error(lease: Lease) -> UsageError:
     """Return the error for the lease of another."""
     why = f"it belongs to {lease.request.owner}; only its owner and administrators can change it"
     return UsageError(f"lease {lease.number} is not yours", why, "farm lab leases")
+
+
+def reservation_past_error(request: ReservationRequest, now: float) -> UsageError:
+    """Return the error for a reservation that begins in the past."""
+    return UsageError(
+        f"{clock_time(request.starts_at, now)} is past",
+        f"it is {clock_time(now, now)} at the lab; a reservation begins later",
+        f"farm lab lease {request.kind} --for {format_duration(request.for_s)}",
+    )
+
+
+def reservation_too_far_error(ahead_s: float) -> UsageError:
+    """Return the error for a reservation that begins too late."""
+    why = f"boards are reserved at most {format_duration(ahead_s)} ahead"
+    return UsageError("this is too far ahead", why, "reserve for an earlier time, or later")
+
+
+def too_few_boards_error(request: ReservationRequest, has: int) -> UsageError:
+    """Return the error for more boards than the lab has of the kind."""
+    tagged = f" tagged {', '.join(request.tags)}" if request.tags else ""
+    boards = "board" if request.count == 1 else "boards"
+    return UsageError(
+        f"{request.count} {boards} of kind {request.kind}{tagged} cannot be reserved",
+        f"the lab has {has}",
+        f"--count {has}" if has else "farm lab boards",
+    )
+
+
+def too_many_reservations_error(owner: str, most: int) -> UsageError:
+    """Return the error for an owner who has reserved too often."""
+    why = f"{owner} has {most} reservations that have not begun"
+    return UsageError("no more can be reserved", why, "cancel one: farm lab reservations")
+
+
+def too_many_reserved_error(request: ReservationRequest, has: int, most: int) -> UsageError:
+    """Return the error for more boards at once than the class lends to one owner."""
+    return UsageError(
+        f"{request.count} more boards are too many for a lease of class {request.rank}",
+        f"an owner may have {most} at once, and has reserved {has} for a part of that time",
+        "reserve for another time, or cancel one: farm lab reservations",
+    )
+
+
+def not_free_then_error(
+    request: ReservationRequest, whose: Iterable[str], free_from: float | None, now: float
+) -> UsageError:
+    """Return the error for boards that others have at the time; and when they are free next."""
+    boards = "board" if request.count == 1 else "boards"
+    what = f"{request.count} {boards} of kind {request.kind} cannot be had then"
+    why = "; ".join(whose) or "too few boards are fit to be lent"
+    if free_from is None:
+        return UsageError(what, why, "farm lab reservations, and choose another time")
+    again = datetime.datetime.fromtimestamp(free_from).astimezone().isoformat(timespec="minutes")
+    count = f" --count {request.count}" if request.count > 1 else ""
+    tags = "".join(f" --tag {tag}" for tag in request.tags)
+    return UsageError(
+        what,
+        f"{why}; free next from {clock_time(free_from, now)}",
+        f"farm lab reserve {request.kind}{count}{tags} --from {again} "
+        f"--for {format_duration(request.for_s)}",
+    )
+
+
+def extension_reserved_error(
+    lease: Lease, reserved: Reservation, most_s: float, now: float
+) -> UsageError:
+    """Return the error for an extension into the time for which boards are reserved."""
+    what = f"lease {lease.number} cannot be extended so far"
+    why = reserved_for(reserved, now)
+    if most_s >= 1:
+        return UsageError(what, why, f"farm lab extend {lease.number} {format_duration(most_s)}")
+    return UsageError(what, why, "give the boards back when it ends, and lease anew")
+
+
+def reserved_for(reservation: Reservation, now: float) -> str:
+    """Return whom boards are reserved for, and from when."""
+    request = reservation.request
+    return f"reserved for {request.owner} from {clock_time(request.starts_at, now)}"
+
+
+def reserved_until(request: ReservationRequest, now: float) -> str:
+    """Return who has reserved how many boards, from when until when."""
+    starts_at, until = (clock_time(at, now) for at in (request.starts_at, request.until))
+    return f"{request.owner} has reserved {request.count} from {starts_at} to {until}"
+
+
+def leased_until(lease: Lease, ends_at: float, now: float) -> str:
+    """Return who has leased how many boards, and until when."""
+    return f"{lease.request.owner} has leased {len(lease.boards)} until {clock_time(ends_at, now)}"
+
+
+def unknown_reservation_error(number: int) -> UsageError:
+    """Return the error for a reservation that there is not, or that is over."""
+    return UsageError(
+        f"there is no reservation {number}", "it never was, or it is over", "farm lab reservations"
+    )
+
+
+def reservation_of_another_error(reservation: Reservation) -> UsageError:
+    """Return the error for the reservation of another."""
+    why = f"it belongs to {reservation.request.owner}"
+    return UsageError(
+        f"reservation {reservation.number} is not yours", why, "farm lab reservations"
+    )
+
+
+def reservation_began_error(reservation: Reservation) -> UsageError:
+    """Return the error for a reservation that has begun, and can be cancelled no more."""
+    return UsageError(
+        f"reservation {reservation.number} has begun",
+        f"its boards are those of lease {reservation.lease}",
+        f"farm lab end {reservation.lease}",
+    )
+
+
+def reservation_not_begun_error(reservation: Reservation, now: float) -> UsageError:
+    """Return the error for a reservation whose time has not come."""
+    why = f"it begins at {clock_time(reservation.request.starts_at, now)}"
+    return UsageError(
+        f"reservation {reservation.number} has not begun", why, "farm lab reservations"
+    )
+
+
+def reservation_of_another_kind_error(reservation: Reservation, kind: str) -> UsageError:
+    """Return the error for a reservation of another kind than the one that is asked for."""
+    its = reservation.request.kind
+    return UsageError(
+        f"reservation {reservation.number} is not of kind {kind[:100]!r}",
+        f"it is of kind {its}",
+        f"farm lab lease {its} --reservation {reservation.number}",
+    )
+
+
+def reason_needed_error(reservation: Reservation) -> UsageError:
+    """Return the error for an administrator who says no reason."""
+    return UsageError(
+        f"reservation {reservation.number} is of {reservation.request.owner}",
+        "who cancels what is another's says why",
+        f"farm lab cancel {reservation.number} --because REASON",
+    )

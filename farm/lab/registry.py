@@ -17,8 +17,8 @@ class RegisteredBoard:
 
     `idle` is one that has said that it has no session. `hushed` is one that has not been heard as
     it should, `silent` one that has not been heard for so long that its lease gets another.
-    `barred` is why it is not lent, by its health or its admin; one in probation is `batch_only`.
-    `held` is one whose agent was told not to offer it.
+    `barred` is why it is not lent, by its health or its admin, or `briefly`, until it is checked;
+    one in probation is `batch_only`. `held` is one whose agent was told not to offer it.
     """
 
     name: str
@@ -30,6 +30,7 @@ class RegisteredBoard:
     hushed: bool = False
     silent: bool = False
     barred: str = ""
+    briefly: bool = False
     batch_only: bool = False
     held: bool = False
     health: str = ""

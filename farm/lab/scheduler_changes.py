@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from farm.lab.board_records import BoardRecord
-from farm.lab.entities import Event, Lease, LeaseBoardPeriod
+from farm.lab.entities import Event, Lease, LeaseBoardPeriod, Reservation
 
 MOST_ENDED = 1000  # leases that have ended, of which the lab still says how
 
@@ -16,6 +16,7 @@ class SchedulerChanges:
     """What has changed: to keep (all but implicit leases), and to tell."""
 
     leases: dict[int, Lease] = field(default_factory=dict)
+    reservations: dict[int, Reservation] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
     kinds: list[str] = field(default_factory=list)
     used: dict[str, tuple[float, float]] = field(
@@ -29,13 +30,16 @@ class SchedulerChanges:
 
     @property
     def durable(self) -> bool:
-        """Whether this has to be kept before anybody is told: leases, but not that a board came."""
-        return bool(self.leases)
+        """Whether this has to be kept before anybody is told: not that a board came."""
+        return bool(self.leases or self.reservations)
 
 
 @dataclass(frozen=True, slots=True)
 class RestoredState:
-    """What an earlier server kept. `next_event` and `next_lease` have never been used."""
+    """What an earlier server kept.
+
+    `next_event`, `next_lease` and `next_reservation` have never been used.
+    """
 
     leases: Sequence[Lease] = ()
     ended: Sequence[Lease] = ()
@@ -44,3 +48,5 @@ class RestoredState:
     next_lease: int = 1
     next_event: int = 1
     boards: Sequence[BoardRecord] = ()
+    reservations: Sequence[Reservation] = ()  # that are not over
+    next_reservation: int = 1

@@ -213,6 +213,9 @@ class LiveParts:
             "tiles": lambda: templates.render_part("tiles", shown=shown),
             "hands": lambda: templates.render_part("hands", found=shown.wants_hands()),
             "queue": lambda: templates.render_part("queue", shown=shown, now=shown.at),
+            "reservations": lambda: templates.render_part(
+                "reservations", reservations=shown.reservations, now=shown.at
+            ),
             "events": lambda: templates.render_part(
                 "events", events=list(self._events)[::-1], now=shown.at
             ),

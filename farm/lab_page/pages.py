@@ -64,7 +64,8 @@ class PageHandlers:
         """Answer with the page of what the lab is like now."""
         await self._live.look(now=True)
         parts = {
-            name: Markup(self._live.part(name)) for name in ("tiles", "hands", "queue", "events")
+            name: Markup(self._live.part(name))
+            for name in ("tiles", "hands", "queue", "reservations", "events")
         }
         shown = {
             "version": self._live.version,

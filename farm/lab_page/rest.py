@@ -1,4 +1,4 @@
-"""Boards, leases, the queue and events as JSON, by the same actions as the control socket's."""
+"""Boards, leases, reservations and events as JSON, by the same actions as the control socket's."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from aiohttp import web
 from farm.errors import UsageError, did_you_mean
 from farm.lab import refusals
 from farm.lab.control_socket import ControlSocket
-from farm.lab.entities import Caller
+from farm.lab.entities import Caller, Reservation
 from farm.lab_page.access import BrowserLogins
 from farm.lab_page.json_responses import Forbidden, NotFound, json_response
 from farm.views.schema import NAMES, schema
@@ -43,6 +43,10 @@ class RestHandlers:
             web.patch(r"/api/1/leases/{lease:\d{1,15}}", self.change),
             web.delete(r"/api/1/leases/{lease:\d{1,15}}", self.end),
             web.get("/api/1/queue", self.queue),
+            web.get("/api/1/reservations", self.reservations),
+            web.post("/api/1/reservations", self.reserve),
+            web.get(r"/api/1/reservations/{reservation:\d{1,15}}", self.reservation),
+            web.delete(r"/api/1/reservations/{reservation:\d{1,15}}", self.cancel),
             web.get("/api/1/events", self.events),
             web.get("/api/1/schemas/{name}", self.schema),
         ]
@@ -139,6 +143,45 @@ class RestHandlers:
                 request, caller, {"do": "end", "why": request.query.get("because", "")}
             )
         )
+
+    async def reservations(self, request: web.Request) -> web.Response:
+        """Answer with the reservations that are not over."""
+        return json_response("lab_reservations", await self._ask(request, "reservations"))
+
+    async def reservation(self, request: web.Request) -> web.Response:
+        """Answer with one reservation."""
+        number = self._known_reservation(request).number
+        found = (await self._ask(request, "reservations"))["reservations"]
+        one = next(one for one in found if one["reservation"] == number)
+        return json_response("lab_reservation", {"reservation": one})
+
+    async def reserve(self, request: web.Request) -> web.Response:
+        """Reserve boards from a time on, and answer with the reservation."""
+        caller = self._access.changer(request)
+        wanted = await _body(request)
+        found = await self._control.ask({**wanted, "do": "reserve"}, caller)
+        return json_response("lab_reservation", found, 201)
+
+    async def cancel(self, request: web.Request) -> web.Response:
+        """Give up a reservation that has not begun; ?because= is an administrator's reason."""
+        caller = self._access.changer(request)
+        if request.content_length:
+            await _body(request)
+        known = self._known_reservation(request)
+        why = request.query.get("because", "")
+        asked = {"do": "cancel", "reservation": known.number, "why": why}
+        if not (caller.admin or known.request.owner == caller.name):
+            raise Forbidden(*refusals.reservation_of_another_error(known).parts())
+        return json_response("lab_reservation", await self._control.ask(asked, caller))
+
+    def _known_reservation(self, request: web.Request) -> Reservation:
+        """Return a reservation that is not over. Raises NotFound."""
+        try:
+            return self._control.lender.scheduler.reservation(
+                int(request.match_info["reservation"])
+            )
+        except UsageError as exc:
+            raise NotFound(*exc.parts()) from exc
 
     async def events(self, request: web.Request) -> web.Response:
         """Answer with the events after the number ?since=, ?most= at once."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from farm.lab.care.health import BAD, HANDS
-from farm.lab.entities import BoardView, Caller, Lease, LeaseState, QueuePosition
+from farm.lab.entities import BoardView, Caller, Lease, LeaseState, QueuePosition, Reservation
 from farm.lab.lender import LabLender
 
 _MOST_SHARE = 1000.0  # of the usual latency, in hundredths
@@ -31,7 +31,10 @@ class BoardHealthCell:
 
 @dataclass(frozen=True, slots=True)
 class LabSnapshot:
-    """The boards by kind and name, the leases in force, and the queue by kind and place."""
+    """The boards by kind and name, the leases in force, and the queue by kind and place.
+
+    And the reservations by time, each with the number of boards that it lacks as things stand.
+    """
 
     at: float
     boards: tuple[BoardView, ...]
@@ -39,6 +42,7 @@ class LabSnapshot:
     queue: tuple[tuple[Lease, QueuePosition], ...]
     waiting: int
     healths: Mapping[str, BoardHealthCell] = field(default_factory=dict)
+    reservations: tuple[tuple[Reservation, int], ...] = ()
 
     @property
     def uses(self) -> Counter[str]:
@@ -92,7 +96,10 @@ def take_snapshot(lender: LabLender, now: float) -> LabSnapshot:
     active = tuple(lease for lease in leases if lease.state is LeaseState.ACTIVE)
     boards = tuple(lender.scheduler.boards())
     healths = {board.name: board_health_cell(lender, board, now) for board in boards}
-    return LabSnapshot(now, boards, active, tuple(queue), len(queued), healths)
+    missing = lender.scheduler.missing(now)
+    reserved = lender.scheduler.reservations()[:_MOST_SHOWN]
+    reservations = tuple((one, missing.get(one.number, 0)) for one in reserved)
+    return LabSnapshot(now, boards, active, tuple(queue), len(queued), healths, reservations)
 
 
 def board_health_cell(lender: LabLender, board: BoardView, now: float) -> BoardHealthCell:

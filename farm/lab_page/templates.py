@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 from farm import sanitize
-from farm.lab.durations import format_duration
-from farm.lab.entities import HOUR_S, BoardView
+from farm.lab.durations import clock_time, format_duration
+from farm.lab.entities import BoardView
 from farm.lab_page.snapshot import BoardHealthCell
 
 if TYPE_CHECKING:
@@ -31,7 +31,6 @@ _BADGES = {
 }
 _HEALTHS = {"good": "good", "probation": "warn", "bad": "bad", "needs hands": "bad"}
 _SIGNS = {"good": "✓", "none": "●", "bad": "✗", "warn": "!"}
-_NEAR_S = 18 * HOUR_S  # for which the time of the day is enough
 
 
 def render_page(name: str, **values: Any) -> str:
@@ -102,15 +101,6 @@ def latency_polyline_points(latencies: Sequence[int]) -> str:
     step = 24 / max(1, len(latencies) - 1)
     points = enumerate(min(150, max(50, one)) for one in latencies)
     return " ".join(f"{index * step:.1f},{9 * (150 - one) / 100:.1f}" for index, one in points)
-
-
-def clock_time(at: float, now: float) -> str:
-    """Return a time as the server's clock has it.
-
-    Of the day if it is near, with its date if not.
-    """
-    form = "%H:%M" if abs(at - now) < _NEAR_S else "%Y-%m-%d %H:%M"
-    return time.strftime(form, time.localtime(at))
 
 
 def _iso(at: float) -> str:

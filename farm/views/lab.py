@@ -1,4 +1,4 @@
-"""The boards and the leases of a lab, as tables.
+"""The boards, the leases and the reservations of a lab, as tables.
 
 Times are shown as how long is left, or has passed.
 """
@@ -12,7 +12,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from farm.lab.durations import format_duration
+from farm.lab.durations import clock_time, format_duration
 from farm.views.tables import Column, build_table
 
 USE_STYLE = {"free": "green", "leased": "yellow", "in session": "yellow", "away": "red"}
@@ -53,6 +53,29 @@ def lab_leases_table(leases: Sequence[Row], now: float, width: int) -> Table:
         Column("why", lambda row: _why(row, now)),
     ]
     return build_table(columns, leases, width)
+
+
+def lab_reservations_table(reservations: Sequence[Row], now: float, width: int) -> Table:
+    """Return a table of reservations: of whom, of what, from when until when."""
+    columns: list[Column[Row]] = [
+        Column("reservation", lambda row: str(row["reservation"]), right=True, style="bold"),
+        Column("owner", lambda row: str(row["owner"])),
+        Column(
+            "kind",
+            lambda row: f"{row['count']} {row['kind']}" if row["count"] > 1 else str(row["kind"]),
+        ),
+        Column("tags", lambda row: " ".join(row["tags"]), 90, style="bright_black"),
+        Column("from", lambda row: clock_time(row["starts_at"], now)),
+        Column("until", lambda row: clock_time(row["until"], now)),
+        Column("state", lambda row: _state_of_reservation(row)),
+        Column("lease", lambda row: "" if row["lease"] is None else str(row["lease"]), right=True),
+    ]
+    return build_table(columns, reservations, width)
+
+
+def _state_of_reservation(row: Row) -> str:
+    lacks = f", {row['missing']} of {row['count']} boards missing" if row["missing"] else ""
+    return f"{row['state']}{lacks}"
 
 
 def lab_checks_table(checks: Sequence[Row], width: int) -> Table:

@@ -167,7 +167,18 @@ _LAB_LEASE = {
     "asked_at": float,
     **dict.fromkeys(("granted_at", "ends_at", "ended_at", "heartbeat_s"), Nullable(float)),
     "queue": Nullable({"place": int, "reason": str, "surely_by": Nullable(float)}),
+    "reservation": Nullable(int),
     "key": OptionalKey(str),
+}
+_LAB_RESERVATION = {
+    "reservation": int,
+    **dict.fromkeys(("owner", "kind", "class", "state", "why"), str),
+    "count": int,
+    "tags": [str],
+    "labels": Map(str),
+    **dict.fromkeys(("made_at", "starts_at", "until"), float),
+    "missing": int,
+    "lease": Nullable(int),
 }
 _LAB_BOARD = {
     **dict.fromkeys(("name", "kind", "use", "owner", "address", "agent"), str),
@@ -360,6 +371,8 @@ DOCUMENTS: Mapping[str, Mapping[str, Any]] = {
     "lab_board": {"board": _LAB_BOARD},
     "lab_leases": {"leases": [_LAB_LEASE]},
     "lab_lease": {"lease": _LAB_LEASE, "tracker": {"host": str, "port": int}},
+    "lab_reservations": {"reservations": [_LAB_RESERVATION]},
+    "lab_reservation": {"reservation": _LAB_RESERVATION},
     "lab_events": {"events": [_LAB_EVENT]},
     "lab_health": {"health": _LAB_HEALTH},
     "lab_users": {

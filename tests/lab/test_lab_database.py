@@ -12,10 +12,18 @@ from pathlib import Path
 
 import pytest
 from postgres_server import PostgresServer, binaries, postgres_server
+from sqlalchemy import Connection, text
 
 from farm.errors import FarmError
 from farm.lab.codec import lease_from_json, lease_to_json
-from farm.lab.entities import Caller, Lease, LeaseRequest, LeaseState, SharingRules
+from farm.lab.entities import (
+    Caller,
+    Lease,
+    LeaseRequest,
+    LeaseState,
+    ReservationRequest,
+    SharingRules,
+)
 from farm.lab.lab_database import EndedSession, LabDatabase, LabDatabaseBatch
 from farm.lab.scheduler import LeaseScheduler
 from farm.store import RunStore
@@ -95,6 +103,55 @@ def test_leases_the_queue_events_and_use_are_read_back_as_they_were(place: str) 
         "lease-queued",
     ]
     assert journal.events(events[-2].number, 100) == events[-1:]
+
+
+def test_reservations_are_read_back_as_they_were_until_they_are_over(place: str) -> None:
+    journal = LabDatabase(place)
+    lab = LeaseScheduler(SharingRules(), (), journal.open(), 0.0)
+    lab.board_idle("a", "pi5", 1.0)
+    request = ReservationRequest(
+        "ann", "pi5", 100.0, 60.0, labels={"commit": "e\udcff1"}, nonce="n"
+    )
+    first = lab.reserve(request, "key-1", 2.0)
+    second = lab.reserve(dataclasses.replace(request, starts_at=200.0, nonce=""), "key-2", 3.0)
+    batch = kept(lab)
+    assert batch.durable
+    journal.write(batch)
+    past = LabDatabase(place).open()
+    assert (list(past.reservations), past.next_reservation) == ([first, second], 3)
+    journal = LabDatabase(place)
+    journal.open()
+    lab.tick(100.0)
+    lab.cancel_reservation(second.number, Caller("ann"), 101.0)
+    journal.write(kept(lab))
+    past = LabDatabase(place).open()
+    assert list(past.reservations) == [lab.reservation(first.number)]
+    assert [one.request.reservation for one in past.leases] == [first.number]
+    lab.tick(160.0)
+    journal = LabDatabase(place)
+    journal.open()
+    journal.write(kept(lab))
+    assert journal.prune(10_000.0) > 0
+    past = LabDatabase(place).open()
+    assert (list(past.reservations), past.next_reservation) == ([], 3), (
+        "the newest number is not used again"
+    )
+
+
+def test_a_record_of_a_lab_that_knew_no_reservations_goes_on(place: str) -> None:
+    journal = LabDatabase(place)
+    lab = LeaseScheduler(SharingRules(), (), journal.open(), 0.0)
+    lab.board_idle("a", "pi5", 1.0)
+    lease = lab.request(request_of("ann"), "key-1", 2.0)
+    journal.write(kept(lab))
+
+    def to_version_2(db: Connection) -> None:
+        db.execute(text("DROP TABLE lab_reservations"))
+        journal._database.place.set_version(db, 2)
+
+    journal._database.change(to_version_2)
+    past = LabDatabase(place).open()
+    assert (past.leases, list(past.reservations), past.next_reservation) == ([lease], [], 1)
 
 
 def test_the_tables_refuse_to_lend_a_board_twice_whatever_the_program_says(place: str) -> None:

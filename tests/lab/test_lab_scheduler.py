@@ -5,6 +5,7 @@ clock.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 
 import pytest
 from hypothesis import settings
@@ -21,6 +22,9 @@ from farm.lab.entities import (
     LeaseClass,
     LeaseRequest,
     LeaseState,
+    Reservation,
+    ReservationRequest,
+    ReservationState,
     SharingRules,
 )
 from farm.lab.queue_order import guaranteed_start
@@ -32,6 +36,7 @@ RULES = SharingRules(
     classes={rank: LeaseClass(LONGEST_S) for rank in RANKS}, aging_s=600.0, gather_s=120.0, queue=50
 )
 KINDS = {"a1": "a", "a2": "a", "a3": "a", "b1": "b"}
+TAGS = {"a1": ("fan",), "a2": ("fan", "quiet"), "a3": (), "b1": ()}
 OWNERS = ("ann", "bob", "eve")
 BOUND_S = 3 * RULES.aging_s  # after it, nobody who came later goes before
 
@@ -55,6 +60,25 @@ def ask(
     return lab.request(dataclasses.replace(LeaseRequest(owner, kind, for_s), **more), "key", now)  # type: ignore[arg-type]
 
 
+def can_be_kept(
+    promised: list[Reservation], free_at: dict[str, float], tags: dict[str, tuple[str, ...]]
+) -> bool:
+    """Whether boards can be found for all reservations, by trying all."""
+    order = sorted(promised, key=lambda one: one.request.starts_at)
+    if not order:
+        return True
+    wanted = order[0].request
+    fit = [
+        board
+        for board, at in free_at.items()
+        if at <= wanted.starts_at and set(wanted.tags) <= set(tags[board])
+    ]
+    return any(
+        can_be_kept(order[1:], {**free_at, **dict.fromkeys(chosen, wanted.until)}, tags)
+        for chosen in itertools.combinations(fit, wanted.count)
+    )
+
+
 class AgainstLists(RuleBasedStateMachine):
     """The lab beside what it must hold to: who has what, by lists, from its events of granting and
     ending alone.
@@ -63,7 +87,14 @@ class AgainstLists(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.now = 0.0
-        self.lab = scheduler(*KINDS)
+        listed = [InventoryBoard(name, kind, "", TAGS[name]) for name, kind in KINDS.items()]
+        self.lab = LeaseScheduler(RULES, listed)
+        for name, kind in KINDS.items():
+            self.lab.board_idle(name, kind, 0.0)
+        self.present = set(KINDS)
+        self.strange: dict[str, float] = {}  # sessions without a lease, since when
+        self.promised: dict[int, Reservation] = {}  # that have not begun
+        self.shaken: set[int] = set()  # of which boards have hung up
         self.idle = set(KINDS)
         self.live: dict[int, Lease] = {}  # as the effects told
         self.asked: set[int] = set()
@@ -73,15 +104,40 @@ class AgainstLists(RuleBasedStateMachine):
 
     def follow(self) -> None:
         effects = self.lab.take()
+        for lease in effects.leases.values():
+            if lease.request.reservation is not None and lease.number not in self.asked:
+                assert lease.request.reservation in self.promised
+                assert self.promised[lease.request.reservation].request.starts_at <= self.now
+                self.asked.add(lease.number)
+        for one in effects.reservations.values():
+            if one.state is ReservationState.PLANNED:
+                self.promised[one.number] = one
+            elif one.number in self.promised:
+                begun = self.promised.pop(one.number)
+                if one.state is ReservationState.BEGAN:
+                    self.has_begun(begun, effects.leases)
         taken = {board for lease in self.live.values() for board in lease.boards}
+        ended = {lease.number for lease in effects.ended}
+        before = {number: one for number, one in self.live.items() if number not in ended}
+        now_live = dict(before)
+        for lease in effects.granted:
+            if lease.number not in ended:
+                now_live[lease.number] = lease
+        if self.can_all_be_kept(before):
+            assert self.can_all_be_kept(now_live), "a grant makes a reservation impossible"
         for lease in (*effects.ended, *effects.granted):
             if lease.state is LeaseState.ACTIVE:
                 assert lease.number in self.asked and lease.number not in self.gone
+                if lease.number in self.live:  # it is given a further board
+                    taken -= set(self.live[lease.number].boards)
+                else:
+                    assert set(lease.boards) <= self.idle, (
+                        "a board is lent that has not said that it is idle"
+                    )
                 assert not taken & set(lease.boards), "a board is lent twice"
-                assert set(lease.boards) <= self.idle, (
-                    "a board is lent that has not said that it is idle"
-                )
-                assert len(set(lease.boards)) == lease.request.count
+                if lease.request.reservation is None:
+                    assert len(set(lease.boards)) == lease.request.count
+                assert 0 < len(set(lease.boards)) <= lease.request.count
                 assert {KINDS[board] for board in lease.boards} == {lease.request.kind}
                 taken |= set(lease.boards)
                 self.live[lease.number] = lease
@@ -91,6 +147,86 @@ class AgainstLists(RuleBasedStateMachine):
                 taken -= set(lease.boards)
                 self.gone.add(lease.number)
                 self.live.pop(lease.number, None)
+
+    def can_all_be_kept(self, live: dict[int, Lease]) -> bool:
+        """Whether boards can be found for all that is promised, for each kind."""
+        free_at = dict.fromkeys(self.present, self.now)
+        for board, since in self.strange.items():
+            free_at[board] = since + LONGEST_S
+        for lease in live.values():
+            for board in lease.boards:
+                if board in self.present:
+                    free_at[board] = max(self.now, lease.ends_at or 0.0)
+        return all(
+            can_be_kept(
+                [one for one in self.promised.values() if one.request.kind == kind],
+                {board: at for board, at in free_at.items() if KINDS[board] == kind},
+                TAGS,
+            )
+            for kind in "ab"
+        )
+
+    def has_begun(self, reservation: Reservation, leases: dict[int, Lease]) -> None:
+        """A reservation has its boards at its time, if its boards live and nobody overstays."""
+        [lease] = [one for one in leases.values() if one.request.reservation == reservation.number]
+        kind = reservation.request.kind
+        late = {
+            board
+            for one in self.live.values()
+            for board in one.boards
+            if one.request.implicit and (one.ends_at or 0.0) <= self.now
+        }
+        strange = {board for board in self.strange if KINDS[board] == kind}
+        if reservation.number in self.shaken or late or strange:
+            return
+        busy = {board for board in self.present - self.idle if KINDS[board] == kind}
+        held = {board for one in self.lab.leases() for board in one.boards}
+        if not busy - held:
+            assert lease.state is LeaseState.ACTIVE
+            assert len(lease.boards) == reservation.request.count
+            assert lease.ends_at == reservation.request.until
+
+    @rule(owner=st.sampled_from(OWNERS), kind=st.sampled_from("aab"), count=st.integers(1, 3),
+          in_s=st.sampled_from([30.0, 100.0, 500.0, 4000.0]), for_s=st.sampled_from([60.0, 900.0]),
+          tags=st.sampled_from([(), (), ("fan",), ("quiet",)]))  # fmt: skip
+    def reserve(
+        self, owner: str, kind: str, count: int, in_s: float, for_s: float, tags: tuple[str, ...]
+    ) -> None:
+        request = ReservationRequest(
+            owner, kind, self.now + in_s, for_s, count=count, tags=tags if kind == "a" else ()
+        )
+        try:
+            made = self.lab.reserve(request, "key", self.now)
+        except UsageError:
+            return
+        if any(KINDS[board] == kind for board in set(KINDS) - self.present):
+            self.shaken.add(made.number)  # it counts on one that is away
+        self.follow()
+
+    @precondition(lambda self: self.promised)
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        number = data.draw(st.sampled_from(sorted(self.promised)))
+        owner = self.promised[number].request.owner
+        with pytest.raises(UsageError):
+            self.lab.cancel_reservation(number, Caller("mallory"), self.now)
+        self.lab.cancel_reservation(number, Caller(owner), self.now)
+        self.follow()
+
+    @precondition(lambda self: self.lab.leases())
+    @rule(data=st.data(), by_s=st.sampled_from([60.0, 600.0, 2000.0]))
+    def extend(self, data: st.DataObject, by_s: float) -> None:
+        lease = data.draw(st.sampled_from(self.lab.leases()))
+        possible = self.can_all_be_kept(self.live)
+        if lease.state is LeaseState.ACTIVE and not lease.request.implicit:
+            try:
+                longer = self.lab.extend(lease.number, Caller(lease.request.owner), by_s, self.now)
+            except UsageError:
+                return
+            self.live[lease.number] = longer
+            if possible:
+                assert self.can_all_be_kept(self.live), "an extension breaks a promise"
+        self.follow()
 
     @rule(owner=st.sampled_from(OWNERS), kind=st.sampled_from("ab"), rank=st.sampled_from(RANKS), count=st.integers(1, 3),  # noqa: E501
           for_s=st.sampled_from([60.0, 900.0, LONGEST_S]), beats=st.booleans(), implicit=st.booleans())  # fmt: skip  # noqa: E501
@@ -138,8 +274,12 @@ class AgainstLists(RuleBasedStateMachine):
         if board in self.idle:
             self.lab.board_busy(board)
             self.idle.discard(board)
+            if all(board not in lease.boards for lease in self.live.values()):
+                self.strange[board] = self.now
         else:
             self.idle.add(board)
+            self.present.add(board)
+            self.strange.pop(board, None)
             self.lab.board_idle(board, KINDS[board], self.now)
         self.follow()
 
@@ -147,6 +287,11 @@ class AgainstLists(RuleBasedStateMachine):
     def hang_up(self, board: str) -> None:
         if any(view.name == board for view in self.lab.boards()):
             self.idle.discard(board)
+            self.present.discard(board)
+            self.strange.pop(board, None)
+            self.shaken |= {
+                one.number for one in self.promised.values() if one.request.kind == KINDS[board]
+            }
             self.lab.board_gone(board, self.now)
             self.follow()
 
@@ -178,6 +323,8 @@ class AgainstLists(RuleBasedStateMachine):
             if self.now - lease.asked_at < BOUND_S:
                 continue
             for other in waiting:
+                if other.request.reservation is not None:
+                    continue  # its time has come
                 if other.request.kind == lease.request.kind and other.asked_at > lease.asked_at:
                     assert (
                         self.lab.prospect(lease, self.now).place
@@ -187,6 +334,8 @@ class AgainstLists(RuleBasedStateMachine):
     @invariant()
     def no_board_is_free_while_one_waits_for_one_alone(self) -> None:
         for kind in "ab":
+            if any(one.request.kind == kind for one in self.lab.reservations()):
+                continue
             waiting = [
                 lease
                 for lease in self.lab.leases()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from farm.errors import ConfigError
-from farm.lab.entities import InventoryBoard, LeaseClass
+from farm.lab.entities import InventoryBoard, LeaseClass, ReservationRules
 from farm.lab.lab_toml import LabSettings, read_settings
 
 WHOLE = """
@@ -20,6 +20,9 @@ aging = "10m"
 [lab.classes.batch]
 longest = "8h"
 boards = 3
+[lab.reservations]
+ahead = "7d"
+of_owner = 2
 [lab.owners."alice"]
 share = 2.5
 [lab.boards.pi5-07]
@@ -50,6 +53,7 @@ def test_a_whole_file_is_read(path: Path) -> None:
         1.0,
     )
     assert (rules.classes["batch"], rules.classes["ci"]) == (LeaseClass(28800.0, 3), LeaseClass())
+    assert rules.reservations == ReservationRules(7 * 86400.0, 2, 600.0)
     assert settings.boards == (InventoryBoard("pi5-07", "pi5", "192.168.7.7:9090", ("fan",)),)
 
 

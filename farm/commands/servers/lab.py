@@ -22,6 +22,7 @@ from farm.commands.servers.lab_options import (
     open_client,
     print_document,
 )
+from farm.commands.servers.lab_reservations import cancel, reservations, reserve
 from farm.commands.servers.lab_users import door, user
 from farm.errors import UsageError
 
@@ -44,6 +45,7 @@ def lab() -> None:
     farm lab proxy                          a tracker on this machine, of the lab's boards
     farm lab leases                         who has what, and who waits for what
     farm lab end 17                         give boards back
+    farm lab reserve pi5 --from 14:00       reserve a board for a time to come
     farm lab check pi5-07                   see whether a board is fit
 
     The server is farm lab serve.
@@ -243,6 +245,8 @@ def end(number: int, why: str, socket: Path | None, json_: bool) -> None:
 def extend(number: int, by: str, socket: Path | None, json_: bool) -> None:
     """Extend a lease by a duration, as far as its class allows.
 
+    And as far as others have not reserved the boards.
+
     \b
     farm lab extend 17 1h
     """
@@ -293,7 +297,7 @@ def events(since: int, socket: Path | None, json_: bool) -> None:
 @of_socket
 @as_json
 def check(board: str, socket: Path | None, json_: bool) -> None:
-    """Check a board with the golden models, as soon as nobody has it.
+    """Check a board with the golden models once nobody has it.
 
     \b
     farm lab check pi5-07
@@ -336,7 +340,7 @@ def drain(board: str, why: str, socket: Path | None, json_: bool) -> None:
 @of_socket
 @as_json
 def return_board(board: str, why: str, socket: Path | None, json_: bool) -> None:
-    """Return a board to service; it is checked before anybody gets it.
+    """Return a board to service; it is checked before it is lent.
 
     \b
     farm lab return pi5-07 --because "new fan"
@@ -390,7 +394,7 @@ def _page(port: int | None, folder: Path) -> CompanionServer | None:
     return create_page_server(port, folder, lambda address: echo(f"page on {address}", err=True))
 
 
-for command in (lease, run, proxy, user, door, health):
+for command in (lease, run, proxy, reserve, reservations, cancel, user, door, health):
     lab.add_command(command)
 _release = copy.copy(end)  # of its own name: the reference of the commands has both
 _release.name, _release.short_help = "release", "The same as end."

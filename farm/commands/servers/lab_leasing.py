@@ -51,7 +51,10 @@ class LeaseHeartbeatSender:
 def wait_until_granted(
     lab: LabAccess, client: ReconnectingClient, request: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return a lease once it has its boards. Raises DeadlineError if it ends in the queue."""
+    """Return a lease once it has its boards. Raises DeadlineError if it ends in the queue.
+
+    A lease that is given up in the queue is ended, unless it is that of a reservation.
+    """
     found: dict[str, Any] = client.ask("request", **request)["lease"]
     said = ""
     try:
@@ -71,7 +74,8 @@ def wait_until_granted(
                 timeout_s=min(10.0, (request.get("heartbeat_s") or 60.0) / BEAT_PARTS),
             )["lease"]
     except BaseException:
-        end_lease(lab, found["lease"])
+        if not request.get("reservation"):
+            end_lease(lab, found["lease"])
         raise
     if found["state"] != "active":
         how = (
@@ -117,6 +121,7 @@ def lease_request_fields(kind: str, options: dict[str, Any]) -> dict[str, Any]:
         "wait_s": parse_duration(options["wait"]) if options["wait"] else None,
         "labels": parse_labels(options["labels"]),
         "nonce": secrets.token_hex(8),
+        **({"reservation": options["reservation"]} if options["reservation"] else {}),
     }
 
 

@@ -75,7 +75,7 @@ def lease(kind: str, socket: Path | None, json_: bool, **options: Any) -> None:
     if json_:
         print_document("lab_lease", {"lease": found, "tracker": tracker})
         return
-    echo(f"lease {found['lease']}: {', '.join(found['boards'])} for {options['for_']}")
+    echo(f"lease {found['lease']}: {', '.join(found['boards'])} for {_how_long(found, options)}")
     if not selected_door_url():  # the tracker listens on the loopback of the lab's server
         echo(_in_words(_variables(tracker["host"], tracker["port"], found["key"])))
     echo(f"give it back: farm lab end {found['lease']}")
@@ -99,6 +99,7 @@ def run(
 
     \b
     farm lab run pi5 --count 2 -- python tune.py
+    farm lab run pi5 --reservation 3 -- python tune.py
     farm lab run pi5 --lab lab://farm@lab -- python tune.py
     """
     from farm.lab.durations import parse_duration
@@ -121,7 +122,8 @@ def run(
                     command, variables, LeaseHeartbeatSender(lab, number, beat_s), beat_s
                 )
         finally:
-            end_lease(lab, number)
+            if not options["reservation"]:  # its boards are there for other programs, too
+                end_lease(lab, number)
     raise SystemExit(code)
 
 
@@ -194,7 +196,8 @@ def _proxy_of_lease(lab: LabAccess, kind: str, port: int, options: dict[str, Any
         try:
             with _relay(lab, kind, found, port) as relay:
                 echo(
-                    f"lease {number}: {', '.join(found['boards'])} for {options['for_']}", err=True
+                    f"lease {number}: {', '.join(found['boards'])} for {_how_long(found, options)}",
+                    err=True,
                 )
                 echo(_in_words(_variables(HOST, relay.port, kind)))
                 beating = LeaseHeartbeatSender(lab, number, _BEAT_S)
@@ -202,7 +205,8 @@ def _proxy_of_lease(lab: LabAccess, kind: str, port: int, options: dict[str, Any
                     time.sleep(_BEAT_S / BEAT_PARTS)
                     beating.beat()
         finally:
-            end_lease(lab, number)
+            if not options["reservation"]:  # its boards are there for other programs, too
+                end_lease(lab, number)
 
 
 def _proxy_of_lab(lab: LabAccess, port: int, options: dict[str, Any]) -> None:
@@ -212,7 +216,7 @@ def _proxy_of_lab(lab: LabAccess, port: int, options: dict[str, Any]) -> None:
     from farm.lab.relay.tracker import HOST, RelayTracker
     from farm.lab_client.leasing import WantedBoards
 
-    for name in ("count", "board"):
+    for name in ("count", "board", "reservation"):
         if was_given(name):
             why = "without a kind, each session has a lease of its own, of one board"
             raise UsageError(f"--{name} wants a kind", why, f"farm lab proxy KIND --{name} ...")
@@ -246,6 +250,15 @@ def _relay(
     source = LeaseSessionSource(lab, found["lease"], kind, len(found["boards"]))
     with ProxiedBoards(source, _say) as sessions, RelayTracker(sessions, port) as relay:
         yield relay
+
+
+def _how_long(found: Mapping[str, Any], options: Mapping[str, Any]) -> str:
+    """Return for how long a lease lasts; that of a reservation has begun already."""
+    from farm.lab.durations import format_duration
+
+    if options["reservation"]:
+        return format_duration(found["ends_at"] - time.time())
+    return str(options["for_"])
 
 
 def _variables(host: str, port: int, key: str) -> dict[str, str]:

@@ -104,6 +104,12 @@ def add_lease_request_options(command: F) -> F:
             metavar="NAME=VALUE",
             help="Said of the lease where it is listed.",
         ),
+        click.option(
+            "--reservation",
+            type=click.IntRange(1),
+            metavar="NUMBER",
+            help="The boards of this reservation of yours, which has begun.",
+        ),
     )
     for option in reversed(options):  # the last one that is added is the first of the help
         command = option(command)

@@ -214,7 +214,7 @@ class BoardHealthController:
         self._missing.pop(board, None)
         if found.cycle_wanted and self._try_cycle(board, found, now):
             return
-        due = self._rules.checks and found.due_at <= now and self._profile(board)
+        due = self._rules.checks and self._profile(board) and self._is_due(board, found)
         if not (due or board in self._wanted) or board in self._checks or board in self._cooling:
             return
         self._apply(board, found)
@@ -388,12 +388,23 @@ class BoardHealthController:
         why = found.barred(self._rules) if self._profile(board) or found.out else ""
         if not why and board in self._cycles:
             why = "its power is being cycled"
+        briefly = not why or (found.state == health.UNCHECKED and not found.out)
         if not why and self._rules.checks and self._profile(board):
-            why = _TO_BE_CHECKED if found.due_at <= self._clock() else ""
+            why = _TO_BE_CHECKED if self._is_due(board, found) else ""
         if not why and board in self._cooling:
             why = "it cools"
         batch_only = found.state == health.PROBATION
-        self._lender.scheduler.bar(board, why, batch_only, found.state, self._clock())
+        self._lender.scheduler.bar(board, why, batch_only, found.state, self._clock(), briefly)
+
+    def _is_due(self, board: str, found: Health) -> bool:
+        """Return whether a board is to be checked; a good one is not just before it is reserved."""
+        now = self._clock()
+        if found.due_at > now:
+            return False
+        scheduler = self._lender.scheduler
+        return found.state != health.GOOD or scheduler.can_be_missed(
+            board, board_checks.CHECK_S, now
+        )
 
     def _profile(self, board: str) -> str:
         known, kind = self._known.get(board), self._lender.scheduler.kind_of(board)

@@ -1,0 +1,286 @@
+"""Reservations, and the plan of which boards each will have: pure and synchronous.
+
+A reservation is promised a number of boards, not certain ones. The plan is the proof that it can
+have them: boards that are free at its time. What would leave it without them is not lent. A plan
+that holds is kept, so that what could be promised once stays so as long as its boards live.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from farm.lab.entities import Reservation, ReservationState
+
+Plan = Mapping[int, tuple[str, ...]]  # boards by the number of the reservation
+
+
+@dataclass(frozen=True, slots=True)
+class BoardForecast:
+    """A board that can be counted on, and when it is free at the latest."""
+
+    name: str
+    tags: tuple[str, ...]
+    free_at: float
+    batch_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ReservedPeriod:
+    """What a reservation is still to have: so many boards, from a time until another."""
+
+    reservation: int
+    starts_at: float
+    until: float
+    count: int
+    tags: tuple[str, ...] = ()
+    rank: str = "interactive"
+
+    def fits(self, board: BoardForecast) -> bool:
+        """Return whether a board is one that is wanted."""
+        fit = not board.batch_only or self.rank == "batch"
+        return fit and set(self.tags) <= set(board.tags)
+
+    def overlaps(self, starts_at: float, until: float) -> bool:
+        """Return whether it has a time in common with another period."""
+        return self.starts_at < until and starts_at < self.until
+
+
+def period_of(reservation: Reservation, now: float) -> ReservedPeriod:
+    """Return what a reservation is to have, from now on if its time has come."""
+    request = reservation.request
+    starts_at = max(now, request.starts_at)
+    return ReservedPeriod(
+        reservation.number, starts_at, request.until, request.count, request.tags, request.rank
+    )
+
+
+def plan_boards(
+    periods: Sequence[ReservedPeriod], boards: Mapping[str, BoardForecast], before: Plan
+) -> Plan:
+    """Return which boards each reservation is to have; too few where there are not enough.
+
+    What holds of the plan `before` is kept, unless a new one serves more. Without tags there is
+    a whole plan if this finds none with too few boards; with tags this may miss one.
+    """
+    order = sorted(periods, key=lambda one: (one.starts_at, one.reservation))
+    kept = _filled(order, boards, before)
+    if not missing_boards(periods, kept):
+        return kept
+    orders = [order]
+    if any(one.tags for one in order) or any(one.batch_only for one in boards.values()):
+        orders.append(sorted(order, key=lambda one: -len(one.tags)))
+        orders.append(sorted(order, key=lambda one: one.reservation))
+    anew = [_filled(one, boards, {}) for one in orders]
+    return min((kept, *anew), key=lambda plan: sum(missing_boards(periods, plan).values()))
+
+
+def missing_boards(periods: Iterable[ReservedPeriod], plan: Plan) -> dict[int, int]:
+    """Return how many boards each reservation lacks by a plan, without those that lack none."""
+    return {
+        one.reservation: one.count - len(plan[one.reservation])
+        for one in periods
+        if len(plan[one.reservation]) < one.count
+    }
+
+
+def _filled(
+    order: Sequence[ReservedPeriod], boards: Mapping[str, BoardForecast], before: Plan
+) -> Plan:
+    """Give each reservation in turn what it may keep of a plan, then each what is free."""
+    taken: dict[str, list[ReservedPeriod]] = {}
+    plan: dict[int, list[str]] = {one.reservation: [] for one in order}
+
+    def can_have(period: ReservedPeriod, board: BoardForecast | None) -> bool:
+        return (
+            board is not None
+            and period.fits(board)
+            and board.free_at <= period.starts_at
+            and not any(
+                period.overlaps(one.starts_at, one.until) for one in taken.get(board.name, ())
+            )
+        )
+
+    def give(period: ReservedPeriod, names: Iterable[str]) -> None:
+        for name in names:
+            taken.setdefault(name, []).append(period)
+            plan[period.reservation].append(name)
+
+    for period in order:
+        held = [
+            name
+            for name in before.get(period.reservation, ())
+            if can_have(period, boards.get(name))
+        ]
+        give(period, held[: period.count])
+    if any(len(plan[one.reservation]) < one.count for one in order):
+        wanted = Counter(
+            board.name for period in order for board in boards.values() if period.fits(board)
+        )
+        for period in order:
+            left = period.count - len(plan[period.reservation])
+            if left > 0:
+                names = [board.name for board in boards.values() if can_have(period, board)]
+                give(period, sorted(names, key=wanted.__getitem__)[:left])
+    return {number: tuple(names) for number, names in plan.items()}
+
+
+class ReservationBook:
+    """The reservations of a lab that are not over, and the plan of each kind."""
+
+    def __init__(self, past: Iterable[Reservation] = (), next_number: int = 1) -> None:
+        self._open = {one.number: one for one in past}
+        self._nonces = {
+            (one.request.owner, one.request.nonce): one.number
+            for one in self._open.values()
+            if one.request.nonce
+        }
+        self.next_number = next_number
+        self._plans: dict[str, Plan] = {}
+
+    def put(self, reservation: Reservation) -> None:
+        """Note a reservation, or that it has changed. One that is over is forgotten."""
+        nonce = reservation.request.owner, reservation.request.nonce
+        self.next_number = max(self.next_number, reservation.number + 1)
+        if reservation.state.over:
+            self._open.pop(reservation.number, None)
+            self._nonces.pop(nonce, None)
+            return
+        self._open[reservation.number] = reservation
+        if reservation.request.nonce:
+            self._nonces[nonce] = reservation.number
+
+    def find(self, number: int) -> Reservation | None:
+        """Return a reservation that is not over."""
+        return self._open.get(number)
+
+    def asked_before(self, owner: str, nonce: str) -> Reservation | None:
+        """Return the reservation that was made when this was asked the first time."""
+        number = self._nonces.get((owner, nonce)) if nonce else None
+        return None if number is None else self._open.get(number)
+
+    def all(self) -> list[Reservation]:
+        """Return the reservations that are not over, the first to begin first."""
+        return sorted(self._open.values(), key=lambda one: (one.request.starts_at, one.number))
+
+    def planned(self, kind: str) -> list[Reservation]:
+        """Return the reservations of a kind that have not begun."""
+        return [
+            one
+            for one in self._open.values()
+            if one.request.kind == kind and one.state is ReservationState.PLANNED
+        ]
+
+    def due(self, now: float) -> list[Reservation]:
+        """Return the reservations whose time has come, the first first."""
+        return [
+            one
+            for one in self.all()
+            if one.state is ReservationState.PLANNED and one.request.starts_at <= now
+        ]
+
+    def plan(
+        self,
+        kind: str,
+        periods: Sequence[ReservedPeriod],
+        boards: Mapping[str, BoardForecast],
+    ) -> Plan:
+        """Return the plan of a kind as things stand, and keep it."""
+        self._plans[kind] = plan_boards(periods, boards, self._plans.get(kind, {}))
+        return self._plans[kind]
+
+    def who_needs(
+        self, kind: str, boards: Iterable[str], count: int, until: float
+    ) -> Reservation | None:
+        """Return for whom boards are kept, of which others want so many until a time.
+
+        By the last plan. None if enough of them are promised to nobody.
+        """
+        left, found = set(boards), None
+        for number, names in self._plans.get(kind, {}).items():
+            reservation = self._open.get(number)
+            if reservation is None or reservation.request.starts_at >= until:
+                continue
+            if not left.isdisjoint(names):
+                left -= set(names)
+                first = found is None or reservation.request.starts_at < found.request.starts_at
+                found = reservation if first else found
+        return found if len(left) < count else None
+
+    def plan_with(
+        self,
+        period: ReservedPeriod,
+        kind: str,
+        periods: Sequence[ReservedPeriod],
+        boards: Mapping[str, BoardForecast],
+    ) -> Plan | None:
+        """Return a plan with a further reservation; None if that or another would suffer."""
+        plan = plan_boards(periods, boards, self._plans.get(kind, {}))
+        other = plan_boards([*periods, period], boards, plan)
+        suffers = any(len(other[number]) < len(names) for number, names in plan.items())
+        return None if suffers or missing_boards([period], other) else other
+
+    def keep_plan(self, kind: str, plan: Plan) -> None:
+        """Keep to a plan from now on."""
+        self._plans[kind] = plan
+
+
+class KindReservations:
+    """What reservations of a kind are to have at one moment, and what may be lent beside them.
+
+    `boards` returns the boards that can be counted on; most questions are answered without them.
+    """
+
+    def __init__(
+        self,
+        book: ReservationBook,
+        kind: str,
+        periods: Sequence[ReservedPeriod],
+        boards: Callable[[], Mapping[str, BoardForecast]],
+    ) -> None:
+        self._book = book
+        self._kind = kind
+        self._periods = sorted(periods, key=lambda one: (one.starts_at, one.reservation))
+        self._boards = functools.cache(boards)
+        self._first_at = min((one.starts_at for one in periods), default=math.inf)
+
+    def promised(self, until: float, without: int | None = None) -> set[str]:
+        """Return the boards of reservations that begin before a time, but for one reservation."""
+        if self._first_at >= until:
+            return set()
+        plan = self._book.plan(self._kind, self._periods, self._boards())
+        return {
+            name
+            for one in self._periods
+            if one.starts_at < until and one.reservation != without
+            for name in plan[one.reservation]
+        }
+
+    def first_to_suffer(
+        self, taken: Iterable[str], until: float, without: int | None = None
+    ) -> int | None:
+        """Return a reservation that would lack a board if some were lent until a time.
+
+        None if all, but for the one that they are for, have the boards that they would have
+        otherwise: then the plan is from now on one with which these are lent.
+        """
+        names = set(taken)
+        if self.promised(until, without).isdisjoint(names):
+            return None
+        boards = self._boards()
+        plan = self._book.plan(self._kind, self._periods, boards)
+        lent = {
+            name: dataclasses.replace(boards[name], free_at=max(boards[name].free_at, until))
+            for name in names & boards.keys()
+        }
+        others = [one for one in self._periods if one.reservation != without]
+        other = plan_boards(others, {**boards, **lent}, plan)
+        for period in others:
+            if len(other[period.reservation]) < len(plan[period.reservation]):
+                return period.reservation
+        self._book.keep_plan(self._kind, other)
+        return None
