@@ -113,8 +113,8 @@ class Farm:
         "quick", "standard" or "mlperf". `shapes` are those of inputs that the model leaves open,
         and `values` the inputs that are constants, by name, as with --value: values={"sr": 16000}.
         `batch` builds the model for that many samples per inference. Further arguments are fields
-        of `farm.types.MeasurementSettings`, such as count=200 or minimum_s=3. A run that is NOISY or THROTTLED is
-        measured again, up to `tries` times in all.
+        of `farm.types.MeasurementSettings`, such as count=200 or minimum_s=3. A run that is NOISY
+        or THROTTLED is measured again, up to `tries` times in all.
 
         Raises FarmError if the run fails, UsageError for unknown names and invalid arguments.
         """
