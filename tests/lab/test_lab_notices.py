@@ -239,7 +239,7 @@ def test_what_is_old_is_removed_and_numbers_are_not_used_again(tmp_path: Path) -
 
     effects = SchedulerChanges(
         {n: lease(n, n * DAY_S, n * DAY_S + 60.0 if n != 2 else None) for n in range(1, 8)},
-        [Event(n, n * DAY_S, "board-came", board="b") for n in range(1, 8)],
+        events=[Event(n, n * DAY_S, "board-came", board="b") for n in range(1, 8)],
     )
     batch = LabDatabaseBatch()
     batch.add(effects)
