@@ -20,6 +20,7 @@ from farm.dashboard.widgets import (
     STATE_STYLE,
     count_states,
     join_cells_into_line,
+    overall_state,
     spinner_frame,
     state_bar,
     states_as_text,
@@ -91,15 +92,7 @@ def _device(
 ) -> Text:
     bad = sum(counted[state] for state in BAD_STATES)
     over = len(rows) - counted["waiting"] - counted["running"]
-    state = (
-        "running"
-        if counted["running"]
-        else "waiting"
-        if over < len(rows)
-        else "failed"
-        if bad
-        else "done"
-    )
+    state = overall_state(counted, bad)
     mark = spinner_frame(now) if state == "running" else STATE_MARK[state]
     left = eta.device_time_left(rows, now)
     about = (

@@ -18,6 +18,7 @@ from farm.dashboard.widgets import (
     STATE_STYLE,
     count_states,
     join_cells_into_line,
+    overall_state,
     spinner_frame,
     state_bar,
     states_as_text,
@@ -117,15 +118,7 @@ def _group(group: str, rows: Sequence[JobRow], name: int, bar: int, now: float) 
     counted = count_states(rows)
     bad = sum(row.bad for row in rows)
     over = len(rows) - counted["waiting"] - counted["running"]
-    state = (
-        "running"
-        if counted["running"]
-        else "waiting"
-        if over < len(rows)
-        else "failed"
-        if bad
-        else "done"
-    )
+    state = overall_state(counted, bad)
     mark = spinner_frame(now) if state == "running" else STATE_MARK[state]
     return join_cells_into_line(
         (Text(mark, STATE_STYLE[state]), 1),

@@ -56,6 +56,15 @@ def count_states(rows: Sequence[JobRow]) -> Counter[str]:
     return Counter(row.state for row in rows)
 
 
+def overall_state(counted: Counter[str], bad: int) -> str:
+    """Return the state of jobs together, by the number in each state and the number of bad ones."""
+    if counted["running"]:
+        return "running"
+    if counted["waiting"]:
+        return "waiting"
+    return "failed" if bad else "done"
+
+
 def join_cells_into_line(*cells: tuple[Text | str, int]) -> Text:
     """Return cells of the given widths in one line: a mark, then columns. A width of 0 is any."""
     line = Text()

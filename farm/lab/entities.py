@@ -105,7 +105,7 @@ class Lease:
 
 
 class ReservationState(Enum):
-    """Where a reservation is in its life."""
+    """The states of a reservation: it waits for its time, has a lease, or is over."""
 
     PLANNED = "planned"  # its time has not come
     BEGAN = "began"  # its lease was made, and has not ended
@@ -115,13 +115,13 @@ class ReservationState(Enum):
 
     @property
     def over(self) -> bool:
-        """Whether nothing can happen to the reservation any more."""
+        """Return whether nothing can happen to the reservation any more."""
         return self not in (ReservationState.PLANNED, ReservationState.BEGAN)
 
 
 @dataclass(frozen=True, slots=True)
 class ReservationRequest:
-    """What is to be reserved: boards of a kind, any that have all of `tags`, from a time on.
+    """A request for boards from a time on: of a kind, any that have all of `tags`.
 
     `nonce` makes asking again harmless.
     """

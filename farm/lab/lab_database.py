@@ -1,4 +1,4 @@
-"""What a lab keeps: leases, reservations, events, use, sessions, in SQLite or PostgreSQL.
+"""Keep leases, reservations, events, use and sessions of a lab in SQLite or PostgreSQL.
 
 The tables themselves refuse to lend a board twice. One server at a time may write: each takes the
 tables over as it starts, and a server that finds them taken over ends.

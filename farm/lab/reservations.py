@@ -31,7 +31,7 @@ class BoardForecast:
 
 @dataclass(frozen=True, slots=True)
 class ReservedPeriod:
-    """What a reservation is still to have: so many boards, from a time until another."""
+    """The boards that a reservation is still to have: how many, from when, until when."""
 
     reservation: int
     starts_at: float
@@ -230,7 +230,7 @@ class ReservationBook:
 
 
 class KindReservations:
-    """What reservations of a kind are to have at one moment, and what may be lent beside them.
+    """The reservations of a kind at one moment, which tell what may be lent beside them.
 
     `boards` returns the boards that can be counted on; most questions are answered without them.
     """

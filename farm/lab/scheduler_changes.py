@@ -30,13 +30,13 @@ class SchedulerChanges:
 
     @property
     def durable(self) -> bool:
-        """Whether this has to be kept before anybody is told: not that a board came."""
+        """Return whether this is kept before anybody is told: not so that a board came."""
         return bool(self.leases or self.reservations)
 
 
 @dataclass(frozen=True, slots=True)
 class RestoredState:
-    """What an earlier server kept.
+    """The state that an earlier server kept.
 
     `next_event`, `next_lease` and `next_reservation` have never been used.
     """

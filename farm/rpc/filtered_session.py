@@ -1,6 +1,6 @@
 """Pass bytes between a client of TVM's own and a board, so that only answers reach the client.
 
-TVM's client executes what a board asks for (see `answers`). Programs that use it, such as
+TVM's client executes what a board asks for (see `answer_filter`). Programs that use it, such as
 MetaSchedule's runners, are as safe as farm's own client where their bytes pass through here.
 """
 

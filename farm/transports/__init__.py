@@ -35,7 +35,7 @@ To add a transport, write a module and add one line to `_TRANSPORTS`. The module
     read_system_facts(device)
              optional: return what the board's system says beside the agent, as texts by name
     reserve_board(device, ask, say), release_board_if_wanted(device), max_board_wait_s(device),
-    leased_board_name()
+    leased_board_facts()
              optional, for boards that are leased: wait for one before a job begins; how long that
              may take; which board the session of this thread is with
 """
@@ -178,7 +178,7 @@ def open_without_version_check(
     ):
         system = getattr(_transport(device), "read_system_facts", None)
         native = session.has_function("farm.agent.facts")
-        board_facts = getattr(_transport(device), "leased_board_name", None)
+        board_facts = getattr(_transport(device), "leased_board_facts", None)
         leased = board_facts() if board_facts else {}
         yield Link(session, native, carry, partial(system, device) if system else None, leased)
 

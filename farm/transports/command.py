@@ -24,7 +24,12 @@ from farm.rpc.blocking_connection import BlockingConnection
 from farm.transports import board_scripts
 from farm.transports.device_availability import DeviceAvailability
 from farm.transports.rpc_client import session_over_streams
-from farm.transports.rpc_errors import session_ended_error, translate_error
+from farm.transports.rpc_errors import (
+    agent_exit_in_words,
+    session_deadline_error,
+    session_ended_error,
+    translate_error,
+)
 from farm.transports.shell_board import ShellBoard, communicate_with_script
 from farm.types import Device
 
@@ -206,10 +211,7 @@ def _cause(device: Device, child: Popen[bytes], log: OutputEnd, deadline: Deadli
     """Return the error that explains why the session is over."""
     name = device.name
     if deadline.expired:
-        why = f"{deadline.seconds:.0f} s are over"
-        return DeadlineError(
-            f"the session on {name} ran out of time", why, "give it longer with --deadline SECONDS"
-        )
+        return session_deadline_error(device, deadline)
     status = subprocesses.wait_for_shell_exit_code(child, _END_S)
     said = subprocesses.last_lines(log.text())
     there = probe_state(device)
@@ -217,17 +219,9 @@ def _cause(device: Device, child: Popen[bytes], log: OutputEnd, deadline: Deadli
         return LinkError(
             f"{name} is {there.word}, in the middle of a session", there.why, there.fix
         )
-    how = (
-        ""
-        if not status
-        else f" of signal {status - 128}"
-        if status > 128
-        else f" with exit code {status}"
-    )
-    what = f"the agent on {name} ended{how}" if status else f"the session on {name} ended"
     return session_ended_error(
         device,
-        what,
+        agent_exit_in_words(device, status),
         said,
         "check the memory that it has (farm devices -v), then run the command again",
     )

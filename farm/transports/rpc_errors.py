@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from farm.errors import DeadlineError, DeviceError, FarmError, LinkError
+from farm.processes.deadline import Deadline
 from farm.transports.agent import errors as agent_errors
 from farm.transports.agent.errors import DISK_FULL, NO_MEMORY, SESSION_ENDED
 from farm.types import Device
@@ -126,6 +127,23 @@ ROWS = (
     ErrorRow("OSError", "", DeviceError, "{name} cannot be reached", _LOOK),
 )
 _UNKNOWN = ErrorRow(_ANY, "", DeviceError, "{name} reported an error", _LOOK)
+
+
+def session_deadline_error(device: Device, deadline: Deadline) -> DeadlineError:
+    """Return the error for a session that ran out of time."""
+    return DeadlineError(
+        f"the session on {device.name} ran out of time",
+        f"{deadline.seconds:.0f} s are over",
+        "give it longer with --deadline SECONDS",
+    )
+
+
+def agent_exit_in_words(device: Device, status: int | None) -> str:
+    """Say how an agent ended, by the exit code of the shell that ran it; None if it runs on."""
+    if not status:
+        return f"the session on {device.name} ended"
+    how = f"of signal {status - 128}" if status > 128 else f"with exit code {status}"
+    return f"the agent on {device.name} ended {how}"
 
 
 def session_ended_error(device: Device, what: str, log: str, otherwise: str) -> LinkError:

@@ -24,7 +24,12 @@ from farm.transports.adb.server import DeviceWatch, ServerError
 from farm.transports.adb.upload import upload_file
 from farm.transports.device_availability import DeviceAvailability
 from farm.transports.rpc_client import session_over_streams
-from farm.transports.rpc_errors import session_ended_error, translate_error
+from farm.transports.rpc_errors import (
+    agent_exit_in_words,
+    session_deadline_error,
+    session_ended_error,
+    translate_error,
+)
 from farm.types import Device
 
 if TYPE_CHECKING:
@@ -101,10 +106,7 @@ def _cause(
     """Return the error that explains why the session is over."""
     name = device.name
     if deadline.expired:
-        why = f"{deadline.seconds:.0f} s are over"
-        return DeadlineError(
-            f"the session on {name} ran out of time", why, "give it longer with --deadline SECONDS"
-        )
+        return session_deadline_error(device, deadline)
     status = subprocesses.wait_for_shell_exit_code(child, _LAST_WORDS_S)
     said = subprocesses.last_lines(log.text())
     lost = watch.lost()
@@ -125,17 +127,9 @@ def _cause(
             "again"
         )
         return LinkError(f"{name} was unplugged, or its connection broke", why, fix)
-    how = (
-        ""
-        if not status
-        else f" of signal {status - 128}"
-        if status > 128
-        else f" with exit code {status}"
-    )
-    what = f"the agent on {name} ended{how}" if status else f"the session on {name} ended"
     return session_ended_error(
         device,
-        what,
+        agent_exit_in_words(device, status),
         said,
         "check the memory of the board (farm devices -v, adb logcat), then run the command again",
     )

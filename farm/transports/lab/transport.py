@@ -90,7 +90,7 @@ def max_board_wait_s(device: Device) -> float:
     return wanted_boards(device).wait_s
 
 
-def leased_board_name() -> dict[str, str]:
+def leased_board_facts() -> dict[str, str]:
     """Return which board this thread's session is with."""
     name = getattr(_boards, "name", "")
     return {"lab_board": name} if name else {}
