@@ -46,7 +46,7 @@ from farm.commands.servers.lab_options import (
     "tags",
     multiple=True,
     metavar="WORD",
-    help="Only boards with this tag, and the others.",
+    help="Only boards with this tag; of several tags, with all.",
 )
 @click.option(
     "--class",
@@ -79,9 +79,9 @@ def reserve(
 ) -> None:
     """Reserve boards of a kind from a time on.
 
-    They are not certain boards: any of the kind that are free then. Nobody is lent a board that
-    would be missing. At its time the reservation becomes a lease, which others get if you do not
-    ask for it within ten minutes: farm lab lease KIND --reservation NUMBER, or farm lab run.
+    It holds any boards of the kind, not particular ones. No lease is granted that would leave too
+    few of them. At its time the reservation becomes a lease. Ask for it within ten minutes, by
+    farm lab lease KIND --reservation NUMBER or by farm lab run; later, others get the boards.
 
     \b
     farm lab reserve pi5 --count 2 --from 14:00 --for 2h
@@ -120,7 +120,7 @@ def reserve(
 def reservations(socket: Path | None, json_: bool) -> None:
     """List what is reserved: by whom, from when until when.
 
-    And how many boards are missing, as things stand, if boards have failed.
+    If boards have failed, it says how many are missing now.
     """
     with open_client(socket) as client:
         found = client.ask("reservations")["reservations"]
