@@ -138,7 +138,7 @@ def _read(value: onnx.ValueInfoProto, what: str) -> _Input:
     """Return an input as the file declares it; raise ModelError for unsupported types."""
     kind = value.type.WhichOneof("value")
     tensor = value.type.tensor_type
-    dtype = _dtype(tensor.elem_type) if kind == "tensor_type" else None
+    dtype = fed_dtype(tensor.elem_type) if kind == "tensor_type" else None
     if dtype is None:
         found = (
             onnx.TensorProto.DataType.Name(tensor.elem_type).lower() + " tensor"
@@ -156,7 +156,7 @@ def _read(value: onnx.ValueInfoProto, what: str) -> _Input:
     return _Input(value.name, axes, dtype)
 
 
-def _dtype(element: int) -> str | None:
+def fed_dtype(element: int) -> str | None:
     """Return numpy's name of an ONNX element type; None if farm does not feed it."""
     try:
         name = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(element)).name

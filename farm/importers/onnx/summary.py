@@ -13,7 +13,7 @@ from pathlib import Path
 
 import onnx
 
-from farm.importers.onnx.input_shapes import axes_in_words, output_axes
+from farm.importers.onnx.input_shapes import axes_in_words, fed_dtype, output_axes
 from farm.importers.onnx.inputs_to_initializers import (
     turn_inputs_into_initializers,
     user_values_as_arrays,
@@ -85,7 +85,8 @@ def _weights(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
 
 def _shown(value: onnx.ValueInfoProto) -> str:
     """Return an output's name, type and shape as text."""
-    dtype = onnx.TensorProto.DataType.Name(value.type.tensor_type.elem_type).lower()
+    element = value.type.tensor_type.elem_type
+    dtype = fed_dtype(element) or onnx.TensorProto.DataType.Name(element).lower()
     return f"{value.name} {dtype} {axes_in_words(output_axes(value))}"
 
 

@@ -150,4 +150,4 @@ def test_an_open_axis_is_shown_by_its_name_only_if_somebody_gave_it_one(check, t
         tmp_path / "net.onnx", node("Relu", ["x"], ["y"]), shape=("unk__215", 4, "width", "?")
     )
     outline = json.loads(check(str(path), "--shape", "x:1,4,2,2", "--json").stdout)["outline"]
-    assert outline["outputs"] == ["y float [open, 4, width, open]"]
+    assert outline["outputs"] == ["y float32 [open, 4, width, open]"]
