@@ -101,6 +101,11 @@ def console(*, stderr: bool) -> Console:
     )
 
 
+def is_terminal(*, err: bool) -> bool:
+    """Return whether stdout, or stderr, is a terminal."""
+    return _unguarded(err).isatty()
+
+
 @contextlib.contextmanager
 def sanitize_standard_streams() -> Iterator[None]:
     """Sanitize what libraries write to sys.stdout and sys.stderr while the block lasts."""

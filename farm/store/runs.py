@@ -282,7 +282,9 @@ class RunStore:
 
     def _directly(self, begin: str, do: Callable[[sqlite3.Connection], T]) -> T | None:
         """Return the result of a transaction without SQLAlchemy; None if this is not possible."""
-        return self.path and sqlite_file.transact(self.path, 1 + len(_MIGRATIONS), begin, do)
+        if self.path is None:
+            return None
+        return sqlite_file.transact(self.path, 1 + len(_MIGRATIONS), begin, do)
 
     def _whole(self, query: Select[Any]) -> list[Run]:
         """Return the runs of a query, with their samples."""
