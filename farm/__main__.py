@@ -1,6 +1,7 @@
 """Entry point of `farm` and of `python -m farm`."""
 
 import atexit
+import gc
 import os
 import signal
 import sys
@@ -18,6 +19,8 @@ def main() -> None:
         from farm.lab.door.main import main as door  # for each session: without what cli imports
 
         raise SystemExit(door(sys.argv[3:]))
+    # Loading modules makes no garbage, among which the collector would search again and again.
+    gc.set_threshold(10_000)
     codes: list[int] = []
     atexit.register(_end_without_cleanup, codes)  # the first that is registered is called last
     from farm import cli

@@ -103,7 +103,8 @@ def console(*, stderr: bool) -> Console:
 
 def is_terminal(*, err: bool) -> bool:
     """Return whether stdout, or stderr, is a terminal."""
-    return _unguarded(err).isatty()
+    stream = _unguarded(err)
+    return bool(stream and stream.isatty())  # it may be closed
 
 
 @contextlib.contextmanager
