@@ -15,12 +15,16 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from farm.errors import UsageError
+
+if TYPE_CHECKING:
+    from importlib.abc import Loader, MetaPathFinder
+else:  # their module imports a dozen others, which each short command would wait for
+    Loader = MetaPathFinder = object
 
 _TVM, _TORCH = {"tvm", "tvm_ffi"}, "torch"
 _VDSO = "linux-vdso.so.1"

@@ -286,6 +286,13 @@ def test_on_a_dumb_terminal_there_are_lines(plain_environment: pytest.MonkeyPatc
     assert out[0] == "   0.0s  board0 model0: compiling\r\n"
 
 
+def test_off_a_terminal_a_function_that_prints_a_line_is_enough() -> None:
+    printed: list[str] = []
+    with dashboard.show_jobs(printed.append, jobs(), clock=lambda: 0.0) as show:
+        show(Event("board0", "model0", Stage.COMPILING, "one\nline"))
+    assert printed == ["   0.0s  board0 model0: compiling, one\\nline"]
+
+
 def test_off_a_terminal_what_takes_long_is_said_again_half_a_minute_later(
     tmp_path: Path, plain_environment: pytest.MonkeyPatch
 ) -> None:

@@ -37,7 +37,7 @@ from farm.api.resolve import (
 )
 from farm.api.results import Answer, Result
 from farm.errors import UsageError, WrongAnswer, error_from_failure
-from farm.types import Device, MeasurementSettings, Model, PairedStoppingRule, Run, Verdict
+from farm.types import Device, MeasurementSettings, Model, Run, Verdict
 
 if TYPE_CHECKING:
     import numpy as np
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from farm.config import Fleet
     from farm.pipeline import JobsOutcome
     from farm.store import RunStore
-    from farm.types import Event, Job, Progress, Value
+    from farm.types import Event, Job, PairedStoppingRule, Progress, Value
 
 __all__ = ["Answer", "Farm", "Result"]
 
@@ -288,6 +288,7 @@ class Farm:
         from farm import comparison, stats
         from farm.pipeline import compare as pipeline_compare
         from farm.store import open_local_store_over_shared_cache
+        from farm.types import PairedStoppingRule
 
         store, sure = (
             open_local_store_over_shared_cache(self.fleet.cache),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import click
-from click.shell_completion import get_completion_class
 
 from farm.commands.output import echo_text
 
@@ -21,6 +20,8 @@ def completion(context: click.Context, shell: str) -> None:
     farm completion zsh > ~/.zfunc/_farm
     farm completion fish > ~/.config/fish/completions/farm.fish
     """
+    from click.shell_completion import get_completion_class
+
     script = get_completion_class(shell)
     assert script is not None
     echo_text(script(context.find_root().command, {}, "farm", VARIABLE).source())

@@ -101,6 +101,12 @@ def console(*, stderr: bool) -> Console:
     )
 
 
+def is_terminal(*, err: bool) -> bool:
+    """Return whether stdout, or stderr, is a terminal."""
+    stream = _unguarded(err)
+    return bool(stream and stream.isatty())  # it may be closed
+
+
 @contextlib.contextmanager
 def sanitize_standard_streams() -> Iterator[None]:
     """Sanitize what libraries write to sys.stdout and sys.stderr while the block lasts."""

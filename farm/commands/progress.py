@@ -23,12 +23,10 @@ class Spinner:
     """A spinner that shows the current stage of the work; it shows nothing with --quiet."""
 
     def __init__(self, session: Session, title: str) -> None:
-        self._console, self._title, self._last = session.err(), title, ""
-        self._live = (
-            session.verbosity >= 0
-            and self._console.is_terminal
-            and not self._console.is_dumb_terminal
-        )
+        output = session.progress()
+        self._console = None if callable(output) or output.is_dumb_terminal else output
+        self._title, self._last = title, ""
+        self._live = session.verbosity >= 0 and self._console is not None
         self._quiet = session.verbosity < 0
         self._status: Status | None = None
         self._block = ExitStack()
@@ -55,7 +53,7 @@ class Spinner:
         self._start()
 
     def _start(self) -> None:
-        if self._live:
+        if self._live and self._console:
             self._status = self._console.status(_plain(self._title))
             self._status.start()
 
@@ -75,7 +73,7 @@ class Spinner:
             self._status.update(_plain(text))
         elif not (self._live or self._quiet) and progress.stage.value != self._last:
             self._last = progress.stage.value
-            self._console.print(_plain(text), soft_wrap=True)
+            echo(text, err=True)
 
 
 def _plain(text: str):  # type: ignore[no-untyped-def]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +19,7 @@ from farm.types import Device, MeasurementSettings, Model, OutputErrorLimits, Pr
 if TYPE_CHECKING:
     from farm.config.schema import DeviceTable, Document, ModelTable
 
+_PLUGINS = "PYDANTIC_DISABLE_PLUGINS"
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 
@@ -85,7 +88,8 @@ def _checked(
     a table for them.
     """
     # imported here because pydantic takes a tenth of a second to import
-    from farm.config import schema
+    with _without_pydantic_plugins():
+        from farm.config import schema
 
     names = frozenset(known) | parsed.names("profiles")
     document, mistakes = schema.document_and_validation_errors(
@@ -108,6 +112,23 @@ def _checked(
                 )
             )
     return document, mistakes
+
+
+@contextlib.contextmanager
+def _without_pydantic_plugins() -> Iterator[None]:
+    """Let pydantic find no plugins within the block.
+
+    None is for these tables, and to find them it would read a file of each installed package.
+    """
+    before = os.environ.get(_PLUGINS)
+    os.environ[_PLUGINS] = "__all__"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_PLUGINS]
+        else:
+            os.environ[_PLUGINS] = before
 
 
 def _error(path: Path | None, mistakes: list[Mistake]) -> ConfigError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,7 +13,8 @@ from farm.types import Profile
 Raw = Mapping[str, Any]
 
 
-def built_in_profile_tables() -> dict[str, Raw]:
+@functools.cache
+def built_in_profile_tables() -> Mapping[str, Raw]:
     """Return the tables of the built-in profiles.toml, with inherited keys filled in."""
     tables, _ = resolve_inheritance(
         parse_valid_without_lines((PACKAGE / "profiles.toml").read_text(encoding="utf-8"))[

@@ -7,22 +7,23 @@ nothing.
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import time
 from collections.abc import Callable, Iterator
-from typing import TypeVar
-
-from rich.console import Console, RenderableType
-from rich.live import Live
-from rich.text import Text
+from typing import TYPE_CHECKING, TypeVar
 
 from farm import formatting
 from farm.prompts import terminal
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
 
 REFRESH_S = 1 / 8
 MAX_CPU_SHARE = 0.04  # of one CPU core: the most that drawing may use
 
 Clock = Callable[[], float]
+PrintLine = Callable[[str], None]
 Display = TypeVar("Display")
 
 
@@ -40,6 +41,8 @@ class TerminalRegion:
 
         A new Live is made each time, because a stopped one would return to its old position.
         """
+        from rich.live import Live
+
         self._live = Live(
             console=self._console, auto_refresh=False, transient=True, redirect_stdout=False
         )
@@ -69,18 +72,18 @@ class TerminalRegion:
 class LogLines:
     """Log lines that begin with the elapsed time, for files."""
 
-    def __init__(self, console: Console, clock: Clock) -> None:
-        self._console, self._clock, self._began = console, clock, clock()
+    def __init__(self, print_line: PrintLine, clock: Clock) -> None:
+        self._print, self._clock, self._began = print_line, clock, clock()
 
     def line(self, text: str) -> None:
         """Print one line."""
         passed = formatting.format_duration(self._clock() - self._began)
-        self._console.print(Text(f"{passed:>7}  {formatting.sanitized_line(text)}"), soft_wrap=True)
+        self._print(f"{passed:>7}  {formatting.sanitized_line(text)}")
 
 
 @contextlib.contextmanager
 def open_display(
-    console: Console,
+    output: Console | PrintLine,
     quiet: bool,
     *,
     nothing: Callable[[], Display],
@@ -88,15 +91,19 @@ def open_display(
     lines: Callable[[LogLines], Display],
     clock: Clock = time.monotonic,
 ) -> Iterator[Display]:
-    """Yield the display that suits the console, for as long as the block lasts.
+    """Yield the display that suits the output, for as long as the block lasts.
 
-    The terminal can be lent to a prompt meanwhile: the display is then removed and drawn again.
+    A function that prints a line is enough for an output that is no terminal. The terminal can be
+    lent to a prompt meanwhile: the display is then removed and drawn again.
     """
     if quiet:
         with terminal.lent():
             yield nothing()
-    elif console.file.isatty() and not console.is_dumb_terminal and not console.options.ascii_only:
-        place = TerminalRegion(console, clock)
+    elif callable(output):
+        with terminal.lent():
+            yield lines(LogLines(output, clock))
+    elif output.file.isatty() and not output.is_dumb_terminal and not output.options.ascii_only:
+        place = TerminalRegion(output, clock)
         place.start()
         try:
             with terminal.lent(place.stop, place.start):
@@ -105,4 +112,10 @@ def open_display(
             place.stop()
     else:
         with terminal.lent():
-            yield lines(LogLines(console, clock))
+            yield lines(LogLines(functools.partial(_print_line, output), clock))
+
+
+def _print_line(console: Console, text: str) -> None:
+    from rich.text import Text
+
+    console.print(Text(text), soft_wrap=True)

@@ -6,14 +6,15 @@ import functools
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-
-from rich.console import Console
+from typing import TYPE_CHECKING
 
 from farm import formatting
-from farm.dashboard.display import Clock, LogLines, TerminalRegion, open_display
+from farm.dashboard.display import Clock, LogLines, PrintLine, TerminalRegion, open_display
 from farm.dashboard.job_board import JobBoard, JobRow
-from farm.dashboard.render_board import render
 from farm.types import Event, Job
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 _SILENCE_S = 30.0  # without a line, after which a log names a running job
 
@@ -46,6 +47,8 @@ class _InPlace(QuietJobDisplay):
         self.tick()
 
     def tick(self) -> None:
+        from farm.dashboard.render_board import render
+
         self._screen.draw(functools.partial(render, self.board))
 
 
@@ -97,14 +100,18 @@ def _line_of(row: JobRow) -> str:
 
 
 def show_jobs(
-    console: Console, jobs: Sequence[Job], *, quiet: bool = False, clock: Clock = time.monotonic
+    output: Console | PrintLine,
+    jobs: Sequence[Job],
+    *,
+    quiet: bool = False,
+    clock: Clock = time.monotonic,
 ) -> AbstractContextManager[QuietJobDisplay]:
     """Return a context manager that shows a board and clears it at the end.
 
-    `console` should write to stderr; it honours NO_COLOR.
+    `output` should write to stderr; a console honours NO_COLOR.
     """
     return open_display(
-        console,
+        output,
         quiet,
         nothing=lambda: QuietJobDisplay(jobs, clock),
         screen=lambda screen: _InPlace(jobs, clock, screen),

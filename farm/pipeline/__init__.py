@@ -25,15 +25,21 @@ modules. Each of them starts a pool of worker processes (`worker_tasks.open_pool
 return.
 """
 
-from farm.pipeline.operations import (
-    compile_model,
-    ensure_agent_executable_for_machine,
-    infer,
-    infer_deployed,
-    query_device_facts,
-    run_task_on_devices,
-)
-from farm.pipeline.run_jobs import JobsOutcome, WallTimes, execute_jobs, expand_jobs
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from farm.pipeline.operations import (
+        compile_model,
+        ensure_agent_executable_for_machine,
+        infer,
+        infer_deployed,
+        query_device_facts,
+        run_task_on_devices,
+    )
+    from farm.pipeline.run_jobs import JobsOutcome, WallTimes, execute_jobs, expand_jobs
 
 __all__ = [
     "JobsOutcome",
@@ -47,3 +53,13 @@ __all__ = [
     "query_device_facts",
     "run_task_on_devices",
 ]
+
+_RUN_JOBS = {"JobsOutcome", "WallTimes", "execute_jobs", "expand_jobs"}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a job on first use: a worker process, which imports its tasks, needs none."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = "run_jobs" if name in _RUN_JOBS else "operations"
+    return getattr(importlib.import_module(f"{__name__}.{module}"), name)

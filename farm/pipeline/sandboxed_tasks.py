@@ -20,7 +20,6 @@ from typing import Any
 from farm import importers, sandbox
 from farm.errors import ModelError
 from farm.processes.workers import TaskContext
-from farm.sandbox import Policy
 from farm.types import Model, Progress, Stage
 
 _BUILD_MODULES = ("farm.compiler.build", "farm.compiler.lower", "farm.compiler.codegen.executable")
@@ -128,6 +127,8 @@ def _in_sandbox(
     *arguments: Any,
 ) -> Any:
     """Run a task in a sandbox that may use the `allowed` files and its scratch folder."""
+    from farm.sandbox.policy import Policy
+
     read, write = allowed
     with tempfile.TemporaryDirectory(prefix="sandbox-", dir=context.scratch) as folder:
         scratch = Path(folder)

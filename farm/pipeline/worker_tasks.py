@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from farm.errors import FarmError
 from farm.pipeline.sandboxed_tasks import (
@@ -20,27 +20,27 @@ from farm.pipeline.sandboxed_tasks import (
 from farm.processes.deadline import Deadline
 from farm.processes.workers import TaskContext, WorkerPool
 from farm.store import Store, TuningRecordStore
-from farm.types import (
-    Artifact,
-    BuildWithAgent,
-    Candidate,
-    CompiledCandidateBatch,
-    Device,
-    DeviceResults,
-    EngineComparison,
-    MeasurementSettings,
-    Model,
-    ModelProfile,
-    PairedBuild,
-    PairedSamples,
-    PairedStoppingRule,
-    PreparedModel,
-    Profile,
-    Progress,
-    Release,
-    Stage,
-    Task,
-)
+from farm.types import Device, Progress, Stage
+
+if TYPE_CHECKING:
+    from farm.types import (
+        Artifact,
+        BuildWithAgent,
+        Candidate,
+        CompiledCandidateBatch,
+        DeviceResults,
+        EngineComparison,
+        MeasurementSettings,
+        Model,
+        ModelProfile,
+        PairedBuild,
+        PairedSamples,
+        PairedStoppingRule,
+        PreparedModel,
+        Profile,
+        Release,
+        Task,
+    )
 
 # Deadlines; reading the facts may include sending the agent.
 PREPARE_S, BUILD_S, AGENT_S, FACTS_S = 900.0, 900.0, 1800.0, 120.0

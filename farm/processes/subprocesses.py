@@ -251,21 +251,28 @@ class ProcessGroupWatchdog:
     """Watchdog process that kills all registered process groups when this process ends.
 
     It does so however this process ends, even by SIGKILL. The kernel's own mechanism
-    (PR_SET_PDEATHSIG) reaches children but not their children, and exists only on Linux.
+    (PR_SET_PDEATHSIG) reaches children but not their children, and exists only on Linux. Many
+    commands start no process group: the watchdog starts ahead of the first.
     """
 
     def __init__(self) -> None:
-        self._child = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", _REAPER],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-            text=True,
-        )
+        self._child: subprocess.Popen[str] | None = None
+
+    def start(self) -> None:
+        """Start the process, once."""
+        if self._child is None:
+            self._child = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-c", _REAPER],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+                text=True,
+            )
 
     def track(self, child: subprocess.Popen[bytes]) -> None:
         """Register a process that leads a group."""
+        self.start()
         self._tell(f"+{child.pid}")
 
     def untrack(self, child: subprocess.Popen[bytes]) -> None:
@@ -274,10 +281,11 @@ class ProcessGroupWatchdog:
 
     def close(self) -> None:
         """End the watchdog; it kills the groups that are still registered."""
-        self._child.communicate()
+        if self._child:
+            self._child.communicate()
 
     def _tell(self, line: str) -> None:
-        assert self._child.stdin
+        assert self._child and self._child.stdin
         with contextlib.suppress(BrokenPipeError):  # the watchdog was killed
             self._child.stdin.write(f"{line}\n")
             self._child.stdin.flush()

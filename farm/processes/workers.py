@@ -242,6 +242,7 @@ class WorkerPool:
         scratch = Path(tempfile.mkdtemp(prefix=f"{slot}-", dir=self.scratch))
         log = scratch / "worker.log"
         ours, theirs = Pipe()
+        self._reaper.start()
         with theirs:
             child = subprocesses.start_program(
                 [

@@ -47,6 +47,7 @@ class BlockingConnection:
         if opened.family != socket.AF_UNIX:
             opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.socket = opened
+        self.turn = contextlib.nullcontext()  # it belongs to one thread
         self._rest = b""
         self._lost = False
 

@@ -40,6 +40,7 @@ class Connection(asyncio.Protocol):
         self._over = False
         self._lost: Exception | None = None
         self._changed = asyncio.Event()
+        self.turn = asyncio.Lock()
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

@@ -6,7 +6,6 @@ requests raise LinkError. See RPCEndpoint and RPCClientSession of rpc_endpoint.c
 
 from __future__ import annotations
 
-import asyncio
 import re
 import struct
 from collections.abc import Callable, Iterable, Sequence
@@ -63,7 +62,6 @@ class Session:
     def __init__(self, connection: Stream, name: str, most_return_bytes: int) -> None:
         self._connection, self._name = connection, name
         self._filter = AnswerFilter(most_return_bytes)
-        self._lock = asyncio.Lock()
         self._functions: dict[str, RemoteObject] = {}
         self._over = ""
 
@@ -201,7 +199,7 @@ class Session:
         sink: bytearray | None = None,
     ) -> _Answer:
         """Send a request and return its answer; append what is copied to `sink`."""
-        async with self._lock:
+        async with self._connection.turn:
             if self._over:
                 raise LinkError(f"the session with {self._name} is over", self._over)
             try:

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Protocol
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Protocol
 
 from farm.processes.deadline import Deadline
 
 
 class Stream(Protocol):
-    """A connection whose server has greeted already."""
+    """A connection whose server has greeted already.
+
+    `turn` is held from a request to its answer. A connection of one thread needs no lock.
+    """
+
+    @property
+    def turn(self) -> AbstractAsyncContextManager[Any]:
+        """The lock of a request."""
+        ...
 
     async def send(self, parts: Iterable[bytes | memoryview], deadline: Deadline) -> None:
         """Send all parts."""

@@ -29,14 +29,15 @@ import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from farm.errors import InternalError
-from farm.sandbox import landlock, seccomp
-from farm.sandbox.fork_server import ForkServerClient, Request
-from farm.sandbox.policy import Policy
 
-__all__ = ["Policy", "SandboxSupport", "run_sandboxed", "sandbox_support"]
+if TYPE_CHECKING:
+    from farm.sandbox.fork_server import ForkServerClient
+    from farm.sandbox.policy import Policy
+
+__all__ = ["SandboxSupport", "run_sandboxed", "sandbox_support"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,8 @@ class SandboxSupport:
 @functools.cache
 def sandbox_support() -> SandboxSupport:
     """Return what this machine's kernel offers to this process."""
+    from farm.sandbox import landlock, seccomp
+
     abi, filters = landlock.abi_version(), seccomp.is_available()
     missing = [] if abi else ["Landlock, of Linux 5.13 and later"]
     missing += [] if filters else ["seccomp filters for x86-64 or aarch64"]
@@ -89,6 +92,8 @@ def run_sandboxed(
 
     Raises the FarmError of the task, and ModelError if its process ends without a result.
     """
+    from farm.sandbox.fork_server import ForkServerClient, Request
+
     if not _servers:
         _servers.append(ForkServerClient.start(modules, scratch))
     request = Request(what, tuple(modules), policy, scratch, task, arguments)

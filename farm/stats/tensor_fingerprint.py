@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from farm.types import TensorFingerprint
-
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from farm.types import TensorFingerprint
 
 _WITHIN = 1e-3
 
@@ -16,6 +16,8 @@ _WITHIN = 1e-3
 def fingerprint(values: NDArray[Any]) -> TensorFingerprint:
     """Return a tensor's fingerprint: statistics that do not depend on the order of its elements."""
     import numpy as np
+
+    from farm.types import TensorFingerprint
 
     wide = values.astype(np.float64).reshape(-1)
     if not wide.size:

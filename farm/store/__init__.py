@@ -11,6 +11,7 @@
     sample_encoding  compact lossless encoding of latency samples
     shared_cache     SharedCache: a bucket from which machines fetch what others have built
     source_digests   source_digest: a digest of farm's own source files
+    sqlite_file      transactions on a SQLite file without SQLAlchemy, where nothing is unusual
     upsert           INSERT ... ON CONFLICT in the database's dialect
 
 Every write is atomic: a folder, a run or a record is stored as a whole or not at all. A caller

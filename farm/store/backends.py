@@ -6,9 +6,7 @@ transaction: this is cheap, and safe if the process forks.
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import os
 import sqlite3
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,6 +30,7 @@ from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 
 from farm import ownership
 from farm.errors import FarmError, UsageError
+from farm.store import sqlite_file
 from farm.types.postgres_url import FORM, parse_postgres_url
 
 BUSY_S = 30.0
@@ -88,7 +87,7 @@ class SqliteBackend:
         Files that an older farm created are made private now.
         """
         ownership.make_private_folder(self.path.parent)
-        _make_private(self.path)
+        sqlite_file.make_private(self.path)
         return _file_engine(self.path)
 
     def version(self, db: Connection) -> int:
@@ -185,19 +184,6 @@ class PostgresBackend:
 @functools.cache
 def _version_table(name: str) -> Table:
     return Table(name, MetaData(), Column("version", Integer, nullable=False))
-
-
-def _make_private(path: Path) -> None:
-    """Make a database readable by this user only, with the files SQLite writes next to it.
-
-    SQLite gives those files the mode of the database.
-    """
-    if not path.exists():
-        with contextlib.suppress(OSError):  # SQLite reports the error in more detail
-            os.close(ownership.open_private(path))
-    for beside in ("", "-wal", "-shm", "-journal"):
-        with contextlib.suppress(OSError):  # for example a link, or a read-only folder
-            ownership.make_private(path.with_name(path.name + beside))
 
 
 def malformed_postgres_url_error() -> UsageError:

@@ -20,14 +20,13 @@ from sqlalchemy.types import TypeEngine
 
 from farm.errors import FarmError
 from farm.processes.deadline import Deadline
+from farm.store import sqlite_file
 from farm.store.backends import PostgresBackend, SqliteBackend
 
 T = TypeVar("T")
 # Time limits of retries: a server's restart takes some seconds, its recovery after a crash longer.
 ASK_S, CHANGE_S = 5.0, 60.0
 _PAUSE_S = 0.1
-# SQLite: the write lock is taken before the first read, so that writers wait for each other.
-_CHANGE = "BEGIN IMMEDIATE"
 
 # SQLite assigns only keys of type INTEGER automatically.
 ROW_NUMBER = BigInteger().with_variant(Integer(), "sqlite")
@@ -54,7 +53,7 @@ class CodePointText(TypeDecorator[str]):
         """
         if value is None:
             return None
-        value = value.encode("utf-8", "backslashreplace").decode()
+        value = sqlite_file.storable_text(value)
         return value.replace("\0", "\\x00") if dialect.name == "postgresql" else value
 
 
@@ -80,7 +79,7 @@ class MigratedDatabase:
 
     def ask(self, do: Callable[[Connection], T]) -> T:
         """Return the result of a query, which sees the database at one moment. Raises FarmError."""
-        return self._try(do, "BEGIN", ASK_S)
+        return self._try(do, sqlite_file.ASK, ASK_S)
 
     def change(self, do: Callable[[Connection], T]) -> T:
         """Make a change and return its result: atomic, and on disk at return. Raises FarmError.
@@ -89,7 +88,7 @@ class MigratedDatabase:
         measurement is lost. `do` must therefore be idempotent: the connection may break after the
         commit but before the acknowledgement, and then `do` runs again.
         """
-        return self._try(do, _CHANGE, CHANGE_S)
+        return self._try(do, sqlite_file.CHANGE, CHANGE_S)
 
     def error(self, why: str) -> FarmError:
         """Return the FarmError for this reason, with the first remedy whose text occurs in it."""
@@ -119,7 +118,7 @@ class MigratedDatabase:
 
     def _make(self) -> None:
         """Create or migrate the tables; one farm at a time."""
-        with self._begun(_CHANGE) as db:
+        with self._begun(sqlite_file.CHANGE) as db:
             self.place.lock(db, self.title)
             if (version := self.place.version(db)) > self.version:
                 raise FarmError(

@@ -11,14 +11,16 @@ import hashlib
 import hmac
 import json
 import re
-import tarfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from farm.store.artifact_store import file_digest
+
+if TYPE_CHECKING:
+    import tarfile
 
 _FORMAT = 1
 _MANIFEST = "farm.json"
@@ -43,6 +45,8 @@ class ArchiveError(ValueError):
 
 def write_archive(folder: Path, kind: str, digest: str, key: bytes | None, file: IO[bytes]) -> None:
     """Write the archive of a folder to an open file."""
+    import tarfile
+
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
     files = {
         path.relative_to(folder).as_posix(): _File(path.stat().st_size, file_digest(path))
@@ -72,6 +76,8 @@ def read_archive(file: IO[bytes], kind: str, digest: str, key: bytes | None, fol
     Raises ArchiveError unless every file is there, whole, and no other; the folder may then hold
     some files. OSError is one of the disk or of `file`.
     """
+    import tarfile
+
     try:
         with tarfile.open(fileobj=file, mode="r|") as archive:
             files = _manifest(archive, kind, digest, key)
@@ -122,6 +128,8 @@ def _manifest(
 
 def _is_plain(member: tarfile.TarInfo) -> bool:
     """Return whether a member is a file whose bytes are all in the archive: a sparse one is not."""
+    import tarfile
+
     return member.type in (tarfile.REGTYPE, tarfile.AREGTYPE) and not member.issparse()
 
 

@@ -12,11 +12,12 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from farm.errors import InternalError, UsageError
+from farm.store import sqlite_file
 from farm.store.artifact_store import user_data_dir
 from farm.store.run_json import run_from_json, run_to_json
 from farm.store.sample_encoding import pack_samples, unpack_samples
@@ -25,9 +26,13 @@ from farm.types import Run
 from farm.types.postgres_url import SCHEMES, is_postgres_url, parse_postgres_url
 
 if TYPE_CHECKING:
+    import sqlite3
+
     from sqlalchemy import ColumnElement, Connection, Select, Table
 
     from farm.store.database import MigratedDatabase
+
+T = TypeVar("T")
 
 
 @functools.cache
@@ -81,6 +86,9 @@ def _add_baselines_and_pack(db: Connection) -> None:
         )
 
 
+_MIGRATIONS = (_add_baselines_and_pack,)
+
+
 class RunStore:
     """The runs in one file, created when the first run is stored, or in a PostgreSQL database.
 
@@ -120,7 +128,8 @@ class RunStore:
 
     def ready(self) -> None:
         """Raise FarmError if runs cannot be stored: now, rather than after a measurement."""
-        self._database.ask(lambda _: None)
+        if not self._directly(sqlite_file.ASK, lambda _: True):
+            self._database.ask(lambda _: None)
 
     def keep(self, run: Run) -> None:
         """Store a run; it is on disk at return.
@@ -134,8 +143,13 @@ class RunStore:
             tries += 1
             return insert_new(db, _tables()[0], rows)
 
+        kept = self._directly(
+            sqlite_file.CHANGE, lambda db: sqlite_file.insert_new(db, "runs", rows)
+        )
+        if kept is None:
+            kept = self._database.change(insert)
         # otherwise an earlier attempt was committed although the connection broke
-        if not self._database.change(insert) and tries == 1:
+        if not kept and tries <= 1:
             raise InternalError(f"run {run.id} is kept already", "an id is given once")
 
     def add(self, runs: Iterable[Run]) -> int:
@@ -263,8 +277,14 @@ class RunStore:
 
         place = SqliteBackend(self.path) if self.path else PostgresBackend(self._url)
         return MigratedDatabase(
-            place, "the record of runs", "runs", _tables()[0].metadata, (_add_baselines_and_pack,)
+            place, "the record of runs", "runs", _tables()[0].metadata, _MIGRATIONS
         )
+
+    def _directly(self, begin: str, do: Callable[[sqlite3.Connection], T]) -> T | None:
+        """Return the result of a transaction without SQLAlchemy; None if this is not possible."""
+        if self.path is None:
+            return None
+        return sqlite_file.transact(self.path, 1 + len(_MIGRATIONS), begin, do)
 
     def _whole(self, query: Select[Any]) -> list[Run]:
         """Return the runs of a query, with their samples."""

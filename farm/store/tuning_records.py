@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from farm.errors import UsageError
+from farm.store import sqlite_file
 from farm.store.artifact_store import user_data_dir
 from farm.store.upsert import insert_or_replace
 from farm.types import TuningRecord
@@ -142,10 +143,15 @@ class TuningRecordStore:
     def _all(self) -> list[TuningRecord]:
         if not self.path.exists():
             return []
-        query = _table().select().with_only_columns(_table().c.body).order_by(*_table().primary_key)
-        return [
-            self._record(body) for body in self._database.ask(lambda db: db.scalars(query).all())
-        ]
+        statement = "SELECT body FROM records ORDER BY core, workload"
+        bodies = sqlite_file.transact(
+            self.path, 1, sqlite_file.ASK, lambda db: [body for (body,) in db.execute(statement)]
+        )
+        if bodies is None:
+            key = _table().primary_key
+            query = _table().select().with_only_columns(_table().c.body).order_by(*key)
+            bodies = self._database.ask(lambda db: list(db.scalars(query)))
+        return [self._record(body) for body in bodies]
 
     def _record(self, body: str) -> TuningRecord:
         try:

@@ -27,7 +27,11 @@
 Values passed between packages have these types. Callers import them from this package.
 """
 
-from farm.types.accuracy import Accuracy, PredictionsReported
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from farm.types.artifacts import (
     Agreement,
     Artifact,
@@ -38,9 +42,7 @@ from farm.types.artifacts import (
     QuantizedTensorSnr,
     Release,
 )
-from farm.types.bisect import BisectedLayer, KernelBisection, TensorFingerprint
 from farm.types.cluster_address import SLURM, check_cluster_address
-from farm.types.engine_comparison import ENGINES, EngineComparison, EngineResult
 from farm.types.fleet import (
     DTYPES,
     LIMITS,
@@ -57,9 +59,6 @@ from farm.types.fleet import (
     describe_open_batch,
     describe_shape,
 )
-from farm.types.lease_key import is_lease_key, new_lease_key
-from farm.types.paired_measurement import PairedBuild, PairedSamples, PairedStoppingRule
-from farm.types.profiling import KernelCall, ModelProfile, Roofline, Span
 from farm.types.progress import Event, Progress, Stage
 from farm.types.runs import (
     PRESETS,
@@ -72,17 +71,25 @@ from farm.types.runs import (
     Verdict,
 )
 from farm.types.shared_cache_location import SharedCacheLocation, normalize_cache_url
-from farm.types.tuning import (
-    Candidate,
-    CompiledCandidate,
-    CompiledCandidateBatch,
-    CompiledCandidateStarted,
-    ProposalRequest,
-    Task,
-    TuningRoundTimings,
-    WrongCompiledCandidate,
-)
 from farm.types.tuning_record import TuningRecord
+
+if TYPE_CHECKING:
+    from farm.types.accuracy import Accuracy, PredictionsReported
+    from farm.types.bisect import BisectedLayer, KernelBisection, TensorFingerprint
+    from farm.types.engine_comparison import ENGINES, EngineComparison, EngineResult
+    from farm.types.lease_key import is_lease_key, new_lease_key
+    from farm.types.paired_measurement import PairedBuild, PairedSamples, PairedStoppingRule
+    from farm.types.profiling import KernelCall, ModelProfile, Roofline, Span
+    from farm.types.tuning import (
+        Candidate,
+        CompiledCandidate,
+        CompiledCandidateBatch,
+        CompiledCandidateStarted,
+        ProposalRequest,
+        Task,
+        TuningRoundTimings,
+        WrongCompiledCandidate,
+    )
 
 __all__ = [
     "DTYPES",
@@ -149,3 +156,40 @@ __all__ = [
     "new_lease_key",
     "normalize_cache_url",
 ]
+
+# Types of few commands. Making a dataclass takes half a millisecond, and all would take a tenth of
+# the time of a short command.
+_OF_FEW_COMMANDS = {
+    "Accuracy": "accuracy",
+    "PredictionsReported": "accuracy",
+    "BisectedLayer": "bisect",
+    "KernelBisection": "bisect",
+    "TensorFingerprint": "bisect",
+    "ENGINES": "engine_comparison",
+    "EngineComparison": "engine_comparison",
+    "EngineResult": "engine_comparison",
+    "is_lease_key": "lease_key",
+    "new_lease_key": "lease_key",
+    "PairedBuild": "paired_measurement",
+    "PairedSamples": "paired_measurement",
+    "PairedStoppingRule": "paired_measurement",
+    "KernelCall": "profiling",
+    "ModelProfile": "profiling",
+    "Roofline": "profiling",
+    "Span": "profiling",
+    "Candidate": "tuning",
+    "CompiledCandidate": "tuning",
+    "CompiledCandidateBatch": "tuning",
+    "CompiledCandidateStarted": "tuning",
+    "ProposalRequest": "tuning",
+    "Task": "tuning",
+    "TuningRoundTimings": "tuning",
+    "WrongCompiledCandidate": "tuning",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a type of few commands on first use."""
+    if name not in _OF_FEW_COMMANDS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_OF_FEW_COMMANDS[name]}"), name)

@@ -130,8 +130,9 @@ def places_in_memory(_: TaskContext, backwards: bytes) -> int:
 def task_of_worker(context: TaskContext, folder: Path, task: Any, *arguments: Any) -> Any:
     """For a worker: do a task in a sandbox."""
     from farm import sandbox
+    from farm.sandbox.policy import Policy
 
-    policy = sandbox.Policy((), (folder,), 1 << 32, 1 << 30)
+    policy = Policy((), (folder,), 1 << 32, 1 << 30)
     modules = ("farm.compiler.lower",)
     return sandbox.run_sandboxed(
         policy, folder, task, *arguments, modules=modules, note=context.note, what="trying"
@@ -183,8 +184,9 @@ def hang(_: TaskContext, note: Path) -> None:
 def hang_in_sandbox(context: TaskContext, folder: Path) -> None:
     """For a worker."""
     from farm import sandbox
+    from farm.sandbox.policy import Policy
 
-    policy = sandbox.Policy((), (folder,), 1 << 32, 1 << 30)
+    policy = Policy((), (folder,), 1 << 32, 1 << 30)
     sandbox.run_sandboxed(
         policy, folder, hang, folder / "process", note=context.note, what="hanging"
     )

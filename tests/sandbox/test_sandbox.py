@@ -24,6 +24,7 @@ from farm.errors import DeadlineError, FarmError, ModelError
 from farm.processes.deadline import Deadline
 from farm.processes.workers import MessageKind, WorkerPool
 from farm.sandbox import capabilities, landlock, restricted_pickle, seccomp, system_calls
+from farm.sandbox.policy import Policy
 from farm.types import Progress, Stage, Verdict
 
 needs_sandbox = pytest.mark.skipif(
@@ -47,7 +48,7 @@ def attempt(tmp_path: Path) -> Attempt:
         read: tuple[Path, ...] = (),
         types: tuple[type, ...] = (),
     ) -> Any:
-        policy = sandbox.Policy(read, (scratch,), _MEMORY, _FILE)
+        policy = Policy(read, (scratch,), _MEMORY, _FILE)
         return sandbox.run_sandboxed(
             policy, scratch, task, *arguments, types=types, note=run.notes.append, what="trying"
         )
@@ -266,7 +267,7 @@ def test_another_process_is_not_pinned_to_a_core(attempt: Attempt) -> None:
 
 @needs_sandbox
 def test_only_the_end_of_what_a_task_prints_is_read(tmp_path: Path) -> None:
-    policy = sandbox.Policy((), (tmp_path,), _MEMORY, 1 << 36)
+    policy = Policy((), (tmp_path,), _MEMORY, 1 << 36)
     with (
         memory_bound(1 << 30),
         pytest.raises(ModelError, match="exit code 3") as raised,

@@ -191,7 +191,7 @@ def run_jobs(session: Session, jobs: Sequence[Job], canaries: int = 0) -> JobsOu
     farm = session.farm()
     with (
         signals.defer_signals(),
-        dashboard.show_jobs(session.err(), jobs, quiet=session.verbosity < 0) as show,
+        dashboard.show_jobs(session.progress(), jobs, quiet=session.verbosity < 0) as show,
     ):
         return farm.execute(jobs, show=show, tick=show.tick, canaries=canaries)
 

@@ -74,7 +74,9 @@ def tune(
     with (
         signals.defer_signals(),
         session.farm().cluster_engine() as engine,
-        dashboard.show_tuning(session.err(), minutes, quiet=session.verbosity < 0) as display,
+        dashboard.show_tuning_progress(
+            session.err(), minutes, quiet=session.verbosity < 0
+        ) as display,
     ):
 
         def show(work: TuningState, line: str) -> None:

@@ -23,6 +23,7 @@ class ChannelConnection:
     """
 
     def __init__(self, channel: Any, break_it: Callable[[], object]) -> None:
+        self.turn = contextlib.nullcontext()  # it belongs to one thread
         self._channel, self._break = channel, break_it
         self._log = b""
         self._piece = b""

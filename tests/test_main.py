@@ -1,0 +1,47 @@
+"""How the process of a command ends."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+PROGRAM = """
+import atexit, sys
+
+class Loud:
+    def __del__(self):
+        print("taken apart")
+
+loud = Loud()
+from farm import __main__ as entry
+sys.argv = ["farm", *sys.argv[1:]]
+import farm.cli
+command = farm.cli.cli.callback
+farm.cli.cli.callback = lambda: (atexit.register(print, "cleaned up"), command())
+entry.main()
+"""
+
+
+def run(*words: str, program: str = PROGRAM) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True)
+
+
+def test_a_command_cleans_up_and_then_ends_without_taking_its_modules_apart() -> None:
+    done = run("schema")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[-1] == "cleaned up"
+
+
+def test_the_exit_code_of_an_error_is_kept() -> None:
+    done = run("nonsense")
+    assert done.returncode == 2
+    assert "there is no command 'nonsense'" in done.stderr and "taken apart" not in done.stdout
+
+
+def test_what_farm_does_not_expect_is_left_to_python() -> None:
+    done = run(
+        "schema",
+        program=PROGRAM.replace("entry.main()", "farm.cli.main = lambda: 1 / 0\nentry.main()"),
+    )
+    assert done.returncode == 1
+    assert "ZeroDivisionError" in done.stderr and "taken apart" in done.stdout
