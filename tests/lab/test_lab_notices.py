@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.server
 import json
+import re
 import sys
 import threading
 import time
@@ -44,9 +45,7 @@ class Told:
         boards = [InventoryBoard("pi5-07", "pi5", "")]
         self.scheduler = LeaseScheduler(SharingRules(), boards)
         ways = NoticeChannels(command=(sys.executable, "-I", "-c", TOLD, str(self.file)))
-        self.notifier = Notifier(
-            self.scheduler, ways, boards, folder, lambda: self.now, self.said.append
-        )
+        self.notifier = Notifier(self.scheduler, ways, boards, lambda: self.now, self.said.append)
 
     def happen(self, what: str, detail: str = "", board: str = "pi5-07") -> None:
         self.notifier.note([], [Event(1, self.now, what, "farm", None, board, detail)])
@@ -107,7 +106,7 @@ def test_a_command_that_fails_is_tried_three_times_and_the_operator_is_told(tmp_
     said: list[str] = []
     script = f"open({str(tmp_path / 'tries')!r}, 'a').write('x'); raise SystemExit('no chat today')"
     ways = NoticeChannels(command=(sys.executable, "-I", "-c", script))
-    notifier = Notifier(LeaseScheduler(SharingRules()), ways, (), tmp_path, time.time, said.append)
+    notifier = Notifier(LeaseScheduler(SharingRules()), ways, (), time.time, said.append)
     notifier.down(90.0)
 
     def ended() -> bool:
@@ -117,7 +116,36 @@ def test_a_command_that_fails_is_tried_three_times_and_the_operator_is_told(tmp_
     wait_until(ended, "the operator is told")
     assert said == ["a notice was not told by the command: no chat today"]
     assert (tmp_path / "tries").read_text() == "xxx"
-    assert not list(tmp_path.glob("notice-*"))
+
+
+def test_of_what_a_command_writes_the_end_is_kept_and_nothing_on_disk() -> None:
+    said = []
+    inventory = """
+[lab]
+notify = { command = "sh -c 'yes | head -c 50000000; echo; du -sm $FARM_DATA; exit 3'" }
+[lab.boards.pi5-07]
+kind = "pi5"
+address = "127.0.0.1:9090"
+power = { cycle = "sh -c 'yes | head -c 50000000; echo; du -sm $FARM_DATA; exit 3'" }
+"""
+    with lab(inventory=inventory) as one, one.client() as client:
+        board = Board(one.port)
+        wait_until(lambda: client.ask("boards")["boards"][0]["use"] == "free", "it is there")
+        client.ask("power", board="pi5-07")
+
+        def told() -> bool:
+            said[:] = re.findall(r"was not told by the command: (\d+)", one.said)
+            return bool(said)
+
+        wait_until(told, "the operator is told that the notice was not")
+        [event] = [
+            event
+            for event in client.ask("events", since=0)["events"]
+            if "the power hook failed" in event["detail"]
+        ]
+        sizes = [*said, *re.findall(r"the power hook failed: (\d+)", event["detail"])]
+        assert len(sizes) == 2 and all(int(megabytes) < 40 for megabytes in sizes)
+        assert board
 
 
 def test_boards_that_anybody_may_offer_are_told_ten_times_an_hour(tmp_path: Path) -> None:

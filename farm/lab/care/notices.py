@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import json
 import re
-import secrets
 import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from farm import sanitize
@@ -24,6 +22,7 @@ from farm.lab.durations import format_duration
 from farm.lab.entities import HOUR_S, Event, InventoryBoard, Lease, LeaseState, NoticeChannels
 from farm.lab.scheduler import LeaseScheduler
 from farm.processes import subprocesses
+from farm.processes.output_end import OutputEnd
 
 if TYPE_CHECKING:
     from subprocess import Popen
@@ -67,7 +66,7 @@ class _Telling:
     notice: Notice
     way: str
     child: Popen[bytes]
-    log: Path
+    output: OutputEnd
     began_at: float
     tries: int = 1
 
@@ -80,7 +79,6 @@ class Notifier:
         scheduler: LeaseScheduler,
         ways: NoticeChannels,
         inventory: Iterable[InventoryBoard],
-        folder: Path,
         clock: Callable[[], float],
         say: Callable[[str], None],
     ) -> None:
@@ -96,7 +94,7 @@ class Notifier:
             self._variables["webhook"] = {"FARM_NOTICE_WEBHOOK": ways.webhook}
         if ways.command:
             self._commands["command"] = tuple(ways.command)
-        self._folder, self._clock, self._say = folder, clock, say
+        self._clock, self._say = clock, say
         self._waiting: deque[tuple[Notice, str, int]] = deque()
         self._telling: _Telling | None = None
         self._told_at: dict[str, float] = {}  # of boards
@@ -221,12 +219,11 @@ class Notifier:
             self._begin(*self._waiting.popleft())
 
     def _begin(self, notice: Notice, way: str, tries: int) -> None:
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        log = self._folder / f"notice-{secrets.token_hex(4)}.log"
+        output = OutputEnd()
         try:
             child = subprocesses.start_program(
                 self._commands[way],
-                log=log,
+                log=output,
                 own_group=True,
                 env={**notice_environment(notice), **self._variables[way]},
             )
@@ -234,21 +231,19 @@ class Notifier:
             reason = exc.strerror if isinstance(exc, OSError) else exc
             self._say(f"a notice cannot be told by the {way}: {reason}")
             return
-        self._telling = _Telling(notice, way, child, log, time.monotonic(), tries)
+        self._telling = _Telling(notice, way, child, output, time.monotonic(), tries)
 
     def _finish(self, telling: _Telling, code: int | None) -> None:
         self._telling = None
         if code is None:
             subprocesses.end_program(telling.child, group=True)
-        said = telling.log.read_text(errors="replace") if telling.log.exists() else ""
-        telling.log.unlink(missing_ok=True)
         if code == 0:
             return
         if telling.tries < _TRIES:
             self._waiting.append((telling.notice, telling.way, telling.tries + 1))
             return
         why = (
-            sanitize.sanitized_line(subprocesses.last_lines(said, 1))[:200]
+            sanitize.sanitized_line(subprocesses.last_lines(telling.output.text(), 1))[:200]
             or f"no end in {_TOLD_S:.0f} s"
         )
         self._say(f"a notice was not told by the {telling.way}: {why}")
@@ -283,9 +278,3 @@ def escape_for_chat(text: str) -> str:
     for character, escape in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):
         text = text.replace(character, escape)
     return _MENTION.sub("@ ", text).replace("](", "] (").replace("://", ": //")
-
-
-def remove_old_notice_logs(folder: Path) -> None:
-    """Remove what the notices of an earlier server have left."""
-    for path in folder.glob("notice-*.log"):
-        path.unlink(missing_ok=True)
