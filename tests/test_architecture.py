@@ -151,7 +151,7 @@ INSIDE_TABLES = {
         output
         common
         progress
-        completion engine_option model_options schema thread_options
+        completion engine_option model_options reservation_option schema thread_options
         judge models servers
         measure devices
         __init__
