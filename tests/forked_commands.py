@@ -26,7 +26,8 @@ import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO
+from tempfile import TemporaryFile
+from typing import IO
 
 from timeouts import LIMIT_S
 
@@ -57,12 +58,32 @@ def can_run(environment: Mapping[str, str]) -> bool:
     return ours == theirs
 
 
+def run(
+    words: Sequence[str | Path],
+    environment: Mapping[str, str] | None = None,
+    folder: Path | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end, as `subprocess.run` would with its output captured."""
+    given = list(map(str, words))
+    variables, place = environment or os.environ, folder or Path.cwd()
+    if not can_run(variables):
+        command = [sys.executable, "-m", "farm", *given]
+        return subprocess.run(
+            command, cwd=place, env=dict(variables), capture_output=True, text=True, timeout=LIMIT_S
+        )
+    with TemporaryFile() as out, TemporaryFile() as err:
+        code = run_command(given, place, variables, out, err)
+        out.seek(0)
+        err.seek(0)
+        return subprocess.CompletedProcess(given, code, out.read().decode(), err.read().decode())
+
+
 def run_command(
     words: Sequence[str],
     folder: Path,
     environment: Mapping[str, str],
-    stdout: BinaryIO,
-    stderr: BinaryIO,
+    stdout: IO[bytes],
+    stderr: IO[bytes],
 ) -> int:
     """Run a command to its end; its exit code, negative for a signal."""
     server, turn = _server()
