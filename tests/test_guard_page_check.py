@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import faulty_kernels
+import forked_commands
 import numpy as np
 import pytest
 from host_profile import HOST
@@ -83,8 +83,7 @@ def test_a_place_that_hostile_code_has_written_is_none(tmp_path: Path) -> None:
 
 
 def farm(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "farm", "check", "-q", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300)
+    return forked_commands.run(["check", "-q", *arguments])
 
 
 def test_a_right_model_is_checked_by_the_command(small_model, tmp_path, monkeypatch):

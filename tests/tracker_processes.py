@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import tvm_programs
 from timeouts import LIMIT_S, wait_until
 
 HOST = "127.0.0.1"
@@ -53,13 +54,14 @@ def tracker(
     """farm's tracker, or TVM's, for as long as the block lasts."""
     log = folder / f"tracker-{len(list(folder.glob('tracker-*')))}.log"
     program = ["-c", REFERENCE] if reference else ["-m", "farm", *words, "--port", "0", *options]
+    environment = tvm_programs.environment() if reference else os.environ
     with log.open("wb") as output:
         child = subprocess.Popen(
             [sys.executable, *program],
             stdin=subprocess.DEVNULL,
             stderr=output,
             cwd=folder,
-            env={**os.environ, "FARM_DATA": str(folder)},
+            env={**environment, "FARM_DATA": str(folder)},
         )
     try:
         found = wait_until(
@@ -180,6 +182,7 @@ def tvm_server(port: int) -> Iterator[int]:
     words += ["--tracker", f"{HOST}:{port}", "--key", "x86"]
     child = subprocess.Popen(
         [sys.executable, *words],
+        env=tvm_programs.environment(),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,

@@ -8,6 +8,7 @@ import contextlib
 import sys
 from collections.abc import Iterator
 
+import tvm_programs
 from farm_processes import DIGITS, HOST, QUICK, Farm, server
 
 
@@ -60,5 +61,8 @@ def farm_agent(farm: Farm, *options: str) -> contextlib.AbstractContextManager[i
 def python(farm: Farm, module: str, says: str, *options: str) -> Iterator[int]:
     """A server, whose processes are not counted as the farm's own; gives the port that it names."""
     words = [sys.executable, "-m", module, *options]
-    with server(farm.folder, *words, says=says, env={**farm.env, "FARM_TEST": "a server"}) as port:
+    env = {**farm.env, "FARM_TEST": "a server"}
+    if module.startswith("tvm"):
+        env = tvm_programs.environment(env)
+    with server(farm.folder, *words, says=says, env=env) as port:
         yield int(port) if port.isdigit() else 0

@@ -7,24 +7,18 @@ import subprocess
 import sys
 from pathlib import Path
 
-from timeouts import LIMIT_S
+import forked_commands
 
 BOARD = '[devices.here]\nprofile = "x86-v3"\nurl = "local:"\n'
 
 
 def begin(*words: str, folder: Path) -> subprocess.Popen[str]:
     """Start farm with its configuration, cache and data in a folder."""
-    environment = {
-        **os.environ,
-        "FARM_CONFIG": str(folder / "devices.toml"),
-        "FARM_CACHE": str(folder / "cache"),
-        "FARM_DATA": str(folder / "data"),
-    }
     command = [sys.executable, "-m", "farm", *words]
     return subprocess.Popen(
         command,
         cwd=folder,
-        env=environment,
+        env=_environment(folder),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -32,6 +26,13 @@ def begin(*words: str, folder: Path) -> subprocess.Popen[str]:
 
 
 def farm(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    with begin(*words, folder=folder) as child:
-        out, err = child.communicate(timeout=LIMIT_S)
-    return subprocess.CompletedProcess(words, child.returncode, out, err)
+    return forked_commands.run(words, _environment(folder), folder)
+
+
+def _environment(folder: Path) -> dict[str, str]:
+    return {
+        **os.environ,
+        "FARM_CONFIG": str(folder / "devices.toml"),
+        "FARM_CACHE": str(folder / "cache"),
+        "FARM_DATA": str(folder / "data"),
+    }

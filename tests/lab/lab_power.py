@@ -16,6 +16,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import forked_commands
 from timeouts import wait_until
 
 from farm.lab_client.client import LabClient
@@ -137,7 +138,8 @@ def kept_files(folder: Path, executable: Path) -> Path:
             "digits",
         ]
         environment = {**os.environ, "FARM_DATA": str(folder / "data")}
-        subprocess.run([sys.executable, "-m", "farm", *words], env=environment, check=True)
+        done = forked_commands.run(words, environment)
+        assert done.returncode == 0, done.stderr
     finally:
         child.kill()
         child.wait()

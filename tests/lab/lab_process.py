@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
+import forked_commands
 from timeouts import wait_until
 from tracker_processes import Wire
 
@@ -81,12 +82,7 @@ class Lab:
         return LabClient(self.socket)
 
     def farm(self, *words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "farm", "lab", *words],
-            capture_output=True,
-            text=True,
-            env=self.environment,
-        )
+        return forked_commands.run(["lab", *words], self.environment)
 
     def started(self, *words: str) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "farm", "lab", *words]

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import forked_commands
 import jsonschema
 import pytest
 from lab_process import Board, Lab, lab
@@ -495,9 +496,5 @@ def test_the_metrics_count_free_boards_and_who_waits() -> None:
 
 
 def test_a_client_without_a_server_says_so(tmp_path: object) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "farm", "lab", "boards", "--socket", f"{tmp_path}/no.sock"],
-        capture_output=True,
-        text=True,
-    )
+    done = forked_commands.run(["lab", "boards", "--socket", f"{tmp_path}/no.sock"])
     assert done.returncode == 5 and done.stderr.count("\n") == 3 and "farm lab serve" in done.stderr

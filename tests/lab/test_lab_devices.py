@@ -7,13 +7,12 @@ import hashlib
 import json
 import os
 import re
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import forked_commands
 import numpy as np
 import onnx
 import pytest
@@ -265,10 +264,7 @@ def farm(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
             "FARM_CACHE": str(folder / "cache"),
             "FARM_LAB": str(lab.socket),
         }
-        command = [sys.executable, "-m", "farm", *words]
-        return subprocess.run(
-            command, cwd=folder, env=environment, capture_output=True, text=True, timeout=LIMIT_S
-        )
+        return forked_commands.run(words, environment, folder)
 
     return run
 

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import forked_commands
 import pytest
 from accepting import accepting
 from lab_door import SETTINGS, Door, Echo, door
@@ -415,13 +416,7 @@ def test_lists_and_ends_of_leases_are_there_from_outside(served: Door, echo: Ech
 
     def farm(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
         elsewhere = {"HOME": str(served.sshd.home), "FARM_DATA": "/nowhere", "SSH_AUTH_SOCK": ""}
-        return subprocess.run(
-            [sys.executable, "-m", "farm", "lab", *words],
-            env={**os.environ, **elsewhere, **environment},
-            capture_output=True,
-            text=True,
-            timeout=LIMIT_S,
-        )
+        return forked_commands.run(["lab", *words], {**os.environ, **elsewhere, **environment})
 
     lease = served.lease("alice", echo.board.kind)
     waiting = served.ask("alice", do="request", kind=echo.board.kind, for_s=60.0)

@@ -12,12 +12,13 @@ import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import hostile_board
 import pytest
+import tvm_programs
 import tvm_tracker_clients
 from accepting import accepting
 from lab_door import Door, Echo, door
@@ -93,19 +94,22 @@ WAYS = ["run", "proxy of a lease", "proxy of the lab"]
 def through(request: pytest.FixtureRequest, served: Door) -> Iterator[Callable[[str], Any]]:
     """Runs a client of TVM's by its name, and returns what it says."""
 
-    def answer(command: list[str]) -> Any:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
+    def answer(command: list[str], environment: Mapping[str, str] | None = None) -> Any:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=LIMIT_S, env=environment
+        )
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout.splitlines()[-1])
 
     program = [sys.executable, tvm_tracker_clients.__file__]
     if request.param == "run":
-        shell = f'exec {" ".join(program)} "$TVM_TRACKER_PORT" "$0"'
+        path = f"PYTHONPATH={tvm_programs.WITHOUT_TORCH}"
+        shell = f'{path} exec {" ".join(program)} "$TVM_TRACKER_PORT" "$0"'
         farm = [sys.executable, "-m", "farm", "lab", "run", "x86", "--", "sh", "-c", shell]
         yield lambda name: answer([*farm, name])
         return
     with proxy(*(["x86"] if request.param == "proxy of a lease" else [])) as port:
-        yield lambda name: answer([*program, str(port), name])
+        yield lambda name: answer([*program, str(port), name], tvm_programs.environment())
 
 
 def test_tvms_client_gets_sessions_through_the_door(through: Callable[[str], Any]) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import tvm_programs
 import tvm_tracker_clients
 from lab_process import Lab, lab
 from timeouts import LIMIT_S, wait_until
@@ -31,13 +32,16 @@ def answer(done: subprocess.CompletedProcess[str]) -> Any:
 
 def client(served: Lab, name: str) -> Any:
     command = [sys.executable, tvm_tracker_clients.__file__, str(served.port), name]
-    return answer(subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S))
+    env = tvm_programs.environment()
+    return answer(subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, env=env))
 
 
 @pytest.fixture(params=["implicit", "run"])
 def through(request: pytest.FixtureRequest, served: Lab) -> Any:
     """A client of TVM's that knows of no lease, and one for which farm lab run has one."""
-    program = f'exec {sys.executable} {tvm_tracker_clients.__file__} "$TVM_TRACKER_PORT" "$0"'
+    path = f"PYTHONPATH={tvm_programs.WITHOUT_TORCH}"
+    client_program = f"{sys.executable} {tvm_tracker_clients.__file__}"
+    program = f'{path} exec {client_program} "$TVM_TRACKER_PORT" "$0"'
     wait_until(lambda: queue(served.port, "x86") == (1, 0), "the board is free")
     if request.param == "implicit":
         return lambda name: client(served, name)
@@ -61,6 +65,7 @@ def test_a_lease_that_is_in_force_keeps_tvms_client_waiting_until_it_ends(served
         assert lease["state"] == "active"
         waiting = subprocess.Popen(
             [sys.executable, tvm_tracker_clients.__file__, str(served.port), "sessions"],
+            env=tvm_programs.environment(),
             stdout=subprocess.PIPE,
             text=True,
         )
@@ -89,6 +94,8 @@ def test_tvms_query_shows_the_servers_and_the_queue(served: Lab) -> None:
         "--port",
         str(served.port),
     ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=LIMIT_S, env=tvm_programs.environment()
+    )
     assert done.returncode == 0, done.stderr
     assert "server:x86" in done.stdout and "Queue Status" in done.stdout

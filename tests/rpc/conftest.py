@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import tvm_programs
 from rpc_sessions import ServingAgent
 from timeouts import wait_until
 
@@ -40,7 +41,9 @@ def tvm_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     """The port of a server of TVM's, with the functions of tvm_echo_server."""
     log = tmp_path_factory.mktemp("tvm-server") / "log"
     child = subprocesses.start_program(
-        [sys.executable, str(Path(__file__).with_name("tvm_echo_server.py"))], log=log
+        [sys.executable, str(Path(__file__).with_name("tvm_echo_server.py"))],
+        log=log,
+        env=tvm_programs.environment(),
     )
     try:
         found = wait_until(

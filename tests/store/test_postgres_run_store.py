@@ -5,12 +5,13 @@ the server restarted in the middle.
 from __future__ import annotations
 
 import dataclasses
-import subprocess
+import os
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import forked_commands
 import pytest
 from concurrent_writers import hammer
 from postgres_server import PostgresServer, binaries, postgres_server
@@ -193,20 +194,11 @@ def test_a_schema_is_migrated_once_by_whoever_comes_first(
 def test_the_command_line_keeps_its_runs_there(
     store: RunStore, server: PostgresServer, tmp_path: Path
 ) -> None:
-    import os
-    import sys
-
     store.add([timed("pi5", "net", 1)])
     (tmp_path / "devices.toml").write_text(
         f'store = "{server.url}"\n[devices.host]\nprofile = "x86"\nurl = "local:"\n'
     )
-    command = [sys.executable, "-m", "farm", "history", "net", "--device", "pi5"]
-    done = subprocess.run(
-        command,
-        cwd=tmp_path,
-        env={**os.environ, "COLUMNS": "120"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    words = ("history", "net", "--device", "pi5")
+    done = forked_commands.run(words, {**os.environ, "COLUMNS": "120"}, tmp_path)
+    assert done.returncode == 0, done.stderr
     assert "pi5" in done.stdout and "net" in done.stdout

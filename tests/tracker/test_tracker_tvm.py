@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tvm_programs
 import tvm_tracker_clients
 from timeouts import LIMIT_S, wait_until
 from tracker_processes import HOST, Running, queue, tracker, tvm_server
@@ -21,6 +22,7 @@ from tracker_processes import HOST, Running, queue, tracker, tvm_server
 def client(port: int, name: str) -> Any:
     done = subprocess.run(
         [sys.executable, tvm_tracker_clients.__file__, str(port), name],
+        env=tvm_programs.environment(),
         capture_output=True,
         text=True,
         timeout=LIMIT_S,
@@ -60,7 +62,14 @@ def test_tvms_query_shows_the_servers_and_the_queue(lab: Running) -> None:
         "--port",
         str(lab.port),
     ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+        env=tvm_programs.environment(),
+    )
     assert done.returncode == 0, done.stderr
     assert "server:x86" in done.stdout and "Queue Status" in done.stdout
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+import tvm_programs
 from farm_processes import DIGITS, QUICK, Farm, server
 from onnx import numpy_helper
 from ssh_server import SshServer
@@ -245,7 +246,9 @@ def tvm_server(farm: Farm) -> Iterator[int]:
         "--port=19300",
         "--port-end=19399",
     ]
-    with server(farm.folder, *words, says=r"bind to .*:(\d+)", env=farm.env) as port:
+    with server(
+        farm.folder, *words, says=r"bind to .*:(\d+)", env=tvm_programs.environment(farm.env)
+    ) as port:
         yield int(port)
 
 

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 
 import pytest
+import tvm_programs
 from accepting import accepting
 from farm_processes import HOST, Done, Farm, server
 from rpc_servers import configure, farm_agent, farm_tracker, tvm_server, tvm_tracker
@@ -163,6 +164,7 @@ def taken(farm: Farm, tracker: int) -> Iterator[None]:
         "-c",
         f"import time; from tvm import rpc; {script}",
         says="mine",
+        env=tvm_programs.environment(),
     ):
         yield
 

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import tvm_programs
 from farm_processes import DEVICES, DIGITS, HOST, QUICK, Done, Farm
 from farm_processes import server as serving
 from ssh_board_checks import assert_failed, assert_nothing_is_left, configure, run_slowly
@@ -263,9 +264,8 @@ def tracker(farm: Farm) -> Iterator[str]:
         "--port-end",
         "19999",
     )
-    with serving(
-        farm.folder, *words, says=r"bind to [^:]*:(\d+)", env={**farm.env, "FARM_TEST": "a server"}
-    ) as port:
+    env = tvm_programs.environment({**farm.env, "FARM_TEST": "a server"})
+    with serving(farm.folder, *words, says=r"bind to [^:]*:(\d+)", env=env) as port:
         yield f"{HOST}:{port}"
 
 

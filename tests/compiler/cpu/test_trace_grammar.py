@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
+import forked_commands
 import pytest
 import tvm
 from handmade_records import record
@@ -68,13 +67,8 @@ def test_an_annotation_that_brings_code_into_a_kernel_is_no_schedule(tmp_path: P
     assert decode_recorded_configs({"key": {"trace": evil}}) == {}
     file = tmp_path / "records.jsonl"
     write_records_file(file, [record(X86, "conv3d", {"method": "steps", "trace": evil})])
-    command = [sys.executable, "-m", "farm", "records", "import", file]
-    done = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "FARM_DATA": str(tmp_path / "data")},
-    )
+    environment = {**os.environ, "FARM_DATA": str(tmp_path / "data")}
+    done = forked_commands.run(["records", "import", file], environment)
     assert done.returncode == 2
     assert f"error: {file} has a schedule that farm does not write\n" in done.stderr
     assert not (tmp_path / "data" / "records.sqlite").exists()

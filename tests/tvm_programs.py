@@ -1,0 +1,20 @@
+"""Start TVM's own programs without torch.
+
+TVM's FFI imports torch where it is installed, which takes twice as long as TVM itself and changes
+nothing for servers, trackers and their clients.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+WITHOUT_TORCH = Path(__file__).parent / "without_torch"
+
+
+def environment(variables: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The variables, or this process's, with which Python finds no torch."""
+    given = dict(variables or os.environ)
+    paths = (str(WITHOUT_TORCH), given.get("PYTHONPATH"))
+    return {**given, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
