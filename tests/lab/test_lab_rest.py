@@ -229,6 +229,20 @@ def test_connections_that_say_nothing_keep_neither_boards_nor_the_labs_people_ou
         wait_until(lambda: reached(served), "the page answers again")
 
 
+@as_root
+def test_a_thousand_links_of_one_person_leave_those_of_others(served: Paged) -> None:
+    link, first = served.link().removeprefix(served.url), served.link()
+    served.cookie = ""
+    with served.lab.client() as door:
+        door.ask("speak-for", user="mallory")
+        for _ in range(1001):
+            door.ask("page")
+    assert served.get(link).status == 303
+    for _ in range(10):
+        served.link()
+    assert served.get(first.removeprefix(served.url)).status == 403, "one's own oldest one goes"
+
+
 def reached(served: Paged) -> bool:
     with contextlib.suppress(OSError, http.client.HTTPException):
         return served.get("/healthz").status == 200
