@@ -19,11 +19,13 @@ the socket at the other end is, and whose the one that listens.
 from __future__ import annotations
 
 import contextlib
+import errno
 import grp
 import os
 import pwd
 import socket
 import stat
+import struct
 import sys
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
@@ -34,6 +36,9 @@ _MOST_LINKS = 40  # Linux's limit
 _SOCKETS = (Path("/proc/self/net/tcp"), Path("/proc/self/net/tcp6"))
 _MAPPED = bytes(10) + b"\xff\xff"  # precedes an address of IPv4 in one of IPv6
 _LISTENS = "0A"  # TCP_LISTEN of include/net/tcp_states.h
+# include/uapi/linux: netlink.h, sock_diag.h and inet_diag.h
+_NETLINK_SOCK_DIAG, _SOCK_DIAG_BY_FAMILY, _REQUEST, _ERROR = 4, 20, 1, 2
+_ANY_STATE, _NO_COOKIE = 0xFFFFFFFF, 0xFFFFFFFF
 _PRIVATE_FILE, _GROUP_FILE, _PRIVATE_FOLDER = 0o600, 0o660, 0o700
 
 
@@ -191,8 +196,44 @@ def _other_end(connection: SocketLike) -> _Socket | None:
         ends = [connection.getpeername()[:2], connection.getsockname()[:2]]
     except OSError:
         return None
+    with contextlib.suppress(OSError):
+        # its tables take long to read, and a kernel that cannot be asked does not know our end
+        if (found := _socket_between(*ends)) or _socket_between(*ends[::-1]):
+            return found
     peer, ours = (_in_tables(host, port) for host, port in ends)
     return next((one for one in _sockets() if one.local in peer and one.remote in ours), None)
+
+
+def _socket_between(local: tuple[str, int], remote: tuple[str, int]) -> _Socket | None:
+    """Return the one socket with these ends that a process has open, by the kernel's sock_diag.
+
+    Raises OSError if the kernel does not answer.
+    """
+    (host, port), (other_host, other_port) = local, remote
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    source, target = (
+        socket.inet_pton(family, one.partition("%")[0]).ljust(16, b"\0")
+        for one in (host, other_host)
+    )
+    ends = struct.pack(">HH16s16s", port, other_port, source, target)
+    wanted = struct.pack("=BBBBI", family, socket.IPPROTO_TCP, 0, 0, _ANY_STATE)
+    wanted += ends + struct.pack("=III", 0, _NO_COOKIE, _NO_COOKIE)
+    header = struct.pack("=IHHII", 16 + len(wanted), _SOCK_DIAG_BY_FAMILY, _REQUEST, 0, 0)
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG) as kernel:
+        kernel.settimeout(1.0)
+        kernel.sendto(header + wanted, (0, 0))
+        answer = kernel.recv(4096)
+    if (kind := struct.unpack_from("=H", answer, 4)[0]) == _ERROR:
+        code = -int(struct.unpack_from("=i", answer, 16)[0])
+        if code == errno.ENOENT:
+            return None
+        raise OSError(code, os.strerror(code))
+    state, found = answer[17], answer[20:56]
+    user, inode = struct.unpack_from("=II", answer, 80)
+    if kind != _SOCK_DIAG_BY_FAMILY or not inode or found[:4] != ends[:4]:
+        return None  # it is closed, or listens
+    places = _in_table(host, port), _in_table(other_host, other_port)
+    return _Socket(*places, f"{state:02X}", user, str(inode))
 
 
 def _processes_of(inodes: Collection[str]) -> dict[str, set[int]]:

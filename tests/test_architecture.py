@@ -130,7 +130,7 @@ INSIDE_TABLES = {
         __init__
     """,
     "lab": """
-        entities durations care.health door.commands door.pump door.sshd_settings
+        entities durations care.health door.commands door.pump door.sshd_settings shared_places
         board_records care.board_checks
         queue_order refusals lab_toml codec scheduler_changes registry reservations door.main
         door.authorized_keys callers door.offered_address
@@ -157,7 +157,7 @@ INSIDE_TABLES = {
         __init__
     """,
     "lab_page": """
-        json_responses snapshot history gantt
+        json_responses snapshot history gantt connections
         access templates lab_metrics
         rest live_parts
         event_stream pages

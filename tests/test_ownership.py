@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from farm import ownership
 from farm.ownership import (
     foreign_writer,
     is_peer_listening_at,
@@ -183,6 +184,18 @@ def test_a_connection_of_another_user_is_known_as_theirs() -> None:
         accepted, _ = listener.accept()
         with client, accepted:
             assert (user_of_peer(accepted), user_of_peer(client)) == (MALLORY, 0)
+
+
+def test_a_peer_is_found_without_the_tables_and_by_them_alike(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The tables take as long as there are sockets, and a stranger makes as many as they like."""
+    with listening(socket.AF_INET, "127.0.0.1") as listener, accepted_from_here(listener) as one:
+        with monkeypatch.context() as patch:
+            patch.setattr(ownership, "_SOCKETS", ())
+            assert user_of_peer(one) == os.geteuid()
+        monkeypatch.setattr(ownership, "_NETLINK_SOCK_DIAG", 12345)
+        assert user_of_peer(one) == os.geteuid()
 
 
 @contextlib.contextmanager

@@ -16,6 +16,7 @@
     lender               the lab's side of TVM's tracker protocol
     control_socket       the control socket: what people ask, and what they are answered
     callers              who is at the other end of a Unix socket, and the limits of connections
+    shared_places        places that people share, such as connections: some for each
     door                 the way in from outside, by OpenSSH
     lab_toml             lab.toml
     run                  the process: lock, sockets, event loop, signals

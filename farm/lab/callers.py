@@ -15,6 +15,7 @@ from collections import Counter
 from farm import ownership
 from farm.lab import refusals
 from farm.lab.entities import Caller
+from farm.lab.shared_places import person_of
 
 MOST = 512
 MOST_OF_PEOPLE = 448  # the others are for administrators
@@ -72,6 +73,7 @@ class ControlConnections:
             writer.close()
 
     def _enter(self, writer: asyncio.StreamWriter, name: str) -> None:
+        name = person_of(name)
         if self._of_one[name] >= MOST_OF_ONE:
             raise refusals.too_many_connections_error(name, self._of_one[name])
         if len(self._names) >= MOST_OF_PEOPLE:

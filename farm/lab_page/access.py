@@ -14,10 +14,8 @@ import hmac
 import secrets
 import socket
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
@@ -26,13 +24,15 @@ from aiohttp import web
 from farm import ownership
 from farm.lab.callers import identify_caller
 from farm.lab.entities import Caller
+from farm.lab.shared_places import SharedPlaces
 from farm.lab_page.json_responses import Forbidden
 
 COOKIE = "farm_lab"
 LINK_S = 120.0
 SESSION_S = 12 * 3600.0
 FORM_TOKEN = "token"  # the field of a form
-_MOST = 1000  # links, and sessions
+_MOST = 1 << 16  # links, and sessions
+_MOST_LINKS, _MOST_SESSIONS = 10, 50  # of one person: the oldest ends
 _LOOPBACK = frozenset(("localhost", "127.0.0.1", "::1"))
 
 
@@ -50,15 +50,17 @@ class BrowserLogins:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._links: OrderedDict[str, tuple[Caller, float]] = OrderedDict()
-        self._sessions: OrderedDict[str, BrowserSession] = OrderedDict()
+        self._links: dict[str, tuple[Caller, float]] = {}
+        self._sessions: dict[str, BrowserSession] = {}
+        self._links_of = SharedPlaces[str](_MOST, _MOST_LINKS, self._links.__delitem__)
+        self._sessions_of = SharedPlaces[str](_MOST, _MOST_SESSIONS, self._sessions.__delitem__)
         self._peers: WeakKeyDictionary[asyncio.BaseTransport, str] = WeakKeyDictionary()
 
     def link(self, caller: Caller) -> str:
         """Return the word of a link that is good once, for a short time."""
         word = secrets.token_urlsafe(32)
         self._links[word] = caller, self._clock() + LINK_S
-        _limit(self._links)
+        self._links_of.take(word, caller.name)
         return word
 
     def enter(self, request: web.Request, word: str) -> str | None:
@@ -80,16 +82,19 @@ class BrowserLogins:
                 "farm lab page, as the user of the browser or of ssh -L",
             )
         del self._links[word]
+        self._links_of.leave(word)
         cookie = secrets.token_urlsafe(32)
         self._sessions[cookie] = BrowserSession(
             caller, secrets.token_urlsafe(32), self._clock() + SESSION_S
         )
-        _limit(self._sessions)
+        self._sessions_of.take(cookie, caller.name)
         return cookie
 
     def leave(self, request: web.Request) -> None:
         """End the session of a browser."""
-        self._sessions.pop(request.cookies.get(COOKIE, ""), None)
+        cookie = request.cookies.get(COOKIE, "")
+        self._sessions.pop(cookie, None)
+        self._sessions_of.leave(cookie)
 
     def session(self, request: web.Request) -> BrowserSession | None:
         """Return the session of a browser, if it has one."""
@@ -131,15 +136,18 @@ class BrowserLogins:
         return session.caller
 
     def _is_of(self, request: web.Request, caller: Caller) -> bool:
-        connection = _unix_socket(request)
-        return (
-            identify_caller(connection).name if connection is not None else self._peer(request)
-        ) == caller.name
+        return self.user(request) == caller.name
 
     def _peer(self, request: web.Request) -> str:
+        return "" if request.transport is None else self.peer(request.transport)
+
+    def user(self, request: web.Request) -> str:
+        """Return whose connection a request came by; "" if it is not known."""
+        connection = _unix_socket(request)
+        return self._peer(request) if connection is None else identify_caller(connection).name
+
+    def peer(self, transport: asyncio.BaseTransport) -> str:
         """Return the user at the other end of a connection of loopback; "" if it is not known."""
-        if (transport := request.transport) is None:
-            return ""
         if transport not in self._peers:
             user = ownership.user_of_peer(transport.get_extra_info("socket"))
             if user is None:
@@ -189,8 +197,3 @@ def _name(url: str) -> str:
 def _unix_socket(request: web.Request) -> socket.socket | None:
     connection = request.transport.get_extra_info("socket") if request.transport else None
     return connection if connection is not None and connection.family == socket.AF_UNIX else None
-
-
-def _limit(found: OrderedDict[str, Any]) -> None:
-    while len(found) > _MOST:
-        found.popitem(last=False)

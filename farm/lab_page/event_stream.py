@@ -17,21 +17,29 @@ from aiohttp import web
 
 from farm.errors import LinkError
 from farm.lab.control_socket import ControlSocket
+from farm.lab.shared_places import SharedPlaces
+from farm.lab_page.access import BrowserLogins
 from farm.lab_page.live_parts import LiveParts
 from farm.lab_page.rest import parse_whole_number
 
-MOST_STREAMS = 256
-_ALIVE_S = 15.0  # after which a comment says that the connection lives
+_MOST_STREAMS = 256
+MOST_STREAMS_OF_ONE = 32
+_LOOK_S = 1.0  # whether the reader is there
+_ALIVE_LOOKS = 15  # after which a comment says that the connection lives
 _RETRY_MS = 1000
 
 
 class EventStreamHandlers:
     """The streams that are open."""
 
-    def __init__(self, control: ControlSocket, live: LiveParts) -> None:
+    def __init__(self, control: ControlSocket, live: LiveParts, access: BrowserLogins) -> None:
         self._control = control
         self._live = live
+        self._access = access
         self._open: set[asyncio.Task[None]] = set()
+        self._places = SharedPlaces[asyncio.Future[None]](
+            _MOST_STREAMS, MOST_STREAMS_OF_ONE, lambda ended: ended.set_result(None)
+        )
 
     def routes(self) -> list[web.RouteDef]:
         """Return what is answered where."""
@@ -74,12 +82,25 @@ class EventStreamHandlers:
     async def _send(
         self, request: web.Request, messages: AsyncGenerator[bytes]
     ) -> web.StreamResponse:
-        if len(self._open) >= MOST_STREAMS:
+        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if not self._places.take(ended, self._access.user(request), busy=True):
             raise LinkError(
                 "too many streams are open",
-                f"there can be {MOST_STREAMS}",
+                f"each person has {MOST_STREAMS_OF_ONE}",
                 "close some pages of the lab",
             )
+        try:
+            return await self._send_until(ended, request, messages)
+        finally:
+            self._places.leave(ended)
+
+    async def _send_until(
+        self,
+        ended: asyncio.Future[None],
+        request: web.Request,
+        messages: AsyncGenerator[bytes],
+    ) -> web.StreamResponse:
+        """Send a stream until its reader has gone, or it loses its place."""
         headers = {
             "Content-Type": "text/event-stream",
             "Cache-Control": "no-store",
@@ -90,10 +111,16 @@ class EventStreamHandlers:
         await response.write(f"retry: {_RETRY_MS}\n\n".encode())
         sending = asyncio.ensure_future(_write(response, messages))
         self._open.add(sending)
+        ways, looks = asyncio.FIRST_COMPLETED, 0
         try:
-            while not (await asyncio.wait({sending}, timeout=_ALIVE_S))[0]:
-                await response.write(b":\n\n")
-            sending.result()
+            while not (await asyncio.wait({sending, ended}, timeout=_LOOK_S, return_when=ways))[0]:
+                looks += 1
+                if request.transport is None:
+                    break  # or its place would be kept until something is written
+                if looks % _ALIVE_LOOKS == 0:
+                    await response.write(b":\n\n")
+            if sending.done():
+                sending.result()
         except (OSError, asyncio.CancelledError):
             pass  # the reader has gone, or the server ends
         finally:

@@ -13,7 +13,8 @@ from farm.errors import FarmError
 from farm.lab.lab_toml import SOCKET_MODES
 from farm.lab.run import CompanionServer, LabServer, listen_unix
 from farm.lab_page.access import BrowserLogins, check_origin
-from farm.lab_page.event_stream import MOST_STREAMS, EventStreamHandlers
+from farm.lab_page.connections import BODY_S, IDLE_S, PageConnections
+from farm.lab_page.event_stream import EventStreamHandlers
 from farm.lab_page.json_responses import NotFound, error_response
 from farm.lab_page.lab_metrics import LabMetrics
 from farm.lab_page.live_parts import LiveParts
@@ -25,8 +26,6 @@ from farm.tracker.listening import BACKLOG
 HOST = "127.0.0.1"
 SOCKET = "http.sock"  # in the lab's folder
 _MOST_BODY_BYTES = 1 << 16
-MOST_CONNECTIONS = 2 * MOST_STREAMS  # on loopback, where anyone can connect
-_IDLE_S = 60.0  # that a connection without a request lasts
 _POLICY = (
     "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src data:; "
     "form-action 'self'; "
@@ -52,7 +51,8 @@ def create_page_server(port: int, folder: Path, announce: Callable[[str], None])
     async def serving(lab: LabServer) -> AsyncIterator[None]:
         access = BrowserLogins()
         live = LiveParts(lab)
-        stream = EventStreamHandlers(lab.control, live)
+        connections = PageConnections(access.peer)
+        stream = EventStreamHandlers(lab.control, live, access)
         pages = PageHandlers(lab.control, access, live)
         numbers = LabMetrics(lab.control)
         parts = (RestHandlers(lab.control, access), stream, pages, numbers)
@@ -60,13 +60,13 @@ def create_page_server(port: int, folder: Path, announce: Callable[[str], None])
             *(route for part in parts for route in part.routes()),
             web.get("/healthz", _healthz),
         ]
-        application = _application(routes, pages)
+        application = _application(routes, pages, connections)
         runner = web.AppRunner(
             application,
             access_log=None,
             shutdown_timeout=1.0,
             handle_signals=False,
-            keepalive_timeout=_IDLE_S,
+            keepalive_timeout=IDLE_S,
         )
         await runner.setup()
         assert runner.server, "set up"
@@ -79,7 +79,9 @@ def create_page_server(port: int, folder: Path, announce: Callable[[str], None])
             lab.control.open_page = lambda caller: f"{address}/enter?link={access.link(caller)}"
             lag = asyncio.ensure_future(numbers.watch_lag())
             servers = [
-                await loop.create_server(lambda: _Door(server), sock=loopback, backlog=BACKLOG),
+                await loop.create_server(
+                    lambda: _Door(server, connections), sock=loopback, backlog=BACKLOG
+                ),
                 await loop.create_unix_server(server, sock=local),
             ]
             try:
@@ -97,31 +99,62 @@ def create_page_server(port: int, folder: Path, announce: Callable[[str], None])
 
 
 class _Door(asyncio.Protocol):
-    """Let a connection in to the server, or hang up if it has enough of them."""
+    """Let a connection in to the server, or hang up if there is no place for it."""
 
-    def __init__(self, server: web.Server) -> None:
-        self._server = server
+    def __init__(self, server: web.Server, connections: PageConnections) -> None:
+        self._server, self._connections = server, connections
+        self._transport: asyncio.Transport | None = None
+        self._handler: asyncio.Protocol | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Pass the connection on; only here is it known how many others were let in before it."""
         assert isinstance(transport, asyncio.Transport)
-        if len(self._server.connections) >= MOST_CONNECTIONS:
+        if not self._connections.open(transport):
             transport.close()
             return
-        handler = self._server()
-        transport.set_protocol(handler)
-        handler.connection_made(transport)
+        self._transport, self._handler = transport, self._server()
+        self._handler.connection_made(transport)
+
+    def data_received(self, data: bytes) -> None:
+        """Pass on what was sent."""
+        if self._transport and self._handler:
+            self._connections.heard(self._transport)
+            self._handler.data_received(data)
+
+    def eof_received(self) -> bool | None:
+        """Pass on that nothing more is sent."""
+        return self._handler.eof_received() if self._handler else None
+
+    def pause_writing(self) -> None:
+        """Pass on that the reader is slow."""
+        if self._handler:
+            self._handler.pause_writing()
+
+    def resume_writing(self) -> None:
+        """Pass on that the reader has caught up."""
+        if self._handler:
+            self._handler.resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Give the place back."""
+        if self._transport and self._handler:
+            self._connections.close(self._transport)
+            self._handler.connection_lost(exc)
 
 
-def _application(routes: list[web.RouteDef], pages: PageHandlers) -> web.Application:
+def _application(
+    routes: list[web.RouteDef], pages: PageHandlers, connections: PageConnections
+) -> web.Application:
     @web.middleware
     async def guard(request: web.Request, handler: _Handler) -> web.StreamResponse:
         """Refuse what a page of elsewhere has a browser ask for.
 
         Answer errors as they are read there.
         """
+        connections.request_began(request.transport)
         try:
             check_origin(request)
+            await _read_body(request)
             return await handler(request)
         except FarmError as exc:
             return pages.error(request, exc) if _is_for_people(request) else error_response(exc)
@@ -135,11 +168,22 @@ def _application(routes: list[web.RouteDef], pages: PageHandlers) -> web.Applica
                 ),
                 exc.status,
             )
+        finally:
+            connections.request_ended(request.transport)
 
     application = web.Application(middlewares=[guard], client_max_size=_MOST_BODY_BYTES)
     application.add_routes(routes)
     application.on_response_prepare.append(_add_headers)
     return application
+
+
+async def _read_body(request: web.Request) -> None:
+    """Read what was sent, which is kept for the handler. Raises web.HTTPClientError."""
+    try:
+        async with asyncio.timeout(BODY_S):
+            await request.read()
+    except TimeoutError as exc:
+        raise web.HTTPRequestTimeout from exc
 
 
 def _is_for_people(request: web.Request) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import encodings.idna  # noqa: F401 - another user may not be able to read it
 import getpass
 import http.client
 import json
@@ -21,7 +22,8 @@ from timeouts import wait_until
 from tracker_processes import PUT, Wire
 
 from farm.errors import UsageError
-from farm.lab_page.server import MOST_CONNECTIONS
+from farm.lab_page.connections import HEAD_S, MOST_CONNECTIONS_OF_ONE
+from farm.lab_page.event_stream import MOST_STREAMS_OF_ONE
 from farm.views.schema import schema
 
 SHORT = '[lab]\n[lab.classes.interactive]\nlongest = "1h"\n'
@@ -218,15 +220,99 @@ def test_connections_that_say_nothing_keep_neither_boards_nor_the_labs_people_ou
     with contextlib.ExitStack() as held:
         silent = [
             held.enter_context(socket.create_connection(("127.0.0.1", served.port)))
-            for _ in range(MOST_CONNECTIONS + 50)
+            for _ in range(MOST_CONNECTIONS_OF_ONE + 1)
         ]
-        silent[-1].settimeout(10)
-        assert silent[-1].recv(1) == b"", "turned away"
+        assert hung_up_on(silent[0]), "the oldest idle one goes first"
         Board(served.lab.port)
         assert len(served.ask("GET", "/api/1/boards", unix=True).json["boards"]) == 1
-        for one in silent[:10]:
-            one.close()
-        wait_until(lambda: reached(served), "the page answers again")
+        assert reached(served)
+
+
+def test_half_a_request_is_not_waited_for(served: Paged) -> None:
+    with (
+        socket.create_connection(("127.0.0.1", served.port)) as slow,
+        socket.create_connection(("127.0.0.1", served.port)) as again,
+    ):
+        again.sendall(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        again.settimeout(30)
+        assert again.recv(4096).startswith(b"HTTP/1.1 200")
+        began = time.monotonic()
+        for one in (slow, again):
+            one.sendall(b"GET / HTTP/1.1\r\nHost: 127")
+        with contextlib.suppress(OSError):
+            while time.monotonic() - began < 8 * HEAD_S:  # a byte now and then does not help
+                slow.sendall(b"x")
+                time.sleep(0.2)
+        assert hung_up_on(slow) and hung_up_on(again)
+        assert time.monotonic() - began < 8 * HEAD_S
+
+
+def test_a_body_that_does_not_come_is_not_waited_for(served: Paged) -> None:
+    with socket.create_connection(("127.0.0.1", served.port)) as slow:
+        slow.sendall(b"POST /leases HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 9\r\n\r\nk")
+        slow.settimeout(60)
+        assert slow.recv(4096).startswith(b"HTTP/1.1 408")
+
+
+@as_root
+def test_another_user_who_holds_all_they_can_keeps_nobody_from_the_page(served: Paged) -> None:
+    """250 streams and 300 half requests of another user locked everybody out."""
+    stream = b"GET /stream HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+    place = "127.0.0.1", served.port
+    with contextlib.ExitStack() as held:
+        os.seteuid(MALLORY)
+        try:
+            for number in range(550):
+                one = held.enter_context(socket.create_connection(place))
+                with contextlib.suppress(OSError):
+                    one.sendall(stream if number < 250 else b"GET / HTTP/1.1\r\nHost: 127")
+        finally:
+            os.seteuid(0)
+        for _ in range(3):
+            assert served.get("/").status == 200
+        ours = Events(served.port, "/api/1/stream")
+        served.enter()
+        Board(served.lab.port)
+        assert served.ask("POST", "/api/1/leases", WISH).status == 201
+        assert ours.next()["event"] in ("board", "lease")
+
+
+def test_one_person_has_so_many_streams(served: Paged) -> None:
+    held = [Events(served.port, "/api/1/stream") for _ in range(MOST_STREAMS_OF_ONE)]
+    refused = served.get("/api/1/stream")
+    assert refused.json["error"]["what"] == "too many streams are open"
+    held.pop().close()
+    wait_until(lambda: is_streamed(served), "a place")
+
+
+def is_streamed(served: Paged) -> bool:
+    try:
+        Events(served.port, "/api/1/stream").close()
+    except AssertionError:
+        return False
+    return True
+
+
+def hung_up_on(one: socket.socket) -> bool:
+    one.settimeout(30)
+    try:
+        return one.recv(1) == b""
+    except ConnectionError:
+        return True
+
+
+@as_root
+def test_a_thousand_links_of_one_person_leave_those_of_others(served: Paged) -> None:
+    link, first = served.link().removeprefix(served.url), served.link()
+    served.cookie = ""
+    with served.lab.client() as door:
+        door.ask("speak-for", user="mallory")
+        for _ in range(1001):
+            door.ask("page")
+    assert served.get(link).status == 303
+    for _ in range(10):
+        served.link()
+    assert served.get(first.removeprefix(served.url)).status == 403, "one's own oldest one goes"
 
 
 def reached(served: Paged) -> bool:
