@@ -134,7 +134,8 @@ INSIDE_TABLES = {
         board_records care.board_checks
         queue_order refusals lab_toml codec scheduler_changes registry reservations door.main
         door.authorized_keys callers door.offered_address
-        change_budget scheduler relay.tracker door.board_socket_broker
+        promises change_budget
+        scheduler relay.tracker door.board_socket_broker
         relay.sessions
         lab_database care.notices
         lab_database_writer
@@ -151,7 +152,7 @@ INSIDE_TABLES = {
         output
         common
         progress
-        completion engine_option model_options schema thread_options
+        completion engine_option model_options reservation_option schema thread_options
         judge models servers
         measure devices
         __init__

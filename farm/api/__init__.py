@@ -25,8 +25,10 @@ from typing import TYPE_CHECKING, Any
 
 from farm import this_machine
 from farm.api.resolve import (
+    check_reservations,
     deadline_from_options_or_preset,
     device_with_options,
+    devices_with_reservation,
     find_runs,
     host_profile,
     max_parallel_builds,
@@ -104,6 +106,7 @@ class Farm:
         shapes: Mapping[str, Sequence[int]] | None = None,
         values: Mapping[str, Value] | None = None,
         batch: int | None = None,
+        reservation: int | None = None,
         show: Callable[[Event], None] | None = None,
         **plan: Any,
     ) -> Result:
@@ -112,14 +115,16 @@ class Farm:
         `model` is a name of devices.toml, a file, or python:package.module:function. `preset` is
         "quick", "standard" or "mlperf". `shapes` are those of inputs that the model leaves open,
         and `values` the inputs that are constants, by name, as with --value: values={"sr": 16000}.
-        `batch` builds the model for that many samples per inference. Further arguments are fields
-        of `farm.types.MeasurementSettings`, such as count=200 or minimum_s=3. A run that is NOISY
-        or THROTTLED is measured again, up to `tries` times in all.
+        `batch` builds the model for that many samples per inference. `reservation` is the number of
+        one of yours at the device's lab, which has begun: its boards are used. Further arguments
+        are fields of `farm.types.MeasurementSettings`, such as count=200 or minimum_s=3. A run that
+        is NOISY or THROTTLED is measured again, up to `tries` times in all.
 
         Raises FarmError if the run fails, UsageError for unknown names and invalid arguments.
         """
         options = {"threads": threads, "cores": cores or None, "pinned": pinned or None}
-        board = device_with_options(self.fleet.device(device), options)
+        (board,) = devices_with_reservation([self.fleet.device(device)], reservation)
+        board = device_with_options(board, options)
         if batch is not None and batch < 1:
             raise UsageError(
                 f"batch={batch}: no number of samples",
@@ -147,19 +152,21 @@ class Farm:
         device: str,
         shapes: Mapping[str, Sequence[int]] | None = None,
         values: Mapping[str, Value] | None = None,
+        reservation: int | None = None,
         show: Callable[[Event], None] | None = None,
     ) -> Result:
         """Build a model for a device, push it, run it once, and install it if its answer is right.
 
-        `shapes` and `values` are as for `bench`. The installed model becomes the current release of
-        its name on the device. Raises WrongAnswer if the answer is wrong, FarmError if the run
-        fails.
+        `shapes`, `values` and `reservation` are as for `bench`. The installed model becomes the
+        current release of its name on the device. Raises WrongAnswer if the answer is wrong,
+        FarmError if the run fails.
         """
         how = replace(
             MeasurementSettings.once(), deadline_s=self.fleet.bench.plan.deadline_s, install=True
         )
+        (board,) = devices_with_reservation([self.fleet.device(device)], reservation)
         run = self._one(
-            self.fleet.device(device),
+            board,
             model_with_input_shapes(self.fleet.model(str(model)), shapes, values),
             how,
             show,
@@ -179,13 +186,14 @@ class Farm:
         build: bool = False,
         shapes: Mapping[str, Sequence[int]] | None = None,
         values: Mapping[str, Value] | None = None,
+        reservation: int | None = None,
         show: Callable[[Progress], None] | None = None,
     ) -> Answer:
         """Run a model on a device with an input, and return its outputs.
 
-        `inputs` are arrays by name, or an image, .npy or .npz file. `shapes` and `values` are as
-        for `bench`. If a model of that name is deployed on the device, that release runs, unless
-        `build`, `shapes` or `values` is given; otherwise the model is built.
+        `inputs` are arrays by name, or an image, .npy or .npz file. `shapes`, `values` and
+        `reservation` are as for `bench`. If a model of that name is deployed on the device, that
+        release runs, unless `build`, `shapes` or `values` is given; otherwise the model is built.
         """
         if isinstance(inputs, Mapping):
             import numpy as np
@@ -193,9 +201,16 @@ class Farm:
             with tempfile.TemporaryDirectory(prefix="farm-inputs-") as folder:
                 np.savez(path := Path(folder) / "inputs.npz", **inputs)  # type: ignore[arg-type]
                 return self.run(
-                    model, path, device=device, build=build, shapes=shapes, values=values, show=show
+                    model,
+                    path,
+                    device=device,
+                    build=build,
+                    shapes=shapes,
+                    values=values,
+                    reservation=reservation,
+                    show=show,
                 )
-        chosen = self.fleet.device(device)
+        (chosen,) = devices_with_reservation([self.fleet.device(device)], reservation)
         seconds = self.fleet.deadline_s(chosen)
         asked = (
             model_with_input_shapes(self.fleet.model(str(model)), shapes, values)
@@ -330,11 +345,13 @@ class Farm:
     ) -> JobsOutcome:
         """Execute many jobs in parallel (see `farm.pipeline.expand_jobs`) and store every run.
 
-        A failed job is returned as a run with a failure.
+        A failed job is returned as a run with a failure. Raises UsageError for a reservation that
+        a device cannot use.
         """
         from farm.pipeline import execute_jobs
         from farm.store import open_local_store_over_shared_cache
 
+        check_reservations(job.device for job in jobs)
         record = self.record
         record.ready()
         with self.cluster_engine() as cluster:
@@ -368,6 +385,7 @@ class Farm:
         from farm.inputs import read
         from farm.store import open_local_store_over_shared_cache
 
+        check_reservations([device])
         store, said = open_local_store_over_shared_cache(self.fleet.cache), show or (lambda _: None)
         if isinstance(model, str) and not (build or self.fleet.names_source(model)):
             found = pipeline.infer_deployed(

@@ -78,6 +78,42 @@ def device_with_options(device: Device, options: Mapping[str, str | int | bool |
     return replace(device, options={**device.options, **given})
 
 
+def devices_with_reservation(devices: Iterable[Device], number: int | None) -> list[Device]:
+    """Return devices of a lab that use the boards of a reservation; unchanged if it is None.
+
+    Raises UsageError for a device that no lab leases.
+    """
+    if number is None:
+        return list(devices)
+    found = []
+    for device in devices:
+        if device.scheme != "lab":
+            raise UsageError(
+                f"{device.name} cannot be reserved",
+                f"it is no device of a lab: its url begins with {device.scheme}:",
+                "leave the reservation out, or name a device at lab:KIND or lab://HOST/KIND",
+            )
+        if number < 1:
+            why = "the first one of a lab has the number 1"
+            raise UsageError(f"there is no reservation {number}", why, "farm lab reservations")
+        found.append(device_with_options(device, {"reservation": number}))
+    return found
+
+
+def check_reservations(devices: Iterable[Device]) -> None:
+    """Raise UsageError for a device whose reservation cannot be used, before anything is built."""
+    reserved = {
+        (device.url, device.options["reservation"]): device
+        for device in devices
+        if "reservation" in device.options
+    }
+    if reserved:
+        from farm import transports
+
+        for device in reserved.values():
+            transports.check_reservation(device)
+
+
 def is_input_value(value: object) -> bool:
     """Return whether this is a value that an input can have: see VALUES."""
     return (

@@ -12,6 +12,7 @@ Modules:
     model_options  --shape, --value, --dtype, --module, --trust
     thread_options --threads, --cores, --pinned
     engine_option  --against
+    reservation_option  --reservation
     output         print to the terminal; no other command prints
     rich_theme     the colours of the output
     progress       the spinner of commands with a single task

@@ -7,7 +7,8 @@
     refusals             what the lab refuses, as errors of three lines
     scheduler_changes    what a step changes, and what an earlier server left
     registry             the boards and kinds
-    scheduler            who has which board, and for how long: pure and synchronous
+    promises             what a reservation is promised, and what may be lent beside it
+    scheduler            who is given which board now, and for how long: pure and synchronous
     board_records        what is kept of a board
     board_sessions       the sessions of boards: of whom, for which lease, whether they are to end
     codec                leases, boards and events as JSON

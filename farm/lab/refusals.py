@@ -288,7 +288,7 @@ def reservation_of_another_kind_error(reservation: Reservation, kind: str) -> Us
     return UsageError(
         f"reservation {reservation.number} is not of kind {kind[:100]!r}",
         f"it is of kind {its}",
-        f"farm lab lease {its} --reservation {reservation.number}",
+        f"name the kind {its}, or another reservation: farm lab reservations",
     )
 
 

@@ -98,6 +98,11 @@ class BoardRegistry:
         """Return whether a board of the kind is there, or has been."""
         return kind in self.kinds and self.kinds[kind].known
 
+    @property
+    def known_kinds(self) -> list[str]:
+        """The kinds of which a board is there, or has been."""
+        return [name for name, kind in self.kinds.items() if kind.known]
+
     def refresh(self, board: RegisteredBoard) -> None:
         """Note whether a board is free, after a change."""
         free = self.kinds[board.kind].free

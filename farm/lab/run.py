@@ -17,7 +17,7 @@ from farm import ownership, sanitize
 from farm.config.profiles import built_in_profile_tables
 from farm.errors import DeviceError, FarmError, NoSpaceError, UsageError
 from farm.lab.board_records import BoardRecords
-from farm.lab.care import health_controller, notices
+from farm.lab.care import health_controller
 from farm.lab.care.health_controller import BoardHealthController
 from farm.lab.care.notices import Notifier
 from farm.lab.change_budget import ChangeBudget
@@ -122,11 +122,8 @@ class LabServer:
             lambda kind: kind if kind in built_in_profile_tables() else "",
         )
         health_controller.remove_old_check_folders(place.folder)
-        notices.remove_old_notice_logs(place.folder)
         self.lender.keeper = self.control.keeper = self.keeper
-        self.notifier = Notifier(
-            scheduler, settings.notify, settings.boards, place.folder, time.time, say
-        )
+        self.notifier = Notifier(scheduler, settings.notify, settings.boards, time.time, say)
         self.control.watch(self.notifier.note)
         self._keep_s, self._prune_at = settings.keep_s, now
         self._alive = place.folder / _ALIVE

@@ -1,4 +1,4 @@
-"""Who has which board, and for how long: pure and synchronous; the time is an argument.
+"""Who is given which board now, and for how long: pure and synchronous; the time is an argument.
 
 A board that is idle has said so, and nothing here assumes it (a board whose lease has ended may
 still have a session). What is changed is collected in `SchedulerChanges`, which the caller takes,
@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from farm.lab import refusals
 from farm.lab.durations import format_duration
@@ -30,8 +30,8 @@ from farm.lab.entities import (
     ReservationState,
     SharingRules,
 )
+from farm.lab.promises import ReservationPromises, can_be_counted_on
 from farm.lab.queue_order import (
-    BusyPeriod,
     DecayingUsageByOwner,
     Turn,
     guaranteed_start,
@@ -39,17 +39,10 @@ from farm.lab.queue_order import (
 )
 from farm.lab.registry import BoardKindQueue, BoardRegistry, RegisteredBoard
 from farm.lab.reservations import (
-    BoardForecast,
     KindReservations,
-    Plan,
     ReservationBook,
-    ReservedPeriod,
-    missing_boards,
-    period_of,
 )
 from farm.lab.scheduler_changes import MOST_ENDED, RestoredState, SchedulerChanges
-
-_MOST_TIMES = 200  # that are tried for a reservation that cannot be had when it was asked for
 
 
 class LeaseScheduler:
@@ -81,7 +74,14 @@ class LeaseScheduler:
         self._short: dict[int, None] = {}  # leases with a board that is lost, the first first
         self._unclaimed: dict[int, float] = {}  # granted while nobody asked, by time
         self._next_lease, self._next_event = past.next_lease, past.next_event
-        self._reservations = ReservationBook(past.reservations, past.next_reservation)
+        self._promises = ReservationPromises(
+            rules,
+            self._registry,
+            self._live,
+            ReservationBook(past.reservations, past.next_reservation),
+            self._reservation_changed,
+            self.note,
+        )
         for owner, (board_s, at) in past.used.items():
             self._usage.load(owner, board_s, at)
         for lease in past.leases:
@@ -187,7 +187,10 @@ class LeaseScheduler:
     def can_be_missed(self, name: str, for_s: float, now: float) -> bool:
         """Return whether no reservation suffers if a board is not there for some time."""
         board = self._registry.boards.get(name)
-        return board is None or self._who_suffers(board.kind, [name], now + for_s, now) is None
+        return (
+            board is None
+            or self._promises.who_suffers(board.kind, [name], now + for_s, now) is None
+        )
 
     def is_present(self, name: str) -> bool:
         """Return whether a board is connected and heard."""
@@ -242,7 +245,7 @@ class LeaseScheduler:
     @property
     def kinds(self) -> list[str]:
         """The kinds of boards that are known."""
-        return [name for name, kind in self._registry.kinds.items() if kind.known]
+        return self._registry.known_kinds
 
     @property
     def wanted_kinds(self) -> list[str]:
@@ -307,9 +310,9 @@ class LeaseScheduler:
         lease = self._live.get(number)
         if lease is None or lease.state is not LeaseState.ACTIVE:
             return
-        reservation = self._reservation_of(lease)
+        reservation = self._promises.of_lease(lease)
         if reservation is not None and not reservation.picked_up:
-            self._note_reservation(dataclasses.replace(reservation, picked_up=True))
+            self._promises.keep(dataclasses.replace(reservation, picked_up=True))
 
     def heartbeat(self, number: int, caller: Caller, now: float) -> Lease:
         """Note that a lease's owner is alive. Raises DeviceError if the lease has ended."""
@@ -344,13 +347,7 @@ class LeaseScheduler:
             raise refusals.lease_too_long_error(
                 ends_at - lease.granted_at, lease.request.rank, longest, lease
             )
-        if (reserved := self._suffers_from(lease, ends_at, now)) is not None:
-            planned = self._reservations.planned(lease.request.kind)
-            starts = {one.request.starts_at for one in planned}
-            between = [at for at in starts if lease.ends_at < at < ends_at]
-            good = [at for at in between if self._suffers_from(lease, at, now) is None]
-            most_s = max(good, default=lease.ends_at) - lease.ends_at
-            raise refusals.extension_reserved_error(lease, reserved, most_s, now)
+        self._promises.check_extension(lease, ends_at, now)
         lease = dataclasses.replace(lease, ends_at=ends_at, heard_at=now)
         self._put(lease)
         self._event("lease-extended", now, lease, who=caller.name, detail=f"by {by_s:.0f} s")
@@ -398,7 +395,7 @@ class LeaseScheduler:
                 pickup_s = self._rules.reservations.pickup_s
             if now - since >= pickup_s:
                 self._end(lease, LeaseState.LAPSED, now, f"not picked up for {pickup_s:.0f} s")
-        for reservation in self._reservations.due(now):
+        for reservation in self._promises.due(now):
             self._begin(reservation, now)
         for kind in list(self._registry.kinds):
             self._match(kind, now)
@@ -407,69 +404,31 @@ class LeaseScheduler:
 
     def reserve(self, request: ReservationRequest, key: str, now: float) -> Reservation:
         """Promise boards from a time on; `key` is that of the lease to be. Raises UsageError."""
-        before = self._reservations.asked_before(request.owner, request.nonce)
-        if before is not None:
-            return before
-        self._check_reservation(request, now)
-        if (plan := self._plan_with(request, now)) is None:
-            whose = self._who_has_boards(request, now)
-            raise refusals.not_free_then_error(request, whose, self._next_free(request, now), now)
-        self._reservations.keep_plan(request.kind, plan)
-        reservation = Reservation(self._reservations.next_number, request, key, now)
-        self._note_reservation(reservation)
-        boards = f"{request.count} of {request.kind} for {request.for_s:.0f} s"
-        self._reservation_event("reservation-made", now, reservation, boards)
-        return reservation
+        return self._promises.reserve(request, key, now)
 
     def cancel_reservation(
         self, number: int, caller: Caller, now: float, why: str = ""
     ) -> Reservation:
         """Give up a reservation that has not begun. Raises UsageError."""
-        reservation = self.reservation(number)
-        if reservation.request.owner != caller.name:
-            if not caller.admin:
-                raise refusals.reservation_of_another_error(reservation)
-            if not why:
-                raise refusals.reason_needed_error(reservation)
-        if reservation.state is not ReservationState.PLANNED:
-            raise refusals.reservation_began_error(reservation)
-        cancelled = dataclasses.replace(
-            reservation, state=ReservationState.CANCELLED, ended_at=now, why=why
-        )
-        self._note_reservation(cancelled)
-        self._reservation_event("reservation-cancelled", now, cancelled, why, caller.name)
-        self._match(reservation.request.kind, now)
+        cancelled = self._promises.cancel(number, caller, now, why)
+        self._match(cancelled.request.kind, now)
         return cancelled
 
     def reservation(self, number: int) -> Reservation:
         """Return a reservation that is not over. Raises UsageError."""
-        found = self._reservations.find(number)
-        if found is None:
-            raise refusals.unknown_reservation_error(number)
-        return found
+        return self._promises.find(number)
 
     def reservations(self) -> list[Reservation]:
         """Return the reservations that are not over, the first to begin first."""
-        return self._reservations.all()
+        return self._promises.all()
 
     def missing(self, now: float) -> dict[int, int]:
         """Return how many boards reservations would lack as things stand, by their number."""
-        found: dict[int, int] = {}
-        for name in {one.request.kind for one in self._reservations.all()}:
-            periods, boards = self._periods(name, now), self._forecasts(name, now)
-            found |= missing_boards(periods, self._reservations.plan(name, periods, boards))
-        return found
+        return self._promises.missing(now)
 
     def lease_of_reservation(self, number: int, kind: str, caller: Caller, now: float) -> Lease:
         """Return the lease of a reservation of the caller's that has begun. Raises UsageError."""
-        reservation = self.reservation(number)
-        if reservation.request.owner != caller.name:
-            raise refusals.reservation_of_another_error(reservation)
-        if reservation.request.kind != kind:
-            raise refusals.reservation_of_another_kind_error(reservation, kind)
-        if reservation.lease is None:
-            raise refusals.reservation_not_begun_error(reservation, now)
-        return self.lease(reservation.lease)
+        return self.lease(self._promises.begun(number, kind, caller, now))
 
     # what is shown
 
@@ -531,24 +490,11 @@ class LeaseScheduler:
             for one in order[:place]
             if not request.board or one.request.board in ("", request.board)
         ]
-        busy = self._busy(request.kind, fitting, now)
+        busy = self._promises.busy_periods(request.kind, fitting, now)
         surely_by = guaranteed_start(ahead, order[place], until, busy)
         return QueuePosition(place + 1, self._reason(lease, fitting, now), surely_by)
 
     # inside
-
-    def _busy(self, name: str, fitting: Sequence[RegisteredBoard], now: float) -> list[BusyPeriod]:
-        """Return when some of the boards that a lease may be given are reserved, at most how many.
-
-        Of those with certain tags it may be any.
-        """
-        found = []
-        for one in self._periods(name, now, queued=False):
-            count = min(len(fitting), one.count)
-            if one.tags:
-                count = sum(set(one.tags) <= set(board.tags) for board in fitting)
-            found.append(BusyPeriod(one.starts_at, one.until, count))
-        return found
 
     def _reason(self, lease: Lease, fitting: Sequence[RegisteredBoard], now: float) -> str:
         request = lease.request
@@ -570,7 +516,7 @@ class LeaseScheduler:
         free = self._fitting(request)
         if len(free) >= request.count and request.reservation is None:
             names, until = [board.name for board in free], now + request.for_s
-            reserved = self._reservations.who_needs(request.kind, names, request.count, until)
+            reserved = self._promises.who_needs(request.kind, names, request.count, until)
             if reserved is not None:
                 return refusals.reserved_for(reserved, now)
         out = f", {barred} out of service or being checked" if barred else ""
@@ -609,7 +555,7 @@ class LeaseScheduler:
         """Return a free board for a lease that has too few, which no reservation would lack."""
         until = lease.ends_at or now
         for board in self._fitting(lease.request):
-            if self._who_suffers(lease.request.kind, [board.name], until, now) is None:
+            if self._promises.who_suffers(lease.request.kind, [board.name], until, now) is None:
                 return board
         return None
 
@@ -723,7 +669,7 @@ class LeaseScheduler:
             self._registry.board(name, lease.request.kind).lease = lease.number
         if set(lease.boards) & set(lease.lost) or _boards_short(lease):
             self._short[lease.number] = None
-        reservation = self._reservation_of(lease)
+        reservation = self._promises.of_lease(lease)
         if lease.boards and reservation is not None and not reservation.picked_up:
             self._unclaimed[lease.number] = now
 
@@ -803,7 +749,7 @@ class LeaseScheduler:
             request = lease.request
             if request.reservation is None and self._over_limit(lease):
                 continue
-            reserved = reserved or self._kind_reservations(request.kind, now)
+            reserved = reserved or self._promises.of_kind(request.kind, now)
             fitting = [board for board in self._fitting(request) if board.name not in kept]
             if request.reservation is not None:
                 chosen = self._boards_of_reservation(lease, kind, fitting, reserved, now)
@@ -843,7 +789,7 @@ class LeaseScheduler:
             board.lease is None
             and not board.idle
             and not board.held
-            and _can_be_counted_on(board)
+            and can_be_counted_on(board)
             and request.fits(board.name, board.tags)
             for board in kind.boards.values()
         )
@@ -933,16 +879,19 @@ class LeaseScheduler:
         self._event(f"lease-{state.value.replace(' ', '-')}", now, ended, who, detail=why)
         self.effects.ended.append(ended)
         self._remember(ended)
-        if (reservation := self._reservation_of(ended)) is not None:
+        if (reservation := self._promises.of_lease(ended)) is not None:
             lapsed = state in (LeaseState.LAPSED, LeaseState.TIMED_OUT)
             over = ReservationState.LAPSED if lapsed else ReservationState.ENDED
-            self._finish_reservation(reservation, over, why, now)
+            self._promises.finish(reservation, over, why, now)
         for name in lease.boards:
             board = self._registry.boards[name]
             board.lease = None
             self._registry.refresh(board)
             self._registry.forget(board)
         return ended
+
+    def _reservation_changed(self, reservation: Reservation) -> None:
+        self.effects.reservations[reservation.number] = reservation
 
     def _remember(self, lease: Lease) -> None:
         if lease.request.implicit:
@@ -952,81 +901,12 @@ class LeaseScheduler:
             _, oldest = self._ended.popitem(last=False)
             self._nonces.pop((oldest.request.owner, oldest.request.nonce), None)
 
-    # of reservations
-
-    def _check_reservation(self, request: ReservationRequest, now: float) -> None:
-        """Raise UsageError if boards cannot be reserved, whatever others have."""
-        rules, longest = self._rules.reservations, self._rules.classes.get(request.rank)
-        if longest is None:
-            raise refusals.unknown_class_error(request.rank)
-        if not self.knows_kind(request.kind):
-            raise refusals.unknown_kind_error(request.kind, self.kinds)
-        if request.starts_at <= now:
-            raise refusals.reservation_past_error(request, now)
-        if request.starts_at > now + rules.ahead_s:
-            raise refusals.reservation_too_far_error(rules.ahead_s)
-        if request.for_s > longest.longest_s:
-            raise refusals.lease_too_long_error(request.for_s, request.rank, longest)
-        if longest.boards and request.count > longest.boards:
-            raise refusals.too_many_boards_error(request.count, request.rank, longest)
-        known = self._registry.kinds[request.kind].boards.values()
-        has = sum(set(request.tags) <= set(board.tags) for board in known)
-        if request.count > has:
-            raise refusals.too_few_boards_error(request, has)
-        self._check_owners_share(request, longest.boards)
-
-    def _check_owners_share(self, request: ReservationRequest, most: int) -> None:
-        """Raise UsageError if an owner has reserved too often, or too much at once."""
-        owned = [one for one in self._reservations.all() if one.request.owner == request.owner]
-        planned = [one for one in owned if one.state is ReservationState.PLANNED]
-        if len(planned) >= self._rules.reservations.of_owner:
-            raise refusals.too_many_reservations_error(request.owner, len(planned))
-        reserved = sum(
-            one.request.count
-            for one in owned
-            if one.request.rank == request.rank
-            and one.request.starts_at < request.until
-            and request.starts_at < one.request.until
-        )
-        if most and reserved + request.count > most:
-            raise refusals.too_many_reserved_error(request, reserved, most)
-
-    def _plan_with(self, request: ReservationRequest, now: float) -> Plan | None:
-        """Return a plan in which a reservation has its boards, as all others do."""
-        period = period_of(Reservation(self._reservations.next_number, request, "", now), now)
-        boards = self._forecasts(request.kind, now, with_away=True)
-        periods = self._periods(request.kind, now)
-        return self._reservations.plan_with(period, request.kind, periods, boards)
-
-    def _next_free(self, request: ReservationRequest, now: float) -> float | None:
-        """Return a later time, a full minute, from which the boards could be promised."""
-        times = {one.until for one in self._periods(request.kind, now)}
-        times |= {one.free_at for one in self._forecasts(request.kind, now, True).values()}
-        minutes = sorted({60.0 * math.ceil(at / 60) for at in times if at > request.starts_at})
-        for at in minutes[:_MOST_TIMES]:
-            if self._plan_with(dataclasses.replace(request, starts_at=at), now) is not None:
-                return at
-        return None
-
-    def _who_has_boards(self, request: ReservationRequest, now: float) -> list[str]:
-        """Return who has boards of a kind for a part of the time for which some are wanted."""
-        found = []
-        for period in self._periods(request.kind, now):
-            if period.overlaps(request.starts_at, request.until):
-                whose = self.reservation(period.reservation).request
-                found.append(refusals.reserved_until(whose, now))
-        for lease in self._live.values():
-            ends_at = lease.ends_at or now
-            if lease.request.kind == request.kind and lease.boards and ends_at > request.starts_at:
-                found.append(refusals.leased_until(lease, ends_at, now))
-        return [*found[:3], f"and {len(found) - 3} more"] if len(found) > 4 else found
-
     def _begin(self, reservation: Reservation, now: float) -> None:
         """Let the lease of a reservation wait for its boards, before all others."""
         wanted = reservation.request
         if now >= wanted.until:
             why = f"there was no server from {format_duration(wanted.for_s)} before its end on"
-            self._finish_reservation(reservation, ReservationState.LAPSED, why, now)
+            self._promises.finish(reservation, ReservationState.LAPSED, why, now)
             return
         request = LeaseRequest(
             wanted.owner,
@@ -1042,94 +922,13 @@ class LeaseScheduler:
         lease = Lease(self._next_lease, request, reservation.key, now, heard_at=now)
         self._next_lease += 1
         began = dataclasses.replace(reservation, state=ReservationState.BEGAN, lease=lease.number)
-        self._note_reservation(began)
-        self._reservation_event("reservation-began", now, began)
+        self._promises.keep(began)
+        self._promises.event("reservation-began", now, began)
         self._enter(lease)
         self._registry.queue(lease)
         self._put(lease)
         boards = f"{request.count} of {request.kind} until the end of its reservation"
         self._event("lease-queued", now, lease, detail=boards)
-
-    def _finish_reservation(
-        self, reservation: Reservation, state: ReservationState, why: str, now: float
-    ) -> None:
-        over = dataclasses.replace(reservation, state=state, ended_at=now, why=why)
-        self._note_reservation(over)
-        if state is ReservationState.LAPSED:
-            self._reservation_event("reservation-lapsed", now, over, why)
-
-    def _note_reservation(self, reservation: Reservation) -> None:
-        self._reservations.put(reservation)
-        self.effects.reservations[reservation.number] = reservation
-
-    def _reservation_event(
-        self, what: str, now: float, reservation: Reservation, detail: str = "", who: str = ""
-    ) -> None:
-        said = f"reservation {reservation.number}{f': {detail}' if detail else ''}"
-        self.note(what, now, "", reservation.lease, who or reservation.request.owner, said)
-
-    def _reservation_of(self, lease: Lease) -> Reservation | None:
-        number = lease.request.reservation
-        return None if number is None else self._reservations.find(number)
-
-    def _periods(self, name: str, now: float, queued: bool = True) -> list[ReservedPeriod]:
-        """Return what reservations of a kind are still to have.
-
-        With those `queued`, which wait for their boards already.
-        """
-        found = [period_of(one, now) for one in self._reservations.planned(name)]
-        kind = self._registry.kinds.get(name)
-        if kind is not None and queued:
-            waiting = (self._reservation_of(lease) for lease in kind.queue.values())
-            found += [period_of(one, now) for one in waiting if one is not None]
-        return found
-
-    def _forecasts(
-        self, name: str, now: float, with_away: bool = False
-    ) -> Mapping[str, BoardForecast]:
-        """Return the boards of a kind that reservations can count on, and when they are free.
-
-        `with_away` has those that may well be back by then, too.
-        """
-        kind = self._registry.kinds.get(name)
-        return {
-            board.name: BoardForecast(
-                board.name,
-                board.tags,
-                self._surely_free_at(board, now),
-                board.batch_only and not with_away,
-            )
-            for board in (kind.boards.values() if kind else ())
-            if _can_be_counted_on(board) or (with_away and (board.briefly or not board.barred))
-        }
-
-    def _surely_free_at(self, board: RegisteredBoard, now: float) -> float:
-        """Return when a board is free at the latest; a session without a lease may last long."""
-        lease = self._holder_of(board)
-        ends_at = None if lease is None else lease.ends_at
-        if ends_at is not None and ends_at > now:
-            return ends_at
-        idle = board.idle or board.held or not board.present
-        return now if idle else now + self._rules.classes[self._rules.implicit_rank].longest_s
-
-    def _kind_reservations(self, name: str, now: float) -> KindReservations:
-        return KindReservations(
-            self._reservations,
-            name,
-            self._periods(name, now),
-            lambda: self._forecasts(name, now),
-        )
-
-    def _who_suffers(
-        self, name: str, boards: Sequence[str], until: float, now: float
-    ) -> Reservation | None:
-        """Return a reservation that lacks a board if some are lent until a time."""
-        number = self._kind_reservations(name, now).first_to_suffer(boards, until)
-        return None if number is None else self._reservations.find(number)
-
-    def _suffers_from(self, lease: Lease, ends_at: float, now: float) -> Reservation | None:
-        """Return a reservation that lacks a board if a lease lasts until a time."""
-        return self._who_suffers(lease.request.kind, lease.boards, ends_at, now)
 
 
 def _unreserved(
@@ -1163,11 +962,6 @@ def _leaves_queue_at(lease: Lease) -> float:
     if request.until is not None:
         return request.until
     return math.inf if request.wait_s is None else lease.asked_at + request.wait_s
-
-
-def _can_be_counted_on(board: RegisteredBoard) -> bool:
-    """Return whether a board is there, and fit or soon known to be."""
-    return board.present and not board.silent and (not board.barred or board.briefly)
 
 
 def _boards_short(lease: Lease) -> bool:

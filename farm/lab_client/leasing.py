@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from farm.errors import (
+    DeadlineError,
     DeviceError,
     FarmError,
     InternalError,
@@ -43,7 +44,8 @@ Say = Callable[[str], None]
 class WantedBoards:
     """The boards that are wanted: of a kind, with tags, or one by its name; and for how long.
 
-    `wait_s` limits the time in the queue.
+    `wait_s` limits the time in the queue. With a `reservation` they are the boards of that one,
+    which is the caller's: its lease goes on when they are no longer used.
     """
 
     kind: str = ""
@@ -53,6 +55,7 @@ class WantedBoards:
     rank: str = "interactive"
     wait_s: float = 600.0
     labels: Mapping[str, str] = field(default_factory=dict)
+    reservation: int = 0
 
     @property
     def words(self) -> str:
@@ -85,6 +88,34 @@ class WantedBoards:
         why = did_you_mean((self.board, *self.tags)[-1] or self.board, set(known))
         raise UsageError(
             f"the lab has not {self.words}", why or "it has no boards", "farm lab boards"
+        )
+
+
+def ask_for_reserved(client: LabClient, wanted: WantedBoards) -> dict[str, Any]:
+    """Return the lease of a reservation. Raises UsageError unless it is the caller's and has begun.
+
+    Or if it is of another kind, or has boards that are not wanted.
+    """
+    number, kind = wanted.reservation, wanted.kind
+    if not kind:
+        listed = client.ask("reservations")["reservations"]
+        kind = next((one["kind"] for one in listed if one["reservation"] == number), "")
+    lease: dict[str, Any] = client.ask("request", kind=kind, for_s=1.0, reservation=number)["lease"]
+    _ensure_wanted(client, wanted, lease)
+    return lease
+
+
+def _ensure_wanted(client: LabClient, wanted: WantedBoards, lease: Mapping[str, Any]) -> None:
+    """Raise UsageError if the lease of a reservation has boards that are not wanted."""
+    if not (wanted.board or wanted.tags):
+        return
+    boards = [one for one in client.ask("boards")["boards"] if one["name"] in lease["boards"]]
+    if not all(wanted.fits(board) for board in boards):
+        kind = lease["kind"]
+        raise UsageError(
+            f"reservation {wanted.reservation} is not of {wanted.words} only",
+            f"it has {', '.join(lease['boards'])}",
+            f"use a device whose url names the kind alone: lab:{kind}, or lab://HOST/{kind}",
         )
 
 
@@ -197,7 +228,17 @@ class HeldLease:
         """Open a session with a board of the lease; it is cut if the lab says that it is lost."""
         self.check()
         assert self._lab, "a lease is waited for before"
-        with self._lab.session(self.number, wait_s) as opened:
+        with contextlib.ExitStack() as stack:
+            try:
+                opened = stack.enter_context(self._lab.session(self.number, wait_s))
+            except DeadlineError as error:
+                if not self._wanted.reservation:
+                    raise
+                raise UnavailableError(
+                    f"all boards of reservation {self._wanted.reservation} are in use",
+                    error.why,
+                    "run the command again when the one that has them has ended: farm lab boards",
+                ) from error
             self._cuts[opened.board] = opened.stream.cut
             try:
                 yield opened
@@ -312,14 +353,19 @@ class HeldLease:
             self._give_back(lab)
 
     def _give_back(self, lab: LabAccess) -> None:
-        """End the lease, by a connection of its own: the server may have been started again."""
-        if self.number:
+        """End the lease, by a connection of its own: the server may have been started again.
+
+        That of a reservation is there for other commands, too.
+        """
+        if self.number and not self._wanted.reservation:
             with contextlib.suppress(DeviceError, UsageError, OSError), lab.client() as client:
                 client.ask("end", lease=self.number)
 
     def _granted(self, client: LabClient) -> dict[str, Any] | None:
         """Return the lease once it has its board; None if it is no longer wanted."""
         wanted = self._wanted
+        if wanted.reservation:
+            return self._granted_reserved(client)
         request = {
             "kind": wanted.kind or wanted.kind_among(client.ask("boards")["boards"]),
             "board": wanted.board,
@@ -346,8 +392,30 @@ class HeldLease:
         self._ensure_active(lease)
         return lease
 
+    def _granted_reserved(self, client: LabClient) -> dict[str, Any] | None:
+        """Return the lease of a reservation once it has boards; None if it is no longer wanted."""
+        lease, said = ask_for_reserved(client, self._wanted), ""
+        self.number, patience = int(lease["lease"]), Deadline(self._wanted.wait_s)
+        while lease["state"] == "queued" and not self._stop.is_set():
+            words = f"reservation {self._wanted.reservation}: {lease['queue']['reason']}"
+            if words != said:
+                self._say(said := words)
+            if patience.expired:
+                raise UnavailableError(
+                    f"reservation {self._wanted.reservation} had no board within "
+                    f"{self._wanted.wait_s:.0f} s",
+                    lease["queue"]["reason"],
+                    "wait longer with the option wait_s, or see: farm lab reservations",
+                )
+            lease = client.ask("wait", lease=self.number, timeout_s=_QUEUE_S)["lease"]
+        if self._stop.is_set():
+            return None
+        self._ensure_active(lease)
+        _ensure_wanted(client, self._wanted, lease)
+        return lease
+
     def _ensure_active(self, lease: Mapping[str, Any]) -> None:
-        if lease["state"] == "timed out":
+        if lease["state"] == "timed out" and not self._wanted.reservation:
             raise UnavailableError(
                 f"the lab had no board within {self._wanted.wait_s:.0f} s",
                 lease["why"],

@@ -1,11 +1,11 @@
-"""A day of boards as bars: pure functions of who had which board, and when."""
+"""A day of boards as bars, pure: who had which board and when, and what is reserved."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from farm.lab.entities import HOUR_S
+from farm.lab.entities import HOUR_S, Reservation
 from farm.lab.lab_database import BoardUsePeriod
 
 WIDTH = 1440  # of a day: a minute is 1
@@ -30,6 +30,50 @@ class BoardDayRow:
     board: str
     bars: tuple[GanttBar, ...]
     used_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ReservedBar:
+    """The bar of a reservation: where it begins, its width, and the colour of its owner."""
+
+    at: float
+    width: float
+    colour: int
+    reservation: Reservation
+
+
+@dataclass(frozen=True, slots=True)
+class ReservedDayRow:
+    """Reservations of a kind, none of which overlap."""
+
+    kind: str
+    bars: tuple[ReservedBar, ...]
+
+
+def reserved_rows(reservations: Sequence[Reservation], now: float) -> list[ReservedDayRow]:
+    """Return the rows of what is reserved in the next 24 hours, by kind.
+
+    A kind has more than one row where reservations of it overlap.
+    """
+    until, colours = now + 24 * HOUR_S, dict[str, int]()
+    rows: dict[str, list[list[ReservedBar]]] = {}
+    for one in sorted(reservations, key=lambda one: (one.request.starts_at, one.number)):
+        request = one.request
+        start, end = max(request.starts_at, now), min(request.until, until)
+        if end <= start:
+            continue
+        at, width = (seconds * WIDTH / (24 * HOUR_S) for seconds in (start - now, end - start))
+        width = max(_LEAST, width)
+        colour = colours.setdefault(request.owner, len(colours) % _COLOURS)
+        bar = ReservedBar(min(at, WIDTH - width), width, colour, one)
+        of_kind = rows.setdefault(request.kind, [])
+        for bars in of_kind:
+            if bars[-1].at + bars[-1].width <= bar.at:
+                bars.append(bar)
+                break
+        else:
+            of_kind.append([bar])
+    return [ReservedDayRow(kind, tuple(bars)) for kind in sorted(rows) for bars in rows[kind]]
 
 
 def gantt_rows(found: Sequence[BoardUsePeriod], since: float, now: float) -> list[BoardDayRow]:

@@ -89,9 +89,12 @@ class PageHandlers:
         shown, left = rows[:_MOST_ROWS], max(0, len(rows) - _MOST_ROWS)
         total = sum(one.board_s for one in uses) or 1.0
         cut = history.MOST if len(found) >= history.MOST else 0
+        coming = gantt.reserved_rows(self._control.lender.scheduler.reservations(), now)
         values = {
             "rows": shown,
             "left": left,
+            "coming": coming[:_MOST_ROWS],
+            "coming_left": max(0, len(coming) - _MOST_ROWS),
             "since": day,
             "now": now,
             "uses_found": uses[:_MOST_ROWS],

@@ -112,16 +112,16 @@ def last_activity_and_output(doing: str, output: str) -> str:
 def start_program(
     command: Sequence[str | Path],
     *,
-    log: Path,
+    log: Path | OutputEnd,
     env: Mapping[str, str] | None = None,
     pass_fds: Sequence[int] = (),
     own_group: bool = False,
 ) -> subprocess.Popen[bytes]:
-    """Start a program whose output is appended to a file.
+    """Start a program whose output is appended to a file, or its end kept in memory.
 
     `own_group` makes it the leader of a new session, and thereby of a new process group.
     """
-    with log.open("ab") as output:
+    with log.collecting() if isinstance(log, OutputEnd) else log.open("ab") as output:
         return subprocess.Popen(
             [str(word) for word in command],
             stdin=subprocess.DEVNULL,

@@ -34,6 +34,9 @@ To add a transport, write a module and add one line to `_TRANSPORTS`. The module
              optional, for transports that lend boards: return how many boards there are
     read_system_facts(device)
              optional: return what the board's system says beside the agent, as texts by name
+    check_reservation(device)
+             optional, for boards that can be reserved: raise UsageError if the reservation of the
+             device's options cannot be used
     reserve_board(device, ask, say), release_board_if_wanted(device), max_board_wait_s(device),
     leased_board_facts()
              optional, for boards that are leased: wait for one before a job begins; how long that
@@ -192,6 +195,12 @@ def probe_state(device: Device) -> DeviceAvailability:
         device
     ).probe_state(device)
     return result
+
+
+def check_reservation(device: Device) -> None:
+    """Raise UsageError if the reservation of a device's options cannot be used for it."""
+    if check := getattr(_transport(device), "check_reservation", None):
+        check(device)
 
 
 def reserve_board(device: Device, ask: Ask, say: Callable[[str], None]) -> None:

@@ -23,7 +23,8 @@ from lab_process import Lab
 from onnx import TensorProto, helper, numpy_helper
 from timeouts import LIMIT_S, wait_until
 
-from farm import transports
+from farm import Farm, transports
+from farm.api.resolve import device_with_options
 from farm.config import load_fleet
 from farm.errors import DeviceError, FarmError, UnavailableError, UsageError
 from farm.transports.lab import transport
@@ -329,3 +330,130 @@ def test_devices_deploy_and_doctor_lease_too(
     with served.lab.client() as client:  # the command gave its board back before it ended
         assert set(uses(client)) == {"free"}
         assert "lease-abandoned" not in [one["what"] for one in client.ask("events")["events"]]
+
+
+@contextlib.contextmanager
+def reservation(served: Door, place: str, count: int = 2) -> Iterator[dict[str, Any]]:
+    """A reservation that has begun, of whoever asks by this way to the lab; yields its lease."""
+    with served.lab.client() as client:
+        if place != "lab:":
+            client.ask("speak-for", user="alice")
+        made = client.ask("reserve", kind="x86", in_s=0.3, for_s=600.0, count=count)["reservation"]
+
+        def begun() -> Any:
+            [one] = client.ask("reservations")["reservations"]
+            held = client.ask("lease", lease=one["lease"])["lease"] if one["lease"] else {}
+            return held if len(held.get("boards", ())) == count else None
+
+        held = wait_until(begun, "the reservation's boards")
+        assert held["reservation"] == made["reservation"]
+        try:
+            yield held
+        finally:
+            client.ask("end", lease=held["lease"])
+
+
+def test_bench_on_the_boards_of_a_reservation_which_outlasts_it(
+    served: Door, place: str, farm: Callable[..., Any], tmp_path: Path
+) -> None:
+    with reservation(served, place) as held:
+        one = device_with_options(
+            device(tmp_path, f"{place}x86"), {"reservation": held["reservation"]}
+        )
+        assert transports.max_parallel_jobs(one) == 2, "though no board is free for others"
+        words = ("bench", "--quick", "--device", "one", "first.onnx", "second.onnx", "--json")
+        number = str(held["reservation"])
+        done = farm(served.lab, f"{place}x86", *words, "--reservation", number)
+        assert done.returncode == 0, done.stderr
+        runs = json.loads(done.stdout)["runs"]
+        used = {run["samples"]["facts_before"]["lab_board"] for run in runs}
+        assert used <= set(held["boards"])
+        [lease] = leases(served)
+        assert (lease["lease"], lease["state"]) == (held["lease"], "active")
+
+
+def test_deploy_run_and_the_library_use_a_reservation(
+    served: Door, farm: Callable[..., Any], tmp_path: Path
+) -> None:
+    with reservation(served, "lab:") as held:
+        number, url = held["reservation"], "lab:x86"
+        done = farm(
+            served.lab, url, "deploy", "-d", "one", "first.onnx", "--reservation", str(number)
+        )
+        assert done.returncode == 0, done.stderr
+        np.save(tmp_path / "x.npy", np.zeros((1, 4), "float32"))
+        words = ("run", "-d", "one", "first.onnx", "--input", str(tmp_path / "x.npy"))
+        done = farm(served.lab, url, *words, "--reservation", str(number))
+        assert done.returncode == 0, done.stderr
+        device(tmp_path, url)
+        result = Farm.load(tmp_path / "devices.toml", store=str(tmp_path / "runs")).bench(
+            "digits", device="one", preset="quick", reservation=number
+        )
+        assert result.run.samples and result.run.samples.facts_before["lab_board"] in held["boards"]
+        [lease] = leases(served)
+        assert (lease["lease"], lease["state"]) == (held["lease"], "active")
+
+
+def test_tuning_searches_on_the_boards_of_a_reservation(
+    served: Door, farm: Callable[..., Any]
+) -> None:
+    with reservation(served, "lab:") as held:
+        words = ("tune", "first.onnx", "--device", "one", "--minutes", "0.2", "--json")
+        done = farm(served.lab, "lab:x86", *words, "--reservation", str(held["reservation"]))
+        assert done.returncode == 0, done.stderr
+        assert set(json.loads(done.stdout)["boards"]) == {"one-1", "one-2"}
+        [lease] = leases(served)
+        assert (lease["lease"], lease["state"]) == (held["lease"], "active")
+
+
+def test_a_reservation_whose_boards_are_all_taken_makes_runs_unavailable(
+    served: Door, farm: Callable[..., Any], tmp_path: Path
+) -> None:
+    with reservation(served, "lab:", 1) as held, contextlib.ExitStack() as stack:
+        number = held["reservation"]
+        one = device_with_options(device(tmp_path, "lab:x86"), {"reservation": number})
+        stack.enter_context(transports.open(one, None, tmp_path, LIMIT_S))
+        words = ("bench", "--quick", "-d", "one", "first.onnx", "--reservation", str(number))
+        done = farm(served.lab, "lab:x86", *words, options="wait_s = 1")
+        assert done.returncode == 5, done.stderr
+        assert done.stderr.splitlines()[-3:] == [
+            f"error: all boards of reservation {number} are in use",
+            f"why: {held['boards'][0]} had a session for 1 s",
+            "fix: run the command again when the one that has them has ended: farm lab boards",
+        ]
+
+
+@pytest.mark.parametrize("command", ["bench --quick", "deploy", "run --input x.npy", "tune"])
+@pytest.mark.parametrize(
+    ("url", "which", "lines"),
+    [
+        ("lab:x86", "bob's", ["reservation {} is not yours", "it belongs to bob", "farm lab"]),
+        ("lab:x86", "later", ["reservation {} has not begun", "it begins at", "farm lab"]),
+        ("lab:x68", "mine", ["reservation {} is not of kind 'x68'", "it is of kind x86", "name"]),
+        ("lab:board=x", "mine", ["reservation {} is not of the board x only", "it has", "use a"]),
+        ("lab:x86", "none", ["there is no reservation 999", "it never was", "farm lab"]),
+        ("local:", "mine", ["one cannot be reserved", "it is no device of a lab", "leave the"]),
+    ],
+)
+def test_a_reservation_that_cannot_be_used_is_an_error_of_three_lines_before_any_build(
+    served: Door, command: str, url: str, which: str, lines: list[str], farm: Callable[..., Any]
+) -> None:
+    with contextlib.ExitStack() as stack:
+        client = stack.enter_context(served.lab.client())
+        number = 999
+        if which == "mine":
+            number = stack.enter_context(reservation(served, "lab:", 1))["reservation"]
+        elif which != "none":
+            if which == "bob's":
+                client.ask("speak-for", user="bob")
+            wanted = {"kind": "x86", "in_s": 3600.0, "for_s": 60.0}
+            number = client.ask("reserve", **wanted)["reservation"]["reservation"]
+            stack.callback(lambda: client.ask("cancel", reservation=number))
+        word, *options = command.split()
+        words = (word, "-d", "one", "first.onnx", *options, "--reservation", str(number))
+        done = farm(served.lab, url, *words)
+    assert done.returncode == 2, done.stderr
+    said = done.stderr.splitlines()
+    assert [line.partition(": ")[0] for line in said] == ["error", "why", "fix"], done.stderr
+    for line, words_of_it in zip(said, lines, strict=True):
+        assert words_of_it.format(number) in line

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.server
 import json
+import re
 import sys
 import threading
 import time
@@ -18,12 +19,14 @@ from timeouts import wait_until
 from farm.errors import ConfigError
 from farm.lab.care.notices import FLAPPING_S, Notice, Notifier, notice_environment
 from farm.lab.entities import (
+    Caller,
     Event,
     InventoryBoard,
     Lease,
     LeaseRequest,
     LeaseState,
     NoticeChannels,
+    ReservationRequest,
     SharingRules,
 )
 from farm.lab.lab_database import EndedSession, LabDatabase, LabDatabaseBatch
@@ -44,9 +47,7 @@ class Told:
         boards = [InventoryBoard("pi5-07", "pi5", "")]
         self.scheduler = LeaseScheduler(SharingRules(), boards)
         ways = NoticeChannels(command=(sys.executable, "-I", "-c", TOLD, str(self.file)))
-        self.notifier = Notifier(
-            self.scheduler, ways, boards, folder, lambda: self.now, self.said.append
-        )
+        self.notifier = Notifier(self.scheduler, ways, boards, lambda: self.now, self.said.append)
 
     def happen(self, what: str, detail: str = "", board: str = "pi5-07") -> None:
         self.notifier.note([], [Event(1, self.now, what, "farm", None, board, detail)])
@@ -103,11 +104,72 @@ def test_a_kind_without_boards_a_lost_board_and_a_lease_that_ends_soon_are_told_
     ]
 
 
+def reserving(told: Told, in_s: float, for_s: float = 600.0, count: int = 1) -> int:
+    request = ReservationRequest("bob", "pi5", told.now + in_s, for_s, count=count)
+    return told.scheduler.reserve(request, "key", told.now).number
+
+
+def pass_on(told: Told) -> None:
+    """Tell the notifier what has happened in the scheduler, as the lab does once it is kept."""
+    effects = told.scheduler.take()
+    told.notifier.note([*effects.leases.values()], effects.events)
+
+
+def test_a_reservation_that_begins_soon_is_told_once_with_the_boards_it_lacks(told: Told) -> None:
+    reserving(told, 3600.0)
+    reserving(told, 1000.0)  # who reserves so late knows
+    pass_on(told)
+    told.now += 3010.0
+    told.scheduler.bar("pi5-07", "a new fan", False, "", told.now)
+    for _ in range(3):
+        told.notifier.tick()
+    assert [one for one in told.words(2) if "reservation" in one] == [
+        "reservation 1 of bob (1 pi5) begins in 9m50s; "
+        "1 of its 1 boards are missing as things stand"
+    ]
+
+
+def test_a_reservation_that_began_with_too_few_boards_or_has_lapsed_is_told(told: Told) -> None:
+    told.scheduler.board_idle("pi5-08", "pi5", told.now)
+    reserving(told, 60.0, 1200.0, count=2)
+    pass_on(told)
+    told.scheduler.board_gone("pi5-08", told.now)
+    told.now += 61.0
+    told.scheduler.tick(told.now)
+    pass_on(told)
+    assert told.words(1) == ["reservation 1 of bob (2 pi5) began with 1 of its 2 boards"]
+    told.now += 601.0
+    told.scheduler.tick(told.now)
+    pass_on(told)
+    assert told.words(2)[1:] == ["reservation 1 of bob (2 pi5) has lapsed: not picked up for 600 s"]
+    reserving(told, 60.0)
+    pass_on(told)
+    told.scheduler.board_gone("pi5-07", told.now)
+    for seconds in (61.0, 600.0):
+        told.now += seconds
+        told.scheduler.tick(told.now)
+        pass_on(told)
+    assert [one for one in told.words(4)[2:] if "reservation" in one] == [
+        "reservation 2 of bob (1 pi5) has lapsed: 1 of pi5 wanted, 0 connected"
+    ]
+
+
+def test_a_reservation_that_an_administrator_cancels_is_told_and_its_owner_is_not_told_of_his(
+    told: Told,
+) -> None:
+    mine, other = reserving(told, 3600.0), reserving(told, 7200.0)
+    pass_on(told)
+    told.scheduler.cancel_reservation(mine, Caller("bob"), told.now)
+    told.scheduler.cancel_reservation(other, Caller("root", admin=True), told.now, "a new fan")
+    pass_on(told)
+    assert told.words(1) == [f"reservation {other} of bob (1 pi5) was cancelled by root: a new fan"]
+
+
 def test_a_command_that_fails_is_tried_three_times_and_the_operator_is_told(tmp_path: Path) -> None:
     said: list[str] = []
     script = f"open({str(tmp_path / 'tries')!r}, 'a').write('x'); raise SystemExit('no chat today')"
     ways = NoticeChannels(command=(sys.executable, "-I", "-c", script))
-    notifier = Notifier(LeaseScheduler(SharingRules()), ways, (), tmp_path, time.time, said.append)
+    notifier = Notifier(LeaseScheduler(SharingRules()), ways, (), time.time, said.append)
     notifier.down(90.0)
 
     def ended() -> bool:
@@ -117,7 +179,36 @@ def test_a_command_that_fails_is_tried_three_times_and_the_operator_is_told(tmp_
     wait_until(ended, "the operator is told")
     assert said == ["a notice was not told by the command: no chat today"]
     assert (tmp_path / "tries").read_text() == "xxx"
-    assert not list(tmp_path.glob("notice-*"))
+
+
+def test_of_what_a_command_writes_the_end_is_kept_and_nothing_on_disk() -> None:
+    said = []
+    inventory = """
+[lab]
+notify = { command = "sh -c 'yes | head -c 50000000; echo; du -sm $FARM_DATA; exit 3'" }
+[lab.boards.pi5-07]
+kind = "pi5"
+address = "127.0.0.1:9090"
+power = { cycle = "sh -c 'yes | head -c 50000000; echo; du -sm $FARM_DATA; exit 3'" }
+"""
+    with lab(inventory=inventory) as one, one.client() as client:
+        board = Board(one.port)
+        wait_until(lambda: client.ask("boards")["boards"][0]["use"] == "free", "it is there")
+        client.ask("power", board="pi5-07")
+
+        def told() -> bool:
+            said[:] = re.findall(r"was not told by the command: (\d+)", one.said)
+            return bool(said)
+
+        wait_until(told, "the operator is told that the notice was not")
+        [event] = [
+            event
+            for event in client.ask("events", since=0)["events"]
+            if "the power hook failed" in event["detail"]
+        ]
+        sizes = [*said, *re.findall(r"the power hook failed: (\d+)", event["detail"])]
+        assert len(sizes) == 2 and all(int(megabytes) < 40 for megabytes in sizes)
+        assert board
 
 
 def test_boards_that_anybody_may_offer_are_told_ten_times_an_hour(tmp_path: Path) -> None:

@@ -17,8 +17,9 @@ from lab_process import Board
 from timeouts import wait_until
 from tracker_processes import PENDING, REQUEST, Wire
 
+from farm.lab.entities import Reservation, ReservationRequest
 from farm.lab.lab_database import BoardUsePeriod
-from farm.lab_page.gantt import gantt_rows
+from farm.lab_page.gantt import gantt_rows, reserved_rows
 from farm.lab_page.history import hourly_use_digits, use_by_owner
 from farm.processes import subprocesses
 
@@ -356,6 +357,32 @@ def test_a_day_has_a_bar_for_each_stretch_within_it() -> None:
         (1380, 60, "bob"),
     ]
     assert row.bars[0].colour != row.bars[1].colour
+
+
+def reserved(number: int, owner: str, kind: str, starts_at: float, for_s: float) -> Reservation:
+    return Reservation(number, ReservationRequest(owner, kind, starts_at, for_s), "key", 0.0)
+
+
+def test_the_day_to_come_has_a_bar_for_each_reservation_below_those_that_it_overlaps() -> None:
+    hour, now = 3600.0, 100 * 3600.0
+    found = [
+        reserved(1, "eve", "pi5", now - hour, 2 * hour),
+        reserved(2, "bob", "pi5", now + 23 * hour, 4 * hour),
+        reserved(3, "bob", "pi5", now + 0.5 * hour, hour),
+        reserved(4, "bob", "pi4", now + 25 * hour, hour),
+        reserved(5, "eve", "pi4", now + 2 * hour, hour),
+    ]
+    rows = reserved_rows(found, now)
+    shown = [
+        (row.kind, [(bar.reservation.number, bar.at, bar.width) for bar in row.bars])
+        for row in rows
+    ]
+    assert shown == [
+        ("pi4", [(5, 120, 60)]),
+        ("pi5", [(1, 0, 60), (2, 1380, 60)]),
+        ("pi5", [(3, 30, 60)]),
+    ]
+    assert rows[0].bars[0].colour == rows[1].bars[0].colour != rows[2].bars[0].colour
 
 
 def test_a_bar_of_a_moment_can_be_seen_and_stays_within_the_day() -> None:

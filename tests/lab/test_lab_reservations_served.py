@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import json
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -266,3 +267,5 @@ def test_the_page_shows_what_is_reserved() -> None:
             reserving(client, LONG_S)
         text = served.get("/").text
         assert ">Reservations</h2>" in text and "1 pi5" in text and ">planned<" in text
+        [bar] = re.findall(r"<title>([^<]*reservation[^<]*)</title>", served.get("/use").text)
+        assert re.fullmatch(rf"{ME}, reservation 1: 1 pi5, .*\d\d:\d\d to .*\d\d:\d\d", bar)

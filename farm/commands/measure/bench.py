@@ -21,6 +21,7 @@ from farm.commands.options import (
     parse_whole_numbers,
 )
 from farm.commands.output import echo, show_error
+from farm.commands.reservation_option import reserved_devices, with_reservation
 from farm.commands.thread_options import (
     ThreadSettings,
     devices_per_thread_setting,
@@ -97,6 +98,7 @@ if TYPE_CHECKING:
 @thread_options_decorator(several=True)
 @with_model_properties
 @add_cluster_option
+@with_reservation
 @click.option("--dry-run", is_flag=True, help="Print the jobs and do nothing.")
 @with_session
 def bench(
@@ -109,6 +111,7 @@ def bench(
     cluster: str | None,
     asked: ThreadSettings,
     batches: str,
+    reservation: int | None,
     dry_run: bool,
     preset: str | None,
     baseline: str | None,
@@ -134,6 +137,7 @@ def bench(
     farm bench --device pi5 --rounds 5 old.onnx new.onnx
     farm bench --device host --against onnxruntime,torch resnet18
     farm bench --device host --batch 1,8,32 resnet18
+    farm bench --device pi5-lab --reservation 3 resnet18
     """
     from farm import metrics
     from farm.pipeline import expand_jobs
@@ -148,7 +152,8 @@ def bench(
         for model in named
         for batch in parse_whole_numbers("--batch", batches) or [None]
     ]
-    on = devices_per_thread_setting(session, fleet.select_devices(devices, tags, everywhere), asked)
+    boards = fleet.select_devices(devices, tags, everywhere)
+    on = devices_per_thread_setting(session, reserved_devices(session, boards, reservation), asked)
     deadline_s = deadline_from_options_or_preset(preset, plan)
     jobs = expand_jobs(on, chosen, plan_with_overrides(fleet.bench.plan, preset, plan), deadline_s)
     if dry_run:

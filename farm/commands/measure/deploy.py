@@ -24,6 +24,7 @@ from farm.commands.options import (
     configured_name_completer,
 )
 from farm.commands.output import echo, show_error
+from farm.commands.reservation_option import reserved_devices, with_reservation
 
 if TYPE_CHECKING:
     from farm.pipeline import JobsOutcome
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     metavar="N",
     help="Deploy to the first N devices; to the others only if all is right there.",
 )
+@with_reservation
 @click.option("--dry-run", is_flag=True, help="Print the jobs and do nothing.")
 @with_session
 def deploy(
@@ -66,6 +68,7 @@ def deploy(
     min_snr_db: float | None,
     min_top1: float | None,
     canaries: int | None,
+    reservation: int | None,
     dry_run: bool,
 ) -> None:
     """Install a model on a device: build it, push it, run it once, and check its answer.
@@ -96,7 +99,9 @@ def deploy(
         min_top1=min_top1,
     )
     chosen = [described.of(model) for model in fleet.models_together(models or fleet.bench.models)]
-    jobs = expand_jobs(fleet.select_devices(devices, tags, everywhere), chosen, plan, deadline_s)
+    boards = fleet.select_devices(devices, tags, everywhere)
+    on = reserved_devices(session, boards, reservation)
+    jobs = expand_jobs(on, chosen, plan, deadline_s)
     if dry_run:
         print_planned_jobs(session, jobs)
         return

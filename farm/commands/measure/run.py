@@ -12,6 +12,7 @@ from farm.commands.common import Session, with_session
 from farm.commands.model_options import ModelProperties, with_model_properties
 from farm.commands.options import FiniteFloatRange, configured_name_completer, with_device
 from farm.commands.output import echo
+from farm.commands.reservation_option import reserved_devices, with_reservation
 from farm.commands.thread_options import (
     ThreadSettings,
     devices_per_thread_setting,
@@ -56,6 +57,7 @@ _TOP = 5
     metavar="SECONDS",
     help="The longest it may take on the device.",
 )
+@with_reservation
 @with_session
 def run(
     session: Session,
@@ -66,6 +68,7 @@ def run(
     output: Path | None,
     build: bool,
     deadline_s: float | None,
+    reservation: int | None,
     asked: ThreadSettings,
 ) -> None:
     """Run a model on a device with an input of yours.
@@ -80,7 +83,8 @@ def run(
     farm run --device rk3399 model.onnx --input inputs.npz --output outputs.npz
     """
     fleet = session.fleet()
-    (device,) = devices_per_thread_setting(session, [fleet.device(device_name)], asked)
+    reserved = reserved_devices(session, [fleet.device(device_name)], reservation)
+    (device,) = devices_per_thread_setting(session, reserved, asked)
     seconds = fleet.deadline_s(device, deadline_s)
     answer = _ask(
         session,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from farm.api.resolve import check_reservations
 from farm.commands.common import Session, host_profile, with_session
 from farm.commands.model_options import ModelProperties, with_model_properties
 from farm.commands.options import (
@@ -16,6 +17,7 @@ from farm.commands.options import (
     create_device_option,
 )
 from farm.commands.output import echo, show_error
+from farm.commands.reservation_option import reserved_devices, with_reservation
 
 if TYPE_CHECKING:
     from farm.pipeline.tuning.loop import BoardState, TuningState
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 )
 @with_model_properties
 @add_cluster_option
+@with_reservation
 @with_session
 def tune(
     session: Session,
@@ -44,6 +47,7 @@ def tune(
     devices: tuple[str, ...],
     minutes: float,
     cluster: str | None,
+    reservation: int | None,
     described: ModelProperties,
 ) -> None:
     """Search for faster kernels of a model on real devices, and store them as records.
@@ -68,7 +72,8 @@ def tune(
     session.cluster = cluster
     fleet = session.fleet()
     chosen = described.of(fleet.model(model))
-    boards = fleet.select_devices(devices, (), False)
+    boards = reserved_devices(session, fleet.select_devices(devices, (), False), reservation)
+    check_reservations(boards)
     last: list[TuningState] = []
 
     with (

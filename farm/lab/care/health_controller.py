@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import secrets
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -25,6 +24,7 @@ from farm.lab.care.health import CheckResult, Fault, Health, HealthRules
 from farm.lab.entities import CHECKS_OWNER, Caller, InventoryBoard
 from farm.lab.lender import LabLender
 from farm.processes import subprocesses
+from farm.processes.output_end import OutputEnd
 from farm.tracker.agent_messages import SessionEnded
 from farm.types import new_lease_key
 
@@ -41,7 +41,7 @@ _TO_BE_CHECKED = "to be checked"
 @dataclass(slots=True)
 class _PowerCycle:
     child: Popen[bytes]
-    log: Path
+    output: OutputEnd
     began_at: float
     peer: int | None
     done: bool = False
@@ -305,16 +305,15 @@ class BoardHealthController:
         now = self._clock()
         if board in self._cycles:
             return
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        log = self._folder / f"power-{secrets.token_hex(4)}.log"
+        output = OutputEnd()
         self._lender.scheduler.note("power-cycled", now, board, None, who)
         try:
-            child = subprocesses.start_program(known.power, log=log, own_group=True)
+            child = subprocesses.start_program(known.power, log=output, own_group=True)
         except OSError as exc:
             why = f"the power hook cannot be run: {exc.strerror or exc}"
             self._change(board, health.health_awaiting_person(self.of(board), why, now))
             return
-        self._cycles[board] = _PowerCycle(child, log, now, self._lender.peer_of(board))
+        self._cycles[board] = _PowerCycle(child, output, now, self._lender.peer_of(board))
         self._apply(board, self.of(board))
 
     def _watch_cycles(self, now: float) -> None:
@@ -328,7 +327,7 @@ class BoardHealthController:
             found = self.of(board)
             if code != 0:
                 subprocesses.end_program(cycle.child, group=True)
-                said = subprocesses.last_lines(cycle.log.read_text(errors="replace"), 1)
+                said = subprocesses.last_lines(cycle.output.text(), 1)
                 why = sanitize.sanitized_line(f"the power hook failed: {said}")[:300]
                 self._finish_cycle(
                     board, health.health_awaiting_person(found, why, now), "hook failed"
@@ -352,7 +351,7 @@ class BoardHealthController:
 
     def _finish_cycle(self, board: str, found: Health, how: str) -> None:
         self.cycles[how] += 1
-        self._cycles.pop(board).log.unlink(missing_ok=True)
+        del self._cycles[board]
         self._change(board, found)
 
     def _cool(self, now: float) -> None:
@@ -424,5 +423,3 @@ def remove_old_check_folders(folder: Path) -> None:
     """Remove what the checks of an earlier server have left."""
     for path in folder.glob("check-*"):
         shutil.rmtree(path, ignore_errors=True)
-    for path in folder.glob("power-*.log"):
-        path.unlink(missing_ok=True)

@@ -1,40 +1,50 @@
 """Tell people what they want to know of a lab: by a webhook, or by a command.
 
 A board is bad, needs hands, or is back; a kind has no board left; a lease ends soon, or has lost a
-board; the server was down, or its disk is full. Each is told once. What happens to one board in a
-short time is one notice. Programs that run are looked at, and never waited for.
+board; a reservation begins soon, begins with too few boards, has lapsed, or was cancelled by an
+administrator; the server was down, or its disk is full. Each is told once. What happens to one
+board in a short time is one notice. Programs that run are looked at, and never waited for.
 """
 
 from __future__ import annotations
 
 import json
 import re
-import secrets
 import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from farm import sanitize
 from farm.lab.care.health import BAD, GOOD, HANDS, PROBATION
 from farm.lab.durations import format_duration
-from farm.lab.entities import HOUR_S, Event, InventoryBoard, Lease, LeaseState, NoticeChannels
+from farm.lab.entities import (
+    HOUR_S,
+    Event,
+    InventoryBoard,
+    Lease,
+    LeaseState,
+    NoticeChannels,
+    Reservation,
+    ReservationState,
+)
 from farm.lab.scheduler import LeaseScheduler
 from farm.processes import subprocesses
+from farm.processes.output_end import OutputEnd
 
 if TYPE_CHECKING:
     from subprocess import Popen
 
 FLAPPING_S = 600.0  # in which what happens to one board is told once
-SOON_S = 600.0  # before its end, a lease's owner is told
-_SHORT_S = 1200.0  # leases that are no longer end without a notice
+SOON_S = 600.0  # before its end, a lease's owner is told; before its beginning, a reservation's
+_SHORT_S = 1200.0  # leases that are no longer end, and what was reserved later begins, untold
 _TOLD_S = 60.0  # for a program that tells
 _TRIES = 3
 _MOST_WAITING = 200
 _MOST_OF_OTHERS = 10  # notices in an hour of boards that are not in lab.toml
+_RESERVATION = re.compile(r"reservation (\d+)(?:: (.*))?", re.DOTALL)  # in an event's detail
 _MENTION = re.compile(r"(?<!\w)@(?=\w)")
 _POST = """
 import os, urllib.request
@@ -48,6 +58,10 @@ _OF_HEALTH = {
     HANDS: "needs hands",
     PROBATION: "is back, in probation",
     GOOD: "is good again",
+}
+_OF_RESERVATIONS = {
+    "reservation-lapsed": "has lapsed",
+    "reservation-cancelled": "was cancelled by {who}",
 }
 
 
@@ -67,7 +81,7 @@ class _Telling:
     notice: Notice
     way: str
     child: Popen[bytes]
-    log: Path
+    output: OutputEnd
     began_at: float
     tries: int = 1
 
@@ -80,7 +94,6 @@ class Notifier:
         scheduler: LeaseScheduler,
         ways: NoticeChannels,
         inventory: Iterable[InventoryBoard],
-        folder: Path,
         clock: Callable[[], float],
         say: Callable[[str], None],
     ) -> None:
@@ -96,7 +109,7 @@ class Notifier:
             self._variables["webhook"] = {"FARM_NOTICE_WEBHOOK": ways.webhook}
         if ways.command:
             self._commands["command"] = tuple(ways.command)
-        self._folder, self._clock, self._say = folder, clock, say
+        self._clock, self._say = clock, say
         self._waiting: deque[tuple[Notice, str, int]] = deque()
         self._telling: _Telling | None = None
         self._told_at: dict[str, float] = {}  # of boards
@@ -105,17 +118,23 @@ class Notifier:
         self._with: set[str] = set()  # kinds that have had a board that can be used
         self._ends_told: dict[int, float] = {}  # ends that were told, by lease
         self._lost_told: dict[int, frozenset[str]] = {}
+        self._reserved: dict[int, Reservation] = {}  # those that were not over when last looked at
+        self._begins_told: set[int] = set()
+        self._short_told: set[int] = set()  # leases of reservations, with fewer boards
 
     def note(self, leases: list[Lease], events: list[Event]) -> None:
         """Take in what has changed and happened."""
         if not self._commands:
             return
+        self._note_reservations()
         for event in events:
             self._of_event(event)
+            self._of_reservation(event)
         for lease in leases:
             if not lease.request.check:
                 self._kinds.add(lease.request.kind)
             self._of_lost(lease)
+            self._of_reserved(lease)
 
     def down(self, seconds: float) -> None:
         """Tell that the server was down for so long."""
@@ -142,6 +161,7 @@ class Notifier:
                     self._tell_of_board(board, "; then ".join(happened[-3:]), len(happened))
         self._of_kinds()
         self._of_ends(now)
+        self._of_beginnings(now)
         self._look()
 
     def close(self) -> None:
@@ -188,6 +208,70 @@ class Notifier:
             self._tell(Notice("lease-lost", text, owner, board, lease.number))
         self._lost_told[lease.number] = lost
 
+    def _note_reservations(self) -> None:
+        """Note what is reserved: an event tells of one that is over, and no longer found."""
+        self._reserved |= {one.number: one for one in self._scheduler.reservations()}
+
+    def _forget_reservation(self, number: int) -> None:
+        self._reserved.pop(number, None)
+        self._begins_told.discard(number)
+
+    def _of_reservation(self, event: Event) -> None:
+        """Tell of a reservation that has lapsed, or that another than its owner has cancelled."""
+        found = _RESERVATION.match(event.detail) if event.what in _OF_RESERVATIONS else None
+        reservation = self._reserved.get(int(found[1])) if found else None
+        if found is None or reservation is None:
+            return
+        self._forget_reservation(reservation.number)
+        if event.what == "reservation-cancelled" and event.who == reservation.request.owner:
+            return
+        words = _OF_RESERVATIONS[event.what].format(who=event.who)
+        why = f": {found[2]}" if found[2] else ""
+        self._tell_of_reservation(event.what, reservation, f"{words}{why}", event.lease)
+
+    def _of_reserved(self, lease: Lease) -> None:
+        """Tell of a reservation whose lease began with fewer boards than were promised."""
+        number, wanted = lease.request.reservation, lease.request.count
+        if number is None:
+            return
+        if lease.state.ended:
+            self._forget_reservation(number)
+            self._short_told.discard(lease.number)
+        elif (
+            lease.state is LeaseState.ACTIVE
+            and len(lease.boards) < wanted
+            and lease.number not in self._short_told
+            and (reservation := self._reserved.get(number)) is not None
+        ):
+            self._short_told.add(lease.number)
+            words = f"began with {len(lease.boards)} of its {wanted} boards"
+            self._tell_of_reservation("reservation-short", reservation, words, lease.number)
+
+    def _of_beginnings(self, now: float) -> None:
+        self._note_reservations()
+        soon = {
+            one.number: one
+            for one in self._reserved.values()
+            if one.state is ReservationState.PLANNED
+            and one.number not in self._begins_told
+            and 0 < one.request.starts_at - now <= SOON_S
+            and one.request.starts_at - one.made_at > _SHORT_S
+        }
+        missing = self._scheduler.missing(now) if soon else {}
+        for number, one in soon.items():
+            self._begins_told.add(number)
+            words = f"begins in {format_duration(one.request.starts_at - now)}"
+            if lacks := missing.get(number, 0):
+                words += f"; {lacks} of its {one.request.count} boards are missing as things stand"
+            self._tell_of_reservation("reservation-begins", one, words)
+
+    def _tell_of_reservation(
+        self, kind: str, one: Reservation, words: str, lease: int | None = None
+    ) -> None:
+        request = one.request
+        which = f"reservation {one.number} of {request.owner} ({request.count} {request.kind})"
+        self._tell(Notice(kind, f"{which} {words}", request.owner, lease=lease))
+
     def _of_kinds(self) -> None:
         views = self._scheduler.boards()
         usable = {one.kind for one in views if one.use not in ("away", "silent", "out")}
@@ -228,12 +312,11 @@ class Notifier:
             self._begin(*self._waiting.popleft())
 
     def _begin(self, notice: Notice, way: str, tries: int) -> None:
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        log = self._folder / f"notice-{secrets.token_hex(4)}.log"
+        output = OutputEnd()
         try:
             child = subprocesses.start_program(
                 self._commands[way],
-                log=log,
+                log=output,
                 own_group=True,
                 env={**notice_environment(notice), **self._variables[way]},
             )
@@ -241,21 +324,19 @@ class Notifier:
             reason = exc.strerror if isinstance(exc, OSError) else exc
             self._say(f"a notice cannot be told by the {way}: {reason}")
             return
-        self._telling = _Telling(notice, way, child, log, time.monotonic(), tries)
+        self._telling = _Telling(notice, way, child, output, time.monotonic(), tries)
 
     def _finish(self, telling: _Telling, code: int | None) -> None:
         self._telling = None
         if code is None:
             subprocesses.end_program(telling.child, group=True)
-        said = telling.log.read_text(errors="replace") if telling.log.exists() else ""
-        telling.log.unlink(missing_ok=True)
         if code == 0:
             return
         if telling.tries < _TRIES:
             self._waiting.append((telling.notice, telling.way, telling.tries + 1))
             return
         why = (
-            sanitize.sanitized_line(subprocesses.last_lines(said, 1))[:200]
+            sanitize.sanitized_line(subprocesses.last_lines(telling.output.text(), 1))[:200]
             or f"no end in {_TOLD_S:.0f} s"
         )
         self._say(f"a notice was not told by the {telling.way}: {why}")
@@ -290,9 +371,3 @@ def escape_for_chat(text: str) -> str:
     for character, escape in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):
         text = text.replace(character, escape)
     return _MENTION.sub("@ ", text).replace("](", "] (").replace("://", ": //")
-
-
-def remove_old_notice_logs(folder: Path) -> None:
-    """Remove what the notices of an earlier server have left."""
-    for path in folder.glob("notice-*.log"):
-        path.unlink(missing_ok=True)

@@ -2,7 +2,8 @@
 
 A lease has a thread and a connection of its own (see farm/lab_client/leasing.py). One that is no
 longer used is given back after a moment, in which the next session of this process may take it:
-jobs that follow each other have the same board.
+jobs that follow each other have the same board. The lease of a reservation is its owner's, and
+outlasts its use here.
 """
 
 from __future__ import annotations
@@ -16,7 +17,14 @@ from typing import Any
 
 from farm.config.urls import parse_url
 from farm.errors import DeviceError, FarmError, UsageError
-from farm.lab_client.leasing import BoardConnection, HeldLease, LeasePool, Say, WantedBoards
+from farm.lab_client.leasing import (
+    BoardConnection,
+    HeldLease,
+    LeasePool,
+    Say,
+    WantedBoards,
+    ask_for_reserved,
+)
 from farm.processes import at_exit
 from farm.prompts import Ask, answer_nothing
 from farm.transports.device_availability import DeviceAvailability
@@ -51,7 +59,7 @@ def open(  # noqa: A001
     with _leased(device, ask, _nothing) as held:
         board: BoardConnection | None = None
         try:
-            with held.session(_BOARD_S) as board:
+            with held.session(_session_wait_s(device)) as board:
                 _boards.name = board.board
                 key = board.match_key
                 with session_over_connection(
@@ -81,8 +89,24 @@ def release_board_if_wanted(device: Device) -> None:
     It is given back if somebody else waits for one, or the half of the lease's time is over: so
     that it does not end in a session.
     """
+    if not wanted_boards(device).reservation:
+        _pool.give_way(_pool_key(device))
+
+
+def check_reservation(device: Device) -> None:
+    """Raise UsageError if the reservation of a device's options cannot be used for it.
+
+    A lab that does not answer is not told of here.
+    """
     wants = wanted_boards(device)
-    _pool.give_way((device.url, wants.rank, wants.for_s))
+    if not wants.reservation:
+        return
+    with (
+        contextlib.suppress(DeviceError),
+        reach_lab(device, answer_nothing, _STATE_S) as lab,
+        lab.client() as client,
+    ):
+        ask_for_reserved(client, wants)
 
 
 def max_board_wait_s(device: Device) -> float:
@@ -101,6 +125,9 @@ def count_boards(device: Device) -> int:
     wants = wanted_boards(device)
     with reach_lab(device) as lab, lab.client() as client:
         found = client.ask("boards")["boards"]
+        if wants.reservation:
+            lease = ask_for_reserved(client, wants)["lease"]
+            return sum(board["lease"] == lease and board["use"] == "leased" for board in found)
     return sum(wants.fits(board) and board["use"] == "free" for board in found)
 
 
@@ -136,7 +163,20 @@ def wanted_boards(device: Device) -> WantedBoards:
         str(options.get("class", "interactive")),
         float(options.get("wait_s", _WAIT_S)),
         {"device": device.name},
+        int(options.get("reservation", 0)),
     )
+
+
+def _session_wait_s(device: Device) -> float:
+    """Return how long a session waits for a board of its lease, which others may use."""
+    wants = wanted_boards(device)
+    return min(_BOARD_S, wants.wait_s) if wants.reservation else _BOARD_S
+
+
+def _pool_key(device: Device) -> tuple[str, str, float, int]:
+    """Return what two leases have in common of which one may be used as the other."""
+    wants = wanted_boards(device)
+    return device.url, wants.rank, wants.for_s, wants.reservation
 
 
 @contextlib.contextmanager
@@ -146,7 +186,7 @@ def _leased(device: Device, ask: Ask, say: Say) -> Iterator[HeldLease]:
         _registered.set()
         at_exit.register(_pool.end_all)
     wants = wanted_boards(device)
-    key = (device.url, wants.rank, wants.for_s)
+    key = _pool_key(device)
     held = _pool.take(key, lambda: HeldLease(partial(reach_lab, device, ask), wants, say))
     try:
         held.wait()
