@@ -64,6 +64,10 @@ class FarmError(Exception):
         return Failure(type(self).__name__, self.what, self.why, self.fix, self.exit_code)
 
 
+class NoSpaceError(FarmError):
+    """The disk of a database is full: the same change succeeds once there is space."""
+
+
 class UsageError(FarmError):
     """A wrong argument, or an unknown name."""
 

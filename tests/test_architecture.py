@@ -134,7 +134,7 @@ INSIDE_TABLES = {
         board_records care.board_checks
         queue_order refusals lab_toml codec scheduler_changes registry reservations door.main
         door.authorized_keys callers door.offered_address
-        promises
+        promises change_budget
         scheduler relay.tracker door.board_socket_broker
         relay.sessions
         lab_database care.notices

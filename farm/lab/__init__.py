@@ -17,6 +17,7 @@
     lender               the lab's side of TVM's tracker protocol
     control_socket       the control socket: what people ask, and what they are answered
     callers              who is at the other end of a Unix socket, and the limits of connections
+    change_budget        how many changes a person may ask for in a minute
     shared_places        places that people share, such as connections: some for each
     door                 the way in from outside, by OpenSSH
     lab_toml             lab.toml

@@ -19,11 +19,12 @@ import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from typing import Any
 
-from farm.errors import FarmError, UsageError, did_you_mean
+from farm.errors import FarmError, UnavailableError, UsageError, did_you_mean
 from farm.lab import refusals
 from farm.lab.callers import ControlConnections, identify_caller
 from farm.lab.care.health import Health
 from farm.lab.care.health_controller import BoardHealthController
+from farm.lab.change_budget import ChangeBudget
 from farm.lab.codec import (
     board_for_display,
     health_for_display,
@@ -56,6 +57,7 @@ _LOOK_S = 0.1
 _MOST_EVENTS = 1000
 _MOST_BEHIND = 10_000  # events of a reader who does not read
 _MOST_COUNT = 10_000
+_MOST_LABELS = 4000  # characters, as they are kept
 _LONGEST_S = 366 * 86400.0
 _LAST_TIME = 253_402_214_400.0  # the last day of the year 9999
 
@@ -120,6 +122,8 @@ class RequestFields:
             for one in pair
         ):
             raise _bad("labels", "at most 20 texts of at most 200 characters, by name")
+        if len(json.dumps(value)) > _MOST_LABELS:
+            raise _bad("labels", f"at most {_MOST_LABELS} characters in all, as JSON")
         return dict(value)
 
     def texts(self, name: str) -> tuple[str, ...]:
@@ -149,6 +153,7 @@ class ControlSocket:
         clock: Callable[[], float],
         tracker: tuple[str, int],
         last_event: int = 0,
+        budget: ChangeBudget | None = None,
     ) -> None:
         self.tracker = tracker
         self.last_event = last_event
@@ -159,6 +164,8 @@ class ControlSocket:
         self._journal = journal
         self._writer = writer
         self._clock = clock
+        self._budget = budget or ChangeBudget(0)
+        self._unkept: dict[asyncio.Future[None], int | None] = {}  # who waits until it is kept
         self._waiting: dict[int, set[asyncio.Future[None]]] = {}  # by lease
         self._readers: set[asyncio.Queue[Event]] = set()
         self._connections = ControlConnections()
@@ -327,6 +334,7 @@ class ControlSocket:
             raise refusals.not_an_administrator_error(caller)
         name, why = fields.text("user"), fields.text("why", "")
         scheduler = self.lender.scheduler
+        self._connections.hang_up_on(name)
         owned = [one for one in scheduler.leases() if one.request.owner == name]
         for lease in owned:
             scheduler.end(lease.number, caller, self._clock(), why)
@@ -336,7 +344,6 @@ class ControlSocket:
                 scheduler.cancel_reservation(one.number, caller, self._clock(), because)
         self.lender.settle()
         await self._kept()
-        self._connections.hang_up_on(name)
         return {"leases": [lease.number for lease in owned]}
 
     async def _hello(self, _: RequestFields, caller: Caller) -> dict[str, Any]:
@@ -358,14 +365,14 @@ class ControlSocket:
             )
             for board in self.lender.scheduler.boards()
         ]
-        await self._kept()
+        await self._seen()
         return {"boards": shown}
 
     async def _leases(self, fields: RequestFields, _: Caller) -> dict[str, Any]:
         scheduler = self.lender.scheduler
         found = scheduler.remembered() if fields.flag("ended") else scheduler.leases()
         shown = [self._shown(lease) for lease in sorted(found, key=lambda one: one.number)]
-        await self._kept()
+        await self._seen()
         return {"leases": shown}
 
     async def _lease(self, fields: RequestFields, caller: Caller) -> dict[str, Any]:
@@ -391,10 +398,17 @@ class ControlSocket:
             return await self._told(
                 scheduler.lease_of_reservation(number, request.kind, caller, now), caller
             )
+        self._check_may_change(caller)
         lease = self.lender.scheduler.request(request, new_lease_key(), self._clock())
         self.lender.know(lease)
         self.lender.settle()
-        return await self._told(lease, caller)
+        try:
+            return await self._told(lease, caller)
+        except UnavailableError as exc:  # the disk is full: its owner is not told of the lease
+            if not self.lender.scheduler.lease(lease.number).state.ended:
+                self.lender.scheduler.end(lease.number, caller, self._clock(), exc.what)
+                self.lender.settle()
+            raise
 
     async def _wait(self, fields: RequestFields, caller: Caller) -> dict[str, Any]:
         lease = self.lender.scheduler.lease(fields.whole("lease"))
@@ -424,16 +438,19 @@ class ControlSocket:
         return future
 
     async def _heartbeat(self, fields: RequestFields, caller: Caller) -> dict[str, Any]:
-        return await self._told(
-            self.lender.scheduler.heartbeat(fields.whole("lease"), caller, self._clock()), caller
-        )
+        lease = self.lender.scheduler.heartbeat(fields.whole("lease"), caller, self._clock())
+        if self.lender.disk_full:  # what runs goes on
+            return {"lease": self._shown(lease, key=caller.name == lease.request.owner)}
+        return await self._told(lease, caller)
 
     async def _keep(self, fields: RequestFields, caller: Caller) -> dict[str, Any]:
+        self._check_may_change(caller)
         lease = self.lender.scheduler.keep(fields.whole("lease"), caller, self._clock())
         self.lender.settle()
         return await self._told(lease, caller)
 
     async def _extend(self, fields: RequestFields, caller: Caller) -> dict[str, Any]:
+        self._check_may_change(caller)
         lease = self.lender.scheduler.extend(
             fields.whole("lease"), caller, fields.seconds("by_s"), self._clock()
         )
@@ -461,6 +478,7 @@ class ControlSocket:
             fields.labels(),
             fields.text("nonce", ""),
         )
+        self._check_may_change(caller)
         reservation = self.lender.scheduler.reserve(request, new_lease_key(), now)
         return await self._told_of_reservation(reservation)
 
@@ -471,7 +489,7 @@ class ControlSocket:
             reservation_for_display(one, missing.get(one.number, 0))
             for one in scheduler.reservations()
         ]
-        await self._kept()
+        await self._seen()
         return {"reservations": shown}
 
     async def _cancel(self, fields: RequestFields, caller: Caller) -> dict[str, Any]:
@@ -526,7 +544,7 @@ class ControlSocket:
             raise refusals.unknown_board_error(board, [one.name for one in scheduler.boards()])
         record = self.lender.records.of(board)
         found = (record.health if record else None) or Health()
-        await self._kept()
+        await self._seen()
         return {"health": health_for_display(board, kind, found, self._clock())}
 
     async def _care(self, fields: RequestFields, caller: Caller) -> dict[str, Any]:
@@ -598,14 +616,47 @@ class ControlSocket:
         if caller.name == lease.request.owner:
             self.lender.scheduler.claim(lease.number)
         shown = self._shown(lease, key=caller.name == lease.request.owner)
-        await self._kept()
+        await self._kept(lease.number)
         return {"lease": shown}
 
-    async def _kept(self) -> None:
-        """Wait until all that has changed so far is kept."""
+    def _check_may_change(self, caller: Caller) -> None:
+        """Raise UnavailableError if the disk is full, or the caller asks for too much at once."""
+        if self.lender.disk_full:
+            raise refusals.no_space_error()
+        if not caller.admin:
+            self._budget.spend(caller.name)
+
+    async def _seen(self) -> None:
+        """Wait until what is shown is kept; not for space on the disk."""
+        with contextlib.suppress(UnavailableError):
+            await self._kept()
+
+    async def _kept(self, lease: int | None = None) -> None:
+        """Wait until all that has changed so far is kept, or one lease is.
+
+        Raises UnavailableError if there is no space on the disk.
+        """
+        if self.lender.disk_full:
+            if lease is None or self._writer.waits_for_space(lease):
+                raise refusals.no_space_error()
+            return
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._writer.after(lambda: None if future.done() else future.set_result(None))
-        await future
+        self._unkept[future] = lease
+        try:
+            await future
+        finally:
+            del self._unkept[future]
+
+    def give_up_waiting(self) -> None:
+        """Tell those who wait until something is kept that the disk is full."""
+        for future, lease in self._unkept.items():
+            if future.done():
+                continue
+            if lease is not None and not self._writer.waits_for_space(lease):
+                future.set_result(None)
+            else:
+                future.set_exception(refusals.no_space_error())
 
     def _shown(self, lease: Lease, key: bool = False) -> dict[str, Any]:
         with contextlib.suppress(UsageError):

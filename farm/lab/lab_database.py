@@ -31,13 +31,16 @@ from farm.store.upsert import insert_new, insert_or_replace
 from farm.types.postgres_url import is_postgres_url
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection, Table
+    from sqlalchemy import Column, ColumnElement, Connection, Select, Table
 
     from farm.store.database import MigratedDatabase
 
 _VERSIONS = "farm_lab_schema"
 _THE_SERVER = 1
 _MOST_PRUNED = 500  # rows of a table at once
+_MOST_OF_ONE = 20_000  # leases, reservations and sessions that are kept of one person
+_MOST_EVENTS_OF_ONE = 100_000
+_PERSONS = 50  # who may have so many; of more, the oldest are removed, whosever
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +92,17 @@ class LabDatabaseBatch:
         self.used.update(effects.used)
         self.taken += effects.taken
 
+    def follow(self, later: LabDatabaseBatch) -> None:
+        """Add what has changed after this batch."""
+        self.leases.update(later.leases)
+        self.reservations.update(later.reservations)
+        self.events += later.events
+        self.kinds += later.kinds
+        self.used.update(later.used)
+        self.sessions += later.sessions
+        self.taken += later.taken
+        self.boards.update(later.boards)
+
     @property
     def durable(self) -> bool:
         """Whether somebody waits for it to be kept."""
@@ -124,7 +138,7 @@ class _Tables:
 
 @functools.cache
 def _tables() -> _Tables:
-    """Return the tables of version 3."""
+    """Return the tables of version 4."""
     from sqlalchemy import Column, Double, Index, Integer, MetaData, Table
 
     from farm.store.database import ROW_NUMBER, CodePointText
@@ -177,11 +191,14 @@ def _tables() -> _Tables:
         sqlite_where=open_ones,
         postgresql_where=open_ones,
     )
+    events = Table("lab_events", known, number(), *times("at"), *texts("body"), _who())
+    Index("lab_events_by_person", events.c.who, events.c.number)
+    Index("lab_leases_by_owner", leases.c.owner, leases.c.number)
     return _Tables(
         server,
         leases,
         holdings,
-        Table("lab_events", known, number(), *times("at"), *texts("body")),
+        events,
         Table("lab_usage", known, *texts("owner", key=True), *times("board_s", "at")),
         Table("lab_kinds", known, *texts("kind", key=True)),
         Table(
@@ -206,6 +223,14 @@ def _tables() -> _Tables:
     )
 
 
+def _who() -> Column[str]:
+    from sqlalchemy import Column
+
+    from farm.store.database import CodePointText
+
+    return Column("who", CodePointText, nullable=False, server_default="")
+
+
 def _add_boards(db: Connection) -> None:
     """Take the tables from version 1 to 2: those of the first labs know nothing of boards."""
     _tables().boards.create(db)
@@ -214,6 +239,17 @@ def _add_boards(db: Connection) -> None:
 def _add_reservations(db: Connection) -> None:
     """Take the tables from version 2 to 3."""
     _tables().reservations.create(db)
+
+
+def _add_persons(db: Connection) -> None:
+    """Take the tables from version 3 to 4: of older events it is not known whose they are."""
+    from sqlalchemy.schema import CreateColumn
+
+    its = _tables()
+    column = CreateColumn(its.events.c.who).compile(dialect=db.dialect)
+    db.exec_driver_sql(f"ALTER TABLE lab_events ADD COLUMN {column}")
+    for table, name in ((its.events, "lab_events_by_person"), (its.leases, "lab_leases_by_owner")):
+        next(one for one in table.indexes if one.name == name).create(db)
 
 
 class LabDatabase:
@@ -240,8 +276,8 @@ class LabDatabase:
     def prune(self, before: float) -> int:
         """Remove leases, sessions, events and the like from before a time; return how many.
 
-        Some at once. The newest lease, reservation and event stay: their numbers must not be used
-        again.
+        Some at once, and also of whom too many are kept: nobody fills the disk. The newest lease,
+        reservation and event stay: their numbers must not be used again.
         """
         return self._database.change(lambda db: self._prune(db, before))
 
@@ -300,7 +336,7 @@ class LabDatabase:
             else SqliteBackend(Path(self._place))
         )
         tables = _tables().server.metadata
-        migrations = (_add_boards, _add_reservations)
+        migrations = (_add_boards, _add_reservations, _add_persons)
         return MigratedDatabase(place, "the record of the lab", "leases", tables, migrations)
 
     def _take_over(self, db: Connection) -> RestoredState:
@@ -360,6 +396,13 @@ class LabDatabase:
             newest = db.scalar(select(func.max(table.c.number))) or 0
             old = select(table.c.number).where(ended < before, table.c.number < newest)
             numbers = list(db.execute(old.order_by(table.c.number).limit(_MOST_PRUNED)).scalars())
+            whose = table.c.who if table is events else table.c.owner
+            most = _MOST_EVENTS_OF_ONE if table is events else _MOST_OF_ONE
+            over = (ended.is_not(None), table.c.number < newest)
+            numbers += [
+                row.number
+                for row in _too_many(db, select(table.c.number), whose, table.c.number, most, over)
+            ]
             if table is leases:
                 db.execute(its.holdings.delete().where(its.holdings.c.lease.in_(numbers)))
             db.execute(table.delete().where(table.c.number.in_(numbers)))
@@ -371,6 +414,8 @@ class LabDatabase:
                 .limit(_MOST_PRUNED)
             )
         )
+        of_session = select(sessions.c.board, sessions.c.since)
+        rows += _too_many(db, of_session, sessions.c.owner, sessions.c.until, _MOST_OF_ONE)
         for board, since in rows:
             db.execute(
                 sessions.delete().where(sessions.c.board == board, sessions.c.since == since)
@@ -408,7 +453,12 @@ class LabDatabase:
             db,
             its.events,
             [
-                {"number": one.number, "at": one.at, "body": json.dumps(dataclasses.asdict(one))}
+                {
+                    "number": one.number,
+                    "at": one.at,
+                    "body": json.dumps(dataclasses.asdict(one)),
+                    "who": one.who,
+                }
                 for one in batch.events
             ],
         )
@@ -430,6 +480,29 @@ class LabDatabase:
                 for name, one in batch.boards.items()
             ],
         )
+
+
+def _too_many(
+    db: Connection,
+    rows: Select[Any],
+    whose: ColumnElement[str],
+    age: ColumnElement[Any],
+    most: int,
+    may_go: Sequence[ColumnElement[bool]] = (),
+) -> list[Any]:
+    """Return the oldest rows, some at once, of people of whom too many are kept."""
+    from sqlalchemy import func, select
+
+    counts = db.execute(select(whose, func.count()).group_by(whose)).all()
+    over = [(rows.where(whose == name), count - most) for name, count in counts if count > most]
+    if not over:
+        over = [(rows, sum(count for _, count in counts) - _PERSONS * most)]
+    found: list[Any] = []
+    for some, excess in over:
+        left = min(excess, _MOST_PRUNED - len(found))
+        if left > 0:
+            found += db.execute(some.where(*may_go).order_by(age).limit(left)).all()
+    return found
 
 
 def _lease(body: str) -> Lease:

@@ -49,6 +49,7 @@ class LabSettings:
     page: int | None = None  # its port on loopback
     heartbeat_s: float = HEARTBEAT_S  # of farm's agents
     keep_s: float = 90 * DAY_S  # leases that have ended, sessions and events
+    changes: int = 1200  # leases, reservations and extensions that a person asks for in a minute
     notify: NoticeChannels = field(default_factory=NoticeChannels)
     health: HealthRules = field(default_factory=HealthRules)
     rules: SharingRules = field(default_factory=SharingRules)
@@ -113,6 +114,7 @@ class _Reader:
             "pickup",
             "heartbeat",
             "keep",
+            "changes",
             "notify",
             "health",
             "reservations",
@@ -140,6 +142,7 @@ class _Reader:
             self._get(at, lab, "page", None, _port),
             self._get(at, lab, "heartbeat", HEARTBEAT_S, _seconds),
             self._get(at, lab, "keep", settings.keep_s, _at_least_a_day),
+            self._get(at, lab, "changes", settings.changes, _count),
             self._get(at, lab, "notify", settings.notify, _notify),
             self._health(self._table((*at, "health"), lab), "health" in lab),
             rules,

@@ -143,6 +143,11 @@ class LabLender:
     # of the control socket
 
     @property
+    def disk_full(self) -> bool:
+        """Whether nothing can be kept, until there is space."""
+        return self._writer.full is not None
+
+    @property
     def commit_s(self) -> Histogram:
         """How long transactions took."""
         return self._writer.commit_s
@@ -544,7 +549,11 @@ class LabLender:
         self._forget(request)
         self._hand_out(board)
         self.scheduler.board_busy(board)
-        self._say([Grant(request.waiting.peer, offer)], [])
+        grant = Grant(request.waiting.peer, offer)
+        if self.disk_full and not self._writer.waits_for_space(view.number):
+            self.deliver([grant])  # the lease was kept before
+        else:
+            self._say([grant], [])
 
     def _of_effects(self, effects: SchedulerChanges) -> tuple[list[Grant], list[Refusal]]:
         """Return the answers to requests that leases which began or ended bring."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Iterable
 
-from farm.errors import DeviceError, UsageError, did_you_mean
+from farm.errors import DeviceError, UnavailableError, UsageError, did_you_mean
 from farm.lab.durations import clock_time, format_duration
 from farm.lab.entities import (
     RANKS,
@@ -131,6 +131,21 @@ def too_many_connections_error(name: str = "", count: int = 0) -> DeviceError:
         return DeviceError("the lab has no place for you", "too many use it now", "try again later")
     why = f"{name} has {count} connections to the lab already"
     return DeviceError("no more connections", why, "end some sessions, or wait for their end")
+
+
+def too_many_changes_error(name: str, a_minute: int, wait_s: int) -> UnavailableError:
+    """Return the error for a person who asks for more than the lab keeps."""
+    why = f"{name} may ask for {a_minute} leases, reservations and extensions in a minute"
+    return UnavailableError("this is too much at once", why, f"try again in {wait_s} s")
+
+
+def no_space_error() -> UnavailableError:
+    """Return the error for what cannot be kept, because the disk is full."""
+    return UnavailableError(
+        "the disk of the lab's server is full",
+        "what changes cannot be kept; nothing is lent, and what runs goes on",
+        "tell who looks after the lab; it goes on by itself once there is space",
+    )
 
 
 def unknown_lease_error(number: int) -> UsageError:

@@ -15,11 +15,12 @@ from pathlib import Path
 
 from farm import ownership, sanitize
 from farm.config.profiles import built_in_profile_tables
-from farm.errors import DeviceError, FarmError, UsageError
+from farm.errors import DeviceError, FarmError, NoSpaceError, UsageError
 from farm.lab.board_records import BoardRecords
 from farm.lab.care import health_controller
 from farm.lab.care.health_controller import BoardHealthController
 from farm.lab.care.notices import Notifier
+from farm.lab.change_budget import ChangeBudget
 from farm.lab.control_socket import MOST_LINE_BYTES, ControlSocket
 from farm.lab.durations import format_duration
 from farm.lab.entities import Event, Lease
@@ -39,7 +40,7 @@ from farm.tracker.server import TrackerServer
 _TICK_S = 1.0
 _DRAIN_S = 5.0
 _DOWN_S = 30.0  # without a server, that people are told of
-_PRUNE_S = 3600.0
+_PRUNE_S = 600.0
 _ALIVE = "alive"  # a file that is touched as long as a server runs
 _BESIDE = 1024  # connections to the control socket and to the page
 
@@ -75,6 +76,7 @@ class LabServer:
         self.journal = journal
         self._loop, self._say, self._said = loop, say, set[str]()
         self._writer = LabDatabaseWriter(loop, journal, failed)
+        self._writer.told_full = self._note_space
         scheduler = LeaseScheduler(settings.rules, settings.boards, past, now)
         self.lender = LabLender(
             scheduler,
@@ -107,6 +109,7 @@ class LabServer:
             time.time,
             (place.host, place.port),
             past.next_event - 1,
+            ChangeBudget(settings.changes),
         )
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(place.host, place.host)
         self.keeper = BoardHealthController(
@@ -143,6 +146,16 @@ class LabServer:
 
     def _tell(self, leases: list[Lease], events: list[Event]) -> None:
         self.control.tell(leases, events)
+
+    def _note_space(self, error: NoSpaceError | None) -> None:
+        """Lend nothing while the disk is full: it could not be kept. Tell people of it."""
+        self.lender.scheduler.paused = error is not None
+        self.notifier.disk_full(error is not None)
+        if error:
+            self.control.give_up_waiting()
+            self._say(f"{error.why}: nothing is lent until there is space; {error.fix}")
+        else:
+            self._say("there is space on the disk again, and all that has changed is kept")
 
     def _note_start(self, now: float) -> None:
         """Note that the server has started, and for how long there was none."""

@@ -57,6 +57,7 @@ class LeaseScheduler:
     ) -> None:
         past = past or RestoredState()
         self.effects = SchedulerChanges()
+        self.paused = False  # then nothing is lent
         self._rules = rules
         self._usage = DecayingUsageByOwner(rules.half_life_s)
         self._registry = BoardRegistry(past.kinds, inventory)
@@ -170,7 +171,7 @@ class LeaseScheduler:
         """
         board = self._registry.boards.get(name)
         usable = board is not None and board.idle and board.lease is None
-        if board is None or not usable or board.hushed or board.silent:
+        if self.paused or board is None or not usable or board.hushed or board.silent:
             return None
         if not board.barred and not self.can_be_missed(name, for_s, now):
             return None
@@ -534,6 +535,8 @@ class LeaseScheduler:
 
     def _make_up(self, name: str, now: float) -> None:
         """Give free boards of a kind to leases that have lost theirs, before all others."""
+        if self.paused:
+            return
         for number in list(self._short):
             lease = self._live[number]
             if lease.request.kind != name or lease.request.board:
@@ -730,7 +733,7 @@ class LeaseScheduler:
     def _match(self, name: str, now: float) -> None:
         """Lend the free boards of a kind to those whose turn it is."""
         kind = self._registry.kinds.get(name)
-        if kind is None or not kind.free:
+        if self.paused or kind is None or not kind.free:
             return
         if self._short:
             self._make_up(name, now)

@@ -104,9 +104,14 @@ class LabMetrics:
             "farm_lab_loop_lag_seconds", "How late the event loop woke last.", [({}, self._lag_s)]
         )
         beside = format_summary_metrics(lender.summary(asyncio.get_running_loop().time()))
+        full = metrics.Metric(
+            "farm_lab_disk_full",
+            "Whether nothing can be kept and lent, for the disk is full.",
+            [({}, int(lender.disk_full))],
+        )
         return beside + metrics.format_metrics(
             [
-                *(boards, fit, ended, queue, leases, grants, waited, events, lag),
+                *(boards, fit, ended, queue, leases, grants, waited, events, lag, full),
                 *(self._wait_s, self._lease_s, lender.commit_s),
                 *self._of_care(shown),
             ]

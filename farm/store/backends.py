@@ -34,6 +34,8 @@ from farm.store import sqlite_file
 from farm.types.postgres_url import FORM, parse_postgres_url
 
 BUSY_S = 30.0
+_FULL = ("database or disk is full", "No space left", "quota exceeded")
+_NO_SPACE_BYTES = 1 << 20
 
 # Give up a connection to a silent server after about 30 s, a statement or a lock after 60 s.
 _PATIENCE: dict[str, Any] = {
@@ -108,6 +110,20 @@ class SqliteBackend:
         """
         return "locked" in str(error.orig)
 
+    def is_full(self, why: str) -> bool:
+        """Return whether an error is that of a full disk.
+
+        SQLite calls it an error of input and output where it makes a file beside the database.
+        """
+        if any(sign in why for sign in _FULL):
+            return True
+        try:
+            disk = os.statvfs(self.path.parent)
+        except OSError:
+            return False
+        is_vague = any(sign in why for sign in ("disk I/O error", "unable to open database file"))
+        return is_vague and disk.f_bavail * disk.f_frsize < _NO_SPACE_BYTES
+
 
 @dataclass(frozen=True, slots=True)
 class PostgresBackend:
@@ -167,6 +183,10 @@ class PostgresBackend:
         With it only one farm at a time creates or migrates tables.
         """
         db.execute(select(func.pg_advisory_xact_lock(func.hashtext(title))))
+
+    def is_full(self, why: str) -> bool:
+        """Return whether an error is that of a full disk."""
+        return any(sign in why for sign in _FULL)
 
     def passes(self, error: DBAPIError) -> bool:
         """Return whether the error is transient, so that the transaction is to be retried.

@@ -18,7 +18,7 @@ from sqlalchemy import BigInteger, Connection, Dialect, Integer, MetaData, Text,
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.types import TypeEngine
 
-from farm.errors import FarmError
+from farm.errors import FarmError, NoSpaceError
 from farm.processes.deadline import Deadline
 from farm.store import sqlite_file
 from farm.store.backends import PostgresBackend, SqliteBackend
@@ -100,6 +100,13 @@ class MigratedDatabase:
             remedy.format(place=self.place.shown, what=self.what),
         )
 
+    def full_error(self, why: str) -> FarmError | None:
+        """Return the error of a full disk, if this reason is one."""
+        if not self.place.is_full(why):
+            return None
+        plain = why if "full" in why or "No space" in why else f"the disk is full ({why})"
+        return NoSpaceError(*self.error(plain).parts())
+
     def _try(self, do: Callable[[Connection], T], begin: str, patience_s: float) -> T:
         """Run `do` in a transaction; retry transient errors for `patience_s` seconds."""
         deadline = Deadline(patience_s)
@@ -111,10 +118,10 @@ class MigratedDatabase:
                 self._make()
             except DBAPIError as exc:
                 if not self.place.passes(exc) or deadline.expired:
-                    raise self.error(str(exc.orig)) from exc
+                    raise self.full_error(str(exc.orig)) or self.error(str(exc.orig)) from exc
                 time.sleep(_PAUSE_S)
             except OSError as exc:
-                raise self.error(str(exc)) from exc
+                raise self.full_error(str(exc)) or self.error(str(exc)) from exc
 
     def _make(self) -> None:
         """Create or migrate the tables; one farm at a time."""

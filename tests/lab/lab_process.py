@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
@@ -32,6 +32,7 @@ class Lab:
     port: int = 0
     child: subprocess.Popen[bytes] | None = None
     starts: int = field(default=0)
+    before: tuple[str, ...] = ()  # of the command
 
     @property
     def socket(self) -> Path:
@@ -51,6 +52,7 @@ class Lab:
         self.starts += 1
         log = self.folder / f"serve-{self.starts:04d}.log"
         command = [
+            *self.before,
             sys.executable,
             "-m",
             "farm",
@@ -92,9 +94,11 @@ class Lab:
 
 
 @contextlib.contextmanager
-def lab(*options: str, inventory: str = "") -> Iterator[Lab]:
+def lab(
+    *options: str, inventory: str = "", before: Callable[[Lab], list[str]] = lambda _: []
+) -> Iterator[Lab]:
     """A running server, for as long as the block lasts. Its folder is short, for the path of its
-    socket.
+    socket. `before` returns what its command begins with.
     """
     folder = Path(tempfile.mkdtemp(prefix="farm-lab-", dir="/tmp"))
     try:
@@ -102,6 +106,7 @@ def lab(*options: str, inventory: str = "") -> Iterator[Lab]:
             (folder / "lab.toml").write_text(inventory, "utf-8")
             options = ("--config", str(folder / "lab.toml"), *options)
         one = Lab(folder, options)
+        one.before = tuple(before(one))
         try:
             yield one.start()
         finally:

@@ -147,11 +147,61 @@ def test_a_record_of_a_lab_that_knew_no_reservations_goes_on(place: str) -> None
 
     def to_version_2(db: Connection) -> None:
         db.execute(text("DROP TABLE lab_reservations"))
+        for index in ("lab_events_by_person", "lab_leases_by_owner"):
+            db.execute(text(f"DROP INDEX {index}"))
+        db.execute(text("ALTER TABLE lab_events DROP COLUMN who"))
         journal._database.place.set_version(db, 2)
 
     journal._database.change(to_version_2)
     past = LabDatabase(place).open()
     assert (past.leases, list(past.reservations), past.next_reservation) == ([lease], [], 1)
+    newer = LabDatabase(place)
+    lab = LeaseScheduler(SharingRules(), (), newer.open(), 3.0)
+    lab.end(lease.number, Caller("ann"), 4.0)
+    newer.write(kept(lab))
+    assert [event.what for event in newer.events(0, 100)][-1] == "lease-released"
+
+
+def test_of_one_person_so_much_is_kept_and_no_less_of_others(
+    place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("farm.lab.lab_database._MOST_OF_ONE", 5)
+    monkeypatch.setattr("farm.lab.lab_database._MOST_EVENTS_OF_ONE", 12)
+    journal = LabDatabase(place)
+    lab = LeaseScheduler(SharingRules(), (), journal.open(), 0.0)
+    lab.board_idle("a", "pi5", 1.0)
+    numbers = {}
+    for owner, count in (("bob", 3), ("ann", 20), ("eve", 1)):
+        numbers[owner] = []
+        for at in range(count):
+            lease = lab.request(request_of(owner), f"{owner}-{at}", 2.0 + at)
+            lab.end(lease.number, Caller(owner), 2.5 + at)
+            numbers[owner].append(lease.number)
+    batch = kept(lab)
+    batch.sessions += [EndedSession("a", "pi5", "ann", at, at + 1.0) for at in range(8)]
+    batch.sessions += [EndedSession("a", "pi5", "bob", at, at + 1.0) for at in range(10, 12)]
+    journal.write(batch)
+    while journal.prune(0.0):
+        pass
+    past = LabDatabase(place).open()
+    assert [one.number for one in past.ended] == [
+        *numbers["bob"],
+        *numbers["ann"][-5:],
+        *numbers["eve"],
+    ]
+    events = journal.events(0, 1000)
+    assert [sum(one.who == who for one in events) for who in ("bob", "ann", "eve")] == [9, 12, 3]
+    assert max(one.number for one in events if one.who == "ann") == past.next_event - 1 - 3
+    sessions = [one for one in journal.stretches(0.0, 100) if one.lease is None]
+    assert [one.since for one in sessions if one.owner == "ann"] == [7.0, 6.0, 5.0, 4.0, 3.0]
+    assert sum(one.owner == "bob" for one in sessions) == 2
+    monkeypatch.setattr("farm.lab.lab_database._PERSONS", 1)
+    journal = LabDatabase(place)
+    journal.open()
+    while journal.prune(0.0):
+        pass
+    left = [one.number for one in LabDatabase(place).open().ended]
+    assert left == [*numbers["ann"][-4:], *numbers["eve"]], "of many people, the newest"
 
 
 def test_the_tables_refuse_to_lend_a_board_twice_whatever_the_program_says(place: str) -> None:

@@ -2,8 +2,8 @@
 
 A board is bad, needs hands, or is back; a kind has no board left; a lease ends soon, or has lost a
 board; a reservation begins soon, begins with too few boards, has lapsed, or was cancelled by an
-administrator; the server was down. Each is told once. What happens to one board in a short time is
-one notice. Programs that run are looked at, and never waited for.
+administrator; the server was down, or its disk is full. Each is told once. What happens to one
+board in a short time is one notice. Programs that run are looked at, and never waited for.
 """
 
 from __future__ import annotations
@@ -141,6 +141,13 @@ class Notifier:
         self._tell(
             Notice("server-down", f"the lab's server was down for {format_duration(seconds)}")
         )
+
+    def disk_full(self, full: bool) -> None:
+        """Tell that the disk of the server is full, or is so no more."""
+        if full:
+            self._tell(Notice("disk-full", "the disk of the lab's server is full: nothing is lent"))
+        else:
+            self._tell(Notice("disk-space", "there is space on the disk of the lab's server again"))
 
     def tick(self) -> None:
         """Do what is due."""
