@@ -7,6 +7,7 @@ transaction: this is cheap, and safe if the process forks.
 from __future__ import annotations
 
 import functools
+import os
 import sqlite3
 from dataclasses import dataclass, field
 from pathlib import Path
