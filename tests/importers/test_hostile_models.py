@@ -706,6 +706,24 @@ def test_a_packed_tflite_constant_with_too_few_bytes_is_refused():
         check_tflite(bytes(content), "m")
 
 
+def test_a_sparse_tflite_constant_is_refused():
+    """LiteRT reads as many bytes as its shape has, whatever the file has."""
+    import tflite as schema
+
+    content = bytearray((DATA / "small-float.tflite").read_bytes())
+    graph = schema.Model.GetRootAs(content, 0).Subgraphs(0)
+    tables = [graph.Tensors(index)._tab for index in range(graph.TensorsLength())]
+    table = next(one for one in tables if one.Offset(12) and one.Offset(4))
+    size = struct.unpack_from(
+        "<H", content, table.Pos - struct.unpack_from("<i", content, table.Pos)[0]
+    )[0]
+    assert size >= 18
+    vtable = table.Pos - struct.unpack_from("<i", content, table.Pos)[0]
+    struct.pack_into("<H", content, vtable + 16, table.Offset(12))  # another table, as sparsity
+    with pytest.raises(ModelError, match="sparsely"):
+        check_tflite(bytes(content), "m")
+
+
 def test_an_archive_of_folders_alone_is_refused(tmp_path):
     path = tmp_path / "m.pt2"
     with zipfile.ZipFile(path, "w") as archive:
