@@ -791,6 +791,73 @@ def test_no_file_outside_of_a_models_folder_is_read_for_its_digest(name, tmp_pat
     assert all(raised.value.parts()) and read == []
 
 
+@pytest.mark.parametrize(
+    ("name", "mode"),
+    [
+        (".netrc", 0o644),
+        (".ssh/id_ed25519", 0o644),
+        ("inner/.env", 0o644),
+        ("keys/id_rsa", 0o644),
+        ("server.pem", 0o644),
+        ("link", 0o644),
+        ("notes.txt", 0o600),
+    ],
+)
+def test_what_is_likely_to_be_a_secret_is_not_taken_for_weights(name, mode, tmp_path):
+    """The model may have been stored in a home folder."""
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    if name == "link":
+        (tmp_path / ".hidden").write_bytes(bytes(16))
+        (tmp_path / name).symlink_to(".hidden")
+    else:
+        (tmp_path / name).write_bytes(bytes(16))
+        (tmp_path / name).chmod(mode)
+    path = summed(tmp_path, (1, 4), external(name))
+    path.chmod(0o644)
+    with pytest.raises(ModelError, match="look like a private file"):
+        import_fingerprint(Model("m", str(path)), tmp_path / "cache")
+
+
+@pytest.mark.parametrize(
+    ("name", "modes"),
+    [
+        ("m.onnx.data", (0o644, 0o644)),
+        ("onnx__MatMul_123", (0o644, 0o644)),
+        ("model.embed_tokens.weight", (0o600, 0o600)),
+        ("weights/attention.key", (0o644, 0o644)),
+        ("w.bin", (0o600, 0o644)),
+    ],
+)
+def test_the_names_of_exporters_are_taken_for_weights(name, modes, tmp_path):
+    path = summed(tmp_path, (1, 4), external(name))
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_bytes(bytes(16))
+    for file, mode in zip((path, tmp_path / name), modes, strict=True):
+        file.chmod(mode)
+    assert fingerprints.checked_external_files(path) == [tmp_path / name]
+    assert fingerprints.external_weight_files(Model("m", str(path))) == [tmp_path / name]
+
+
+def test_an_onnx_file_with_a_group_is_refused(tmp_path):
+    """protobuf skips groups that it does not know: onnx would read weights that farm does not
+    know of.
+    """
+    path = summed(tmp_path, (1, 4), external("w.bin"))
+    (tmp_path / "w.bin").write_bytes(bytes(16))
+    path.write_bytes(path.read_bytes() + bytes([0xFB, 0x01, 0xFC, 0x01]))
+    assert onnx.load(path).graph.initializer[0].raw_data == bytes(16)
+    with pytest.raises(ModelError, match="is not read") as caught:
+        import_fingerprint(Model("m", str(path)), tmp_path / "cache")
+    assert "group" in caught.value.why
+
+
+def external(name: str) -> TensorProto:
+    weight = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[4])
+    weight.data_location = TensorProto.EXTERNAL
+    weight.external_data.add(key="location", value=name)
+    return weight
+
+
 def summed(folder: Path, shape: tuple[int, ...], weight: TensorProto) -> Path:
     sides = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in ("x", "y")]
     graph = helper.make_graph(
