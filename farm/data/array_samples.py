@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 INPUTS, LABELS = "inputs", "labels"
+_MOST_LABELS = 16 << 20
 
 
 class ArraySamples(DataSet):
@@ -53,12 +54,7 @@ class ArraySamples(DataSet):
         }
         counts |= {LABELS: len(self.labels)} if self.labels is not None else {}
         if len(set(counts.values())) != 1 or 0 in counts.values():
-            what = f"{path} has {' and '.join(f'{count} {name}' for name, count in counts.items())}"
-            raise ModelError(
-                what,
-                "each sample needs a label and all inputs",
-                "save as many of each, one at least",
-            )
+            raise _differ(path, counts)
 
     def _open(self, path: Path, inputs: Sequence[TensorSpec]) -> Array | None:
         """Open the array of each input; return the labels, or None."""
@@ -91,7 +87,7 @@ class ArraySamples(DataSet):
         if LABELS not in members:
             return None
         with self._archive.open(members[LABELS]) as file:
-            return _all_of(file)
+            return _labels(file, len(self), path)
 
     def __len__(self) -> int:
         return min(rows.shape[0] for rows in self._rows.values())
@@ -148,11 +144,29 @@ class _Rows:
         return np.frombuffer(content, self._dtype).reshape(self._spec.shape)
 
 
-def _all_of(file: IO[bytes]) -> Array:
+def _labels(file: IO[bytes], samples: int, path: Path) -> Array:
+    """Return an array of labels, without the values if it is no list.
+
+    A compressed file may claim any number of samples and labels, so the values are read only if
+    there is one for each sample. Raises ModelError for other numbers, ValueError for too many.
+    """
     header = read_npy_header(file)
-    count = math.prod(header.shape)
-    values = np.frombuffer(file.read(count * header.dtype.itemsize), header.dtype, count)
-    return values.reshape(header.shape, order="F" if header.fortran else "C")
+    if len(header.shape) != 1:
+        return np.empty((0,) * len(header.shape), header.dtype)
+    (count,) = header.shape
+    if count != samples:
+        raise _differ(path, {"samples": samples, LABELS: count})
+    if count > _MOST_LABELS:
+        raise ValueError(f"it has {count:,} labels, more than {_MOST_LABELS:,}")
+    return np.frombuffer(file.read(count * header.dtype.itemsize), header.dtype, count)
+
+
+def _differ(path: Path, counts: Mapping[str, int]) -> ModelError:
+    """Return the ModelError for samples that differ in number from each other or from labels."""
+    what = f"{path} has {' and '.join(f'{count} {name}' for name, count in counts.items())}"
+    return ModelError(
+        what, "each sample needs a label and all inputs", "save as many of each, one at least"
+    )
 
 
 def _check(path: Path, spec: TensorSpec, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:

@@ -12,6 +12,8 @@ import json
 import mmap
 import os
 import platform
+import re
+import stat
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -33,6 +35,12 @@ _TFLITE = ("tflite", "ai-edge-litert")
 _SOURCES = ("importers", "kernels", "types/layer_variable_names.py")
 # The key under which ONNX stores the name of an external data file.
 _EXTERNAL = b"location"
+_OF_KEY = re.compile(
+    r"id_(?:rsa|dsa|ecdsa|ed25519)(?:_sk)?|.+\.(?:pem|ppk|p12|pfx|jks|kdbx?|gpg|asc|env)"
+    r"|(?:credentials|secrets?)(?:\.\w+)?",
+    re.IGNORECASE | re.DOTALL,
+)
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 def fingerprint_onnx_import(model: Model, _: Path) -> str:
@@ -167,7 +175,8 @@ def checked_external_files(path: Path) -> list[Path]:
     """Return the external weight files of an ONNX model, sorted.
 
     Raises ModelError if one of them is missing, or does not lie in or below the model's folder: it
-    would be read to its end for its digest.
+    would be read to its end for its digest. Raises it also for what is likely to be a secret of
+    whoever stored a stranger's model in the folder: it would become part of builds.
     """
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
         if content.find(_EXTERNAL) < 0:
@@ -180,12 +189,48 @@ def checked_external_files(path: Path) -> list[Path]:
             f"it names {str(outside[0])[:300]}",
             "put the file with the weights beside the model, as the exporter wrote it",
         )
+    if hidden := [file for file in files if _is_private(file, path, folder)]:
+        raise ModelError(
+            f"{path.name}: its external weights look like a private file",
+            f"it names {str(hidden[0])[:300]}: exporters write no weights under a hidden name or "
+            "under that of a key, nor readable by fewer people than the model",
+            "if it does hold weights, rename it and its `location` in the model, and give it the "
+            "permissions of the model",
+        )
     if missing := [file for file in files if not file.is_file()]:
         fix = "put the file with the weights beside the model, as the exporter wrote it"
         raise ModelError(
             f"{path.name}: its external weights are missing", f"no file {missing[0]}", fix
         )
     return files
+
+
+def external_weight_files(model: Model) -> list[Path]:
+    """Return the external weight files of a model; none for other formats and refused files."""
+    path = Path(model.source)
+    if path.suffix.lower() != ".onnx":
+        return []
+    try:
+        check_file(path)
+        return checked_external_files(path)
+    except ModelError:  # the import reports it
+        return []
+
+
+def _is_private(file: Path, model: Path, folder: Path) -> bool:
+    """Return whether a file below the model's folder is hidden, a key, or closed to others.
+
+    A file is closed to others if they have no rights to it, and some to the model.
+    """
+    real = file.resolve()
+    parts = (*file.relative_to(model.parent).parts, *real.relative_to(folder).parts)
+    if any(part.startswith(".") or _OF_KEY.fullmatch(part) for part in parts):
+        return True
+    try:
+        rights, usual = real.stat().st_mode, model.stat().st_mode
+    except OSError:
+        return False  # reported as missing
+    return not rights & _OTHERS and bool(usual & _OTHERS)
 
 
 def _is_below(file: Path, folder: Path) -> bool:

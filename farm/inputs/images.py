@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 SUFFIXES = frozenset(
     (".bmp", ".gif", ".jpeg", ".jpg", ".pbm", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 )
+# Pillow goes by the content. Of the others, EPS starts Ghostscript, and few are ever read.
+_FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 Tell = Callable[[str], None]  # called with a description of a conversion of the image's channels
 _PILLOW_MODES = {"RGB": "RGB", "BGR": "RGB", "L": "L"}
 _NAMES = {
@@ -144,7 +146,7 @@ def _open_image(
 
     try:
         check_not_special_file(path, or_pipe=True)  # from a camera, say
-        with Image.open(path) as image:
+        with Image.open(path, formats=_FORMATS) as image:
             if 0 in image.size:
                 raise ValueError("it has no pixels")
             upright = _converted(ImageOps.exif_transpose(image), mode, path, tell)

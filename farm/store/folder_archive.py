@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, cast
 
 from farm.store.artifact_store import file_digest
 
@@ -26,6 +26,8 @@ _FORMAT = 1
 _MANIFEST = "farm.json"
 _MOST_MANIFEST = 16 << 20  # bytes; 100 for each file of a large model
 _MOST_FILES = 100_000
+_MOST_HEADERS = 1 << 20  # bytes: of the first member's headers, the end, and what is read ahead
+_MOST_HEADER = 4096  # bytes around a file: its headers and what fills its last block
 _PATH = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9_.+-]*/){0,3}[A-Za-z0-9_][A-Za-z0-9_.+-]*")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _CHUNK = 1 << 20
@@ -79,8 +81,10 @@ def read_archive(file: IO[bytes], kind: str, digest: str, key: bytes | None, fol
     import tarfile
 
     try:
-        with tarfile.open(fileobj=file, mode="r|") as archive:
+        bounded = _Bounded(file)
+        with tarfile.open(fileobj=cast("IO[bytes]", bounded), mode="r|") as archive:
             files = _manifest(archive, kind, digest, key)
+            bounded.left = _MOST_HEADERS + sum(one.size + _MOST_HEADER for one in files.values())
             while (member := archive.next()) is not None:
                 one = files.pop(member.name, None)
                 if one is None or not _is_plain(member) or member.size != one.size:
@@ -94,6 +98,25 @@ def read_archive(file: IO[bytes], kind: str, digest: str, key: bytes | None, fol
         raise ArchiveError("it names one thing as a file and as a folder") from exc
     if files:
         raise ArchiveError(f"it lacks {next(iter(files))!r}")
+
+
+class _Bounded:
+    """A stream that ends where tarfile would read more than it may.
+
+    An extended header of a member may be of any size, and is in memory as a whole.
+    """
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self.left = _MOST_MANIFEST + _MOST_HEADERS
+
+    def read(self, size: int) -> bytes:
+        """Return at most `size` bytes; raise ArchiveError behind the bound."""
+        content = self._file.read(size)
+        self.left -= len(content)
+        if self.left < 0:
+            raise ArchiveError("it is larger than its manifest says")
+        return content
 
 
 def _manifest(

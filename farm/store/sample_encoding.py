@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 _FLOATS, _NANOSECONDS = b"\0", b"\1"
 _WIDTH = 4
+_MOST_SAMPLES = 4 << 20  # of one row of a record, which another user may have written
 
 
 def pack_samples(seconds: Sequence[float]) -> bytes:
@@ -31,7 +32,10 @@ def unpack_samples(data: bytes) -> tuple[float, ...]:
         if kind == _FLOATS:
             return struct.unpack(f"<{len(content) // 8}d", content)
         if kind == _NANOSECONDS:
-            columns = zlib.decompress(content)
+            opened = zlib.decompressobj()
+            columns = opened.decompress(content, _MOST_SAMPLES * _WIDTH)
+            if not opened.eof:
+                raise ValueError(f"they are cut off, or more than {_MOST_SAMPLES:,}")
             count = len(columns) // _WIDTH
             plain = bytearray(len(columns))
             for place in range(_WIDTH):

@@ -209,6 +209,17 @@ def test_arrays_that_do_not_fit_are_refused(arrays, words, tmp_path):
     assert words in failure(opened, tmp_path / "d.npz")
 
 
+def test_labels_of_another_number_are_not_read(tmp_path):
+    """A compressed file of 30 kB may hold 32 MB of them."""
+    np.savez_compressed(tmp_path / "d.npz", inputs=FITTING, labels=np.zeros(32 << 20, np.int8))
+    tracemalloc.start()
+    try:
+        assert "2 samples and 33554432 labels" in failure(opened, tmp_path / "d.npz")
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    finally:
+        tracemalloc.stop()
+
+
 def test_arrays_need_a_batch_of_one_and_one_input_for_inputs(tmp_path):
     np.savez(tmp_path / "d.npz", inputs=np.zeros((2, 4), np.float32), labels=np.zeros(2, int))
     assert "the model has 2" in failure(opened, tmp_path / "d.npz", inputs=(IMAGE, TOKENS))

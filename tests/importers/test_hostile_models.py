@@ -32,6 +32,7 @@ from farm.importers.format_risks import (
     format_risk_of,
 )
 from farm.importers.tflite.flatbuffer_check import check_tflite
+from farm.importers.torch import torchscript
 from farm.importers.torch.allowed_operators import is_allowed, is_allowed_target
 from farm.importers.torch.exported_program_check import check_exported_program
 from farm.importers.torch.exported_program_schema import RECORDS, UNIONS
@@ -337,6 +338,94 @@ def test_an_operator_hidden_in_a_variable_is_seen(tmp_path):
     )
 
 
+@pytest.mark.parametrize(
+    "lines",
+    [
+        'f = getattr(torch, "save")\n    f(x, "marker")',
+        'f = x.save\n    f("marker")',
+        'f = getattr(x, "save")\n    f("marker")',
+        'int = x.save\n    int("marker")',
+        "o = ops.inductor\n    o.resize_storage_bytes_(x, 8)",
+        't = torch\n    f = getattr(t, "from_file")',
+        'g = getattr(getattr(ops, "inductor"), "_reinterpret_tensor")\n    y = g(x, [9], [1], 0)',
+        'f = fork(x.save, "marker")',
+        'f = fork(getattr(x, "save"), "marker")',
+        "c = __torch__.torch.classes.dist_c10d.Store\n    d = c(x)",
+        'y = getattr(x, "save")("marker")',
+        "y = (x).save",
+        "y = torch._reshape_alias(x, [4096], [1])",
+        "y = (x)._reshape_alias([4096], [1])",
+        "import torch as t",
+    ],
+)
+def test_no_name_leads_to_an_operator_that_is_not_allowed(lines, tmp_path):
+    """A method of the archive may have the name of an operator, too."""
+    change = f"a = self.a\n    {lines}".encode()
+    method = b"  def _reshape_alias(self: Tensor) -> Tensor:\n    return self\n"
+    path = scripted(
+        tmp_path,
+        {SOURCE: lambda text: text.replace(b"a = self.a", change) + method},
+    )
+    if lines == "y = (x).save":
+        check_torchscript(path)  # nothing calls it
+    else:
+        with pytest.raises(ModelError, match="could do more than compute"):
+            check_torchscript(path)
+
+
+@pytest.mark.parametrize("line", ["y = torch.relu(state)", "y = (state).exp()"])
+def test_nothing_is_computed_while_a_script_is_read(line, tmp_path):
+    method = f"""
+  def __setstate__(self: __torch__.M,
+    state: Tensor) -> NoneType:
+    {line}
+    self.a = state
+    return None
+"""
+    path = scripted(tmp_path, {SOURCE: lambda text: text + method.encode()})
+    with pytest.raises(ModelError, match="more than compute") as caught:
+        check_torchscript(path)
+    assert "while it is read" in caught.value.why
+
+
+class Kept:
+    def __init__(self, x: torch.Tensor):
+        self.x = x
+
+    def write(self) -> None:
+        torch.save(self.x, "marker")
+
+
+class Keeps(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.kept = Kept(torch.ones(1))
+
+    def forward(self, x: torch.Tensor):
+        return x + self.kept.x
+
+
+def test_the_methods_of_classes_that_are_no_modules_are_checked(tmp_path):
+    torch.jit.script(Keeps().eval()).save(tmp_path / "m.pt")
+    _, graphs = torchscript._read(tmp_path / "m.pt")
+    with pytest.raises(ModelError, match="aten::save"):
+        check_graphs(graphs, "m")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "_reshape_alias", "segment_reduce", "max_pool2d_with_indices_backward", "ctc_loss",
+        "adaptive_max_pool2d_backward", "embedding_dense_backward", "sparse_csr_tensor",
+        "_sparse_coo_tensor_unsafe", "_fft_r2c", "lu_solve", "linalg_ldl_solve", "lu_unpack",
+        "set_", "_index_put_impl_", "_nested_view_from_buffer", "rrelu_with_noise",
+        "mkldnn_rnn_layer", "resize_", "data_ptr", "_weight_int4pack_mm_for_cpu",
+    ],
+)  # fmt: skip
+def test_operators_that_trust_their_arguments_are_not_allowed(name):
+    assert not is_allowed("aten", name)
+
+
 def test_source_that_differs_in_the_case_of_its_name_is_seen(tmp_path):
     path = scripted(tmp_path, {})
     with zipfile.ZipFile(path) as archive:
@@ -369,8 +458,8 @@ def test_a_scripts_shape_beyond_its_record_is_refused(tmp_path):
 
 def test_the_graph_that_torch_made_of_a_script_is_checked_too():
     with pytest.raises(ModelError, match="aten::save"):
-        check_graphs(torch.jit.script(Writes()), "m")
-    check_graphs(torch.jit.script(Plain()), "m")
+        check_graphs([torch.jit.script(Writes()).graph], "m")
+    check_graphs([torch.jit.script(Plain()).graph], "m")
 
 
 def scripted(folder: Path, changes: dict[str, Callable[[bytes], bytes]]) -> Path:
@@ -535,17 +624,7 @@ def test_no_operator_that_torch_has_is_allowed_by_a_name_of_files_or_processes()
         and "aten::from_file" in names - allowed
     )
     assert not [name for name in allowed if suspicious.search(name)]
-    groups = {
-        "aten",
-        "prim",
-        "prims",
-        "quantized",
-        "_quantized",
-        "quantized_decomposed",
-        "torchao",
-        "sparse",
-        "quantization",
-    }
+    groups = {"aten", "prim", "quantized", "quantized_decomposed", "torchao"}
     assert {name.partition("::")[0] for name in allowed} <= groups
 
 
@@ -627,6 +706,24 @@ def test_a_packed_tflite_constant_with_too_few_bytes_is_refused():
         check_tflite(bytes(content), "m")
 
 
+def test_a_sparse_tflite_constant_is_refused():
+    """LiteRT reads as many bytes as its shape has, whatever the file has."""
+    import tflite as schema
+
+    content = bytearray((DATA / "small-float.tflite").read_bytes())
+    graph = schema.Model.GetRootAs(content, 0).Subgraphs(0)
+    tables = [graph.Tensors(index)._tab for index in range(graph.TensorsLength())]
+    table = next(one for one in tables if one.Offset(12) and one.Offset(4))
+    size = struct.unpack_from(
+        "<H", content, table.Pos - struct.unpack_from("<i", content, table.Pos)[0]
+    )[0]
+    assert size >= 18
+    vtable = table.Pos - struct.unpack_from("<i", content, table.Pos)[0]
+    struct.pack_into("<H", content, vtable + 16, table.Offset(12))  # another table, as sparsity
+    with pytest.raises(ModelError, match="sparsely"):
+        check_tflite(bytes(content), "m")
+
+
 def test_an_archive_of_folders_alone_is_refused(tmp_path):
     path = tmp_path / "m.pt2"
     with zipfile.ZipFile(path, "w") as archive:
@@ -692,6 +789,73 @@ def test_no_file_outside_of_a_models_folder_is_read_for_its_digest(name, tmp_pat
     with pytest.raises(ModelError, match="external weights") as raised:
         import_fingerprint(Model("m", str(path)), tmp_path / "cache")
     assert all(raised.value.parts()) and read == []
+
+
+@pytest.mark.parametrize(
+    ("name", "mode"),
+    [
+        (".netrc", 0o644),
+        (".ssh/id_ed25519", 0o644),
+        ("inner/.env", 0o644),
+        ("keys/id_rsa", 0o644),
+        ("server.pem", 0o644),
+        ("link", 0o644),
+        ("notes.txt", 0o600),
+    ],
+)
+def test_what_is_likely_to_be_a_secret_is_not_taken_for_weights(name, mode, tmp_path):
+    """The model may have been stored in a home folder."""
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    if name == "link":
+        (tmp_path / ".hidden").write_bytes(bytes(16))
+        (tmp_path / name).symlink_to(".hidden")
+    else:
+        (tmp_path / name).write_bytes(bytes(16))
+        (tmp_path / name).chmod(mode)
+    path = summed(tmp_path, (1, 4), external(name))
+    path.chmod(0o644)
+    with pytest.raises(ModelError, match="look like a private file"):
+        import_fingerprint(Model("m", str(path)), tmp_path / "cache")
+
+
+@pytest.mark.parametrize(
+    ("name", "modes"),
+    [
+        ("m.onnx.data", (0o644, 0o644)),
+        ("onnx__MatMul_123", (0o644, 0o644)),
+        ("model.embed_tokens.weight", (0o600, 0o600)),
+        ("weights/attention.key", (0o644, 0o644)),
+        ("w.bin", (0o600, 0o644)),
+    ],
+)
+def test_the_names_of_exporters_are_taken_for_weights(name, modes, tmp_path):
+    path = summed(tmp_path, (1, 4), external(name))
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_bytes(bytes(16))
+    for file, mode in zip((path, tmp_path / name), modes, strict=True):
+        file.chmod(mode)
+    assert fingerprints.checked_external_files(path) == [tmp_path / name]
+    assert fingerprints.external_weight_files(Model("m", str(path))) == [tmp_path / name]
+
+
+def test_an_onnx_file_with_a_group_is_refused(tmp_path):
+    """protobuf skips groups that it does not know: onnx would read weights that farm does not
+    know of.
+    """
+    path = summed(tmp_path, (1, 4), external("w.bin"))
+    (tmp_path / "w.bin").write_bytes(bytes(16))
+    path.write_bytes(path.read_bytes() + bytes([0xFB, 0x01, 0xFC, 0x01]))
+    assert onnx.load(path).graph.initializer[0].raw_data == bytes(16)
+    with pytest.raises(ModelError, match="is not read") as caught:
+        import_fingerprint(Model("m", str(path)), tmp_path / "cache")
+    assert "group" in caught.value.why
+
+
+def external(name: str) -> TensorProto:
+    weight = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[4])
+    weight.data_location = TensorProto.EXTERNAL
+    weight.external_data.add(key="location", value=name)
+    return weight
 
 
 def summed(folder: Path, shape: tuple[int, ...], weight: TensorProto) -> Path:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -11,6 +13,7 @@ from farm.inputs.images import read_image
 from farm.inputs.read import read_class_names, read_inputs
 from farm.types import PreprocessSettings, TensorSpec
 
+EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\nshowpage\n%%EOF\n"
 IMAGE = TensorSpec("image", (1, 3, 4, 6), "float32")
 TOKENS = TensorSpec("tokens", (1, 5), "int64")
 PLAIN = PreprocessSettings()
@@ -302,3 +305,16 @@ def test_an_image_without_pixels_is_refused(tmp_path):
     assert "none.pgm cannot be read as an image" in failure(
         read_image, tmp_path / "none.pgm", IMAGE, PLAIN
     )
+
+
+def test_an_image_that_is_a_program_is_not_run(tmp_path, monkeypatch):
+    """Pillow gives EPS to Ghostscript, whatever the file is called."""
+    ghostscript = tmp_path / "bin" / "gs"
+    ghostscript.parent.mkdir()
+    ghostscript.write_text(f"#!/bin/sh\n: > {tmp_path}/started\nexit 1\n")
+    ghostscript.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{ghostscript.parent}:{os.environ['PATH']}")
+    (tmp_path / "x.png").write_bytes(EPS)
+    with pytest.raises(ModelError, match="cannot be read as an image"):
+        read_image(tmp_path / "x.png", IMAGE, PLAIN)
+    assert not (tmp_path / "started").exists()

@@ -11,6 +11,7 @@ import math
 import os
 import random
 import sqlite3
+import zlib
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,12 @@ def test_nanoseconds_take_less_than_half_of_their_floats() -> None:
 def test_what_is_no_packed_samples_is_refused(damaged: bytes) -> None:
     with pytest.raises(ValueError, match="samples"):
         unpack_samples(damaged)
+
+
+def test_samples_that_unpack_to_too_much_are_refused() -> None:
+    """A row of a shared record may be anyone's."""
+    with pytest.raises(ValueError, match="more than"):
+        unpack_samples(b"\1" + zlib.compress(bytes((4 << 22) + 4)))
 
 
 def shape(path: Path) -> object:

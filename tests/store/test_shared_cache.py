@@ -307,6 +307,33 @@ def test_the_seal_of_one_digest_is_none_for_another(tmp_path: Path) -> None:
         read_archive(file, "artifacts", "e" * 64, b"key", tmp_path / "two")
 
 
+class Spaces(io.RawIOBase):
+    """A stream of spaces behind a head, which counts what was read."""
+
+    def __init__(self, head: bytes) -> None:
+        self.head, self.total = head, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        part = (self.head + b" " * len(buffer))[: len(buffer)]
+        self.head = self.head[len(buffer) :]
+        buffer[:] = part
+        self.total += len(part)
+        return len(part)
+
+
+def test_a_header_without_an_end_is_not_read_to_it(tmp_path: Path) -> None:
+    """The headers come before the manifest, whose seal is checked."""
+    header = tarfile.TarInfo("x")
+    header.type, header.size = tarfile.XHDTYPE, 256 << 20
+    file = Spaces(header.tobuf(tarfile.USTAR_FORMAT))
+    with pytest.raises(ArchiveError):
+        read_archive(io.BufferedReader(file), "artifacts", "e" * 64, b"key", tmp_path)
+    assert file.total < 32 << 20
+
+
 def unreachable() -> str:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

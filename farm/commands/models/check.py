@@ -58,6 +58,7 @@ def check(
     farm check --guard model.onnx
     """
     from farm.commands.progress import Spinner
+    from farm.importers.fingerprints import external_weight_files
     from farm.importers.format_risks import format_risk_of
     from farm.pipeline.build_prediction import predict_build as predict_build
     from farm.pipeline.guard_page_check import check_with_guards
@@ -73,6 +74,7 @@ def check(
         )
     with Spinner(session, f"{chosen.name} for {profile.name}") as spinner:
         capability = format_risk_of(chosen)
+        beside = [str(file) for file in external_weight_files(chosen)]
         report = predict_build(chosen, profile, store=session.artifacts(), show=spinner.show)
         guarded = None
         if with_guard and report.builds:
@@ -85,12 +87,16 @@ def check(
                 "model": chosen.name,
                 "profile": profile.name,
                 "format": format_of,
+                "external_weights": beside,
                 **_body(report, guarded),
             },
         )
     else:
         if capability is not None:
             echo(f"format      {capability}")
+        if beside:
+            more = f" and {len(beside) - _SHOWN} more files" if len(beside) > _SHOWN else ""
+            echo(f"weights     in {', '.join(beside[:_SHOWN])}{more}")
         _show(report)
         if guarded is not None:
             _show_guarded(guarded)
@@ -98,6 +104,9 @@ def check(
         _explain_guarded(guarded, chosen.name)
     if not report.builds:
         _explain(report, chosen.name, profile.name)
+
+
+_SHOWN = 5  # of the files with a model's weights
 
 
 def _body(report: BuildPrediction, guarded: GuardReport | None) -> dict[str, Any]:

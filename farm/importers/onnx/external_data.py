@@ -12,6 +12,8 @@ import mmap
 from collections.abc import Iterator
 from pathlib import Path
 
+from farm.errors import ModelError
+
 _MODEL, _ENTRY = "ModelProto", "StringStringEntryProto"
 _MESSAGES: dict[str, dict[int, str]] = {
     _MODEL: {7: "GraphProto", 25: "FunctionProto"},
@@ -30,13 +32,20 @@ _MESSAGES: dict[str, dict[int, str]] = {
     "TensorProto": {13: _ENTRY},
 }
 _KEY, _VALUE = 1, 2
-_VARINT, _EIGHT_BYTES, _LENGTH, _FOUR_BYTES = 0, 1, 2, 5  # wire types
+# Wire types
+_VARINT, _EIGHT_BYTES, _LENGTH, _GROUP, _END_OF_GROUP, _FOUR_BYTES = range(6)
+
+
+class _Group(Exception):
+    """A message has a group, whose fields protobuf skips as one."""
 
 
 def external_files(path: Path) -> list[Path]:
     """Return the external data files of a model, sorted.
 
-    Returns an empty list for a file that is not an ONNX model; the import reports that.
+    Returns an empty list for a file that is not an ONNX model; the import reports that. Raises
+    ModelError for a file that onnx would read, and this parser does not: files that it names would
+    be read without being in its digest.
     """
     with (
         path.open("rb") as file,
@@ -45,6 +54,12 @@ def external_files(path: Path) -> list[Path]:
     ):
         try:
             names = set(_locations(view))
+        except _Group as exc:
+            raise ModelError(
+                f"{path.name} is not read",
+                "it has a field of the kind group, which no exporter of ONNX writes",
+                "export the model again, or save it with onnx.save",
+            ) from exc
         except (ValueError, IndexError):  # includes UnicodeDecodeError
             return []
     return sorted(path.parent / name for name in names)
@@ -89,6 +104,8 @@ def _fields(content: memoryview, begin: int, end: int) -> Iterator[tuple[int, in
             begin += size
         elif wire_type in (_EIGHT_BYTES, _FOUR_BYTES):
             begin += 8 if wire_type == _EIGHT_BYTES else 4
+        elif wire_type in (_GROUP, _END_OF_GROUP):
+            raise _Group
         else:
             raise ValueError(f"no wire type {wire_type}")
 

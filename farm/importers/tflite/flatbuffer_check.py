@@ -148,6 +148,8 @@ class _Reader:
         if len(shape) > _MOST_AXES or any(extent < -1 for extent in shape):
             raise _Damaged(f"{name!r} has the shape {list(shape)[: _MOST_AXES + 1]}")
         held = buffers[buffer]
+        if self._field(table, 6):  # LiteRT takes its lists of places for right
+            raise _Damaged(f"the constant {name!r} is stored sparsely, which farm does not read")
         if kind in _ITEM_BYTES:
             check_tensor_fits_memory(
                 self._what,
@@ -155,7 +157,7 @@ class _Reader:
                 (1 if extent == -1 else extent for extent in shape),
                 _ITEM_BYTES[kind],
             )
-            if held and not self._field(table, 6) and held != prod(shape) * _ITEM_BYTES[kind]:
+            if held and held != prod(shape) * _ITEM_BYTES[kind]:
                 raise _Damaged(f"the constant {name!r} of the shape {list(shape)} has {held} bytes")
         elif kind in _ITEM_BITS:
             needed = (prod(max(extent, 1) for extent in shape) * _ITEM_BITS[kind] + 7) // 8

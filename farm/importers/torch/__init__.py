@@ -24,5 +24,9 @@ Checks that run before torch reads a file:
     torchscript_check          the code and the graph of TorchScript
     allowed_operators          the operators that a program may call
 
+Checks while a file's program runs:
+
+    checked_arguments          arguments that torch's operators trust
+
 Call `load.load(model)` for a file, `python_function.load(model)` for a `python:` source.
 """

@@ -21,6 +21,7 @@ from farm.importers.relax_module import (
     output_specs,
     suppress_output_warnings_and_logs,
 )
+from farm.importers.torch.checked_arguments import CheckedArguments
 from farm.importers.torch.dtypes import is_numpy_dtype, tensor_spec
 from farm.importers.torch.intermediates import make_intermediate_results_function
 
@@ -318,11 +319,13 @@ def make_torch_reference(
 def _call(run: Callable[..., Any], arguments: Arguments, what: str) -> Any:
     """Return the result of `run`; raise ModelError if it fails."""
     positional, named = arguments
+    checked = CheckedArguments()
     try:
-        return run(*positional, **named)
+        with checked:
+            return run(*positional, **named)
     except Exception as exc:
         raise ModelError(
             f"{what}: torch cannot run the module",
-            one_line_error(exc),
+            checked.refused or one_line_error(exc),
             "check the shapes and values of the inputs",
         ) from exc

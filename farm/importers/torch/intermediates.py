@@ -10,6 +10,7 @@ import torch
 from torch.utils._pytree import tree_unflatten
 
 from farm.importers.imported_model import Layers
+from farm.importers.torch.checked_arguments import CheckedArguments
 from farm.importers.torch.dtypes import is_numpy_dtype
 
 
@@ -25,7 +26,7 @@ def make_intermediate_results_function(
         tensors = [torch.from_numpy(np.ascontiguousarray(inputs[name])) for name in names]
         positional, named = tree_unflatten(tensors, structure)
         recorder = _Recorder(program.module())
-        with torch.no_grad():
+        with torch.no_grad(), CheckedArguments():
             recorder.run(*positional, *named.values())
         yield from recorder.found
 

@@ -40,6 +40,9 @@ _OF_TENSORS = re.compile(
     r"|torch\.(?:u?int|float|bfloat|complex|q|bool|per_)\w*"
     r"|collections\.(?:OrderedDict|Counter)|_codecs\.encode|builtins\.(?:set|bytearray|complex)|__builtin__\.(?:set|bytearray|complex)"
 )
+# Names that torch's reader of scripts replaces by numbers. It calls functions by their numbers, so
+# a call of such a name would be one of another function.
+_NUMBERS = re.compile(r"torch\.(?!device$)[a-z]\w*|torch\.(?:storage\.)?\w+Storage")
 _FIX = "save tensors alone, with torch.save(module.state_dict(), path), or with torch.export.save"
 
 
@@ -53,10 +56,13 @@ class _Storage:
 
 
 class _Placeholder:
-    """Stand-in for a class, a function or an object that a pickle names."""
+    """Stand-in for a class, a function or an object that a pickle names.
 
-    def __init__(self, name: str = "") -> None:
-        self.name = name
+    An object has no name of its own, but that of the function that made it, `made_by`.
+    """
+
+    def __init__(self, name: str = "", made_by: str = "") -> None:
+        self.name, self.made_by = name, made_by
 
 
 class _Refused(Exception):
@@ -114,18 +120,30 @@ class _Machine(pickle._Unpickler):
         """Replace a call by a placeholder; check the arguments if the call rebuilds a tensor."""
         arguments = self.stack.pop()
         function = self.stack[-1]
-        if isinstance(function, _Placeholder) and function.name in _REBUILDS:
+        if (
+            not isinstance(function, _Placeholder)
+            or not function.name
+            or _NUMBERS.fullmatch(function.name)
+        ):
+            named = ", ".join(sorted(self.names)[:5])
+            raise _Refused(f"it calls what is no function; it names {named}")
+        if function.name in _REBUILDS:
             _check_tensor(arguments)
-        self.stack[-1] = _Placeholder()
+        self.stack[-1] = _Placeholder(made_by=function.name)
 
     def _load_newobj(self) -> None:
-        """Replace a new object by a placeholder."""
+        """Leave the class of a new object in its place: torch's reader of scripts does the same."""
         self.stack.pop()
-        self.stack[-1] = _Placeholder()
 
     def _load_build(self) -> None:
-        """Drop the state of an object."""
-        self.stack.pop()
+        """Drop the state of an object.
+
+        torch's reader of scripts calls what stands below the state.
+        """
+        if getattr(self.stack[-2], "made_by", "") == "collections.OrderedDict":
+            self.stack.pop()
+        else:
+            self._load_reduce()
 
     def _load_appends(self) -> None:
         """Append items to a list; drop items of other objects."""

@@ -9,6 +9,7 @@ cannot resolve.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,10 +18,12 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import torch
+from torch.jit._recursive import wrap_cpp_module
 
 from farm.errors import ModelError, did_you_mean
 from farm.importers.imported_model import ImportedModel, example_inputs
 from farm.importers.relax_module import one_line_error, suppress_output_warnings_and_logs
+from farm.importers.torch.checked_arguments import CheckedArguments
 from farm.importers.torch.convert import (
     Arguments,
     cast_module_and_arguments,
@@ -49,8 +52,8 @@ def load(source: Model) -> ImportedModel:
     """
     path = Path(source.source)
     what = path.name
-    script = _read(path)
-    check_graphs(script, what)
+    script, graphs = _read(path)
+    check_graphs(graphs, what)
     plain = user_values_as_literals(script, source.values, what)
     names = _fed(script, {*source.shapes, *source.dtypes} - {""}, plain, what)
     inputs = _inputs(names, traced_input_specs(path), source, what)
@@ -75,15 +78,20 @@ def load(source: Model) -> ImportedModel:
     ) from first
 
 
-def _read(path: Path) -> Script:
-    """Return the script in evaluation mode.
+def _read(path: Path) -> tuple[Script, list[Any]]:
+    """Return the script in evaluation mode, and the graphs of all its functions and methods.
 
     Its pickle is read by torch's own reader of scripts, which creates no Python objects.
     """
     try:
-        with suppress_output_warnings_and_logs():
-            script: Script = torch.jit.load(path, map_location="cpu")
-            return script.eval()
+        # As torch.jit.load does, which keeps the compilation unit to itself.
+        unit = torch._C.CompilationUnit()
+        with suppress_output_warnings_and_logs(), CheckedArguments():
+            module = torch._C.import_ir_module(
+                unit, os.fspath(path), torch.device("cpu"), {}, False
+            )
+            script: Script = wrap_cpp_module(module).eval()
+        return script, [function.graph for function in unit.get_functions()]
     except Exception as exc:
         why = (
             f"{one_line_error(exc)}; it may be damaged, or saved by a later torch (this is "
@@ -179,8 +187,9 @@ def _of_tensors(script: Script, names: Sequence[str], plain: Mapping[str, str]) 
 
 def _check_run(script: Callable[..., Any], inputs: Tensors, what: str) -> None:
     """Raise ModelError if torch cannot run the script on the inputs."""
+    checked = CheckedArguments()
     try:
-        with torch.no_grad():
+        with torch.no_grad(), checked:
             script(*inputs.values())
     except Exception as exc:
         shown = ", ".join(
@@ -190,6 +199,7 @@ def _check_run(script: Callable[..., Any], inputs: Tensors, what: str) -> None:
         # torch's own message is the last line.
         *_, why = ["", *(line for line in str(exc).splitlines() if line.strip())]
         fix = "correct --shape, and --dtype NAME:int64 where an input counts or indexes"
+        why = checked.refused or why
         raise ModelError(f"{what}: torch cannot run the script with {shown}", why, fix) from exc
 
 
@@ -199,7 +209,7 @@ def _by_program(script: Any, inputs: Tensors, what: str) -> ImportedModel:
 
     arguments: Arguments = (tuple(inputs.values()), {})
     try:
-        with suppress_output_warnings_and_logs(), torch.no_grad():
+        with suppress_output_warnings_and_logs(), torch.no_grad(), CheckedArguments():
             program = TS2EPConverter(script, arguments[0]).convert()
     except Exception as exc:
         raise ModelError(
@@ -218,7 +228,7 @@ def _by_frozen_program(script: Any, inputs: Tensors, what: str) -> ImportedModel
     With all weights constant, torch resolves control flow that depends on them and on the mode.
     """
     try:
-        with suppress_output_warnings_and_logs():
+        with suppress_output_warnings_and_logs(), CheckedArguments():
             frozen = torch.jit.freeze(script)
     except Exception as exc:
         raise ModelError(
@@ -241,7 +251,7 @@ def _by_onnx(script: Any, inputs: Tensors, what: str) -> ImportedModel:
     with TemporaryDirectory(prefix="farm-") as folder:
         path = Path(folder) / f"{what}.onnx"
         try:
-            with suppress_output_warnings_and_logs(), torch.no_grad():
+            with suppress_output_warnings_and_logs(), torch.no_grad(), CheckedArguments():
                 torch.onnx.export(
                     script,
                     tuple(inputs.values()),
@@ -256,7 +266,7 @@ def _by_onnx(script: Any, inputs: Tensors, what: str) -> ImportedModel:
             ) from exc
         made = load_with_session_factory(Model(what, str(path)), lambda _: None)
         exported = path.read_bytes()
-    with torch.no_grad():
+    with torch.no_grad(), CheckedArguments():
         names = output_names(script(*inputs.values()), what)
     example: Mapping[str, np.ndarray] = {
         spec.name: inputs[spec.name].numpy() for spec in made.inputs

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from farm.errors import ModelError
 from farm.importers.archive_check import Archive, machine_memory_bytes
-from farm.importers.torch.allowed_operators import is_allowed, refusal_reason
+from farm.importers.torch.allowed_operators import is_allowed
 from farm.importers.torch.expressions import ForbiddenExpression, SyntaxTree, parse_python_ast
 from farm.importers.torch.pickle_check import check_names, names_in_archived_pickle, names_in_pickle
 
@@ -47,6 +47,14 @@ _FUNCTIONS = frozenset((
     "Future", "Tensor", "NoneType",
 ))  # fmt: skip
 _FORBIDDEN = frozenset(("print", "exec", "eval", "open"))
+_ROOTS = frozenset(("torch", "ops"))  # where torch's compiler of sources finds operators
+# What a __setstate__ may call: it runs while the file is read, before the graphs are checked.
+# Quantized layers pack their weights in it.
+_WHILE_READ = re.compile(
+    r"annotate|unchecked_cast|uninitialized|isinstance|ops\.quantized\.(?:conv\dd|conv_transpose\dd|linear)_prepack(?:_fp16)?"
+    r"|ops\.prim\.(?:RaiseException|unchecked_cast|unchecked_unwrap_optional)|torch\.(?:_unwrap_optional|__is__|__isnot__|eq|ne|len)"
+)
+_METHODS_WHILE_READ = frozenset(("__setstate__", "set_weight_bias"))
 # Names of attributes, which torch writes between quotes.
 _NAME = re.compile(r"[^\x00-\x1f\x7f\"'\\(){};]*")
 _FIX = (
@@ -58,7 +66,7 @@ _FILES = frozenset(
 )
 _STATEMENTS = (
     ast.Module, ast.ClassDef, ast.FunctionDef, ast.Return, ast.Assign, ast.AugAssign, ast.AnnAssign, ast.For, ast.While, ast.If, ast.With,  # noqa: E501
-    ast.Raise, ast.Assert, ast.Expr, ast.Pass, ast.Break, ast.Continue, ast.Import, ast.ImportFrom, ast.alias, ast.Delete,  # noqa: E501
+    ast.Raise, ast.Assert, ast.Expr, ast.Pass, ast.Break, ast.Continue, ast.Delete,
 )  # fmt: skip
 _EXPRESSIONS = (
     ast.BoolOp, ast.BinOp, ast.UnaryOp, ast.IfExp, ast.Dict, ast.List, ast.Tuple, ast.Compare, ast.Call, ast.Constant, ast.Attribute,  # noqa: E501
@@ -117,44 +125,32 @@ def check_torchscript(path: Path) -> None:
             )
 
 
-def check_graphs(script: Any, what: str) -> None:
-    """Raise ModelError for an operator in a loaded script's graphs that does more than compute.
+def check_graphs(graphs: Iterable[Any], what: str) -> None:
+    """Raise ModelError for an operator in a script's graphs that does more than compute.
 
-    The graphs are torch's own reading of the source, independent of the check of the source.
+    `graphs` are those of all functions and methods that torch has compiled: its own reading of the
+    source, independent of the check of the source.
     """
-    for graph in _graphs(script):
-        for kind in _kinds(graph):
-            namespace, _, name = kind.partition("::")
+    for graph in graphs:
+        for node in _nodes(graph):
+            namespace, _, name = node.kind().partition("::")
             if not is_allowed(namespace, name):
                 raise ModelError(
                     f"{what} could do more than compute, so it is not run",
-                    f"it uses the operator {kind}",
+                    f"it uses the operator {node.kind()}",
                     _FIX,
                 )
 
 
-def _graphs(script: Any) -> Iterator[Any]:
-    """Yield the graphs of all modules in the script.
-
-    The graphs of the script's own methods come first, with all calls inlined.
-    """
-    for name in script._c._method_names():
-        yield script._c._get_method(name).inlined_graph
-    for module in script.modules():
-        inner = module._c
-        for name in inner._method_names():
-            yield inner._get_method(name).graph
-
-
-def _kinds(block: Any) -> Iterator[str]:
-    """Yield the operators of a graph or block, including nested blocks and graphs in attributes."""
+def _nodes(block: Any) -> Iterator[Any]:
+    """Yield the nodes of a graph or block, including nested blocks and graphs in attributes."""
     for node in block.nodes():
-        yield node.kind()
+        yield node
         for name in node.attributeNames():
             if node.kindOf(name) == "g":
-                yield from _kinds(node.g(name))
+                yield from _nodes(node.g(name))
         for inner in node.blocks():
-            yield from _kinds(inner)
+            yield from _nodes(inner)
 
 
 def _refusal(path: Path, why: str) -> ModelError:
@@ -193,34 +189,50 @@ class _Own:
         self._methods = {
             node.name for tree in trees for node in tree.nodes if isinstance(node, ast.FunctionDef)
         }
-        self._variables = {
-            node.id
-            for tree in trees
-            for node in tree.nodes
-            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-        }
+        # By the identity of nodes: the names that are part of a path of names, the paths that are
+        # called, the functions around calls of bare names, and what a __setstate__ consists of.
+        self._inner: set[int] = set()
+        self._called: set[int] = set()
+        self._scopes: dict[int, _Scope] = {}
+        self._while_read: set[int] = set()
+        for tree in trees:
+            for node in tree.nodes:
+                if isinstance(node, ast.Attribute):
+                    self._inner.add(id(node.value))
+                elif isinstance(node, ast.Call):
+                    self._called.add(id(node.func))
+                elif isinstance(node, ast.FunctionDef) and node.name in _METHODS_WHILE_READ:
+                    self._while_read |= {id(inner) for inner in ast.walk(node)}
+            for function in _outermost_functions(tree.root):
+                scope = _Scope(function)
+                self._scopes |= {
+                    id(node): scope for node in ast.walk(function) if isinstance(node, ast.Call)
+                }
 
     def objection(self, node: ast.AST) -> str:
         """Return why a node is not allowed; "" if it is."""
         if not _is_known(type(node).__name__):
             return f"{type(node).__name__} is nothing that torch writes"
         if isinstance(node, ast.Call):
-            return self._call(node)
+            return self._call(node) or self._call_while_read(node)
         if isinstance(node, ast.ClassDef) and any(_dotted(base) is None for base in node.bases):
             return f"class {node.name} is nothing that torch writes"
         if isinstance(node, (ast.ClassDef, ast.FunctionDef)) and node.decorator_list:
             return f"{node.name} is decorated, as torch does not write it"
         if isinstance(node, ast.Name) and node.id in _FORBIDDEN:
             return f"it uses {node.id}"
+        if isinstance(node, ast.Name) and node.id in _ROOTS and id(node) not in self._inner:
+            return f"it uses {node.id} as a value"
         if isinstance(node, ast.Attribute):
-            return _attribute(node)
+            part = id(node) in self._inner or id(node) in self._called
+            return "" if part else _attribute(node)
         if isinstance(node, ast.Subscript) and _dotted(node.value) == "__annotations__":
             return (
                 ""
                 if _is_name(node.slice)
                 else "an attribute has a name that no module of torch has"
             )
-        if isinstance(node, ast.arg) and node.arg.startswith("__"):
+        if isinstance(node, ast.arg) and (node.arg.startswith("__") or node.arg in _ROOTS):
             return f"{node.arg} is no name of an argument"
         return ""
 
@@ -243,22 +255,25 @@ class _Own:
                 else f"it calls {namespace}::{name}"
             )
         if path.startswith("__torch__."):
-            return self._qualified(path)
+            return _qualified(path)
         return self._method(node)
 
     def _named(self, node: ast.Call, name: str) -> str:
-        """Return why a call of a bare name is not allowed; "" if it is."""
+        """Return why a call of a bare name is not allowed; "" if it is.
+
+        A variable may stand for a function of the archive. It could stand for a method of a tensor,
+        and so for any operator.
+        """
+        scope = self._scopes.get(id(node))
+        if scope is not None and name in scope.values:
+            return "" if scope.is_own(name) else f"it calls what is in the variable {name}"
         if name in ("getattr", "hasattr") and not (len(node.args) == 2 and _is_name(node.args[1])):
             return f"{name} has a name that no module of torch has"
-        # The value of a variable was checked where it was assigned.
-        return "" if name in _FUNCTIONS or name in self._variables else f"it calls {name}"
-
-    def _qualified(self, path: str) -> str:
-        """Return why a class or function of the archive, or a class of torch, is not allowed."""
-        if not path.startswith("__torch__.torch.classes."):
-            return ""
-        bare = path.rpartition(".")[0] if path.rpartition(".")[2] in _CLASS_METHODS else path
-        return "" if _CLASSES.fullmatch(bare) else f"it makes a {path.removeprefix('__torch__.')}"
+        if name in ("fork", "awaitable") and not (
+            scope is not None and node.args and scope.is_function(node.args[0])
+        ):
+            return f"{name} has what is no function of its own"
+        return "" if name in _FUNCTIONS else f"it calls {name}"
 
     def _method(self, node: ast.Call) -> str:
         """Return why a method call is not allowed; "" if it is.
@@ -269,34 +284,89 @@ class _Own:
         if not isinstance(node.func, ast.Attribute):
             return "it calls what is no name"
         name = node.func.attr
-        own = (
-            name.startswith("_")
-            and (name in self._methods or name in _CLASS_METHODS)
-            and not refusal_reason("aten", name)
+        if is_allowed("aten", name) or is_allowed("prim", name):
+            return ""
+        own = (name in self._methods or name in _CLASS_METHODS) and not _is_operator(name)
+        return "" if own else f"it calls {name} of a value, which may be aten::{name}"
+
+    def _call_while_read(self, node: ast.Call) -> str:
+        """Return why a call is not allowed in a __setstate__; "" if it is, or is elsewhere."""
+        if id(node) not in self._while_read:
+            return ""
+        path = _dotted(node.func) or ""
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else path
+        if name in _METHODS_WHILE_READ or _WHILE_READ.fullmatch(path):
+            return ""
+        return f"it calls {path or name} while it is read"
+
+
+class _Scope:
+    """A function of the archive with those inside it: its variables and their values."""
+
+    def __init__(self, function: ast.FunctionDef) -> None:
+        self.values: dict[str, list[ast.AST | None]] = {}
+        nodes = list(ast.walk(function))
+        self._functions = {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
+        simple = {
+            id(node.targets[0]): node.value
+            for node in nodes
+            if isinstance(node, ast.Assign) and len(node.targets) == 1
+        }
+        for node in nodes:
+            if isinstance(node, ast.arg):
+                self.values.setdefault(node.arg, []).append(None)
+            elif isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+                self.values.setdefault(node.id, []).append(simple.get(id(node)))
+
+    def is_own(self, name: str) -> bool:
+        """Return whether a variable holds only functions of the archive."""
+        paths = [value and _dotted(value) for value in self.values.get(name, [None])]
+        return all(
+            path and path.startswith("__torch__.") and not _qualified(path) for path in paths
         )
-        return (
-            ""
-            if own or is_allowed("aten", name) or is_allowed("prim", name)
-            else f"it calls {name} of a value, which may be aten::{name}"
-        )
+
+    def is_function(self, node: ast.AST) -> bool:
+        """Return whether a node is a function that the archive defines."""
+        path = _dotted(node) or ""
+        if path in self.values:
+            return self.is_own(path)
+        return path in self._functions or (path.startswith("__torch__.") and not _qualified(path))
+
+
+def _outermost_functions(node: ast.AST) -> Iterator[ast.FunctionDef]:
+    """Yield the functions of a module and of its classes."""
+    for inner in ast.iter_child_nodes(node):
+        if isinstance(inner, ast.FunctionDef):
+            yield inner
+        else:
+            yield from _outermost_functions(inner)
+
+
+def _is_operator(name: str) -> bool:
+    """Return whether the installed torch has an operator of this name for values."""
+    import torch
+
+    return any(
+        torch._C._jit_get_schemas_for_operator(f"{namespace}::{name}")
+        for namespace in ("aten", "prim")
+    )
+
+
+def _qualified(path: str) -> str:
+    """Return why a class or function of the archive, or a class of torch, is not allowed."""
+    if not path.startswith("__torch__.torch.classes."):
+        return ""
+    bare = path.rpartition(".")[0] if path.rpartition(".")[2] in _CLASS_METHODS else path
+    return "" if _CLASSES.fullmatch(bare) else f"it makes a {path.removeprefix('__torch__.')}"
 
 
 def _attribute(node: ast.Attribute) -> str:
-    """Return why an attribute is not allowed; "" if it is.
+    """Return why a whole path that is not called is not allowed; "" if it is.
 
-    Operators and classes that are not called directly are checked like those that are called.
+    torch writes operators only where it calls them.
     """
     path = _dotted(node) or ""
-    if path.startswith("torch.") and not is_allowed("aten", node.attr):
-        return f"it uses aten::{node.attr}"
-    if path.startswith("ops.") and path.count(".") > 1:
-        _, namespace, *names = path.split(".")
-        return (
-            ""
-            if len(names) == 1 and is_allowed(namespace, names[0])
-            else f"it uses {namespace}::{'.'.join(names)}"
-        )
-    return ""
+    return f"it uses {path} as a value" if path.partition(".")[0] in _ROOTS else ""
 
 
 def _dotted(node: ast.AST) -> str | None:

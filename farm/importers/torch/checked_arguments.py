@@ -1,0 +1,178 @@
+"""Check the arguments of torch's operators that trust them, while a file's program runs.
+
+Some operators that exported programs and scripts need read or write beyond their tensors if the
+arguments do not fit each other: torch checks them in the function that calls the operator. A
+program can call the operator itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+Given = Mapping[str, Any]
+
+
+class CheckedArguments(TorchDispatchMode):  # type: ignore[misc]  # torch has no types for it
+    """While it is entered, operators raise ValueError instead of leaving their tensors.
+
+    `refused` is what the last one said: torch's interpreter of scripts drops the message.
+    """
+
+    refused = ""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Given | None = None
+    ) -> Any:
+        """Run an operator if its arguments fit."""
+        schema = func._schema
+        if (check := _CHECKS.get(schema.name)) is not None:
+            given = {one.name: one.default_value for one in schema.arguments}
+            given |= dict(zip(given, args, strict=False)) | dict(kwargs or {})
+            if not check(given):
+                self.refused = f"the arguments of {schema.name} do not fit each other"
+                raise ValueError(self.refused)
+        return func(*args, **(kwargs or {}))
+
+
+def _normalization_fits(given: Given) -> bool:
+    """Return whether the arguments of a batch normalization have a number for each channel."""
+    data = given["input"]
+    tensors = [
+        given[name]
+        for name in ("weight", "bias", "running_mean", "running_var")
+        if given.get(name) is not None
+    ]
+    of_batch = given.get("training") or given.get("running_mean") is not None
+    return (
+        data.dim() >= 2
+        and all(one.dim() == 1 and one.numel() == data.shape[1] for one in tensors)
+        and bool(of_batch)
+    )
+
+
+def _bags_fit(given: Given) -> bool:
+    """Return whether bags of an embedding lie in the list of rows, and the rows in the table."""
+    table, rows, offsets = (given[name] for name in ("weight", "indices", "offsets"))
+    factors = given["per_sample_weights"]
+    if (
+        table.dim() != 2
+        or rows.dim() != 1
+        or offsets.dim() != 1
+        or not (table.is_contiguous() and rows.is_contiguous() and offsets.is_contiguous())
+        or (factors is not None and (factors.shape != rows.shape or not factors.is_contiguous()))
+    ):
+        return False
+    return _is_within(rows, 0, table.shape[0] - 1) and (
+        not offsets.numel()
+        or (
+            int(offsets[0]) == 0
+            and _is_within(offsets, 0, rows.numel())
+            and bool((offsets[1:] >= offsets[:-1]).all())
+        )
+    )
+
+
+def _is_within(values: torch.Tensor, least: int, most: int) -> bool:
+    """Return whether all values lie between two numbers, these included."""
+    return not values.numel() or (int(values.min()) >= least and int(values.max()) <= most)
+
+
+def _weight_norm_fits(given: Given) -> bool:
+    """Return whether there is a norm for each slice of the weights."""
+    weights, norms, axis = given["v"], given["g"], given["dim"]
+    return (
+        axis in (0, weights.dim() - 1)
+        and norms.numel() == weights.shape[axis]
+        and weights.is_contiguous()
+        and norms.is_contiguous()
+    )
+
+
+def _attention_fits(given: Given) -> bool:
+    """Return whether query, key, value and mask have the shapes of one attention."""
+    query, key, value = (given[name] for name in ("query", "key", "value"))
+    if any(
+        one.dim() != 4 or (one.shape[3] > 1 and one.stride(3) != 1) for one in (query, key, value)
+    ):
+        return False
+    wanted = (query.shape[0], query.shape[1], query.shape[2], key.shape[2])
+    mask = given["attn_mask"]
+    return (
+        key.shape[:2] == query.shape[:2] == value.shape[:2]
+        and key.shape[2] == value.shape[2]
+        and key.shape[3] == query.shape[3] == value.shape[3]
+        and (
+            mask is None
+            or (
+                mask.dim() in (2, 4)
+                and all(
+                    have in (1, want)
+                    for have, want in zip(mask.shape, wanted[-mask.dim() :], strict=True)
+                )
+            )
+        )
+    )
+
+
+def _recurrent_layer_fits(given: Given) -> bool:
+    """Return whether weights and states of an LSTM have the sizes of the layer."""
+    data, hidden = given["input"], given["hidden_size"]
+    weights, recurrent, *biases = (given[f"weight{place}"] for place in range(4))
+    if data.dim() != 3 or hidden < 1 or weights.dim() != 2:
+        return False
+    rows, states = weights.shape[0], (given["hx_"], given["cx_"])
+    return (
+        given["mode"] == 2  # LSTM; the only one that torch gives to oneDNN
+        and rows == 4 * hidden
+        and weights.shape[1] == data.shape[2]
+        and recurrent.shape == (rows, hidden)
+        and all(bias.shape == (rows,) for bias in biases if given["has_biases"])
+        and all(state.numel() == data.shape[1] * hidden for state in states)
+        and not given["batch_sizes"]
+    )
+
+
+def _lies_apart(given: Given) -> bool:
+    """Return whether the elements of a tensor have memory of their own: those of expand do not."""
+    data = given["self"]
+    return all(
+        stride or extent < 2 for extent, stride in zip(data.shape, data.stride(), strict=True)
+    )
+
+
+def _scales_fit(given: Given) -> bool:
+    """Return whether the factors of an enlargement, if any, are those of its output."""
+    data, size = given["self"], given["output_size"]
+    factors = (given["scales_h"], given["scales_w"])
+    return data.dim() == 4 and all(
+        factor is None or (math.isfinite(factor) and -1e-3 <= factor * before - after < 1 + 1e-3)
+        for factor, before, after in zip(factors, data.shape[2:], size, strict=True)
+    )
+
+
+_CHECKS: dict[str, Callable[[Given], bool]] = {
+    **dict.fromkeys(
+        (
+            "aten::native_batch_norm",
+            "aten::_native_batch_norm_legit",
+            "aten::_native_batch_norm_legit_functional",
+            "aten::_native_batch_norm_legit_no_training",
+        ),
+        _normalization_fits,
+    ),
+    "aten::mkldnn_rnn_layer": _recurrent_layer_fits,
+    "aten::median": _lies_apart,
+    "aten::nanmedian": _lies_apart,
+    "aten::_embedding_bag": _bags_fit,
+    "aten::_embedding_bag_forward_only": _bags_fit,
+    "aten::_weight_norm_interface": _weight_norm_fits,
+    "aten::_scaled_dot_product_flash_attention_for_cpu": _attention_fits,
+    "aten::_upsample_bilinear2d_aa": _scales_fit,
+    "aten::_upsample_bicubic2d_aa": _scales_fit,
+    "aten::_upsample_lanczos2d_aa": _scales_fit,
+}
