@@ -23,14 +23,14 @@ from farm.lab.registry import BoardRegistry, RegisteredBoard
 from farm.lab.reservations import (
     BoardForecast,
     KindReservations,
-    Plan,
     ReservationBook,
     ReservedPeriod,
+    RoomFinder,
     missing_boards,
     period_of,
 )
 
-_MOST_TIMES = 200  # that are tried for a reservation that cannot be had when it was asked for
+_MOST_PLANS = 5  # that are made to say when a reservation could be had
 
 NoteEvent = Callable[[str, float, str, int | None, str, str], None]
 
@@ -64,14 +64,19 @@ class ReservationPromises:
         if before is not None:
             return before
         self._check_reservation(request, now)
-        if (plan := self._plan_with(request, now)) is None:
+        periods = self._periods(request.kind, now)
+        boards = self._forecasts(request.kind, now, with_away=True)
+        room = self._book.room(request.kind, periods, boards)
+        if (plan := room.plan(self._period(request, now))) is None:
             whose = self._who_has_boards(request, now)
-            raise refusals.not_free_then_error(request, whose, self._next_free(request, now), now)
+            times = {one.until for one in periods} | {one.free_at for one in boards.values()}
+            free_from = self._next_free(request, room, times, now)
+            raise refusals.not_free_then_error(request, whose, free_from, now)
         self._book.keep_plan(request.kind, plan)
         reservation = Reservation(self._book.next_number, request, key, now)
         self.keep(reservation)
-        boards = f"{request.count} of {request.kind} for {request.for_s:.0f} s"
-        self.event("reservation-made", now, reservation, boards)
+        what = f"{request.count} of {request.kind} for {request.for_s:.0f} s"
+        self.event("reservation-made", now, reservation, what)
         return reservation
 
     def cancel(self, number: int, caller: Caller, now: float, why: str = "") -> Reservation:
@@ -236,21 +241,23 @@ class ReservationPromises:
         if most and reserved + request.count > most:
             raise refusals.too_many_reserved_error(request, reserved, most)
 
-    def _plan_with(self, request: ReservationRequest, now: float) -> Plan | None:
-        """Return a plan in which a reservation has its boards, as all others do."""
-        period = period_of(Reservation(self._book.next_number, request, "", now), now)
-        boards = self._forecasts(request.kind, now, with_away=True)
-        periods = self._periods(request.kind, now)
-        return self._book.plan_with(period, request.kind, periods, boards)
+    def _period(self, request: ReservationRequest, now: float) -> ReservedPeriod:
+        return period_of(Reservation(self._book.next_number, request, "", now), now)
 
-    def _next_free(self, request: ReservationRequest, now: float) -> float | None:
+    def _next_free(
+        self, request: ReservationRequest, room: RoomFinder, times: set[float], now: float
+    ) -> float | None:
         """Return a later time, a full minute, from which the boards could be promised."""
-        times = {one.until for one in self._periods(request.kind, now)}
-        times |= {one.free_at for one in self._forecasts(request.kind, now, True).values()}
         minutes = sorted({60.0 * math.ceil(at / 60) for at in times if at > request.starts_at})
-        for at in minutes[:_MOST_TIMES]:
-            if self._plan_with(dataclasses.replace(request, starts_at=at), now) is not None:
-                return at
+        plans = 0
+        for at in minutes:
+            period = self._period(dataclasses.replace(request, starts_at=at), now)
+            if room.has_room(period):
+                if room.plan(period) is not None:
+                    return at
+                plans += 1
+                if plans == _MOST_PLANS:
+                    break
         return None
 
     def _who_has_boards(self, request: ReservationRequest, now: float) -> list[str]:
