@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from farm.lab.entities import Reservation, ReservationState
 
+LATELY_S = 30 * 24 * 3600.0  # in which reservations that are over count for their owner
 Plan = Mapping[int, tuple[str, ...]]  # boards by the number of the reservation
 
 
@@ -246,7 +247,13 @@ class ReservationBook:
     """The reservations of a lab that are not over, and the plan of each kind."""
 
     def __init__(self, past: Iterable[Reservation] = (), next_number: int = 1) -> None:
-        self._open = {one.number: one for one in past}
+        self._open: dict[int, Reservation] = {}
+        self._lately: list[Reservation] = []  # that had boards, and are over
+        for one in past:
+            if one.state.over:
+                self._lately.append(one)
+            else:
+                self._open[one.number] = one
         self._nonces = {
             (one.request.owner, one.request.nonce): one.number
             for one in self._open.values()
@@ -262,6 +269,10 @@ class ReservationBook:
         if reservation.state.over:
             self._open.pop(reservation.number, None)
             self._nonces.pop(nonce, None)
+            if reservation.lease is not None and reservation.ended_at is not None:
+                since = reservation.ended_at - LATELY_S
+                self._lately = [one for one in self._lately if (one.ended_at or since) > since]
+                self._lately.append(reservation)
             return
         self._open[reservation.number] = reservation
         if reservation.request.nonce:
@@ -279,6 +290,10 @@ class ReservationBook:
     def all(self) -> list[Reservation]:
         """Return the reservations that are not over, the first to begin first."""
         return sorted(self._open.values(), key=lambda one: (one.request.starts_at, one.number))
+
+    def lately(self) -> Sequence[Reservation]:
+        """Return the reservations that had boards and are over, of the last days."""
+        return self._lately
 
     def planned(self, kind: str) -> list[Reservation]:
         """Return the reservations of a kind that have not begun."""
