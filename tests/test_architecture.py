@@ -131,6 +131,7 @@ INSIDE_TABLES = {
     """,
     "lab": """
         entities durations care.health door.commands door.pump door.sshd_settings shared_places
+        reserved_share
         board_records care.board_checks
         queue_order refusals lab_toml codec scheduler_changes registry reservations door.main
         door.authorized_keys callers door.offered_address

@@ -4,6 +4,7 @@
     durations            30m, 2h: durations as people write them
     queue_order          whose turn it is: classes, aging, use by owner; when a lease gets boards
     reservations         which boards reservations will have, and what may be lent until then
+    reserved_share       how much of a kind's boards one owner has reserved within some hours
     refusals             what the lab refuses, as errors of three lines
     scheduler_changes    what a step changes, and what an earlier server left
     registry             the boards and kinds

@@ -272,6 +272,9 @@ class NoticeChannels:
 class ReservationRules:
     """How boards are reserved: how far ahead, and how many times by one owner.
 
+    In any `within_s`, or longer if leases are, an owner reserves no more of the time of a kind's
+    boards than `share`; 1 is no limit.
+
     The lease of a reservation lapses if its owner does not ask for it, or use it, within
     `pickup_s`.
     """
@@ -279,6 +282,8 @@ class ReservationRules:
     ahead_s: float = 14 * 24 * HOUR_S
     of_owner: int = 8
     pickup_s: float = 600.0
+    share: float = 0.5
+    within_s: float = 12 * HOUR_S
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from farm.lab.codec import (
     reservation_to_json,
 )
 from farm.lab.entities import Event, Lease, LeaseBoardPeriod, LeaseState, Reservation
+from farm.lab.reservations import LATELY_S
 from farm.lab.scheduler_changes import MOST_ENDED, RestoredState, SchedulerChanges
 from farm.store.upsert import insert_new, insert_or_replace
 from farm.types.postgres_url import is_postgres_url
@@ -365,12 +366,15 @@ class LabDatabase:
         )
 
     def _reservations(self, db: Connection) -> tuple[list[Reservation], int]:
-        """Return the reservations that are not over, and a number that none has had."""
+        """Return the reservations that are not over or had boards lately, and a new number."""
         from sqlalchemy import func
 
         table = _tables().reservations
-        rows = db.execute(table.select().where(table.c.ended_at.is_(None)))
-        found = [reservation_from_json(json.loads(row.body)) for row in rows]
+        ended_at = table.c.ended_at
+        lately = ended_at.is_(None) | (ended_at > time.time() - LATELY_S)
+        rows = db.execute(table.select().where(lately).order_by(table.c.number))
+        known = [reservation_from_json(json.loads(row.body)) for row in rows]
+        found = [one for one in known if not one.state.over or one.lease is not None]
         newest = db.scalar(table.select().with_only_columns(func.max(table.c.number))) or 0
         return found, 1 + newest
 

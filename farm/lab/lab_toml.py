@@ -168,11 +168,13 @@ class _Reader:
 
     def _reservations(self, table: Mapping[str, Any]) -> ReservationRules:
         at, usual = ("lab", "reservations"), ReservationRules()
-        self._only(at, table, ("ahead", "of_owner", "pickup"))
+        self._only(at, table, ("ahead", "of_owner", "pickup", "share", "within"))
         return ReservationRules(
             self._get(at, table, "ahead", usual.ahead_s, _seconds),
             self._get(at, table, "of_owner", usual.of_owner, _count),
             self._get(at, table, "pickup", usual.pickup_s, _seconds),
+            self._get(at, table, "share", usual.share, _part),
+            self._get(at, table, "within", usual.within_s, _seconds),
         )
 
     def _classes(self, tables: Mapping[str, Any]) -> dict[str, LeaseClass]:
@@ -342,6 +344,12 @@ def _at_least_a_day(value: Any) -> float:
     if seconds < DAY_S:
         raise ValueError("a day or more")
     return seconds
+
+
+def _part(value: Any) -> float:
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value <= 1:
+        raise ValueError("a number above 0, and 1 at most")
+    return float(value)
 
 
 def _seconds(value: Any) -> float:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from farm.lab import refusals
 from farm.lab.entities import (
+    HOUR_S,
     Caller,
     Lease,
     Reservation,
@@ -23,15 +24,18 @@ from farm.lab.registry import BoardRegistry, RegisteredBoard
 from farm.lab.reservations import (
     BoardForecast,
     KindReservations,
-    Plan,
     ReservationBook,
     ReservedPeriod,
+    RoomFinder,
     missing_boards,
     period_of,
 )
+from farm.lab.reserved_share import OwnedPeriod, most_board_seconds
+from farm.lab.shared_places import person_of
 
-_MOST_TIMES = 200  # that are tried for a reservation that cannot be had when it was asked for
-
+_GAP_S = 2 * HOUR_S  # between two reservations of an owner; a shorter time counts as reserved
+_ROUNDING_S = 1.0  # times are sums
+_MOST_PLANS = 5  # that are made to say when a reservation could be had
 NoteEvent = Callable[[str, float, str, int | None, str, str], None]
 
 
@@ -64,14 +68,19 @@ class ReservationPromises:
         if before is not None:
             return before
         self._check_reservation(request, now)
-        if (plan := self._plan_with(request, now)) is None:
+        periods = self._periods(request.kind, now)
+        boards = self._forecasts(request.kind, now, with_away=True)
+        room = self._book.room(request.kind, periods, boards)
+        if (plan := room.plan(self._period(request, now))) is None:
             whose = self._who_has_boards(request, now)
-            raise refusals.not_free_then_error(request, whose, self._next_free(request, now), now)
+            times = {one.until for one in periods} | {one.free_at for one in boards.values()}
+            free_from = self._next_free(request, room, times, now)
+            raise refusals.not_free_then_error(request, whose, free_from, now)
         self._book.keep_plan(request.kind, plan)
         reservation = Reservation(self._book.next_number, request, key, now)
         self.keep(reservation)
-        boards = f"{request.count} of {request.kind} for {request.for_s:.0f} s"
-        self.event("reservation-made", now, reservation, boards)
+        what = f"{request.count} of {request.kind} for {request.for_s:.0f} s"
+        self.event("reservation-made", now, reservation, what)
         return reservation
 
     def cancel(self, number: int, caller: Caller, now: float, why: str = "") -> Reservation:
@@ -214,15 +223,15 @@ class ReservationPromises:
             raise refusals.lease_too_long_error(request.for_s, request.rank, longest)
         if longest.boards and request.count > longest.boards:
             raise refusals.too_many_boards_error(request.count, request.rank, longest)
-        known = self._registry.kinds[request.kind].boards.values()
-        has = sum(set(request.tags) <= set(board.tags) for board in known)
+        has = len(self._boards_with(request))
         if request.count > has:
             raise refusals.too_few_boards_error(request, has)
         self._check_owners_share(request, longest.boards)
 
     def _check_owners_share(self, request: ReservationRequest, most: int) -> None:
         """Raise UsageError if an owner has reserved too often, or too much at once."""
-        owned = [one for one in self._book.all() if one.request.owner == request.owner]
+        person = person_of(request.owner)
+        owned = [one for one in self._book.all() if person_of(one.request.owner) == person]
         planned = [one for one in owned if one.state is ReservationState.PLANNED]
         if len(planned) >= self._rules.reservations.of_owner:
             raise refusals.too_many_reservations_error(request.owner, len(planned))
@@ -235,23 +244,69 @@ class ReservationPromises:
         )
         if most and reserved + request.count > most:
             raise refusals.too_many_reserved_error(request, reserved, most)
+        most_s, within_s = self._most_board_seconds(request)
+        if (board_s := self._board_seconds(request)) > most_s:
+            hours = board_s / HOUR_S, most_s / HOUR_S
+            raise refusals.too_large_a_share_error(request, *hours, within_s)
 
-    def _plan_with(self, request: ReservationRequest, now: float) -> Plan | None:
-        """Return a plan in which a reservation has its boards, as all others do."""
-        period = period_of(Reservation(self._book.next_number, request, "", now), now)
-        boards = self._forecasts(request.kind, now, with_away=True)
-        periods = self._periods(request.kind, now)
-        return self._book.plan_with(period, request.kind, periods, boards)
+    def _most_board_seconds(self, request: ReservationRequest) -> tuple[float, float]:
+        """Return how many board seconds an owner may reserve, and within which time."""
+        rules = self._rules.reservations
+        longest_s = self._rules.classes[request.rank].longest_s
+        within_s = max(rules.within_s, longest_s / rules.share)
+        most_s = rules.share * within_s * len(self._boards_with(request))
+        return most_s + _ROUNDING_S, within_s
 
-    def _next_free(self, request: ReservationRequest, now: float) -> float | None:
+    def _board_seconds(self, request: ReservationRequest) -> float:
+        """Return the most board seconds that an owner would have, with a further reservation.
+
+        Of the boards that are wanted: those that had others with these tags, or with more.
+        """
+        person, boards = person_of(request.owner), self._boards_with(request)
+        owned = []
+        for one in (*self._book.all(), *self._book.lately()):
+            other = one.request
+            if person_of(other.owner) != person or other.kind != request.kind:
+                continue
+            if other.tags != request.tags and not self._boards_with(other) <= boards:
+                continue
+            until = other.until if one.ended_at is None else one.ended_at
+            lease = None if one.lease is None else self._leases.get(one.lease)
+            if lease is not None and lease.ends_at is not None:
+                until = lease.ends_at
+            if until > other.starts_at:
+                owned.append(OwnedPeriod(other.starts_at, until, other.count))
+        wanted = OwnedPeriod(request.starts_at, request.until, request.count)
+        gap_s = min(_GAP_S, self._rules.classes[request.rank].longest_s)
+        return most_board_seconds(owned, wanted, self._most_board_seconds(request)[1], gap_s)
+
+    def _boards_with(self, request: ReservationRequest) -> set[str]:
+        """Return the boards of a kind with all tags that are wanted."""
+        known = self._registry.kinds[request.kind].boards.values()
+        return {board.name for board in known if set(request.tags) <= set(board.tags)}
+
+    def _period(self, request: ReservationRequest, now: float) -> ReservedPeriod:
+        return period_of(Reservation(self._book.next_number, request, "", now), now)
+
+    def _next_free(
+        self, request: ReservationRequest, room: RoomFinder, times: set[float], now: float
+    ) -> float | None:
         """Return a later time, a full minute, from which the boards could be promised."""
-        times = {one.until for one in self._periods(request.kind, now)}
-        times |= {one.free_at for one in self._forecasts(request.kind, now, True).values()}
         minutes = sorted({60.0 * math.ceil(at / 60) for at in times if at > request.starts_at})
-        for at in minutes[:_MOST_TIMES]:
-            if self._plan_with(dataclasses.replace(request, starts_at=at), now) is not None:
-                return at
+        plans = 0
+        for at in minutes:
+            later = dataclasses.replace(request, starts_at=at)
+            period = self._period(later, now)
+            if room.has_room(period) and self._is_within_share(later):
+                if room.plan(period) is not None:
+                    return at
+                plans += 1
+                if plans == _MOST_PLANS:
+                    break
         return None
+
+    def _is_within_share(self, request: ReservationRequest) -> bool:
+        return self._board_seconds(request) <= self._most_board_seconds(request)[0]
 
     def _who_has_boards(self, request: ReservationRequest, now: float) -> list[str]:
         """Return who has boards of a kind for a part of the time for which some are wanted."""

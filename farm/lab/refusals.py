@@ -202,6 +202,20 @@ def too_many_reserved_error(request: ReservationRequest, has: int, most: int) ->
     )
 
 
+def too_large_a_share_error(
+    request: ReservationRequest, hours: float, most: float, within_s: float
+) -> UsageError:
+    """Return the error for more of the time of a kind's boards than one owner may reserve."""
+    tagged = f" tagged {', '.join(request.tags)}" if request.tags else ""
+    within = format_duration(within_s)
+    return UsageError(
+        f"{request.owner} would reserve too much of the boards of kind {request.kind}{tagged}",
+        f"it would be {hours:.1f} board-hours within {within}, with the times between that are too "
+        f"short for others; one owner may reserve {most:.1f}",
+        f"reserve less, or for another time; or queue: farm lab lease {request.kind}",
+    )
+
+
 def not_free_then_error(
     request: ReservationRequest, whose: Iterable[str], free_from: float | None, now: float
 ) -> UsageError:

@@ -7,8 +7,10 @@ that holds is kept, so that what could be promised once stays so as long as its 
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import functools
+import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,6 +18,7 @@ from dataclasses import dataclass
 
 from farm.lab.entities import Reservation, ReservationState
 
+LATELY_S = 30 * 24 * 3600.0  # in which reservations that are over count for their owner
 Plan = Mapping[int, tuple[str, ...]]  # boards by the number of the reservation
 
 
@@ -40,10 +43,16 @@ class ReservedPeriod:
     tags: tuple[str, ...] = ()
     rank: str = "interactive"
 
+    @property
+    def wants(self) -> tuple[bool, tuple[str, ...]]:
+        """Which boards are wanted: two periods that say the same fit the same."""
+        return self.rank == "batch", self.tags
+
     def fits(self, board: BoardForecast) -> bool:
         """Return whether a board is one that is wanted."""
-        fit = not board.batch_only or self.rank == "batch"
-        return fit and set(self.tags) <= set(board.tags)
+        if board.batch_only and self.rank != "batch":
+            return False
+        return not self.tags or set(self.tags) <= set(board.tags)
 
     def overlaps(self, starts_at: float, until: float) -> bool:
         """Return whether it has a time in common with another period."""
@@ -88,26 +97,53 @@ def missing_boards(periods: Iterable[ReservedPeriod], plan: Plan) -> dict[int, i
     }
 
 
+class _Taken:
+    """When the boards of a plan are taken, by board."""
+
+    def __init__(self) -> None:
+        self._starts: dict[str, list[float]] = {}
+        self._ends: dict[str, list[float]] = {}
+
+    def is_free(self, name: str, period: ReservedPeriod) -> bool:
+        """Return whether a board is free for a period: only its neighbours can overlap it."""
+        starts = self._starts.get(name)
+        if not starts or self._ends[name][-1] <= period.starts_at:
+            return True
+        at = bisect.bisect_left(starts, period.until)
+        return at == 0 or self._ends[name][at - 1] <= period.starts_at
+
+    def take(self, name: str, period: ReservedPeriod) -> None:
+        """Note that a board is taken for a period."""
+        starts = self._starts.get(name)
+        if starts is None:
+            self._starts[name], self._ends[name] = [period.starts_at], [period.until]
+            return
+        ends, at = self._ends[name], len(starts)
+        if starts[-1] > period.starts_at:
+            at = bisect.bisect_right(starts, period.starts_at)
+        starts.insert(at, period.starts_at)
+        ends.insert(at, period.until)
+
+
 def _filled(
     order: Sequence[ReservedPeriod], boards: Mapping[str, BoardForecast], before: Plan
 ) -> Plan:
     """Give each reservation in turn what it may keep of a plan, then each what is free."""
-    taken: dict[str, list[ReservedPeriod]] = {}
+    taken = _Taken()
     plan: dict[int, list[str]] = {one.reservation: [] for one in order}
+    wanted: Counter[str] = Counter()
 
     def can_have(period: ReservedPeriod, board: BoardForecast | None) -> bool:
         return (
             board is not None
-            and period.fits(board)
             and board.free_at <= period.starts_at
-            and not any(
-                period.overlaps(one.starts_at, one.until) for one in taken.get(board.name, ())
-            )
+            and period.fits(board)
+            and taken.is_free(board.name, period)
         )
 
     def give(period: ReservedPeriod, names: Iterable[str]) -> None:
         for name in names:
-            taken.setdefault(name, []).append(period)
+            taken.take(name, period)
             plan[period.reservation].append(name)
 
     for period in order:
@@ -118,9 +154,12 @@ def _filled(
         ]
         give(period, held[: period.count])
     if any(len(plan[one.reservation]) < one.count for one in order):
-        wanted = Counter(
-            board.name for period in order for board in boards.values() if period.fits(board)
-        )
+        if len({one.wants for one in order}) > 1:  # or all want the same boards
+            for wants, count in Counter(one.wants for one in order).items():
+                period = next(one for one in order if one.wants == wants)
+                for board in boards.values():
+                    if period.fits(board):
+                        wanted[board.name] += count
         for period in order:
             left = period.count - len(plan[period.reservation])
             if left > 0:
@@ -129,11 +168,92 @@ def _filled(
     return {number: tuple(names) for number, names in plan.items()}
 
 
+class RoomFinder:
+    """The room that the reservations of a kind leave, at one moment, for a further one.
+
+    That there are too few boards is found by counting; only where they suffice, a plan is made.
+    """
+
+    def __init__(
+        self,
+        periods: Sequence[ReservedPeriod],
+        boards: Mapping[str, BoardForecast],
+        before: Plan,
+    ) -> None:
+        self._periods, self._boards = periods, boards
+        self._plan = plan_boards(periods, boards, before)
+        self._counts: dict[tuple[bool, tuple[str, ...]], tuple[_Steps, _Steps]] = {}
+
+    def plan(self, period: ReservedPeriod) -> Plan | None:
+        """Return a plan with a further reservation; None if that or another would suffer."""
+        if not self.has_room(period):
+            return None
+        other = plan_boards([*self._periods, period], self._boards, self._plan)
+        suffers = any(len(other[number]) < len(names) for number, names in self._plan.items())
+        return None if suffers or missing_boards([period], other) else other
+
+    def has_room(self, period: ReservedPeriod) -> bool:
+        """Return whether there may be a plan: at no time more boards are promised than there are.
+
+        Counted are those that fit, and the reservations that can have none but these.
+        """
+        if period.wants not in self._counts:
+            self._counts[period.wants] = self._count(period)
+        supply, demand = self._counts[period.wants]
+        if supply.at(period.starts_at) < period.count:
+            return False
+        times = [period.starts_at, *demand.changes(period.starts_at, period.until)]
+        return all(demand.at(at) + period.count <= supply.at(at) for at in times)
+
+    def _count(self, period: ReservedPeriod) -> tuple[_Steps, _Steps]:
+        """Return how many boards that fit are there, and promised to others, over time."""
+        fitting = {board.name for board in self._boards.values() if period.fits(board)}
+        within = {
+            other.wants: all(
+                board.name in fitting for board in self._boards.values() if other.fits(board)
+            )
+            for other in {one.wants: one for one in self._periods}.values()
+        }
+        steps = []
+        for one in self._periods:
+            count = len(self._plan[one.reservation])
+            if within[one.wants] and one.starts_at < one.until:
+                steps += [(one.starts_at, count), (one.until, -count)]
+        return _Steps([(self._boards[name].free_at, 1) for name in fitting]), _Steps(steps)
+
+
+class _Steps:
+    """A number that changes over time."""
+
+    def __init__(self, changes: Iterable[tuple[float, int]]) -> None:
+        by_time: Counter[float] = Counter()
+        for at, by in changes:
+            by_time[at] += by
+        self._times = sorted(by_time)
+        self._values = list(itertools.accumulate(by_time[at] for at in self._times))
+
+    def at(self, time: float) -> int:
+        """Return the number at a time."""
+        found = bisect.bisect_right(self._times, time)
+        return self._values[found - 1] if found else 0
+
+    def changes(self, after: float, before: float) -> Sequence[float]:
+        """Return the times between two others at which it changes."""
+        first = bisect.bisect_right(self._times, after)
+        return self._times[first : bisect.bisect_left(self._times, before)]
+
+
 class ReservationBook:
     """The reservations of a lab that are not over, and the plan of each kind."""
 
     def __init__(self, past: Iterable[Reservation] = (), next_number: int = 1) -> None:
-        self._open = {one.number: one for one in past}
+        self._open: dict[int, Reservation] = {}
+        self._lately: list[Reservation] = []  # that had boards, and are over
+        for one in past:
+            if one.state.over:
+                self._lately.append(one)
+            else:
+                self._open[one.number] = one
         self._nonces = {
             (one.request.owner, one.request.nonce): one.number
             for one in self._open.values()
@@ -149,6 +269,10 @@ class ReservationBook:
         if reservation.state.over:
             self._open.pop(reservation.number, None)
             self._nonces.pop(nonce, None)
+            if reservation.lease is not None and reservation.ended_at is not None:
+                since = reservation.ended_at - LATELY_S
+                self._lately = [one for one in self._lately if (one.ended_at or since) > since]
+                self._lately.append(reservation)
             return
         self._open[reservation.number] = reservation
         if reservation.request.nonce:
@@ -166,6 +290,10 @@ class ReservationBook:
     def all(self) -> list[Reservation]:
         """Return the reservations that are not over, the first to begin first."""
         return sorted(self._open.values(), key=lambda one: (one.request.starts_at, one.number))
+
+    def lately(self) -> Sequence[Reservation]:
+        """Return the reservations that had boards and are over, of the last days."""
+        return self._lately
 
     def planned(self, kind: str) -> list[Reservation]:
         """Return the reservations of a kind that have not begun."""
@@ -211,18 +339,14 @@ class ReservationBook:
                 found = reservation if first else found
         return found if len(left) < count else None
 
-    def plan_with(
+    def room(
         self,
-        period: ReservedPeriod,
         kind: str,
         periods: Sequence[ReservedPeriod],
         boards: Mapping[str, BoardForecast],
-    ) -> Plan | None:
-        """Return a plan with a further reservation; None if that or another would suffer."""
-        plan = plan_boards(periods, boards, self._plans.get(kind, {}))
-        other = plan_boards([*periods, period], boards, plan)
-        suffers = any(len(other[number]) < len(names) for number, names in plan.items())
-        return None if suffers or missing_boards([period], other) else other
+    ) -> RoomFinder:
+        """Return what room there is beside the reservations of a kind."""
+        return RoomFinder(periods, boards, self._plans.get(kind, {}))
 
     def keep_plan(self, kind: str, plan: Plan) -> None:
         """Keep to a plan from now on."""

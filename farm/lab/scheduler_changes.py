@@ -48,5 +48,5 @@ class RestoredState:
     next_lease: int = 1
     next_event: int = 1
     boards: Sequence[BoardRecord] = ()
-    reservations: Sequence[Reservation] = ()  # that are not over
+    reservations: Sequence[Reservation] = ()  # that are not over, or had boards lately
     next_reservation: int = 1

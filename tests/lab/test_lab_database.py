@@ -7,6 +7,7 @@ from __future__ import annotations
 import dataclasses
 import stat
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -136,6 +137,23 @@ def test_reservations_are_read_back_as_they_were_until_they_are_over(place: str)
     assert (list(past.reservations), past.next_reservation) == ([], 3), (
         "the newest number is not used again"
     )
+
+
+def test_a_reservation_that_was_used_lately_is_read_back_and_one_that_was_given_up_is_not(
+    place: str,
+) -> None:
+    now = time.time()
+    journal = LabDatabase(place)
+    lab = LeaseScheduler(SharingRules(), (), journal.open(), now)
+    lab.board_idle("a", "pi5", now)
+    for starts_in in (100.0, 1000.0):
+        lab.reserve(ReservationRequest("ann", "pi5", now + starts_in, 60.0), "key", now)
+    lab.cancel_reservation(2, Caller("ann"), now + 50.0)
+    for after in (100.0, 160.0):
+        lab.tick(now + after)
+    journal.write(kept(lab))
+    [used] = LabDatabase(place).open().reservations
+    assert (used.number, used.state.over, used.lease) == (1, True, 1)
 
 
 def test_a_record_of_a_lab_that_knew_no_reservations_goes_on(place: str) -> None:

@@ -23,6 +23,8 @@ boards = 3
 [lab.reservations]
 ahead = "7d"
 of_owner = 2
+share = 0.25
+within = "1d"
 [lab.owners."alice"]
 share = 2.5
 [lab.boards.pi5-07]
@@ -53,7 +55,7 @@ def test_a_whole_file_is_read(path: Path) -> None:
         1.0,
     )
     assert (rules.classes["batch"], rules.classes["ci"]) == (LeaseClass(28800.0, 3), LeaseClass())
-    assert rules.reservations == ReservationRules(7 * 86400.0, 2, 600.0)
+    assert rules.reservations == ReservationRules(7 * 86400.0, 2, 600.0, 0.25, 86400.0)
     assert settings.boards == (InventoryBoard("pi5-07", "pi5", "192.168.7.7:9090", ("fan",)),)
 
 

@@ -1,0 +1,203 @@
+"""One owner reserves a part of the boards, and not all of them for good."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import pytest
+
+from farm.errors import UsageError
+from farm.lab.entities import (
+    Caller,
+    InventoryBoard,
+    LeaseClass,
+    LeaseRequest,
+    LeaseState,
+    ReservationRequest,
+    ReservationRules,
+    SharingRules,
+)
+from farm.lab.reserved_share import OwnedPeriod, most_board_seconds
+from farm.lab.scheduler import LeaseScheduler
+from farm.lab.scheduler_changes import RestoredState
+
+HOUR = 3600.0
+MINUTE = 60.0
+
+
+def scheduler(count: int, rules: SharingRules | None = None) -> LeaseScheduler:
+    lab = LeaseScheduler(rules or SharingRules())
+    for number in range(count):
+        lab.board_idle(f"a{number}", "a", 0.0)
+    return lab
+
+
+def reserve(
+    lab: LeaseScheduler, starts_at: float, for_s: float, count: int, owner: str = "mallory"
+) -> bool:
+    """Whether boards could be reserved."""
+    try:
+        lab.reserve(ReservationRequest(owner, "a", starts_at, for_s, count=count), "k", 0.0)
+    except UsageError:
+        return False
+    return True
+
+
+def back_to_back(lab: LeaseScheduler, now: float, boards: int) -> None:
+    """Reserve all boards for as long as it goes, from the first time on at which it does."""
+    at = now + MINUTE
+    while at < now + 24 * HOUR:
+        at += 2 * HOUR if reserve(lab, at, 2 * HOUR, boards) else 10 * MINUTE
+
+
+def comb(lab: LeaseScheduler, now: float, boards: int) -> None:
+    """Reserve all boards for 10 of each 35 minutes: too little is left between for half an hour."""
+    for number in range(60):
+        reserve(lab, now + MINUTE + number * 35 * MINUTE, 10 * MINUTE, boards)
+
+
+@pytest.mark.parametrize("boards", [1, 8])
+@pytest.mark.parametrize("attack", [back_to_back, comb])
+def test_one_person_who_reserves_all_boards_again_and_again_leaves_others_theirs(
+    attack: Callable[[LeaseScheduler, float, int], None], boards: int
+) -> None:
+    """Alice asks for one board for half an hour, again and again, for two days."""
+    lab = scheduler(boards)
+    attack(lab, 0.0, boards)
+    asked_at, waited, had = 0.0, [0.0], 0
+    lease = lab.request(LeaseRequest("alice", "a", HOUR / 2), "k", 0.0)
+    now = 0.0
+    while now < 48 * HOUR:
+        now += MINUTE
+        lab.tick(now)
+        if now % (10 * MINUTE) == 0:
+            attack(lab, now, boards)
+        for one in lab.reservations():
+            if one.lease is not None:
+                lab.claim(one.lease)
+        for view in lab.boards():
+            if view.use == "in session":
+                lab.board_idle(view.name, "a", now)
+        lab.claim(lease.number)
+        lease = lab.lease(lease.number)
+        if lease.state is LeaseState.QUEUED:
+            waited[-1] = now - asked_at
+        elif lease.state is LeaseState.ACTIVE:
+            had += 1
+        else:
+            asked_at = now
+            waited.append(0.0)
+            lease = lab.request(LeaseRequest("alice", "a", HOUR / 2), "k", now)
+    assert max(waited) <= 6.1 * HOUR, "half of twelve hours, at most"
+    assert had >= 0.4 * 48 * 60, "in minutes"
+
+
+def test_the_refusal_says_how_much_it_would_be_and_how_much_may_be() -> None:
+    lab = scheduler(2)
+    for number in range(3):
+        assert reserve(lab, HOUR + number * 2 * HOUR, 2 * HOUR, 2)
+    with pytest.raises(UsageError) as refused:
+        lab.reserve(ReservationRequest("mallory", "a", 8 * HOUR, HOUR), "k", 0.0)
+    assert refused.value.parts() == (
+        "mallory would reserve too much of the boards of kind a",
+        "it would be 14.0 board-hours within 12h, with the times between that are too short for "
+        "others; one owner may reserve 12.0",
+        "reserve less, or for another time; or queue: farm lab lease a",
+    )
+    assert reserve(lab, 8 * HOUR, HOUR, 2, "bob"), "others may"
+    assert reserve(lab, 13 * HOUR, 2 * HOUR, 2), "and so may they, later"
+
+
+def test_a_time_that_is_free_for_all_and_too_much_for_the_owner_is_not_offered() -> None:
+    lab = scheduler(1)
+    lab.reserve(ReservationRequest("bob", "a", 9 * HOUR, HOUR), "k", 0.0)
+    for number in range(3):
+        assert reserve(lab, (1 + 2 * number) * HOUR, 2 * HOUR, 1)
+    with pytest.raises(UsageError, match="would reserve too much"):
+        lab.reserve(ReservationRequest("mallory", "a", 7.5 * HOUR, HOUR), "k", 0.0)
+    with pytest.raises(UsageError, match="cannot be had then") as refused:
+        lab.reserve(ReservationRequest("bob", "a", 6 * HOUR, HOUR), "k", 0.0)
+    assert "free next from" in refused.value.why
+
+
+def finished(lab: LeaseScheduler, now: float) -> None:
+    lab.tick(now)
+    for lease in lab.leases():
+        lab.claim(lease.number)
+
+
+def test_what_was_used_counts_and_what_was_given_up_does_not() -> None:
+    lab = scheduler(1)
+    assert reserve(lab, HOUR, 2 * HOUR, 1) and reserve(lab, 3 * HOUR, 2 * HOUR, 1)
+    finished(lab, HOUR)
+    finished(lab, 3 * HOUR)
+    assert [one.request.starts_at for one in lab.reservations()] == [3 * HOUR]
+    assert not reserve(lab, 5 * HOUR, 2.5 * HOUR, 1)
+    assert reserve(lab, 5 * HOUR, 2 * HOUR, 1)
+    assert not reserve(lab, 9 * HOUR, HOUR, 1)
+    lab.cancel_reservation(lab.reservations()[-1].number, Caller("mallory"), 3.5 * HOUR)
+    assert reserve(lab, 9 * HOUR, HOUR, 1)
+    lab.cancel_reservation(lab.reservations()[-1].number, Caller("mallory"), 3.5 * HOUR)
+    [lease] = lab.leases()
+    lab.end(lease.number, Caller("mallory"), 3.5 * HOUR)
+    lab.board_idle("a0", "a", 3.5 * HOUR)
+    assert reserve(lab, 9 * HOUR, 2 * HOUR, 1), "of what was given back, only what was used counts"
+
+
+def test_what_was_used_counts_after_a_restart_too() -> None:
+    lab = scheduler(1)
+    for number in range(3):
+        assert reserve(lab, (1 + 2 * number) * HOUR, 2 * HOUR, 1)
+        finished(lab, (1 + 2 * number) * HOUR)
+    finished(lab, 7 * HOUR)
+    kept = list(lab.take().reservations.values())
+    assert all(one.state.over for one in kept)
+    past = RestoredState(kinds=["a"], reservations=kept, next_reservation=4)
+    again = LeaseScheduler(SharingRules(), (), past, 7 * HOUR)
+    again.board_idle("a0", "a", 7 * HOUR)
+    assert again.reservations() == []
+    assert not reserve(again, 8 * HOUR, HOUR, 1) and reserve(again, 8 * HOUR, HOUR, 1, "bob")
+
+
+def test_a_board_with_a_tag_is_not_one_owners_for_good_under_any_words() -> None:
+    boards = [InventoryBoard("a0", "a", "", ("fan", "quiet"))]
+    boards += [InventoryBoard(f"a{number}", "a", "", ()) for number in range(1, 8)]
+    lab = LeaseScheduler(SharingRules(), boards)
+    for board in boards:
+        lab.board_idle(board.name, "a", 0.0)
+    words = (("fan",), ("quiet",), ("fan", "quiet"), ("quiet", "fan"))
+    for number, tags in enumerate(words):
+        request = ReservationRequest("mallory", "a", (1 + 2 * number) * HOUR, 2 * HOUR, tags=tags)
+        if number < 3:
+            lab.reserve(request, "k", 0.0)
+        else:
+            with pytest.raises(UsageError, match="boards of kind a tagged quiet, fan"):
+                lab.reserve(request, "k", 0.0)
+    assert reserve(lab, 7 * HOUR, 2 * HOUR, 1)
+
+
+def test_the_share_may_be_all_and_a_longest_reservation_always_fits() -> None:
+    everything = SharingRules(reservations=ReservationRules(share=1.0))
+    lab = scheduler(1, everything)
+    assert all(reserve(lab, (1 + 2 * number) * HOUR, 2 * HOUR, 1) for number in range(8))
+    long = SharingRules(classes={"interactive": LeaseClass(longest_s=24 * HOUR)})
+    assert reserve(scheduler(3, dataclasses.replace(long)), HOUR, 24 * HOUR, 3)
+
+
+def test_users_without_an_account_are_one_owner() -> None:
+    lab = scheduler(1)
+    got = [
+        reserve(lab, (1 + 2 * number) * HOUR, 2 * HOUR, 1, f"uid-{100_000 + number}")
+        for number in range(5)
+    ]
+    assert got == [True, True, True, False, False]
+
+
+def test_the_most_board_seconds_are_those_of_the_fullest_time() -> None:
+    owned = [OwnedPeriod(0, 2, 3), OwnedPeriod(10, 12, 2), OwnedPeriod(11, 13, 2)]
+    assert most_board_seconds(owned, OwnedPeriod(20, 21, 1), 12, 0) == 2 * 2 + 2 * 2 + 1
+    assert most_board_seconds(owned, OwnedPeriod(20, 21, 1), 1, 0) == 1
+    assert most_board_seconds([], OwnedPeriod(5, 9, 2), 100, 50) == 8
+    assert most_board_seconds([OwnedPeriod(0, 1, 2)], OwnedPeriod(3, 4, 3), 10, 2.5) == 8 + 1
+    assert most_board_seconds([OwnedPeriod(0, 1, 2)], OwnedPeriod(3, 4, 3), 10, 1.5) == 5
