@@ -34,7 +34,7 @@ from farm.errors import (
     did_you_mean,
 )
 from farm.processes import signals
-from farm.tvm_import import hide_torch_from_now_on
+from farm.tvm_import_without_torch import hide_torch_from_now_on
 
 # The commands in the order of `farm --help`, the most used first.
 GROUPS = {

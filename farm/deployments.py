@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from farm import __version__
-from farm.compiler.tensor_cache import INDEX, SHARD
+from farm.compiler.parameter_files import INDEX, SHARD
 from farm.errors import DeviceError
 from farm.inputs import read
 from farm.store import file_digest
@@ -35,9 +35,9 @@ def install(link: Link, model: Model, artifact: Artifact) -> int:
 
 def list_all_releases(link: Link) -> list[Release]:
     """Return all releases on the device, by name and the newest first."""
-    from farm.transports.agent import manifests
+    from farm.transports.agent import manifest_validation
 
-    return manifests.parse_releases(link.document("farm.deploy.list"))
+    return manifest_validation.parse_releases(link.document("farm.deploy.list"))
 
 
 def open_release(link: Link, name: str) -> Release:
@@ -86,6 +86,6 @@ def release_manifest(model: Model, artifact: Artifact) -> dict[str, Any]:
 
 
 def _release(link: Link, function: str, *arguments: Any) -> Release:
-    from farm.transports.agent import manifests
+    from farm.transports.agent import manifest_validation
 
-    return manifests.parse_release(link.document(function, *arguments), current=True)
+    return manifest_validation.parse_release(link.document(function, *arguments), current=True)

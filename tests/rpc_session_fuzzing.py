@@ -11,7 +11,7 @@ from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any
 
-from rpc_streams import exchange, mutated, pieces
+from random_rpc_streams import exchange, mutated, pieces
 
 from farm.errors import FarmError
 from farm.processes.deadline import Deadline
@@ -19,7 +19,14 @@ from farm.rpc.answer_filter import PacketCode
 from farm.rpc.connection import Connection
 from farm.rpc.errors import RemoteError
 from farm.rpc.session import Session
-from farm.rpc.values import CPU, DataType, RemoteDevice, RemoteObject, RemotePointer, RemoteTensor
+from farm.rpc.value_types import (
+    CPU,
+    DataType,
+    RemoteDevice,
+    RemoteObject,
+    RemotePointer,
+    RemoteTensor,
+)
 
 _DEADLINE_S = 5.0
 _MOST_RETURN_BYTES = 1 << 20

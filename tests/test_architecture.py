@@ -21,7 +21,7 @@ LAYERS = """
     sanitize regular_files npy_header
     types time_ledger interleaved_measurement prompts
     errors
-    tvm_import
+    tvm_import_without_torch
     processes stats ownership this_machine
     rpc formatting metrics sandbox
     comparison
@@ -30,7 +30,7 @@ LAYERS = """
     inputs
     data
     quantize
-    checked_import deployments
+    checked_model_import deployments
     executor export
     pipeline tracker
     lab
@@ -52,7 +52,7 @@ HEAVY_ROOMS = {
     "compiler",
     "importers",
     "zoo",
-    "checked_import",
+    "checked_model_import",
     "executor",
     "quantize",
 }
@@ -90,7 +90,7 @@ INSIDE_TABLES = {
     """,
     "compiler": """
         winograd_weights
-        target ir tensor_cache artifact build_digests __init__
+        target ir parameter_files artifact build_digests __init__
         graph
         cpu.tir_passes
         cpu gpu
@@ -102,7 +102,7 @@ INSIDE_TABLES = {
     "importers": """
         archive_check
         size_limits
-        imported_model model_file layer_names relax_module farm_kernels
+        imported_model model_file_check layer_names relax_postprocessing farm_kernels
         summary fixed_batch
         onnx tflite
         torch
@@ -110,13 +110,13 @@ INSIDE_TABLES = {
         __init__
     """,
     "pipeline": """
-        sandboxed_tasks dependencies interleaving
+        sandboxed_tasks job_dependencies interleaving
         worker_tasks
         cluster.task_transfer
-        cluster.builds cluster.imports cluster.candidates
+        cluster.builds cluster.imports cluster.tuning_candidates
         cluster operations
         run_jobs
-        accuracy layer_bisect build_prediction compare discover doctor guard_page_check identify
+        accuracy layer_bisect build_feasibility compare discover doctor guard_page_check identify
         other_engines profile quantize tuning provision __init__
     """,
     "tracker": """
@@ -130,11 +130,11 @@ INSIDE_TABLES = {
         __init__
     """,
     "lab": """
-        entities durations care.health door.commands door.pump door.sshd_settings shared_places
-        reserved_share
+        entities durations care.health_state_machine door.commands door.pump
+        door.sshd_settings_check shared_places reserved_share
         board_records care.board_checks
-        queue_order refusals lab_toml codec scheduler_changes registry reservations door.main
-        door.authorized_keys callers door.offered_address
+        queue_order refusals lab_toml entity_json scheduler_changes registry reservations door.main
+        door.authorized_keys callers door.board_address_check
         promises change_budget
         scheduler relay.tracker door.board_socket_broker
         relay.sessions
@@ -159,7 +159,7 @@ INSIDE_TABLES = {
         __init__
     """,
     "lab_page": """
-        json_responses snapshot history gantt connections
+        http_responses snapshot history gantt connections
         access templates lab_metrics
         rest live_parts
         event_stream pages
@@ -464,7 +464,7 @@ def test_the_guide_shows_the_layers_as_they_are() -> None:
         ("farm.stats", "import torch.nn as nn", "torch.nn is or brings in a heavy library as the module loads"),  # noqa: E501
         ("farm.stats", "try:\n    from tvm import rpc\nexcept: pass", "tvm is or brings in a heavy library as the module loads"),  # noqa: E501
         ("farm.pipeline", "from farm.executor import execute", "farm.executor is or brings in a heavy library as the module loads"),  # noqa: E501
-        ("farm.pipeline", "from farm import checked_import", "farm.checked_import is or brings in a heavy library as the module loads"),  # noqa: E501
+        ("farm.pipeline", "from farm import checked_model_import", "farm.checked_model_import is or brings in a heavy library as the module loads"),  # noqa: E501
         ("farm.store.artifact_store", "print(1)", "print prints past farm.commands.output"),
         ("farm.commands.devices.devices", "print(1)", "print prints past farm.commands.output"),
         ("farm.commands.devices.devices", "import click\nclick.echo(1)", "click.echo prints past farm.commands.output"),  # noqa: E501
@@ -483,8 +483,8 @@ def test_the_guide_shows_the_layers_as_they_are() -> None:
 def test_a_planted_violation_is_found(module: str, source: str, words: str) -> None:
     others = dict.fromkeys(("farm.errors", "farm.store.__init__", "farm.zoo.__init__"), "")
     others |= {
-        "farm.executor": "from farm import checked_import",
-        "farm.checked_import": "from tvm import relax",
+        "farm.executor": "from farm import checked_model_import",
+        "farm.checked_model_import": "from tvm import relax",
     }
     assert [one.partition(": ")[2] for one in violations({**others, module: source})] == [words]
 

@@ -23,8 +23,8 @@ from farm.errors import UsageError
 from farm.stats import ChangeVerdict
 from farm.store import RunStore
 from farm.types import Run, Verdict
-from farm.views import charts, html, markdown, profile_rooflines
-from farm.views.report import Report, build_report
+from farm.views import charts, html_report, markdown, profile_roofline_data
+from farm.views.report_content import Report, build_report
 
 POSITIVE = st.floats(1e-6, 1e6)
 
@@ -55,14 +55,14 @@ def test_a_step_is_told_with_what_changed_there() -> None:
     [move] = report().series["pi5", "resnet18"].moves
     assert move.after.id == "pi5-resnet18-6"
     assert "farm: 1 → 2" in move.in_words
-    assert move.in_words in html.render_page(report())
+    assert move.in_words in html_report.render_page(report())
 
 
 def test_what_became_slower_than_the_baseline_wants_a_look() -> None:
     found = report(before=[timed("pi5", "resnet18", 1), timed("elsewhere", "resnet18", 1)])
     [pair] = found.pairs
     assert pair.found.change is ChangeVerdict.SLOWER
-    text = html.render_page(found)
+    text = html_report.render_page(found)
     assert (
         text.index("What wants a look") < text.index(pair.found.reason) < text.index('id="matrix"')
     )
@@ -71,7 +71,7 @@ def test_what_became_slower_than_the_baseline_wants_a_look() -> None:
 def test_the_page_shows_no_latency_of_an_emulated_device() -> None:
     run = timed("pi3", "net", 1, 431.7, "qemu:")
     for text in (
-        html.render_page(report([run])),
+        html_report.render_page(report([run])),
         markdown.markdown_report(report([run])),
         json.dumps(report([run]).as_json()),
     ):
@@ -80,7 +80,7 @@ def test_the_page_shows_no_latency_of_an_emulated_device() -> None:
 
 
 def test_text_of_others_is_text_and_no_markup() -> None:
-    page = html.render_page(report())
+    page = html_report.render_page(report())
     assert "<script>document" not in page
     assert "<b>refused" not in page
     assert "&lt;script&gt;document.title" in page
@@ -116,13 +116,13 @@ def test_nothing_in_markdown_calls_a_person_or_becomes_a_link() -> None:
 
 
 def test_the_page_names_no_address_to_load_from() -> None:
-    page = html.render_page(report())
+    page = html_report.render_page(report())
     assert re.findall(r"""(?:src|href)=["'](?!#|data:)""", page) == []
     assert "//" not in re.sub(r"ssh://x|// [A-Z]", "", page)
 
 
 def test_a_page_of_no_runs_says_so() -> None:
-    assert "There are no runs to show." in html.render_page(report([]))
+    assert "There are no runs to show." in html_report.render_page(report([]))
     assert "no runs" in markdown.markdown_report(report([]))
 
 
@@ -136,7 +136,7 @@ def test_a_run_of_one_sample_and_one_of_zeros_can_be_shown() -> None:
     coarse = dataclasses.replace(
         single, device="b", samples=zeros, latency=dataclasses.replace(single.latency, p50_ms=0.0)
     )
-    assert "net" in html.render_page(report([single, coarse]))
+    assert "net" in html_report.render_page(report([single, coarse]))
 
 
 def test_the_markdown_has_a_table_the_errors_and_the_comparison() -> None:
@@ -212,7 +212,7 @@ def test_the_ledger_adds_up_whatever_the_number_of_parts() -> None:
     run = timed("a", "net", 1)
     assert run.samples
     parts = {f"part {number}": 0.5 + number for number in range(15)}
-    made = html.time_spent_by_device(
+    made = html_report.time_spent_by_device(
         report([dataclasses.replace(run, samples=dataclasses.replace(run.samples, ledger=parts))])
     )
     [(_, values, total)] = made.rows
@@ -279,16 +279,16 @@ def test_the_report_is_a_view_like_the_tables() -> None:
     assert views.json_document("report", report().as_json())["schema"] == "farm/report/1"
 
 
-def profile_of(folder: Path, **changes: object) -> profile_rooflines.ProfileRoofline:
+def profile_of(folder: Path, **changes: object) -> profile_roofline_data.ProfileRoofline:
     (folder / "profile.json").write_text(json.dumps({**PROFILE, **changes}))
-    return profile_rooflines.read_profile_json(folder / "profile.json")
+    return profile_roofline_data.read_profile_json(folder / "profile.json")
 
 
 def test_a_profile_becomes_a_roofline_with_the_slowest_kernel_first(tmp_path: Path) -> None:
     found = profile_of(tmp_path)
     assert [point.kernel for point in found.points] == ["conv", "relu", "reshape"]
     assert [point.kernel for point in found.drawn] == ["conv", "relu"]
-    page = html.render_page(build_report([], title="", made_at="", rooflines=[found]))
+    page = html_report.render_page(build_report([], title="", made_at="", rooflines=[found]))
     assert "2 kernels below a roof of 1e+04 GFLOP/s and 40 GB/s" in page
     assert "&lt;b&gt;conv1" in page
 
@@ -297,12 +297,12 @@ def test_a_profile_without_a_roof_is_a_table_and_an_emulated_one_shows_no_time(
     tmp_path: Path,
 ) -> None:
     assert "<td" in (
-        page := html.render_page(
+        page := html_report.render_page(
             build_report([], title="", made_at="", rooflines=[profile_of(tmp_path, roof=None)])
         )
     )
     assert "kernels below a roof" not in page
-    emulated = html.render_page(
+    emulated = html_report.render_page(
         build_report([], title="", made_at="", rooflines=[profile_of(tmp_path, emulated=True)])
     )
     assert "its times are no benchmark" in emulated
@@ -315,4 +315,4 @@ def test_a_profile_without_a_roof_is_a_table_and_an_emulated_one_shows_no_time(
 def test_a_file_that_is_no_profile_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "profile.json").write_text(text)
     with pytest.raises(UsageError, match="is no profile"):
-        profile_rooflines.read_profile_json(tmp_path / "profile.json")
+        profile_roofline_data.read_profile_json(tmp_path / "profile.json")

@@ -11,8 +11,8 @@ import pytest
 from report_runs import PROFILE, many, timed
 
 from farm.processes import subprocesses
-from farm.views import html, profile_rooflines
-from farm.views.report import build_report
+from farm.views import html_report, profile_roofline_data
+from farm.views.report_content import build_report
 
 DESK, PHONE = {"width": 1400, "height": 1000}, {"width": 360, "height": 740}
 CHROMIUM = subprocesses.first_installed_program("chromium", "chromium-browser", "google-chrome")
@@ -39,7 +39,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> str:
     )
     profile.write_text(json.dumps(PROFILE))
     before = [timed("pi5", "resnet18", 1), timed("host", "resnet18", 0, 3.0)]
-    rooflines = [profile_rooflines.read_profile_json(profile)]
+    rooflines = [profile_roofline_data.read_profile_json(profile)]
     found = build_report(
         many(),
         title="Nightly",
@@ -48,7 +48,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> str:
         before=before,
         rooflines=rooflines,
     )
-    path.write_text(html.render_page(found), "utf-8")
+    path.write_text(html_report.render_page(found), "utf-8")
     return path.as_uri()
 
 
@@ -165,5 +165,5 @@ def test_a_record_of_many_runs_makes_a_page_of_a_sensible_size(tmp_path: Path) -
         for model in range(3)
         for number in range(20)
     ]
-    text = html.render_page(build_report(runs, title="", made_at=""))
+    text = html_report.render_page(build_report(runs, title="", made_at=""))
     assert len(text.encode()) < 3e6 * len(runs) / 20_000 + 60_000

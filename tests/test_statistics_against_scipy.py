@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from timeouts import LIMIT_S
 
 from farm import stats
-from farm.stats import compare_runs, distributions, quantiles
+from farm.stats import compare_runs, probability_distributions, quantiles
 from farm.stats.changepoints import find_level_shifts
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -33,14 +33,14 @@ VALUES = st.lists(st.integers(0, 12).map(float), min_size=1, max_size=15)
 
 @given(st.floats(1e-6, 1 - 1e-6), st.floats(0.5, 2000), st.floats(0.5, 2000))
 def test_the_beta_function_is_scipys(x: float, a: float, b: float) -> None:
-    assert distributions.beta_regularized(x, a, b) == pytest.approx(
+    assert probability_distributions.beta_regularized(x, a, b) == pytest.approx(
         scipy.special.betainc(a, b, x), rel=1e-8, abs=1e-12
     )
 
 
 @given(st.floats(0.51, 0.9999), st.integers(1, 200))
 def test_students_quantile_is_scipys(probability: float, freedom: int) -> None:
-    assert distributions.student_quantile(probability, freedom) == pytest.approx(
+    assert probability_distributions.student_quantile(probability, freedom) == pytest.approx(
         scipy.stats.t.ppf(probability, freedom), rel=1e-7
     )
 

@@ -25,7 +25,7 @@ from farm.agent.build import executable_build_inputs_digest
 
 ROOT = Path(farm.__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tools"))
-import wheel_contents  # noqa: E402
+import wheel_sbom  # noqa: E402
 
 ARCHITECTURES = ("x86_64", "aarch64", "armv7")
 NOT_SHIPPED = {"__pycache__", "prebuilt"}
@@ -178,9 +178,9 @@ def test_the_wheel_has_a_bill_of_materials(wheel: Path) -> None:
 
 
 def test_agents_for_gpus_contain_glibcs_start_files_in_the_place_of_musl() -> None:
-    names = {part.name for part in wheel_contents.parts_of("x86_64-cuda")}
+    names = {part.name for part in wheel_sbom.parts_of("x86_64-cuda")}
     assert "glibc" in names and "musl" not in names
-    assert "LGPL-2.1-or-later" in wheel_contents.license_expression(["x86_64-cuda"])
+    assert "LGPL-2.1-or-later" in wheel_sbom.license_expression(["x86_64-cuda"])
 
 
 def test_the_same_sources_make_the_same_wheel(wheel: Path, tmp_path: Path) -> None:

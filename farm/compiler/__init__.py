@@ -9,23 +9,23 @@ Modules:
     winograd_weights      the transform of Winograd's weights, in numpy
     load_time_transforms  what a library makes of its parameters when it is loaded
     execution_graph       the steps and tensors of a built model as data
-    tensor_cache          parameters as files that every TVM runtime can load
+    parameter_files       parameters as files that every TVM runtime can load
     host_run              build a model for this machine and run it in this process
 
 Packages:
-    target             models of the CPUs: vector width, registers, caches, throughput
-    ir                 helpers for Relax and TIR that know nothing of models and operators
-    graph              passes over the Relax graph
-    cpu                loops and schedules of kernels for CPUs
+    target  models of the CPUs: vector width, registers, caches, throughput
+    ir      helpers for Relax and TIR that know nothing of models and operators
+    graph   passes over the Relax graph
+    cpu     loops and schedules of kernels for CPUs
     cpu.int8           kernels of 8-bit integers
     cpu.winograd       Winograd's convolution
     cpu.tir_passes     passes over scheduled TIR functions
-    gpu                schedules of kernels for NVIDIA GPUs
-    codegen            memory planning, machine code, linking, CUDA binaries
-    tuning             variants of a model's kernels, for a search that measures them
-    diagnostics        reference kernels and roofline probes, to explain results and speed
+    gpu          schedules of kernels for NVIDIA GPUs
+    codegen      memory planning, machine code, linking, CUDA binaries
+    tuning       variants of a model's kernels, for a search that measures them
+    diagnostics  reference kernels and roofline probes, to explain results and speed
 
-Stages of a build. farm/checked_import.py does the first two once per model, for all boards:
+Stages of a build. farm/checked_model_import.py does the first two once per model, for all boards:
     1 import           farm/importers/: model file -> Relax module and weights
     2 check            host_run.py: build for this machine, compare with the reference's outputs
 build.py does the others once per (model, profile):
@@ -41,7 +41,7 @@ build.py does the others once per (model, profile):
                        out of the code
     8 machine code     codegen/executable.py: plan memory, then TVM's and LLVM's code generation;
                        codegen/nvrtc.py for CUDA
-    9 link, store      codegen/link.py: library; tensor_cache.py: parameters;
+    9 link, store      codegen/link.py: library; parameter_files.py: parameters;
                        execution_graph.py: graph.json; build.py: metadata.json
 
 A prepared model and an artifact are kept in the store under the digest of everything that

@@ -30,7 +30,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from farm.compiler import tensor_cache
+from farm.compiler import parameter_files
 from farm.compiler.artifact import GRAPH, KIND, LIBRARY, METADATA, PARAMETERS, load_artifact
 from farm.compiler.build_digests import (
     build_inputs_digest_without_records,
@@ -325,7 +325,9 @@ def generate_module_code(
             workspace,
         )
     with add_block_duration(seconds, "write"):
-        tensor_cache.write_parameters(folder / PARAMETERS, lowered.parameters, lowered.transforms)
+        parameter_files.write_parameters(
+            folder / PARAMETERS, lowered.parameters, lowered.transforms
+        )
         (folder / GRAPH).write_text(json.dumps(graph))
     # TVM's texts are of a type of its own, which does not pass out of a sandbox
     told = {
@@ -409,7 +411,7 @@ def _check_files(prepared: PreparedModel, generated: GenerationResult, made: Pat
     """
     what = f"{prepared.model}: the process that compiled it"
     folder = made / PARAMETERS
-    wanted = [folder / name for name in (tensor_cache.INDEX, tensor_cache.SHARD)]
+    wanted = [folder / name for name in (parameter_files.INDEX, parameter_files.SHARD)]
     odd = (
         [path.name for path in folder.iterdir() if path not in wanted]
         if not folder.is_symlink()

@@ -25,7 +25,7 @@ from farm.compiler.cpu.winograd.weight_transform_kernel import weight_transform_
 from farm.compiler.graph import fp16_weights
 from farm.compiler.graph.fp16_weights import HALF, SINGLE, WIDENING
 from farm.compiler.ir.constants import array_address
-from farm.compiler.tensor_cache import ON_LOAD, PREFIX
+from farm.compiler.parameter_files import ON_LOAD, PREFIX
 from farm.compiler.winograd_weights import WeightTransform, transform_coefficients
 
 Array = np.ndarray[Any, Any]

@@ -16,7 +16,7 @@ import tvm
 from tvm import relax
 
 from farm.compiler import load_time_transforms, relax_pipeline
-from farm.compiler.cpu import peak_share
+from farm.compiler.cpu import predicted_peak_share
 from farm.compiler.cpu import schedule as cpu_schedule
 from farm.compiler.cpu.kernel_config import (
     NO_RECORDS,
@@ -156,9 +156,13 @@ def _with_choice(
     made = decisions.get(kernel.workload)
     if made is None or selector is None:
         return kernel
-    share, slow = peak_share.predicted_peak_share(made, selector.cpu), kernel.slow
+    share, slow = predicted_peak_share.predicted_peak_share(made, selector.cpu), kernel.slow
     if kernel.rule not in (cpu_schedule.GENERAL, "none") and share is not None:
-        slow = peak_share.slowness_reason(made, selector.cpu) if share < peak_share.SLOW else slow
+        slow = (
+            predicted_peak_share.slowness_reason(made, selector.cpu)
+            if share < predicted_peak_share.SLOW
+            else slow
+        )
     else:  # the prediction is not for these loops
         share = None
     return replace(kernel, choice=str(made.config), recorded=made.recorded, share=share, slow=slow)

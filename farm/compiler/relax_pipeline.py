@@ -39,7 +39,7 @@ from farm.compiler.ir.relax_rewriter import (
     rewrite_module,
     rewriter_pass,
 )
-from farm.compiler.tensor_cache import array_bytes
+from farm.compiler.parameter_files import array_bytes
 
 Array = np.ndarray[Any, Any]
 _INLINE_BYTES = 64  # a constant this small stays in the code

@@ -8,9 +8,9 @@
     preprocess      the table `preprocess` of a model, and the named kinds of preprocessing
     profiles        built-in and user-defined profiles, and their inheritance
     schema          all other tables as pydantic models; validation errors in plain words
-    sources         paths of models and their files, `package:` resources, `python:` functions
+    model_sources   paths of models and their files, `package:` resources, `python:` functions
     table           Table: the base class of all tables
-    toml_lines      TOML parser with line numbers and recovery after errors
+    toml_parser     TOML parser with line numbers and recovery after errors
     urls            parser of device URLs
     error_messages  descriptions of TOML values and types for messages
 

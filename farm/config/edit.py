@@ -14,7 +14,7 @@ import tomllib
 from collections.abc import Mapping
 from typing import Any
 
-from farm.config.toml_lines import Key, Statement, statements
+from farm.config.toml_parser import Key, Statement, statements
 from farm.errors import ConfigError
 
 HEADING = (

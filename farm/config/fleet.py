@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
-from farm.config import sources
+from farm.config import model_sources
 from farm.errors import UsageError, did_you_mean
 from farm.types import Device, MeasurementSettings, Model, OutputErrorLimits, Profile
 
@@ -81,7 +81,7 @@ class Fleet:
 
         The name is that of a configured or a deployed model.
         """
-        return word not in self.models and sources.is_model_source(word)
+        return word not in self.models and model_sources.is_model_source(word)
 
     def model(self, name_or_source: str) -> Model:
         """Return the configured or built-in model with this name, or one created from a source.
@@ -90,7 +90,7 @@ class Fleet:
         name, ModelError for a file that does not exist.
         """
         if self.names_source(name_or_source):
-            made = sources.model_from_source(name_or_source, self.models)
+            made = model_sources.model_from_source(name_or_source, self.models)
             return made if made.name in self.models else replace(made, limits=self.limits)
         fix = (
             f"name a model file, python:package.module:function, or add [models.{name_or_source}] "
@@ -110,7 +110,7 @@ class Fleet:
         )
         alike, named = _of_one_name(found), {**self.built_in_models, **self.models}
         made = [
-            replace(one, name=sources.absolute_source(one.source))
+            replace(one, name=model_sources.absolute_source(one.source))
             if one.name in alike and named.get(one.name) != one
             else one
             for one in found

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from farm import sanitize
 from farm.config import locate, profiles
 from farm.config.fleet import BenchSettings, Fleet, TrackerSettings
-from farm.config.toml_lines import Key, Mistake, ParseResult, parse
+from farm.config.toml_parser import Key, Mistake, ParseResult, parse
 from farm.errors import ConfigError
 from farm.types import Device, MeasurementSettings, Model, OutputErrorLimits, Profile
 

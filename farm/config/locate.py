@@ -30,7 +30,7 @@ import shlex
 from pathlib import Path
 
 from farm import ownership
-from farm.config.sources import PACKAGE, is_accessible_file
+from farm.config.model_sources import PACKAGE, is_accessible_file
 from farm.errors import ConfigError
 from farm.regular_files import check_not_special_file
 

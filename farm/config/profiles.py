@@ -6,8 +6,8 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
-from farm.config.sources import PACKAGE
-from farm.config.toml_lines import Key, parse_valid_without_lines
+from farm.config.model_sources import PACKAGE
+from farm.config.toml_parser import Key, parse_valid_without_lines
 from farm.types import Profile
 
 Raw = Mapping[str, Any]

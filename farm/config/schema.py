@@ -25,11 +25,11 @@ from pydantic import (
 
 from farm import this_machine
 from farm.config.error_messages import EXPECTED, describe_value
+from farm.config.model_sources import resolve_file, resolve_source
 from farm.config.preprocess import PreprocessTable
-from farm.config.sources import resolve_file, resolve_source
 from farm.config.table import Table
 from farm.config.tolerances import TolerancesByDtypeTable, TolerancesTable
-from farm.config.toml_lines import Key
+from farm.config.toml_parser import Key
 from farm.config.urls import parse_url
 from farm.errors import did_you_mean
 from farm.types import DTYPES, QuantizeSettings, check_cluster_address, normalize_cache_url

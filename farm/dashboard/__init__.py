@@ -1,15 +1,15 @@
 """Live progress display: a table with one row per job, updated by events.
 
-    job_board           the state of all jobs, a pure function of the events
-    render_board        draw a board: one line per job
-    device_lines        draw a board that has too many jobs: one line per device
-    group_lines         draw a board that has too many devices: one line per group, and what is odd
-    eta                 estimate the remaining time
-    widgets             colours, marks, bars and counts of jobs by state
-    display             where progress goes: a terminal region, log lines, or nowhere
-    job_display         the display of the jobs of a command
-    accuracy_progress   the display of `farm accuracy`
-    tuning_progress     the display of `farm tune`
+    job_board          the state of all jobs, a pure function of the events
+    render_job_board   draw a board: one line per job
+    device_lines       draw a board that has too many jobs: one line per device
+    group_lines        draw a board that has too many devices: one line per group, and what is odd
+    eta                estimate the remaining time
+    widgets            colours, marks, bars and counts of jobs by state
+    display            where progress goes: a terminal region, log lines, or nowhere
+    job_display        the display of the jobs of a command
+    accuracy_progress  the display of `farm accuracy`
+    tuning_progress    the display of `farm tune`
 
 Use:
 
@@ -30,7 +30,7 @@ from farm.dashboard.job_display import QuietJobDisplay, show_jobs
 
 if TYPE_CHECKING:
     from farm.dashboard.accuracy_progress import show_accuracy_progress
-    from farm.dashboard.render_board import render
+    from farm.dashboard.render_job_board import render
     from farm.dashboard.tuning_progress import kernel_table, show_tuning_progress
 
 __all__ = [
@@ -47,7 +47,7 @@ __all__ = [
 # What draws with rich, which is loaded for a terminal only
 _DRAWING = {
     "kernel_table": "tuning_progress",
-    "render": "render_board",
+    "render": "render_job_board",
     "show_accuracy_progress": "accuracy_progress",
     "show_tuning_progress": "tuning_progress",
 }

@@ -47,7 +47,7 @@ class _InPlace(QuietJobDisplay):
         self.tick()
 
     def tick(self) -> None:
-        from farm.dashboard.render_board import render
+        from farm.dashboard.render_job_board import render
 
         self._screen.draw(functools.partial(render, self.board))
 

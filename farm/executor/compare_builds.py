@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
-from farm import checked_import, stats
+from farm import checked_model_import, stats
 from farm.errors import WrongAnswer
 from farm.executor.loading import (
     LoadedModel,
@@ -84,7 +84,7 @@ def _load(
         ),
     ]
     for one, side in zip(loaded, sides, strict=True):
-        inputs, expected = checked_import.read_reference_inputs_and_outputs(side.prepared)
+        inputs, expected = checked_model_import.read_reference_inputs_and_outputs(side.prepared)
         one.feed(inputs)
         one.run()
         one.record()

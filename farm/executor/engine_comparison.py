@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from pathlib import Path
 
-from farm import checked_import, quantize, stats
+from farm import checked_model_import, quantize, stats
 from farm.errors import ModelError
 from farm.executor import other_engines
 from farm.executor.loading import connect_and_load_model, pause_other_workers, read_device_facts
@@ -34,7 +34,7 @@ def measure_engines_interleaved(
     listed in `missing` with the reason.
     """
     context.note(Progress(Stage.IMPORTING, f"for {', '.join(names)}"))
-    inputs, expected = checked_import.read_reference_inputs_and_outputs(fitted.prepared)
+    inputs, expected = checked_model_import.read_reference_inputs_and_outputs(fitted.prepared)
     source = quantize.float_model(fitted.model)
     imported = other_engines.import_for_engines(source, names, cache)
     with ExitStack() as stack:

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from farm import checked_import, stats
+from farm import checked_model_import, stats
 from farm.compiler.artifact import LIBRARY
 from farm.compiler.diagnostics.reference_run import compute_reference_steps
 from farm.compiler.diagnostics.reference_steps import ReferenceStep, ReferenceSteps, ReferenceValues
-from farm.compiler.tensor_cache import PREFIX, array_bytes, read_transformed_parameters
+from farm.compiler.parameter_files import PREFIX, array_bytes, read_transformed_parameters
 from farm.executor.loading import connect_and_load_model
 from farm.processes.workers import TaskContext
 from farm.store import TuningRecordStore
@@ -39,7 +39,7 @@ from farm.types import (
 
 if TYPE_CHECKING:
     from farm.rpc.blocking_session import Tensor
-    from farm.rpc.values import RemoteDevice
+    from farm.rpc.value_types import RemoteDevice
     from farm.transports import Link
 
     Array = np.ndarray[Any, Any]
@@ -66,7 +66,7 @@ def compare_kernels_with_reference(
     `compute_reference_steps`, for example to run it in a sandbox.
     """
     prepared, artifact = fitted.prepared, fitted.artifact
-    inputs, expected = fed or checked_import.read_reference_inputs_and_outputs(prepared)
+    inputs, expected = fed or checked_model_import.read_reference_inputs_and_outputs(prepared)
     store = TuningRecordStore.of_user()
     records = {core: store.choices(core) for core in store.cores()}
     with ExitStack() as stack:

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from farm import deployments, transports
 from farm.compiler.artifact import LIBRARY
-from farm.compiler.tensor_cache import ON_LOAD, PREFIX, SHARD
+from farm.compiler.parameter_files import ON_LOAD, PREFIX, SHARD
 from farm.errors import DeviceError, LinkError
 from farm.executor.threads import configure_threads_and_gpu
 from farm.processes.deadline import Deadline
 from farm.processes.workers import TaskContext
 from farm.prompts import extend_deadline_while_asking
 from farm.rpc.blocking_session import BlockingSession, Tensor
-from farm.rpc.values import CPU, RemoteDevice
+from farm.rpc.value_types import CPU, RemoteDevice
 from farm.rpc.virtual_machine import RemoteVirtualMachine
 from farm.store import file_digest
 from farm.time_ledger import add_block_duration

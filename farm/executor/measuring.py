@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from farm import checked_import, data, deployments, stats
+from farm import checked_model_import, data, deployments, stats
 from farm.executor.batches import run_samples_in_batches
 from farm.executor.loading import (
     LoadedModel,
@@ -83,7 +83,9 @@ def measure_job(
     begin = time.perf_counter()
     with ExitStack() as stack:
         with add_block_duration(ledger, "reference"):
-            inputs, expected = checked_import.read_reference_inputs_and_outputs(fitted.prepared)
+            inputs, expected = checked_model_import.read_reference_inputs_and_outputs(
+                fitted.prepared
+            )
         loaded, link, uploaded = connect_and_load_model(
             stack, context, device, fitted.artifact, fitted.agent, plan.deadline_s, ledger
         )

@@ -10,7 +10,7 @@ import numpy as np
 
 from farm import importers
 from farm.errors import ModelError
-from farm.importers.relax_module import one_line_error, suppress_output_warnings_and_logs
+from farm.importers.relax_postprocessing import one_line_error, suppress_output_warnings_and_logs
 from farm.types import Model
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ def _litert(model: Model, inputs: Mapping[str, Array], threads: int) -> tuple[st
     path = Path(model.source)
     if not _is_tflite(model):
         raise ModelError(f"LiteRT cannot run {path.name}", f"{_kind(model)}, not a TFLite file")
-    from farm.importers.tflite.model import litert_version_and_runner
+    from farm.importers.tflite.tflite_file import litert_version_and_runner
 
     return litert_version_and_runner(path, list(inputs.values()), threads)
 

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from farm import checked_import
+from farm import checked_model_import
 from farm.compiler.artifact import GRAPH
 from farm.errors import DeviceError, WrongAnswer
 from farm.executor.loading import (
@@ -60,7 +60,9 @@ def profile_model(
     begin = time.perf_counter()
     with ExitStack() as stack:
         with add_block_duration(ledger, "reference"):
-            inputs, expected = checked_import.read_reference_inputs_and_outputs(fitted.prepared)
+            inputs, expected = checked_model_import.read_reference_inputs_and_outputs(
+                fitted.prepared
+            )
         loaded, link, _ = connect_and_load_model(
             stack, context, device, artifact, fitted.agent, deadline_s, ledger
         )

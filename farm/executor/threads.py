@@ -6,7 +6,7 @@ Without options the device decides.
 from __future__ import annotations
 
 from farm.errors import DeviceError
-from farm.executor.gpu import use_gpu_in_session
+from farm.executor.session_gpu import use_gpu_in_session
 from farm.transports import Link
 from farm.types import Device
 

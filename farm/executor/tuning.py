@@ -10,7 +10,7 @@ from farm.executor.loading import pause_other_workers, read_device_facts, upload
 from farm.executor.threads import configure_threads_and_gpu
 from farm.processes.workers import TaskContext
 from farm.rpc.blocking_session import Tensor
-from farm.rpc.values import CPU
+from farm.rpc.value_types import CPU
 from farm.rpc.virtual_machine import RemoteVirtualMachine
 from farm.sandbox.array_files import read_arrays
 from farm.transports.agent import answer_validation as agent_answers

@@ -16,7 +16,7 @@ import numpy as np
 
 from farm import deployments, sanitize
 from farm.agent import recipe
-from farm.compiler import tensor_cache
+from farm.compiler import parameter_files
 from farm.compiler.artifact import GRAPH
 from farm.types import Artifact, Model, TensorSpec, describe_shape
 
@@ -81,7 +81,7 @@ def write_model_parts(model: Model, artifact: Artifact, folder: Path) -> list[Pa
         )
     )
     dtypes = {name: tensor["dtype"] for name, tensor in steps["tensors"].items()}
-    taken = tensor_cache.read_transformed_parameters(artifact.parameters, dtypes)
+    taken = parameter_files.read_transformed_parameters(artifact.parameters, dtypes)
     np.savez(values, **taken)  # type: ignore[arg-type]  # a parameter of savez is called allow_pickle
     return [library, graph, values]
 

@@ -1,6 +1,6 @@
 """Import models: turn a source into a TVM module, its weights and a reference to compare with.
 
-    source                            module of farm.importers  reference
+    source  module of farm.importers  reference
     *.onnx                            onnx.load                 ONNX Runtime
     *.pt2 (torch.export.save)         torch.exported_program    torch
     *.pt (torch.jit.save)             torch.torchscript         torch
@@ -11,20 +11,20 @@
 A torch file's format is detected by its content, not by its suffix: see torch.load. Modules and
 packages:
 
-    imported_model  the class that every importer returns, and example inputs
-    model_file      checks of a model's file that need no framework
-    fingerprints    digests of everything that an import depends on
-    fixed_batch     import a model for a fixed batch
-    summary         a model's inputs, outputs, weights and operators for `farm check`
-    format_risks    which formats are programs, and how farm restricts them
-    archive_check   read zip archives and refuse ambiguous ones
-    size_limits     refuse tensors larger than this machine's memory
-    relax_module    steps that all importers apply to TVM's module
-    layer_names     keep the source operators' names on Relax variables
-    farm_kernels    replace operators by kernels of farm.kernels
-    onnx            ONNX files
-    torch           PyTorch files and functions
-    tflite          TFLite files
+    imported_model        the class that every importer returns, and example inputs
+    model_file_check      checks of a model's file that need no framework
+    fingerprints          digests of everything that an import depends on
+    fixed_batch           import a model for a fixed batch
+    summary               a model's inputs, outputs, weights and operators for `farm check`
+    format_risks          which formats are programs, and how farm restricts them
+    archive_check         read zip archives and refuse ambiguous ones
+    size_limits           refuse tensors larger than this machine's memory
+    relax_postprocessing  steps that all importers apply to TVM's module
+    layer_names           keep the source operators' names on Relax variables
+    farm_kernels          replace operators by kernels of farm.kernels
+    onnx                  ONNX files
+    torch                 PyTorch files and functions
+    tflite                TFLite files
 
 How to use it:
 
@@ -84,7 +84,7 @@ def import_model(model: Model, cache: Path) -> ImportedModel:
     """
     loader = _chosen(_LOADERS, model)
     if Path(model.source).suffix.lower() != ".onnx" and not may_contain_code(model):
-        from farm.importers.model_file import refuse_constant_input_overrides
+        from farm.importers.model_file_check import refuse_constant_input_overrides
 
         refuse_constant_input_overrides(model)
     imported: ImportedModel = loader(model)
@@ -134,7 +134,7 @@ def importer_module_name(model: Model) -> str:
 
 def check_source(model: Model) -> None:
     """Raise ModelError for an unknown kind and for a file that is missing, a folder or empty."""
-    from farm.importers.model_file import check_file
+    from farm.importers.model_file_check import check_file
 
     _entry(_LOADERS, model)
     check_file(Path(model.source))

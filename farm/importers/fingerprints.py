@@ -23,8 +23,8 @@ from importlib import metadata
 from pathlib import Path
 
 from farm.errors import ModelError
-from farm.importers.model_file import check_file
-from farm.importers.onnx import external_data
+from farm.importers.model_file_check import check_file
+from farm.importers.onnx import external_data_files
 from farm.store import digest_of_parts, file_digest, source_digest
 from farm.types import Model
 
@@ -181,7 +181,7 @@ def checked_external_files(path: Path) -> list[Path]:
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
         if content.find(_EXTERNAL) < 0:
             return []
-    files = external_data.external_files(path)
+    files = external_data_files.external_files(path)
     folder = path.resolve().parent
     if outside := [file for file in files if not _is_below(file, folder)]:
         raise ModelError(

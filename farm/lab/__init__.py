@@ -12,7 +12,7 @@
     scheduler            who is given which board now, and for how long: pure and synchronous
     board_records        what is kept of a board
     board_sessions       the sessions of boards: of whom, for which lease, whether they are to end
-    codec                leases, boards and events as JSON
+    entity_json          leases, boards and events as JSON
     lab_database         what is kept, in SQLite or PostgreSQL
     lab_database_writer  the thread that keeps it, and what is said only after that
     lender               the lab's side of TVM's tracker protocol

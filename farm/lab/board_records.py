@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from farm.lab.care.health import Health, health_from_json
+from farm.lab.care.health_state_machine import Health, health_from_json
 
 MOST_RECORDS = 10_000
 FORGOTTEN_S = 90 * 86400.0  # after which a board that nobody named is not known any more

@@ -22,15 +22,9 @@ from typing import Any
 from farm.errors import FarmError, UnavailableError, UsageError, did_you_mean
 from farm.lab import refusals
 from farm.lab.callers import ControlConnections, identify_caller
-from farm.lab.care.health import Health
 from farm.lab.care.health_controller import BoardHealthController
+from farm.lab.care.health_state_machine import Health
 from farm.lab.change_budget import ChangeBudget
-from farm.lab.codec import (
-    board_for_display,
-    health_for_display,
-    lease_for_display,
-    reservation_for_display,
-)
 from farm.lab.door.board_socket_broker import WAIT_S, BoardSocketBroker, LabCallbacks
 from farm.lab.door.commands import is_user_name
 from farm.lab.entities import (
@@ -42,10 +36,16 @@ from farm.lab.entities import (
     Reservation,
     ReservationRequest,
 )
+from farm.lab.entity_json import (
+    board_for_display,
+    health_for_display,
+    lease_for_display,
+    reservation_for_display,
+)
 from farm.lab.lab_database import LabDatabase
 from farm.lab.lab_database_writer import LabDatabaseWriter
 from farm.lab.lender import LabLender
-from farm.lab_client.client import PROTOCOL, loopback_if_wildcard_address
+from farm.lab_client.control_client import PROTOCOL, loopback_if_wildcard_address
 from farm.sanitize import is_utf8_encodable
 from farm.types import new_lease_key
 

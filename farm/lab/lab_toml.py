@@ -13,10 +13,10 @@ from typing import Any
 
 from farm import sanitize
 from farm.config.profiles import built_in_profile_tables
-from farm.config.toml_lines import ParseResult, parse
+from farm.config.toml_parser import ParseResult, parse
 from farm.errors import ConfigError, UsageError, did_you_mean
 from farm.lab.care.board_checks import MODELS
-from farm.lab.care.health import DAY_S, HealthRules
+from farm.lab.care.health_state_machine import DAY_S, HealthRules
 from farm.lab.durations import parse_duration
 from farm.lab.entities import (
     RANKS,

@@ -29,7 +29,7 @@ from farm.lab.lab_database_writer import LabDatabaseWriter
 from farm.lab.lab_toml import SOCKET_MODES, LabSettings
 from farm.lab.lender import LabLender
 from farm.lab.scheduler import LeaseScheduler
-from farm.lab_client.client import SOCKET
+from farm.lab_client.control_client import SOCKET
 from farm.processes import signals
 from farm.tracker import TrackerServerSettings, listen_on_first_free_port
 from farm.tracker.admission import limits_within_open_files

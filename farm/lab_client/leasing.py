@@ -24,7 +24,7 @@ from farm.errors import (
     UsageError,
     did_you_mean,
 )
-from farm.lab_client.client import LabClient
+from farm.lab_client.control_client import LabClient
 from farm.processes.cancellation import register_wait_breaker
 from farm.processes.deadline import Deadline
 from farm.rpc.stream_protocols import StreamBeforeGreeting

@@ -2,7 +2,7 @@
 
     access          who asks, and what a browser may be made to ask
     connections     the connections on loopback: so many of each user, and how long they may be idle
-    json_responses  JSON documents and errors, as responses
+    http_responses  JSON documents and errors, as responses
     rest            boards, leases, the queue and events
     event_stream    events as they happen (SSE), which resume
     snapshot        the lab at one moment, as the page reads it

@@ -25,7 +25,7 @@ from farm import ownership
 from farm.lab.callers import identify_caller
 from farm.lab.entities import Caller
 from farm.lab.shared_places import SharedPlaces
-from farm.lab_page.json_responses import Forbidden
+from farm.lab_page.http_responses import Forbidden
 
 COOKIE = "farm_lab"
 LINK_S = 120.0

@@ -14,14 +14,14 @@ from markupsafe import Markup
 
 from farm.errors import FarmError, UsageError
 from farm.lab import refusals
-from farm.lab.care.health import Health
+from farm.lab.care.health_state_machine import Health
 from farm.lab.control_socket import ControlSocket
 from farm.lab.durations import parse_duration
 from farm.lab.entities import HOUR_S, RANKS, Caller, Event
 from farm.lab_page import gantt, history, templates
 from farm.lab_page.access import COOKIE, FORM_TOKEN, SESSION_S, BrowserLogins, BrowserSession
 from farm.lab_page.history import DAY_S
-from farm.lab_page.json_responses import Forbidden, NotFound, http_status
+from farm.lab_page.http_responses import Forbidden, NotFound, http_status
 from farm.lab_page.live_parts import LiveParts
 from farm.lab_page.rest import parse_known_lease_number
 from farm.lab_page.snapshot import board_health_cell

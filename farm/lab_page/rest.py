@@ -12,7 +12,7 @@ from farm.lab import refusals
 from farm.lab.control_socket import ControlSocket
 from farm.lab.entities import Caller, Reservation
 from farm.lab_page.access import BrowserLogins
-from farm.lab_page.json_responses import Forbidden, NotFound, json_response
+from farm.lab_page.http_responses import Forbidden, NotFound, json_response
 from farm.views.schema import NAMES, schema
 
 _NOBODY = Caller("")

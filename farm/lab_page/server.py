@@ -15,7 +15,7 @@ from farm.lab.run import CompanionServer, LabServer, listen_unix
 from farm.lab_page.access import BrowserLogins, check_origin
 from farm.lab_page.connections import BODY_S, IDLE_S, PageConnections
 from farm.lab_page.event_stream import EventStreamHandlers
-from farm.lab_page.json_responses import NotFound, error_response
+from farm.lab_page.http_responses import NotFound, error_response
 from farm.lab_page.lab_metrics import LabMetrics
 from farm.lab_page.live_parts import LiveParts
 from farm.lab_page.pages import PageHandlers

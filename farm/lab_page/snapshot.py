@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from farm.lab.care.health import BAD, HANDS
+from farm.lab.care.health_state_machine import BAD, HANDS
 from farm.lab.entities import BoardView, Caller, Lease, LeaseState, QueuePosition, Reservation
 from farm.lab.lender import LabLender
 

@@ -55,7 +55,7 @@ def build_of_run(run: Run, fleet: Fleet, store: Store) -> PairedBuild:
 
     Raises UsageError if the run does not name its build or the build is no longer in the cache.
     """
-    from farm import checked_import
+    from farm import checked_model_import
 
     again = (
         f"measure it again: farm bench --device {shlex.quote(run.device)} {shlex.quote(run.model)}"
@@ -67,7 +67,7 @@ def build_of_run(run: Run, fleet: Fleet, store: Store) -> PairedBuild:
         raise UsageError(f"run {run.id} does not say which build it was of", why, again)
     artifact, model = (
         store.find(artifacts.KIND, run.artifact_digest),
-        store.find(checked_import.KIND, run.model_digest),
+        store.find(checked_model_import.KIND, run.model_digest),
     )
     if artifact is None or model is None:
         gone = (
@@ -85,7 +85,7 @@ def build_of_run(run: Run, fleet: Fleet, store: Store) -> PairedBuild:
             f"{gone} is not in {store.root}; made by {versions}",
             fix,
         )
-    prepared = checked_import.load_prepared_model(run.model, model, cached=True)
+    prepared = checked_model_import.load_prepared_model(run.model, model, cached=True)
     built = artifacts.load_artifact(artifact, cached=True)
     built = replace(
         built,

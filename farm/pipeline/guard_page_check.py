@@ -226,12 +226,12 @@ def make_guarded_model(
 
     An open batch is one. Raises ModelError and BuildError.
     """
-    from farm.checked_import import import_and_quantize, lowest_precision
+    from farm.checked_model_import import import_and_quantize, lowest_precision
     from farm.compiler.build import generate_module_code, tvm_errors_as_build_errors
     from farm.compiler.diagnostics.reference_steps import tensor_value_file
     from farm.compiler.diagnostics.steps_of_main import MainSteps
     from farm.compiler.execution_graph import describe_execution_graph
-    from farm.compiler.tensor_cache import array_bytes
+    from farm.compiler.parameter_files import array_bytes
 
     context.note(Progress(Stage.IMPORTING, f"reading {Path(model.source).name}"))
     imported = import_and_quantize(model, cache, host, lambda *_: None)

@@ -134,7 +134,7 @@ def source_layers_and_reference_outputs_task(
     Without `inputs` the layers are those of the example input, which are cached in the store, and
     the outputs are None.
     """
-    from farm.checked_import import read_reference_inputs_and_outputs
+    from farm.checked_model_import import read_reference_inputs_and_outputs
 
     store = Store(cache)
     if inputs is None and (kept := store.find(_KIND, prepared.digest)):

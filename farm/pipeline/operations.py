@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from farm import transports
 from farm.errors import DeviceError, FarmError, UsageError
-from farm.pipeline.dependencies import model_for_profile
+from farm.pipeline.job_dependencies import model_for_profile
 from farm.pipeline.worker_tasks import (
     AGENT_S,
     BUILD_S,

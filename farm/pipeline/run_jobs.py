@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any
 from farm import __version__, stats, transports
 from farm.compiler import build_digests
 from farm.errors import FarmError, UnavailableError, UsageError
-from farm.pipeline.dependencies import (
+from farm.pipeline.interleaving import FinishedRounds, limit_uninterleaved_jobs_to_one_round
+from farm.pipeline.job_dependencies import (
     AgentKey,
     BuildKey,
     Key,
@@ -33,7 +34,6 @@ from farm.pipeline.dependencies import (
     prepare_key,
     unique_keys_in_build_order,
 )
-from farm.pipeline.interleaving import FinishedRounds, limit_uninterleaved_jobs_to_one_round
 from farm.pipeline.operations import unusable_state_error
 from farm.pipeline.worker_tasks import (
     AGENT_S,

@@ -24,7 +24,7 @@ from farm.types import Model, Progress, Stage
 
 _BUILD_MODULES = ("farm.compiler.build", "farm.compiler.lower", "farm.compiler.codegen.executable")
 # Imported ahead of a task, with the importer.
-_MODULES = ("farm.checked_import", *_BUILD_MODULES)
+_MODULES = ("farm.checked_model_import", *_BUILD_MODULES)
 
 
 def model_needs_no_sandbox(model: Model) -> bool:

@@ -90,9 +90,9 @@ def find_built_agent(machine: str, cache: Path) -> Path | None:
 
 def find_prepared_model_task(_: TaskContext, model: Model, cache: Path) -> PreparedModel | None:
     """Return a model that is prepared already; None if it has to be imported. May be a thread's."""
-    from farm import checked_import
+    from farm import checked_model_import
 
-    return checked_import.find_prepared_model(model, cache)
+    return checked_model_import.find_prepared_model(model, cache)
 
 
 def find_build_task(
@@ -116,7 +116,7 @@ def prepare_model_task(
     If it is to be built for one of `profiles` with the code that the check generates, that becomes
     the build.
     """
-    from farm.checked_import import import_and_check_into_folder, prepare_model
+    from farm.checked_model_import import import_and_check_into_folder, prepare_model
     from farm.compiler.build import GenerationResult, build_reuses_import_check_code
 
     def maker(

@@ -25,7 +25,7 @@ from typing import Any
 from farm.errors import BuildError, FarmError, InternalError
 from farm.processes import at_exit
 from farm.prompts import Question
-from farm.tvm_import import hide_torch_from_now_on
+from farm.tvm_import_without_torch import hide_torch_from_now_on
 
 TASK, ANSWER = "task.pickle", "answer.pickle"
 

@@ -12,7 +12,7 @@
         imported = apply(model, imported, host, note)
     key = fingerprint(model, cache)  # of the import and of the quantization, if there is one
 
-`farm.checked_import.import_and_quantize` does this for every model.
+`farm.checked_model_import.import_and_quantize` does this for every model.
 
 The reference of a quantized model is its float model.
 """
@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 from farm import data, importers
 from farm.compiler.build import tvm_errors_as_build_errors
 from farm.compiler.build_digests import compiler_sources_digest
-from farm.compiler.tensor_cache import array_bytes
+from farm.compiler.parameter_files import array_bytes
 from farm.errors import ModelError
 from farm.quantize import recipe as recipes
 from farm.store import digest_of_parts, source_digest

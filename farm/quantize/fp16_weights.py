@@ -17,10 +17,10 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from farm.compiler import relax_pipeline
 from farm.compiler.graph.fp16_weights import HALF, LEAST_BYTES, SINGLE
-from farm.compiler.graph.qdq import has_qdq
+from farm.compiler.graph.qdq_to_float import has_qdq
 from farm.compiler.ir.constants import tensor_as_array
 from farm.errors import ModelError
-from farm.importers import relax_module
+from farm.importers import relax_postprocessing
 from farm.importers.imported_model import ImportedModel
 from farm.quantize.calibration import FoldedModel
 from farm.quantize.insert_qdq import QuantizationPoint, describe_tensor, main_bindings
@@ -65,7 +65,7 @@ def cast_weights_to_fp16(module: tvm.IRModule) -> tvm.IRModule:
 
 def detach_weights(model: FoldedModel) -> tuple[tvm.IRModule, list[Array]]:
     """Return the module with float16 weights, and these weights, in the form of an import."""
-    return relax_module.detach_weights(
+    return relax_postprocessing.detach_weights(
         cast_weights_to_fp16(model.module), len(model.imported.inputs)
     )
 

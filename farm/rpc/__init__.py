@@ -2,7 +2,7 @@
 
     answer_filter        which bytes of a server are answers; nothing else is accepted
     handshake            the greeting with magic number and key
-    values               arguments and results: data types, devices, remote objects, tensors
+    value_types          arguments and results: data types, devices, remote objects, tensors
     packing              values to the bytes of a request
     unpacking            the bytes of a checked answer to a value
     stream_protocols     what a session needs of a connection

@@ -19,7 +19,7 @@ from farm.rpc.answer_filter import FfiTypeIndex
 from farm.rpc.blocking_connection import run_nonsuspending_coroutine
 from farm.rpc.errors import ProtocolError, RemoteError
 from farm.rpc.session import Session
-from farm.rpc.values import (
+from farm.rpc.value_types import (
     CPU,
     Argument,
     DataType,

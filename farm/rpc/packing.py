@@ -10,7 +10,7 @@ import struct
 from collections.abc import Sequence
 
 from farm.rpc.answer_filter import FfiTypeIndex, PacketCode
-from farm.rpc.values import (
+from farm.rpc.value_types import (
     Argument,
     DataType,
     RemoteDevice,

@@ -23,7 +23,7 @@ from farm.rpc.answer_filter import (
 )
 from farm.rpc.errors import ProtocolError, RemoteError, VersionError
 from farm.rpc.stream_protocols import Stream
-from farm.rpc.values import (
+from farm.rpc.value_types import (
     CPU,
     Argument,
     DataType,

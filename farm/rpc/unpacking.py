@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from farm.rpc.answer_filter import AnswerError, FfiTypeIndex
-from farm.rpc.values import (
+from farm.rpc.value_types import (
     DataType,
     RemoteDevice,
     RemoteObject,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from farm.rpc.blocking_session import Module, Tensor, Timer
-from farm.rpc.values import CPU, RemoteDevice
+from farm.rpc.value_types import CPU, RemoteDevice
 
 if TYPE_CHECKING:
     import numpy as np

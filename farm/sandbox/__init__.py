@@ -1,18 +1,18 @@
 """Run tasks that read an untrusted model in a process that can use only the model's own files.
 
 Modules:
-    policy              which files, memory and disk space a sandboxed process may use
-    fork_server         fork a sandboxed process for each task
-    environment         drop the variables of the environment that may hold secrets
-    capabilities        give up what root may do
-    landlock            restrict files, TCP and signals
-    seccomp             refuse system calls
-    system_calls        the table of system calls that seccomp refuses
-    raw_system_calls    call the kernel by system call number
-    restricted_program  start a program of this machine with few rights
-    restricted_pickle   read the messages of a sandboxed process safely
-    field_types         check the fields of dataclasses in them
-    array_files         read the .npz files that it has left
+    policy               which files, memory and disk space a sandboxed process may use
+    fork_server          fork a sandboxed process for each task
+    environment          drop the variables of the environment that may hold secrets
+    capabilities         give up what root may do
+    landlock             restrict files, TCP and signals
+    seccomp              refuse system calls
+    denied_system_calls  the table of system calls that seccomp refuses
+    raw_system_calls     call the kernel by system call number
+    restricted_program   start a program of this machine with few rights
+    restricted_pickle    read the messages of a sandboxed process safely
+    field_types          check the fields of dataclasses in them
+    array_files          read the .npz files that it has left
 
 Usage:
     support()       report whether this kernel has Landlock and seccomp, and what is missing

@@ -38,7 +38,7 @@ from farm.processes.worker_main import TaskContext, disk_full_error
 from farm.sandbox import capabilities, environment, landlock, restricted_pickle, seccomp
 from farm.sandbox.policy import WRITABLE_DEVICES, Policy, python_and_package_folders, system_files
 from farm.sandbox.raw_system_calls import prctl
-from farm.tvm_import import hide_torch_from_now_on
+from farm.tvm_import_without_torch import hide_torch_from_now_on
 
 _PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 _MOST_BYTES = 1 << 30  # limit for a progress message or a result

@@ -16,7 +16,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from farm.sandbox import system_calls
+from farm.sandbox import denied_system_calls
 from farm.sandbox.raw_system_calls import prctl, system_call
 
 _NO_NEW_PRIVILEGES = 38  # PR_SET_NO_NEW_PRIVS
@@ -58,7 +58,7 @@ _DEVICE_CONTROLS = (0x5412, 0x541C, 0x8901, 0x8902)  # TIOCSTI, TIOCLINUX, FIOSE
 class Architecture:
     """The constants of an architecture.
 
-    `audit` is its AUDIT_ARCH_* constant, `column` its column in `system_calls.NUMBERS`, and
+    `audit` is its AUDIT_ARCH_* constant, `column` its column in `denied_system_calls.NUMBERS`, and
     `seccomp` the number of seccomp(2).
     """
 
@@ -68,7 +68,7 @@ class Architecture:
 
     def number(self, name: str) -> int | None:
         """Return the number of a system call on this architecture, None if it has no such call."""
-        return system_calls.NUMBERS[name][self.column]
+        return denied_system_calls.NUMBERS[name][self.column]
 
 
 ARCHITECTURES = {
@@ -128,7 +128,7 @@ def assemble_filter(machine: Architecture, process: int | None) -> Code:
         (_EQUAL, 1, 0, machine.audit),
         (_RETURN, 0, 0, _KILL),
         (_LOAD, 0, 0, _NUMBER),
-        (_MORE, 0, 1, system_calls.LAST),  # x32 calls begin at 0x40000000
+        (_MORE, 0, 1, denied_system_calls.LAST),  # x32 calls begin at 0x40000000
         (_RETURN, 0, 0, _ERROR | errno.ENOSYS),
     ]
     for names, error in _REFUSED:
@@ -190,14 +190,14 @@ def _opening(mode: int, refused: Instruction, allowed: Instruction) -> Code:
 
 
 _REFUSED = (
-    (system_calls.NETWORK, errno.EPERM),
-    (system_calls.PROGRAMS, errno.EPERM),
-    (system_calls.OTHER_PROCESSES, errno.EPERM),
-    (system_calls.SHARED_OBJECTS, errno.EPERM),
-    (system_calls.FILE_ATTRIBUTES, errno.EPERM),
-    (system_calls.KERNEL, errno.EPERM),
-    (system_calls.MEMORY, errno.EPERM),
-    (system_calls.BY_POINTER, errno.ENOSYS),
+    (denied_system_calls.NETWORK, errno.EPERM),
+    (denied_system_calls.PROGRAMS, errno.EPERM),
+    (denied_system_calls.OTHER_PROCESSES, errno.EPERM),
+    (denied_system_calls.SHARED_OBJECTS, errno.EPERM),
+    (denied_system_calls.FILE_ATTRIBUTES, errno.EPERM),
+    (denied_system_calls.KERNEL, errno.EPERM),
+    (denied_system_calls.MEMORY, errno.EPERM),
+    (denied_system_calls.BY_POINTER, errno.ENOSYS),
 )
 
 

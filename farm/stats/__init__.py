@@ -1,15 +1,16 @@
 """Statistics: quantiles with intervals, agreement of outputs, verdicts, comparisons of runs.
 
-    agreement            difference of an output from the reference; Wilson interval of a proportion
-    changepoints         steps in a series of latencies
-    compare_runs         Mann-Whitney test and bootstrap ratio of two separate runs
-    distributions        beta, binomial, Student's t and normal distributions, without SciPy
-    efficiency           throughput, power and energy per inference
-    paired_test          Wilcoxon test and ratio of two builds that were measured interleaved
-    quantiles            latency percentiles, their intervals, MLPerf's early stopping
-    tensor_fingerprint   fingerprints of tensors that do not depend on the order of axes
-    topk                 indices of the largest scores
-    verdict              the verdict on a run: stable, noisy, throttled, wrong, ...
+    agreement                  difference of an output from the reference; Wilson interval of a
+                               proportion
+    changepoints               steps in a series of latencies
+    compare_runs               Mann-Whitney test and bootstrap ratio of two separate runs
+    probability_distributions  beta, binomial, Student's t and normal distributions, without SciPy
+    energy_and_throughput      throughput, power and energy per inference
+    paired_test                Wilcoxon test and ratio of two builds that were measured interleaved
+    quantiles                  latency percentiles, their intervals, MLPerf's early stopping
+    tensor_fingerprint         fingerprints of tensors that do not depend on the order of axes
+    topk                       indices of the largest scores
+    run_verdict                the verdict on a run: stable, noisy, throttled, wrong, ...
 
 The functions are pure: values in, values out. A caller imports them from this package.
 """
@@ -23,7 +24,12 @@ from farm.stats.compare_runs import (
     compare_separate_runs,
     median_relative_standard_error,
 )
-from farm.stats.efficiency import energy_j, energy_per_inference_j, inferences_per_second, power_w
+from farm.stats.energy_and_throughput import (
+    energy_j,
+    energy_per_inference_j,
+    inferences_per_second,
+    power_w,
+)
 from farm.stats.paired_test import (
     LEAST_ROUNDS,
     compare_interleaved_pairs,
@@ -38,9 +44,7 @@ from farm.stats.quantiles import (
     split_into_rounds,
     summarize_latency,
 )
-from farm.stats.tensor_fingerprint import fingerprint, relative_distance
-from farm.stats.topk import top_indices
-from farm.stats.verdict import (
+from farm.stats.run_verdict import (
     JUDGED_COUNT,
     drift_in_words,
     is_warmed_up,
@@ -48,6 +52,8 @@ from farm.stats.verdict import (
     missed_accuracy_requirement_reason,
     verdict_from_answer_and_spread,
 )
+from farm.stats.tensor_fingerprint import fingerprint, relative_distance
+from farm.stats.topk import top_indices
 
 __all__ = [
     "CONFIDENCE",

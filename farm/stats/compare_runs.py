@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from farm.stats.distributions import normal_cdf, student_quantile
+from farm.stats.probability_distributions import normal_cdf, student_quantile
 from farm.stats.quantiles import Interval, split_into_rounds
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from farm.stats.compare_runs import CONFIDENCE, ChangeVerdict, Comparison, conclude, holm_correction
-from farm.stats.distributions import normal_cdf, normal_quantile
+from farm.stats.probability_distributions import normal_cdf, normal_quantile
 from farm.stats.quantiles import Interval, median_interval
 
 if TYPE_CHECKING:

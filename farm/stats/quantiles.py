@@ -12,7 +12,7 @@ import statistics
 from collections.abc import Sequence
 
 from farm.errors import DeviceError
-from farm.stats.distributions import binomial_cdf, binomial_quantile
+from farm.stats.probability_distributions import binomial_cdf, binomial_quantile
 from farm.types import Latency
 
 # The smallest sample count whose second largest sample is at or above the percentile with 99 %

@@ -1,25 +1,25 @@
 """Connections to devices: the scheme of a device's url names the transport.
 
 Modules:
-    device_availability   state of a device (ready, offline, ...) with reason and remedy
-    local                 `local:` and `qemu:`: the agent as a process on this machine
-    rpc                   `rpc://`: an agent, or TVM's RPC server, at an address
-    tracker               `tracker://`: a board that a TVM tracker lends
-    lab                   `lab:`: a board that a lab leases, here or by SSH
-    ssh                   `ssh://`: install and start the agent on a board by SSH
-    shell_board           install and start the agent on a board with a shell
-    shell_transports      which transports reach a shell, and how
-    board_scripts         shell scripts for that
-    adb                   `adb:`: install and start the agent on an Android board by adb
-    command               `exec:`: install and start the agent where a command runs a shell
-    gpu_preflight         reasons why a GPU device cannot be used, known before connecting
-    agent                 what farm knows of an agent's side: keys, versions, answers, errors
-    upload                store a file on a device, resuming interrupted transfers
-    board_architecture    detect a board's architecture and check it against the profile
-    layer_check           a layer of a connection, and checks that transports share
-    connectivity_checks   check a connection layer by layer, for `farm doctor`
-    rpc_client            open a session by farm's RPC client
-    rpc_errors            translate errors of TVM's RPC and of sockets into FarmError
+    device_availability  state of a device (ready, offline, ...) with reason and remedy
+    local                `local:` and `qemu:`: the agent as a process on this machine
+    rpc                  `rpc://`: an agent, or TVM's RPC server, at an address
+    tracker              `tracker://`: a board that a TVM tracker lends
+    lab                  `lab:`: a board that a lab leases, here or by SSH
+    ssh                  `ssh://`: install and start the agent on a board by SSH
+    shell_board          install and start the agent on a board with a shell
+    shell_transports     which transports reach a shell, and how
+    board_scripts        shell scripts for that
+    adb                  `adb:`: install and start the agent on an Android board by adb
+    command              `exec:`: install and start the agent where a command runs a shell
+    gpu_preflight        reasons why a GPU device cannot be used, known before connecting
+    agent                what farm knows of an agent's side: keys, versions, answers, errors
+    upload               store a file on a device, resuming interrupted transfers
+    board_architecture   detect a board's architecture and check it against the profile
+    connection_layer     a layer of a connection, and checks that transports share
+    connectivity_checks  check a connection layer by layer, for `farm doctor`
+    rpc_client           open a session by farm's RPC client
+    rpc_errors           translate errors of TVM's RPC and of sockets into FarmError
 
 `open` yields a `Link`, an open session, for the duration of a block.
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from farm.processes import subprocesses
 from farm.processes.deadline import Deadline
 from farm.prompts import Ask, answer_nothing
-from farm.transports import layer_check, rpc, shell_transports
+from farm.transports import connection_layer, rpc, shell_transports
 from farm.transports.agent import version as agent_version
-from farm.transports.layer_check import LayerCheck
+from farm.transports.connection_layer import LayerCheck
 from farm.transports.local import agent_command_prefix
 from farm.types import Device
 
@@ -26,17 +26,17 @@ def connection_layers(
     Connections that a check opens are closed by `stack`.
     """
     if device.on_this_machine:
-        yield LayerCheck("this machine", partial(layer_check.check_device_usable, device))
+        yield LayerCheck("this machine", partial(connection_layer.check_device_usable, device))
     elif shell_transports.has_shell(device):
         yield from shell_transports.connection_layers(device, stack, deadline, ask)
     elif device.scheme == "lab":
-        from farm.transports.lab.checks import LabChecks
+        from farm.transports.lab.connectivity_checks import LabChecks
 
         yield from LabChecks(device, stack, deadline, ask).layers()
     else:
         host, port = rpc.device_address(device)
-        yield LayerCheck("name", partial(layer_check.check_host_resolves, host, port))
-        yield LayerCheck("TCP", partial(layer_check.check_address_answers, device, host, port))
+        yield LayerCheck("name", partial(connection_layer.check_host_resolves, host, port))
+        yield LayerCheck("TCP", partial(connection_layer.check_address_answers, device, host, port))
 
 
 def agent_layers(

@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager
 
 from farm.processes.deadline import Deadline
 from farm.prompts import Ask
-from farm.transports.layer_check import LayerCheck
+from farm.transports.connection_layer import LayerCheck
 from farm.transports.shell_board import ShellBoard
 from farm.types import Device
 
@@ -26,7 +26,10 @@ _SHELLS = {
     "adb": "farm.transports.adb.board",
     "exec": "farm.transports.command",
 }
-_CHECKS = {"ssh": "farm.transports.ssh.checks", "adb": "farm.transports.adb.checks"}
+_CHECKS = {
+    "ssh": "farm.transports.ssh.connectivity_checks",
+    "adb": "farm.transports.adb.connectivity_checks",
+}
 
 
 def has_shell(device: Device) -> bool:

@@ -8,7 +8,7 @@
                                its URL
     cluster_address            the check of the address of a cluster
     engine_comparison          EngineComparison, EngineResult: farm and other inference engines
-    fleet                      Profile, Device, Model, TensorSpec and so on: the content of
+    fleet_config               Profile, Device, Model, TensorSpec and so on: the content of
                                devices.toml
     layer_variable_names       names of source operators, encoded in variables' names
     lease_key                  new_lease_key, is_lease_key: keys of a lab's leases
@@ -43,7 +43,7 @@ from farm.types.artifacts import (
     Release,
 )
 from farm.types.cluster_address import SLURM, check_cluster_address
-from farm.types.fleet import (
+from farm.types.fleet_config import (
     DTYPES,
     LIMITS,
     QUANTIZED,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from farm.types.fleet import Model, OutputErrorLimits, PreprocessSettings, TensorSpec
+from farm.types.fleet_config import Model, OutputErrorLimits, PreprocessSettings, TensorSpec
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from farm.types.artifacts import Artifact, PreparedModel
-from farm.types.fleet import OutputErrorLimits
+from farm.types.fleet_config import OutputErrorLimits
 
 
 @dataclass(frozen=True, slots=True)

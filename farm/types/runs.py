@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from farm.types.artifacts import Agreement
-from farm.types.fleet import Device, Model, describe_threads
+from farm.types.fleet_config import Device, Model, describe_threads
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,20 +1,20 @@
 """Tables for people and documents for programs.
 
-    tables               build a table from columns, omitting those that are empty or do not fit
-    runs                 runs: the final table of bench, and the history
-    comparison           compared runs, and the history of a model on a device
-    accuracy             accuracies of devices and of the reference
-    bisection            the layers of a bisected model, and advice
-    quantization_errors  the layers of a quantized model, with their error
-    profiling            a profile: table, JSON, trace
-    lab                  the boards and the leases of a lab
-    other_engines        farm compared with other engines
-    report               the content of a report; html and markdown show it
-    html                 a report as one HTML page
-    markdown             a report as Markdown
-    charts               charts of the HTML report, as SVG
-    profile_rooflines    read the JSON of `farm profile` for the report
-    schema               JSON Schemas of all documents
+    tables                 build a table from columns, omitting those that are empty or do not fit
+    runs                   runs: the final table of bench, and the history
+    comparison             compared runs, and the history of a model on a device
+    accuracy               accuracies of devices and of the reference
+    bisection              the layers of a bisected model, and advice
+    quantization_errors    the layers of a quantized model, with their error
+    profiling              a profile: table, JSON, trace
+    lab                    the boards and the leases of a lab
+    other_engines          farm compared with other engines
+    report_content         the content of a report; html and markdown show it
+    html_report            a report as one HTML page
+    markdown               a report as Markdown
+    charts                 charts of the HTML report, as SVG
+    profile_roofline_data  read the JSON of `farm profile` for the report
+    schema                 JSON Schemas of all documents
 
 Devices, deployments, kernels, tuning records and time ledgers are in this module. All are pure
 functions, and the caller prints. Text from devices, models and errors is plain text, never markup.

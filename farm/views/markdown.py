@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from farm import formatting
 from farm.stats import ChangeVerdict
 from farm.types import Run
-from farm.views.report import Report
+from farm.views.report_content import Report
 
 _LINKED = re.compile(r"@(?=\w)|://|(?i:www)(?=\.)")  # GitHub turns these into links or mentions
 _SIGN = {

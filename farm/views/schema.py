@@ -34,7 +34,7 @@ from farm.types import (
 
 _DRAFT = "https://json-schema.org/draft/2020-12/schema"
 _PLAIN = {str: "string", int: "integer", bool: "boolean"}
-# Values that are no JSON numbers are stored as text, see `store.codec`.
+# Values that are no JSON numbers are stored as text, see `farm.store.run_json`.
 _NUMBER = {"anyOf": [{"type": "number"}, {"enum": ["inf", "-inf", "nan"]}]}
 
 

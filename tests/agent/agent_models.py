@@ -111,7 +111,7 @@ def halved(kind: str, folder: Path) -> Deployable:
     import tvm
     from tvm import relax
 
-    from farm.compiler import tensor_cache as parameters
+    from farm.compiler import parameter_files as parameters
     from farm.compiler.codegen.executable import compile_executable
     from farm.compiler.lower import lower_module
 
@@ -154,7 +154,7 @@ def transformed(kind: str, folder: Path) -> Deployable:
     import tvm
     from tvm import relax
 
-    from farm.compiler import load_time_transforms, tensor_cache
+    from farm.compiler import load_time_transforms, parameter_files
     from farm.compiler.codegen.executable import compile_executable
     from farm.compiler.cpu.kernel_config import ExpandedWeight
     from farm.compiler.ir.constants import array_address
@@ -181,13 +181,13 @@ def transformed(kind: str, folder: Path) -> Deployable:
         lowered.module, [parameter], {array_address(parameter): source}
     )
     assert [value.shape for value in stored.parameters] == [weight.shape]
-    tensor_cache.write_parameters(folder / "parameters", stored.parameters, stored.transforms)
+    parameter_files.write_parameters(folder / "parameters", stored.parameters, stored.transforms)
     compile_executable(stored.module, target).export_library(
         str(folder / "library.so"), fcompile=_link
     )
     files = [
         folder / "library.so",
-        *(folder / "parameters" / name for name in (tensor_cache.INDEX, tensor_cache.SHARD)),
+        *(folder / "parameters" / name for name in (parameter_files.INDEX, parameter_files.SHARD)),
     ]
     specs = (
         {"name": name, "shape": list(expected.shape), "dtype": "float32"} for name in ("x", "y")

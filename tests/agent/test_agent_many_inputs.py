@@ -14,7 +14,7 @@ from timeouts import LIMIT_S
 
 from farm.config import load_fleet
 from farm.rpc.blocking_session import BlockingSession
-from farm.rpc.values import CPU
+from farm.rpc.value_types import CPU
 from farm.rpc.virtual_machine import RemoteVirtualMachine
 from farm.transports.rpc_client import RPCError, session_with_server
 from farm.types import Device

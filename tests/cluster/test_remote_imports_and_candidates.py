@@ -13,13 +13,13 @@ from farm_commands import farm
 from network_namespaces import machines
 from onnx_models import graph, node, save
 
-from farm import checked_import
+from farm import checked_model_import
 from farm.api.resolve import host_profile
 from farm.cluster import ClusterEngine, open_cluster
 from farm.cluster.dask import DaskEngine
 from farm.config import load_fleet
-from farm.pipeline.cluster.candidates import request_batch_from_cluster
 from farm.pipeline.cluster.imports import can_import_remotely
+from farm.pipeline.cluster.tuning_candidates import request_batch_from_cluster
 from farm.pipeline.tuning.loop import BoardState, TuningLoop, TuningState
 from farm.pipeline.tuning.search import KernelSearch, TuningSearch
 from farm.pipeline.worker_tasks import (
@@ -65,7 +65,9 @@ def test_a_model_file_is_imported_on_the_cluster_with_its_external_weights(
     assert kinds(cluster, "one") >= {"models", "artifacts"}
     (there,) = (cluster.cache("one") / "models").iterdir()
     (here,) = (home / "cache" / "models").iterdir()
-    own = checked_import.prepared_model_digest(FLEET.model(str(home / "net.onnx")), home / "cache")
+    own = checked_model_import.prepared_model_digest(
+        FLEET.model(str(home / "net.onnx")), home / "cache"
+    )
     assert there.name == here.name == own
     again = farm(*words, "--cluster", "tcp://127.0.0.1:9", folder=home)  # everything is here
     assert again.returncode == 0, again.stderr

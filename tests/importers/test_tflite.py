@@ -14,7 +14,7 @@ pytest.importorskip("tflite")
 pytest.importorskip("ai_edge_litert")
 
 from host_profile import HOST
-from operator_types import types_of
+from operator_compute_dtypes import types_of
 from PIL import Image
 from tflite_models import Graph
 
@@ -26,7 +26,7 @@ from farm.inputs.read import read_inputs
 from farm.types import Model, PreprocessSettings, TensorSpec
 from farm.types.layer_variable_names import layer_name_of_variable
 
-FILES = Path(__file__).parent.parent / "data"  # tools/tflite-models
+FILES = Path(__file__).parent.parent / "data"  # tools/make-tflite-test-models
 SAME, VALID = 0, 1  # padding
 RELU, RELU_N1_TO_1, RELU6 = 1, 2, 3
 numbers = np.random.default_rng(4)

@@ -19,7 +19,7 @@ from lab_process import Lab
 from tracker_processes import PENDING, REQUEST, Wire
 
 from farm.errors import FarmError, LinkError
-from farm.lab_client.client import LabClient, connect
+from farm.lab_client.control_client import LabClient, connect
 
 KIND = "pi5"
 _SERVING_S = 60.0

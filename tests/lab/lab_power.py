@@ -19,7 +19,7 @@ from typing import Any
 import forked_commands
 from timeouts import wait_until
 
-from farm.lab_client.client import LabClient
+from farm.lab_client.control_client import LabClient
 
 # A board's power switch: it ends the agent, and starts it again with the files of a healthy board.
 SWITCH = """

@@ -20,7 +20,7 @@ import forked_commands
 from timeouts import wait_until
 from tracker_processes import Wire
 
-from farm.lab_client.client import LabClient
+from farm.lab_client.control_client import LabClient
 
 
 @dataclass

@@ -22,7 +22,7 @@ from farm.lab.lab_database_writer import LabDatabaseWriter
 from farm.lab.lender import LabLender
 from farm.lab.scheduler import LeaseScheduler
 from farm.lab.scheduler_changes import RestoredState
-from farm.lab_client.client import LabClient
+from farm.lab_client.control_client import LabClient
 from farm.rpc.errors import RemoteError
 from farm.tracker.agent_messages import AgentHello
 from farm.tracker.scheduler import ServerInfo

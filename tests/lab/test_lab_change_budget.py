@@ -11,7 +11,7 @@ from lab_process import Board, lab
 
 from farm.errors import UnavailableError, UsageError
 from farm.lab.change_budget import ChangeBudget
-from farm.lab_client.client import LabClient
+from farm.lab_client.control_client import LabClient
 
 WISH = {"kind": "pi5", "for_s": 600, "count": 9}
 

@@ -27,7 +27,7 @@ from tracker_processes import MAGIC, PING, REQUEST, Wire
 from farm.errors import DeviceError, LinkError, UsageError
 from farm.lab.relay.sessions import LeaseSessionSource, ProxiedBoards
 from farm.lab.relay.tracker import RelayTracker
-from farm.lab_client.client import LabClient
+from farm.lab_client.control_client import LabClient
 from farm.transports.lab.reach_lab import LocalLab
 from farm.views.schema import schema
 

@@ -16,7 +16,6 @@ from postgres_server import PostgresServer, binaries, postgres_server
 from sqlalchemy import Connection, text
 
 from farm.errors import FarmError
-from farm.lab.codec import lease_from_json, lease_to_json
 from farm.lab.entities import (
     Caller,
     Lease,
@@ -25,6 +24,7 @@ from farm.lab.entities import (
     ReservationRequest,
     SharingRules,
 )
+from farm.lab.entity_json import lease_from_json, lease_to_json
 from farm.lab.lab_database import EndedSession, LabDatabase, LabDatabaseBatch
 from farm.lab.scheduler import LeaseScheduler
 from farm.store import RunStore

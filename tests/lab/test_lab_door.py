@@ -22,7 +22,7 @@ from lab_process import Board
 from timeouts import LIMIT_S, wait_until
 
 from farm.errors import LinkError
-from farm.lab_client.client import LabClient
+from farm.lab_client.control_client import LabClient
 from farm.tracker.protocol import MAGIC
 
 

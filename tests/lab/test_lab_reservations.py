@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from farm.errors import UsageError
 from farm.lab import reservations
-from farm.lab.codec import reservation_from_json, reservation_to_json
 from farm.lab.durations import clock_time, parse_time
 from farm.lab.entities import (
     RANKS,
@@ -28,6 +27,7 @@ from farm.lab.entities import (
     ReservationState,
     SharingRules,
 )
+from farm.lab.entity_json import reservation_from_json, reservation_to_json
 from farm.lab.queue_order import BusyPeriod, guaranteed_start
 from farm.lab.reservations import BoardForecast, Plan, ReservedPeriod, RoomFinder
 from farm.lab.scheduler import LeaseScheduler

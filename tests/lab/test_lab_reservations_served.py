@@ -17,7 +17,7 @@ from timeouts import wait_until
 from tracker_processes import PENDING, REQUEST, Wire
 
 from farm.errors import UsageError
-from farm.lab_client.client import LabClient
+from farm.lab_client.control_client import LabClient
 from farm.views.schema import schema
 
 ME = getpass.getuser()

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from lab_tutorial import Host, host
+from lab_tutorial_hosts import Host, host
 from network_namespaces import machines
 from ssh_server import keygen
 from systemd_board import SystemdBoard, systemd_board

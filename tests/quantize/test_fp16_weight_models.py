@@ -10,7 +10,7 @@ from host_profile import HOST
 from onnx_models import graph, node, save
 
 from farm import importers, quantize
-from farm.checked_import import import_and_quantize
+from farm.checked_model_import import import_and_quantize
 from farm.errors import ModelError
 from farm.quantize import fp16_weights, recipe
 from farm.quantize.report import compare_with_float

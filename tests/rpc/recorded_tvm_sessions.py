@@ -16,7 +16,7 @@ from rpc_sessions import Script, soon
 
 from farm.rpc.errors import RemoteError
 from farm.rpc.session import Session
-from farm.rpc.values import CPU, DataType, RemoteDevice, RemoteObject, RemoteTensor
+from farm.rpc.value_types import CPU, DataType, RemoteDevice, RemoteObject, RemoteTensor
 from farm.transports.agent import version as agent_version
 
 FOLDER = Path(__file__).with_name("recorded")

@@ -23,7 +23,7 @@ from farm.rpc.errors import ProtocolError, VersionError
 from farm.rpc.handshake import MAGIC, MISMATCH, HandshakeError
 from farm.rpc.session import Session
 from farm.rpc.session_opening import open_session
-from farm.rpc.values import CPU, DataType, RemoteObject, RemoteTensor
+from farm.rpc.value_types import CPU, DataType, RemoteObject, RemoteTensor
 
 FUNCTION = RemoteObject(68, 4096)
 TENSOR = RemoteTensor(4096, CPU, DataType.of("uint8"), (1 << 20,))

@@ -20,7 +20,14 @@ from farm.rpc.errors import ProtocolError, RemoteError
 from farm.rpc.handshake import HandshakeError
 from farm.rpc.session import Session
 from farm.rpc.session_opening import open_session
-from farm.rpc.values import CPU, DataType, RemoteDevice, RemoteObject, RemotePointer, RemoteTensor
+from farm.rpc.value_types import (
+    CPU,
+    DataType,
+    RemoteDevice,
+    RemoteObject,
+    RemotePointer,
+    RemoteTensor,
+)
 from farm.transports.agent import version as agent_version
 
 KEY = "echo"

@@ -23,7 +23,7 @@ from farm import sandbox
 from farm.errors import DeadlineError, FarmError, ModelError
 from farm.processes.deadline import Deadline
 from farm.processes.workers import MessageKind, WorkerPool
-from farm.sandbox import capabilities, landlock, restricted_pickle, seccomp, system_calls
+from farm.sandbox import capabilities, denied_system_calls, landlock, restricted_pickle, seccomp
 from farm.sandbox.policy import Policy
 from farm.types import Progress, Stage, Verdict
 
@@ -451,8 +451,8 @@ def test_the_table_of_system_calls_is_that_of_the_headers(machine: str, folder: 
     numbers = {name: int(number) for name, number in found}
     architecture = seccomp.ARCHITECTURES[machine]
     assert numbers["seccomp"] == architecture.seccomp
-    assert {name: architecture.number(name) for name in system_calls.NUMBERS} == {
-        name: numbers.get(name) for name in system_calls.NUMBERS
+    assert {name: architecture.number(name) for name in denied_system_calls.NUMBERS} == {
+        name: numbers.get(name) for name in denied_system_calls.NUMBERS
     }
 
 
@@ -542,7 +542,7 @@ def test_the_filter_decides_by_call_and_argument(machine: str) -> None:
         call("openat", 0, 0, 0o1003),
     ) == (ALLOW, EPERM, EPERM)
     assert decided(machine, 0) == ALLOW
-    assert decided(machine, system_calls.LAST + 1) == ENOSYS
+    assert decided(machine, denied_system_calls.LAST + 1) == ENOSYS
     assert decided(machine, 0x40000000) == ENOSYS  # of the x32 ABI
     assert decided(machine, 0, audit=0x40000003) == KILL  # 32-bit x86
 

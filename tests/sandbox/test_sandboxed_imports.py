@@ -33,8 +33,8 @@ from farm.compiler.diagnostics.reference_steps import (
 )
 from farm.config import load_fleet, profiles
 from farm.errors import BuildError, FarmError, ModelError, UsageError
-from farm.importers.onnx.external_data import external_files
-from farm.pipeline import accuracy, build_prediction, layer_bisect, quantize, worker_tasks
+from farm.importers.onnx.external_data_files import external_files
+from farm.pipeline import accuracy, build_feasibility, layer_bisect, quantize, worker_tasks
 from farm.pipeline.sandboxed_tasks import model_needs_no_sandbox, run_sandboxed_if_untrusted
 from farm.processes import subprocesses
 from farm.processes.deadline import Deadline
@@ -166,7 +166,7 @@ def entries(context: TaskContext, model: Model, cache: Path) -> dict[str, Callab
         "compile, deploy, bench, tune, export, profile, run": lambda: (
             worker_tasks.prepare_model_task(context, model, HOST, Store(cache))
         ),
-        "check": lambda: build_prediction.predict_build_task(context, model, HOST, cache),
+        "check": lambda: build_feasibility.predict_build_task(context, model, HOST, cache),
         "quantize": lambda: quantize.quantize_to_recipe_task(
             context, model, HOST, cache, cache / "net.int8"
         ),

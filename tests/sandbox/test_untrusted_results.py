@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from farm import checked_import
+from farm import checked_model_import
 from farm.compiler.build import GenerationResult
 from farm.errors import ModelError
 from farm.sandbox import restricted_pickle
@@ -155,11 +155,13 @@ HOSTILE: list[dict[str, Any]] = [
 def test_a_prepared_model_of_another_form_is_one_error(
     changed: dict[str, Any], tmp_path: Path
 ) -> None:
-    (tmp_path / checked_import.PREPARED).write_text(json.dumps(stored(tmp_path)))
-    assert checked_import.load_prepared_model("net", tmp_path, cached=True).inputs == (SPEC,)
-    (tmp_path / checked_import.PREPARED).write_text(json.dumps({**stored(tmp_path), **changed}))
+    (tmp_path / checked_model_import.PREPARED).write_text(json.dumps(stored(tmp_path)))
+    assert checked_model_import.load_prepared_model("net", tmp_path, cached=True).inputs == (SPEC,)
+    (tmp_path / checked_model_import.PREPARED).write_text(
+        json.dumps({**stored(tmp_path), **changed})
+    )
     with pytest.raises(ModelError, match=r"prepared\.json is damaged"):
-        checked_import.load_prepared_model("net", tmp_path, cached=True)
+        checked_model_import.load_prepared_model("net", tmp_path, cached=True)
 
 
 @pytest.mark.parametrize(
@@ -168,9 +170,9 @@ def test_a_prepared_model_of_another_form_is_one_error(
     ids=lambda content: str(content[:4]),
 )
 def test_a_prepared_model_that_is_no_such_json_is_one_error(content: bytes, tmp_path: Path) -> None:
-    (tmp_path / checked_import.PREPARED).write_bytes(content)
+    (tmp_path / checked_model_import.PREPARED).write_bytes(content)
     with pytest.raises(ModelError, match=r"prepared\.json is damaged"):
-        checked_import.load_prepared_model("net", tmp_path, cached=True)
+        checked_model_import.load_prepared_model("net", tmp_path, cached=True)
 
 
 def header(shape: str, dtype: str = "<f4") -> bytes:

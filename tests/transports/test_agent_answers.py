@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from farm.transports.agent import answer_validation as agent_answers
-from farm.transports.agent import manifests
+from farm.transports.agent import manifest_validation
 from farm.transports.agent.answer_validation import AgentAnswerError
 
 FACTS: dict[str, Any] = {
@@ -146,7 +146,7 @@ def test_any_document_is_judged(content: Any) -> None:
     text = json.dumps(content)
     for read in (
         agent_answers.check_facts,
-        lambda text: manifests.parse_releases(agent_answers.parse_document("it", text)),
+        lambda text: manifest_validation.parse_releases(agent_answers.parse_document("it", text)),
     ):
         try:
             read(text)
@@ -187,7 +187,7 @@ MANIFEST: dict[str, Any] = {
 
 
 def test_a_manifest_becomes_a_release() -> None:
-    found = manifests.parse_release(MANIFEST, current=True)
+    found = manifest_validation.parse_release(MANIFEST, current=True)
     assert (found.name, found.number, found.current, found.on_gpu) == ("digits", 2, True, False)
     assert (
         found.inputs[0].shape == (1, 1, 28, 28)
@@ -195,7 +195,7 @@ def test_a_manifest_becomes_a_release() -> None:
         and found.labels == ("0", "1")
     )
     older = {key: value for key, value in MANIFEST.items() if key not in ("target", "labels")}
-    (listed,) = manifests.parse_releases(
+    (listed,) = manifest_validation.parse_releases(
         [
             {
                 "name": "digits",
@@ -236,9 +236,9 @@ def test_a_manifest_becomes_a_release() -> None:
 def test_what_is_no_manifest_is_refused(change: dict[str, Any]) -> None:
     body = {**MANIFEST, **change}
     with pytest.raises(AgentAnswerError):
-        manifests.parse_release(body, current=True)
+        manifest_validation.parse_release(body, current=True)
     with pytest.raises(AgentAnswerError):
-        manifests.parse_releases([{"name": "digits", "current": 2, "releases": [body]}])
+        manifest_validation.parse_releases([{"name": "digits", "current": 2, "releases": [body]}])
 
 
 @pytest.mark.parametrize(
@@ -256,7 +256,7 @@ def test_what_is_no_manifest_is_refused(change: dict[str, Any]) -> None:
 )
 def test_what_is_no_list_of_deployments_is_refused(content: object) -> None:
     with pytest.raises(AgentAnswerError):
-        manifests.parse_releases(content)
+        manifest_validation.parse_releases(content)
 
 
 @pytest.mark.parametrize("answer", [None, "5", 1.0, True, -2, 11, 1 << 70])

@@ -11,7 +11,7 @@ import pytest
 from farm import transports
 from farm.config import profiles
 from farm.errors import DeviceError
-from farm.executor.gpu import can_gpu_run_architecture
+from farm.executor.session_gpu import can_gpu_run_architecture
 from farm.transports import gpu_preflight
 from farm.types import Device
 

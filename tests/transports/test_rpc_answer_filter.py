@@ -16,7 +16,16 @@ import pytest
 import tvm_ffi
 from hypothesis import given
 from hypothesis import strategies as st
-from rpc_streams import CALLS, call_returns, conversation, exchange, packet, pieces, returned, value
+from random_rpc_streams import (
+    CALLS,
+    call_returns,
+    conversation,
+    exchange,
+    packet,
+    pieces,
+    returned,
+    value,
+)
 
 from farm.rpc.answer_filter import (
     MOST_EXCEPTION_BYTES,

@@ -10,7 +10,7 @@ import pytest
 
 import farm.agent
 from farm.errors import BuildError, DeadlineError, DeviceError, FarmError, LinkError
-from farm.transports.agent import errors_by_text as agent_errors_by_text
+from farm.transports.agent import legacy_error_texts as agent_errors_by_text
 from farm.transports.agent.errors import MEANINGS, LoggedSessionEnd, parse_last_session_end
 from farm.transports.rpc_errors import (
     ROWS,

@@ -17,7 +17,7 @@ import pytest
 from accepting import accepting
 
 from farm.errors import DeviceError
-from farm.transports.adb import client, devices, server
+from farm.transports.adb import adb_program, devices, server
 from farm.transports.adb.server import ListedDevice, ServerAddress, ServerError
 from farm.types import Device
 
@@ -68,16 +68,16 @@ def test_a_server_of_another_user_is_used_only_if_it_is_named(
     with adb_server(MALLORY) as port:
         monkeypatch.setattr(server, "_PORT", port)
         with pytest.raises(DeviceError, match="is not yours") as caught:
-            client.ensure_server()
+            adb_program.ensure_server()
         assert f"ANDROID_ADB_SERVER_PORT={port}" in caught.value.fix
         monkeypatch.setenv("ANDROID_ADB_SERVER_PORT", str(port))
-        assert client.ensure_server() == ServerAddress("127.0.0.1", port)
+        assert adb_program.ensure_server() == ServerAddress("127.0.0.1", port)
 
 
 def test_a_server_of_our_own_is_used(adb: None, monkeypatch: pytest.MonkeyPatch) -> None:
     with adb_server(os.geteuid()) as port:
         monkeypatch.setattr(server, "_PORT", port)
-        assert client.ensure_server() == ServerAddress("127.0.0.1", port)
+        assert adb_program.ensure_server() == ServerAddress("127.0.0.1", port)
 
 
 def test_a_server_that_sends_a_byte_now_and_then_is_given_up(

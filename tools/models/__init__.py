@@ -30,8 +30,8 @@ NETWORKS = {
     "bert_like": "models.transformers:bert_like",
     "lstm": "models.lstm:lstm_classifier",
 }
-# What tools/route-table imports by every route: some of these, and small ones of what is known to
-# go wrong.
+# What tools/compare-import-routes imports by every route: some of these, and small ones of what is
+# known to go wrong.
 ROUTED = {
     **{
         name: NETWORKS[name]

@@ -1,7 +1,7 @@
 """Recurrent classifiers, an encoder of torch's own layers, attention with a mask, and a network for
 any batch: small ones.
 
-What they cover is routes of import (tools/route-table), not speed.
+What they cover is routes of import (tools/compare-import-routes), not speed.
 """
 
 from __future__ import annotations

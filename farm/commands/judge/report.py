@@ -68,8 +68,8 @@ def report(
     farm report --markdown --baseline release-1 > comment.md
     """
     from farm.formatting import format_count
-    from farm.views import profile_rooflines
-    from farm.views.report import build_report
+    from farm.views import profile_roofline_data
+    from farm.views.report_content import build_report
 
     before = baseline_comparison.load_baseline_runs(session, baseline, None)
     runs = session.record().newest(limit, models, devices)
@@ -82,12 +82,12 @@ def report(
         made_at=made_at,
         baseline=baseline or "",
         before=before,
-        rooflines=[profile_rooflines.read_profile_json(path) for path in profiles],
+        rooflines=[profile_roofline_data.read_profile_json(path) for path in profiles],
     )
     if markdown:
         from farm.views.markdown import markdown_report as text_of
     else:
-        from farm.views.html import render_page as text_of
+        from farm.views.html_report import render_page as text_of
     text, path = text_of(found), output or (None if markdown else _DEFAULT)
     if path:
         write_atomically(path, text)

@@ -17,7 +17,7 @@ from farm.errors import UsageError
 from farm.formatting import format_count
 
 if TYPE_CHECKING:
-    from farm.pipeline.build_prediction import BuildPrediction
+    from farm.pipeline.build_feasibility import BuildPrediction
     from farm.pipeline.guard_page_check import GuardReport
 
 
@@ -60,7 +60,7 @@ def check(
     from farm.commands.progress import Spinner
     from farm.importers.fingerprints import external_weight_files
     from farm.importers.format_risks import format_risk_of
-    from farm.pipeline.build_prediction import predict_build as predict_build
+    from farm.pipeline.build_feasibility import predict_build as predict_build
     from farm.pipeline.guard_page_check import check_with_guards
 
     fleet = session.fleet()

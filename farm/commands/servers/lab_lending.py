@@ -13,7 +13,7 @@ import click
 
 from farm.commands.options import was_given
 from farm.commands.output import echo
-from farm.commands.servers.lab_leasing import (
+from farm.commands.servers.lab_lease_lifecycle import (
     BEAT_PARTS,
     IN_QUEUE_S,
     LeaseHeartbeatSender,

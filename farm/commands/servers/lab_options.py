@@ -13,7 +13,7 @@ from farm.commands import output
 from farm.commands.options import was_given
 
 if TYPE_CHECKING:
-    from farm.lab_client.client import LabClient
+    from farm.lab_client.control_client import LabClient
     from farm.lab_client.leasing import LabAccess
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -132,7 +132,7 @@ def lab_folder() -> Path:
 
 def control_socket_path(socket: Path | None) -> Path:
     """Return the control socket that was named, or the usual one."""
-    from farm.lab_client.client import SOCKET
+    from farm.lab_client.control_client import SOCKET
 
     return socket or lab_folder() / SOCKET
 

@@ -11,7 +11,7 @@ import click
 
 from farm.commands import output
 from farm.commands.output import echo
-from farm.commands.servers.lab_leasing import parse_labels
+from farm.commands.servers.lab_lease_lifecycle import parse_labels
 from farm.commands.servers.lab_options import (
     as_json,
     of_door,

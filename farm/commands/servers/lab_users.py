@@ -219,15 +219,17 @@ def _check_sshd(file: AuthorizedKeysFile, config: Path | None, board: bool) -> N
     import pwd
 
     from farm.errors import FarmError
-    from farm.lab.door import sshd_settings
+    from farm.lab.door import sshd_settings_check
 
-    place, home = config or sshd_settings.USUAL, Path(pwd.getpwuid(os.geteuid()).pw_dir)
+    place, home = config or sshd_settings_check.USUAL, Path(pwd.getpwuid(os.geteuid()).pw_dir)
     try:
-        settings = sshd_settings.effective_settings(_account(), place)
+        settings = sshd_settings_check.effective_settings(_account(), place)
     except FarmError as error:
         echo(f"sshd's settings could not be checked: {error.why}", err=True)
         return
-    found = list(sshd_settings.setting_findings(settings, file.path, home, _account(), board=board))
+    found = list(
+        sshd_settings_check.setting_findings(settings, file.path, home, _account(), board=board)
+    )
     if dangerous := [one for one in found if one.dangerous]:
         fix = f"in {place}, Match User {_account()}: {'; '.join(one.line for one in dangerous)}"
         raise UsageError("a board is not safe here", dangerous[0].why, fix)
@@ -288,7 +290,7 @@ def _free_port(entries: Sequence[AuthorizedKey]) -> int:
 
 def _tracker(socket: Path | None) -> tuple[str, int]:
     """Return where the lab's tracker listens; the usual place while the server is away."""
-    from farm.lab_client.client import LabClient, loopback_if_wildcard_address
+    from farm.lab_client.control_client import LabClient, loopback_if_wildcard_address
 
     with contextlib.suppress(DeviceError), LabClient(control_socket_path(socket)) as client:
         place = client.hello["tracker"]
@@ -299,7 +301,7 @@ def _tracker(socket: Path | None) -> tuple[str, int]:
 def _expel(name: str, socket: Path | None) -> list[int] | None:
     """End the leases of a user, and return their numbers; None if the server is away."""
     from farm.errors import LinkError
-    from farm.lab_client.client import LabClient
+    from farm.lab_client.control_client import LabClient
 
     try:
         with LabClient(control_socket_path(socket)) as client:

@@ -14,7 +14,7 @@ from tvm import tirx
 from tvm.s_tir import pipeline
 from tvm.tirx.compilation_pipeline import register_tir_pipeline
 
-from farm.compiler.cpu.tir_passes.loop_partition import HideUnsafeConditions
+from farm.compiler.cpu.tir_passes.safe_loop_partition import HideUnsafeConditions
 
 PIPELINE = "farm"  # name of the pipeline of TVM's passes for loop nests
 TILE_BYTES = 2048  # size of the largest tile: all vector registers of AVX-512

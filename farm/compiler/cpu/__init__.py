@@ -1,28 +1,28 @@
 """Kernels for CPUs: which loops compute an operator, and how they are scheduled.
 
 From operators to loops:
-    legalize              choose the loops of each operator: farm's own or TVM's
-    conv_dense_compute    convolutions and matrix products, with packed weights
-    depthwise_pool        depthwise convolutions and pools
-    depthwise_row_tiles   depthwise convolutions for in-order ARM cores, several rows at once
-    padding_taps          kernel taps that only touch padding
-    softmax_layer_norm    softmax and layer norm over the last axis
+    legalize             choose the loops of each operator: farm's own or TVM's
+    conv_dense_compute   convolutions and matrix products, with packed weights
+    depthwise_pool       depthwise convolutions and pools
+    depthwise_row_tiles  depthwise convolutions for in-order ARM cores, several rows at once
+    padding_taps         kernel taps that only touch padding
+    softmax_layer_norm   softmax and layer norm over the last axis
 
 From loops to a schedule:
-    schedule              choose the schedule rule of each fused kernel
-    conv_dense_schedule   register tiles for convolutions and matrix products
-    phase_interleave      interleave the phases of a transposed convolution
-    general_schedule      threads and vectors for kernels without a rule of their own
-    trace_grammar         what the trace of a schedule may hold: a record may be a stranger's
-    metaschedule_traces   apply a schedule that MetaSchedule found
+    schedule             choose the schedule rule of each fused kernel
+    conv_dense_schedule  register tiles for convolutions and matrix products
+    phase_interleave     interleave the phases of a transposed convolution
+    general_schedule     threads and vectors for kernels without a rule of their own
+    trace_grammar        what the trace of a schedule may hold: a record may be a stranger's
+    metaschedule_traces  apply a schedule that MetaSchedule found
 
 Which configuration is best:
     kernel_config         what may be configured, and who decides: a record, or the cost model
     cost_model            predicted cycles of each configuration
     register_tiles        tile sizes that keep all sums in registers
-    peak_share            the predicted share of the peak, and why a kernel is slow
+    predicted_peak_share  the predicted share of the peak, and why a kernel is slow
 
-    int8                  kernels of 8-bit integers
-    winograd              Winograd's convolution
-    tir_passes            passes over scheduled functions
+    int8        kernels of 8-bit integers
+    winograd    Winograd's convolution
+    tir_passes  passes over scheduled functions
 """

@@ -28,7 +28,7 @@ from farm.compiler.diagnostics.guarded_memory import (
     tensor_in_guarded_buffer,
 )
 from farm.compiler.diagnostics.reference_steps import ReferenceStep
-from farm.compiler.tensor_cache import array_bytes, dtype_by_name
+from farm.compiler.parameter_files import array_bytes, dtype_by_name
 
 Array = np.ndarray[Any, Any]
 THREADS = (1, 2, 3)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from farm.compiler.build import RawChoices
 from farm.compiler.diagnostics.reference_steps import ReferenceSteps, tensor_value_file
-from farm.compiler.tensor_cache import array_bytes
+from farm.compiler.parameter_files import array_bytes
 from farm.processes.workers import TaskContext
 from farm.types import Artifact, PreparedModel, Profile, Progress, Stage
 

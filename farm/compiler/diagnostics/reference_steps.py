@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from farm.compiler.build import require_regular_file
-from farm.compiler.tensor_cache import dtype_by_name
+from farm.compiler.parameter_files import dtype_by_name
 from farm.errors import BuildError
 
 if TYPE_CHECKING:

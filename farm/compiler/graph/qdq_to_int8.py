@@ -22,9 +22,9 @@ from tvm import relax
 from tvm.ir import Call
 from tvm.relax.expr_functor import mutator
 
-from farm.compiler.graph import requantize
+from farm.compiler.graph import quantized_arithmetic
 from farm.compiler.graph.constant_folding import ConstantFolder
-from farm.compiler.graph.qdq import (
+from farm.compiler.graph.qdq_to_float import (
     DEQUANTIZE,
     QUANTIZE,
     BiasDequantizer,
@@ -32,7 +32,7 @@ from farm.compiler.graph.qdq import (
     RemainingQdqLowerer,
     has_qdq,
 )
-from farm.compiler.graph.requantize import (
+from farm.compiler.graph.quantized_arithmetic import (
     BYTES,
     MOST_PRODUCTS,
     QuantizationParameters,
@@ -237,7 +237,7 @@ class _Folder(QdqRewriterBase):
         )
 
     def _real(self, sums: ScaledAccumulators) -> relax.Expr:
-        result = requantize.dequantize_accumulators(self.builder_, sums)
+        result = quantized_arithmetic.dequantize_accumulators(self.builder_, sums)
         self._sums[result.args[0]] = sums
         return result
 
@@ -312,7 +312,7 @@ class _Folder(QdqRewriterBase):
         inner, low, high = self._clamped(expression)
         arguments = (to, low, high)
         if (sums := self._sums_of(inner)) is not None:
-            return requantize.requantize_accumulators(self.builder_, sums, *arguments)
+            return quantized_arithmetic.requantize_accumulators(self.builder_, sums, *arguments)
         if (data := self.quantized(inner)) is not None:
             return self._requantized(data, *arguments)
         call = self.producer(inner)
@@ -321,10 +321,10 @@ class _Folder(QdqRewriterBase):
             left, right = (self.quantized(argument) for argument in call.args)
             if left is not None and right is not None:
                 if name == "relax.multiply":
-                    return requantize.multiply_and_requantize(
+                    return quantized_arithmetic.multiply_and_requantize(
                         self.builder_, left, right, *arguments
                     )
-                return requantize.add_and_requantize(
+                return quantized_arithmetic.add_and_requantize(
                     self.builder_,
                     [(left, 1.0), (right, 1.0 if name == "relax.add" else -1.0)],
                     *arguments,
@@ -336,9 +336,9 @@ class _Folder(QdqRewriterBase):
         ):
             # Sums of whole numbers are exact in float32.
             pooled = self.builder_.emit(
-                _with_data(call, requantize.subtract_zero_point(self.builder_, data))
+                _with_data(call, quantized_arithmetic.subtract_zero_point(self.builder_, data))
             )
-            return requantize.scale_and_requantize(
+            return quantized_arithmetic.scale_and_requantize(
                 self.builder_, pooled, data.scale.scale, *arguments
             )
         if (
@@ -347,7 +347,7 @@ class _Folder(QdqRewriterBase):
             and name in (*_MOVES, "relax.concat")
         ):
             return self._moved(call, to)
-        return requantize.quantize_float32(self.builder_, expression, to)
+        return quantized_arithmetic.quantize_float32(self.builder_, expression, to)
 
     def _moved(self, call: Call, to: QuantizationParameters) -> relax.Expr:
         """Quantize first, then apply the view or move."""
@@ -360,7 +360,9 @@ class _Folder(QdqRewriterBase):
         self, data: QuantizedTensor, to: QuantizationParameters, low: float, high: float
     ) -> relax.Expr:
         if data.scale != to:
-            return requantize.add_and_requantize(self.builder_, [(data, 1.0)], to, low, high)
+            return quantized_arithmetic.add_and_requantize(
+                self.builder_, [(data, 1.0)], to, low, high
+            )
         value, (first, last) = data.value, to.bounds(low, high)
         if first > to.limits[0]:
             value = self.builder_.emit(relax.op.maximum(relax.const(first, to.dtype), value))

@@ -3,7 +3,7 @@
     load                    load a file into a Relax module, with ONNX Runtime as the reference
     runtime                 ONNX Runtime sessions
     layer_outputs           the output of every node in ONNX Runtime
-    external_data           weights outside of the file
+    external_data_files     weights outside of the file
     input_shapes            the shape of each input: from the file, from the user, or an open batch
     inputs_to_initializers  inputs whose values the user states become initializers
     if_to_selection         an If between two computed values becomes a selection

@@ -22,7 +22,7 @@ from farm.importers.imported_model import (
     example_inputs,
     fix_input_shapes,
 )
-from farm.importers.model_file import check_file, refuse_dtype_overrides
+from farm.importers.model_file_check import check_file, refuse_dtype_overrides
 from farm.importers.onnx.converters import install_converters
 from farm.importers.onnx.input_shapes import input_specs, inputs_without_initializers
 from farm.importers.onnx.inputs_to_initializers import (
@@ -34,7 +34,7 @@ from farm.importers.onnx.operator_support import check_operators, has_converter
 from farm.importers.onnx.qlinear_to_qdq import qlinear_to_qdq
 from farm.importers.onnx.runtime import create_session
 from farm.importers.onnx.simplify import simplify_graph
-from farm.importers.relax_module import (
+from farm.importers.relax_postprocessing import (
     detach_weights,
     one_line_error,
     output_specs,

@@ -1,7 +1,7 @@
 """Import TFLite files.
 
     load              load a file into a Relax module, with LiteRT as the reference
-    model             the operators and tensors of a file
+    tflite_file       the operators and tensors of a file
     converter         converters of operators that TVM's importer lacks or converts incorrectly
     summary           a file's content, without importing it
     flatbuffer_check  check offsets and sizes before LiteRT reads a file

@@ -16,9 +16,9 @@ from tvm import relax
 from tvm.relax.frontend.tflite.tflite_frontend import OperatorConverter, TensorWrapper
 
 from farm.importers.layer_names import Names
-from farm.importers.relax_module import one_line_error
+from farm.importers.relax_postprocessing import one_line_error
 from farm.importers.summary import ImportProblem
-from farm.importers.tflite.model import OF_CHANCE, TO_ONNX, Array, Operator, TfliteFile
+from farm.importers.tflite.tflite_file import OF_CHANCE, TO_ONNX, Array, Operator, TfliteFile
 
 # These move, select or compare bytes. The result is the same as for the numbers that the bytes
 # stand for, if all tensors have one scale.

@@ -4,7 +4,7 @@ LiteRT verifies offsets itself, and trusts everything else: an operator that rea
 nothing has written before, or a constant of another size than its shape declares, makes it write
 beyond its memory. The file is parsed here in Python, without any package.
 
-The formats: https://flatbuffers.dev/internals and the schema that farm.importers.tflite.model
+The formats: https://flatbuffers.dev/internals and the schema that farm.importers.tflite.tflite_file
 names.
 """
 

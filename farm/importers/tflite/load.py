@@ -11,14 +11,14 @@ import numpy as np
 from farm.errors import ModelError
 from farm.importers import farm_kernels, layer_names
 from farm.importers.imported_model import ImportedModel
-from farm.importers.relax_module import (
+from farm.importers.relax_postprocessing import (
     detach_weights,
     one_line_error,
     output_specs,
     suppress_output_warnings_and_logs,
 )
 from farm.importers.tflite.converter import FileConversion, import_problems
-from farm.importers.tflite.model import TO_ONNX, TfliteFile
+from farm.importers.tflite.tflite_file import TO_ONNX, TfliteFile
 from farm.types import Model
 
 _SHOWN = 3

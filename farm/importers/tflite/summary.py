@@ -12,7 +12,7 @@ import numpy as np
 
 from farm.importers.summary import ModelSummary
 from farm.importers.tflite.converter import import_problems
-from farm.importers.tflite.model import TfliteFile
+from farm.importers.tflite.tflite_file import TfliteFile
 from farm.types import Model, describe_shape
 
 

@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from farm.errors import ModelError, did_you_mean
 from farm.importers import farm_kernels, layer_names
 from farm.importers.imported_model import ImportedModel, Reference, example_inputs
-from farm.importers.relax_module import (
+from farm.importers.relax_postprocessing import (
     detach_weights,
     one_line_error,
     output_specs,

@@ -14,8 +14,8 @@ from torch.utils._pytree import tree_flatten_with_path, tree_unflatten
 
 from farm.errors import ModelError
 from farm.importers.imported_model import ImportedModel, example_inputs
-from farm.importers.model_file import refuse_constant_input_overrides, refuse_dtype_overrides
-from farm.importers.relax_module import one_line_error, suppress_output_warnings_and_logs
+from farm.importers.model_file_check import refuse_constant_input_overrides, refuse_dtype_overrides
+from farm.importers.relax_postprocessing import one_line_error, suppress_output_warnings_and_logs
 from farm.importers.torch.convert import (
     Arguments,
     arguments_with_shapes,
@@ -26,7 +26,7 @@ from farm.importers.torch.convert import (
 from farm.importers.torch.converters.pt2e import register_operators
 from farm.importers.torch.dtypes import tensor_spec
 from farm.importers.torch.expressions import is_quotable_key
-from farm.importers.torch.pickle_contents import SAVE
+from farm.importers.torch.pickle_callables import SAVE
 from farm.importers.torch.pytree_stand_ins import register_stand_ins
 from farm.types import Model
 

@@ -2,7 +2,7 @@
 
 The reference is the module itself. The working directory is importable while the function runs,
 unless another user could put modules there. The files that the function depends on are recorded
-meanwhile (farm.importers.torch.file_recorder).
+meanwhile (farm.importers.torch.python_source_dependencies).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_flatten
 from farm import ownership
 from farm.errors import ModelError, did_you_mean
 from farm.importers.imported_model import ImportedModel
-from farm.importers.relax_module import one_line_error
+from farm.importers.relax_postprocessing import one_line_error
 from farm.importers.torch.convert import (
     Arguments,
     arguments_with_shapes,
@@ -31,7 +31,7 @@ from farm.importers.torch.convert import (
     import_program,
     input_names,
 )
-from farm.importers.torch.file_recorder import (
+from farm.importers.torch.python_source_dependencies import (
     FileRecorder,
     is_model_dependency,
     unload_changed_modules,

@@ -13,7 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from farm import sanitize
-from farm.lab.care.health import UNREACHABLE, CheckResult, Health, golden_models_check_result
+from farm.lab.care.health_state_machine import (
+    UNREACHABLE,
+    CheckResult,
+    Health,
+    golden_models_check_result,
+)
 from farm.processes import subprocesses
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from farm import sanitize
 from farm.errors import FarmError, UsageError
 from farm.lab import refusals
 from farm.lab.board_records import OpenSession
-from farm.lab.care import board_checks, health
-from farm.lab.care.health import CheckResult, Fault, Health, HealthRules
+from farm.lab.care import board_checks, health_state_machine
+from farm.lab.care.health_state_machine import CheckResult, Fault, Health, HealthRules
 from farm.lab.entities import CHECKS_OWNER, Caller, InventoryBoard
 from farm.lab.lender import LabLender
 from farm.processes import subprocesses
@@ -103,7 +103,9 @@ class BoardHealthController:
             self.fault(board, owner, fault)
             return fault
         well = ended.how in ("closed", "gone", "timeout", "told")
-        self._change(board, health.health_after_session(self.of(board), well, self._rules, now))
+        self._change(
+            board, health_state_machine.health_after_session(self.of(board), well, self._rules, now)
+        )
         return ""
 
     def fault(self, board: str, owner: str, what: str) -> None:
@@ -112,14 +114,16 @@ class BoardHealthController:
             now = self._clock()
             self._lender.scheduler.note("board-fault", now, board, None, owner, what)
             fault = Fault(now, owner, what)
-            self._change(board, health.health_after_fault(self.of(board), fault, self._rules))
+            self._change(
+                board, health_state_machine.health_after_fault(self.of(board), fault, self._rules)
+            )
 
     def holds(self, board: str) -> bool:
         """Return whether nobody, the lab's checks included, is to have a board now."""
         found, holder = self.of(board), self._lender.scheduler.holder(board)
         if board in self._wanted or not (holder is None or holder.request.implicit):
             return False
-        return bool(found.out) or found.state == health.HANDS or board in self._cycles
+        return bool(found.out) or found.state == health_state_machine.HANDS or board in self._cycles
 
     # what people ask
 
@@ -165,7 +169,9 @@ class BoardHealthController:
         self._allowed(board, caller)
         now = self._clock()
         self._lender.scheduler.note("board-returned", now, board, None, caller.name, why)
-        self._change(board, health.health_after_return_to_service(self.of(board), now))
+        self._change(
+            board, health_state_machine.health_after_return_to_service(self.of(board), now)
+        )
 
     def has_power(self, board: str) -> bool:
         """Return whether the lab can cycle a board's power."""
@@ -204,7 +210,7 @@ class BoardHealthController:
 
     def _look_at(self, board: str, now: float) -> None:
         found, here = self.of(board), self._lender.scheduler.is_present(board)
-        if found.out or found.state == health.HANDS or board in self._cycles:
+        if found.out or found.state == health_state_machine.HANDS or board in self._cycles:
             self._missing.pop(board, None)
             if board not in self._wanted:
                 return
@@ -239,11 +245,15 @@ class BoardHealthController:
         if found.cycle_wanted and self._try_cycle(board, found, now):
             return
         since = self._missing.setdefault(board, now)
-        patience_s = self._rules.back_s if found.state == health.BAD else self._rules.recheck_s[0]
+        patience_s = (
+            self._rules.back_s
+            if found.state == health_state_machine.BAD
+            else self._rules.recheck_s[0]
+        )
         if now - since >= patience_s:
             self._missing[board] = now
             why = f"not heard for {now - since:.0f} s"
-            self._take_in(board, CheckResult(now, health.UNREACHABLE, why))
+            self._take_in(board, CheckResult(now, health_state_machine.UNREACHABLE, why))
 
     def _begin_check(self, board: str, now: float) -> None:
         key = new_lease_key()
@@ -273,7 +283,7 @@ class BoardHealthController:
             else:
                 check.stop()
                 result = CheckResult(
-                    now, health.UNREACHABLE, f"no end in {board_checks.CHECK_S:.0f} s"
+                    now, health_state_machine.UNREACHABLE, f"no end in {board_checks.CHECK_S:.0f} s"
                 )
             self._take_in(board, result)  # first, or the board would be lent meanwhile
             del self._checks[board]
@@ -287,7 +297,9 @@ class BoardHealthController:
         if check.median_s is not None:
             said += f" ({check.median_s * 1e3:.4g} ms)"
         self._lender.scheduler.note("board-checked", check.at, board, None, "farm", said)
-        self._change(board, health.health_after_check(self.of(board), check, self._rules))
+        self._change(
+            board, health_state_machine.health_after_check(self.of(board), check, self._rules)
+        )
 
     def _try_cycle(self, board: str, found: Health, now: float) -> bool:
         """Cycle the power if that is possible; return whether there is nothing else to do now."""
@@ -297,7 +309,7 @@ class BoardHealthController:
             return False
         if self._lender.scheduler.holder(board) is not None:
             return True
-        if health.may_power_cycle(found.cycled_at, self._rules, now):
+        if health_state_machine.may_power_cycle(found.cycled_at, self._rules, now):
             self._begin_cycle(board, known, "farm")
         return True
 
@@ -311,7 +323,9 @@ class BoardHealthController:
             child = subprocesses.start_program(known.power, log=output, own_group=True)
         except OSError as exc:
             why = f"the power hook cannot be run: {exc.strerror or exc}"
-            self._change(board, health.health_awaiting_person(self.of(board), why, now))
+            self._change(
+                board, health_state_machine.health_awaiting_person(self.of(board), why, now)
+            )
             return
         self._cycles[board] = _PowerCycle(child, output, now, self._lender.peer_of(board))
         self._apply(board, self.of(board))
@@ -330,23 +344,32 @@ class BoardHealthController:
                 said = subprocesses.last_lines(cycle.output.text(), 1)
                 why = sanitize.sanitized_line(f"the power hook failed: {said}")[:300]
                 self._finish_cycle(
-                    board, health.health_awaiting_person(found, why, now), "hook failed"
+                    board,
+                    health_state_machine.health_awaiting_person(found, why, now),
+                    "hook failed",
                 )
             elif cycle.vanished and here:
                 self._finish_cycle(
-                    board, health.health_after_power_cycle(found, self._rules, now), "back"
+                    board,
+                    health_state_machine.health_after_power_cycle(found, self._rules, now),
+                    "back",
                 )
             elif passed_s > self._rules.back_s:
                 if cycle.vanished:
                     why = f"not back {passed_s:.0f} s after its power was cycled"
                     cycled = dataclasses.replace(found, cycled_at=(*found.cycled_at, now)[-10:])
                     found, how = (
-                        health.health_after_failed_recovery(cycled, why, self._rules, now),
+                        health_state_machine.health_after_failed_recovery(
+                            cycled, why, self._rules, now
+                        ),
                         "not back",
                     )
                 else:
                     why = "the power hook did nothing: the board was here all the time"
-                    found, how = health.health_awaiting_person(found, why, now), "did nothing"
+                    found, how = (
+                        health_state_machine.health_awaiting_person(found, why, now),
+                        "did nothing",
+                    )
                 self._finish_cycle(board, found, how)
 
     def _finish_cycle(self, board: str, found: Health, how: str) -> None:
@@ -379,7 +402,7 @@ class BoardHealthController:
             scheduler.note(
                 f"board-{found.state.replace(' ', '-')}", now, board, None, "farm", found.why
             )
-            if found.state in (health.BAD, health.HANDS):
+            if found.state in (health_state_machine.BAD, health_state_machine.HANDS):
                 scheduler.board_bad(board, found.why, now)
         self._apply(board, found)
 
@@ -387,12 +410,12 @@ class BoardHealthController:
         why = found.barred(self._rules) if self._profile(board) or found.out else ""
         if not why and board in self._cycles:
             why = "its power is being cycled"
-        briefly = not why or (found.state == health.UNCHECKED and not found.out)
+        briefly = not why or (found.state == health_state_machine.UNCHECKED and not found.out)
         if not why and self._rules.checks and self._profile(board):
             why = _TO_BE_CHECKED if self._is_due(board, found) else ""
         if not why and board in self._cooling:
             why = "it cools"
-        batch_only = found.state == health.PROBATION
+        batch_only = found.state == health_state_machine.PROBATION
         self._lender.scheduler.bar(board, why, batch_only, found.state, self._clock(), briefly)
 
     def _is_due(self, board: str, found: Health) -> bool:
@@ -401,7 +424,7 @@ class BoardHealthController:
         if found.due_at > now:
             return False
         scheduler = self._lender.scheduler
-        return found.state != health.GOOD or scheduler.can_be_missed(
+        return found.state != health_state_machine.GOOD or scheduler.can_be_missed(
             board, board_checks.CHECK_S, now
         )
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from farm import sanitize
-from farm.lab.care.health import BAD, GOOD, HANDS, PROBATION
+from farm.lab.care.health_state_machine import BAD, GOOD, HANDS, PROBATION
 from farm.lab.durations import format_duration
 from farm.lab.entities import (
     HOUR_S,

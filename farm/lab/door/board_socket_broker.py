@@ -26,7 +26,7 @@ from typing import Any
 from farm import ownership
 from farm.errors import DeadlineError, DeviceError, LinkError, UsageError
 from farm.lab import refusals
-from farm.lab.door import offered_address
+from farm.lab.door import board_address_check
 from farm.lab.entities import Caller, Lease, LeaseState
 from farm.rpc import handshake
 from farm.tracker.protocol import MAGIC, SUCCESS, Code, frame_message
@@ -208,7 +208,7 @@ class BoardSocketBroker:
         if connection is None:
             return "the board has left the lab"
         return await asyncio.to_thread(
-            offered_address.foreign_address_reason, offered.host, offered.port, connection
+            board_address_check.foreign_address_reason, offered.host, offered.port, connection
         )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from farm import checked_import, importers
+from farm import checked_model_import, importers
 from farm.cluster import ClusterEngine, ControllerChannel
 from farm.compiler.build import build_reuses_import_check_code
 from farm.compiler.build_digests import compiler_sources_digest
@@ -100,7 +100,7 @@ def request_import_from_cluster(
     folder = files[0].parent
     content = tuple((path.relative_to(folder).as_posix(), path.read_bytes()) for path in files)
     request = ImportRequest(replace(model, labels=None), host, content, compiler_sources_digest())
-    wanted = checked_import.prepared_model_digest(model, store.root)
+    wanted = checked_model_import.prepared_model_digest(model, store.root)
     assert wanted is not None, "only a model with code has dependencies of its own"
     worker, answer = engine.run(import_as_cluster_worker, request, context.note)
     if isinstance(answer, FarmError):
@@ -109,8 +109,8 @@ def request_import_from_cluster(
     try:
         if answer.digest != wanted:
             raise ArchiveError("its digest is not that of the model's files, or these changed")
-        if store.find(checked_import.KIND, wanted) is None:
-            publish_archive_in_store(answer.archive, checked_import.KIND, wanted, store)
+        if store.find(checked_model_import.KIND, wanted) is None:
+            publish_archive_in_store(answer.archive, checked_model_import.KIND, wanted, store)
         made = find_prepared_model_task(context, model, store.root)
     except ArchiveError as error:
         what = f"what worker {worker} of the cluster sent is not the import of {model.name}"
@@ -151,7 +151,8 @@ def import_as_cluster_worker(
                 f"importing {model.name}",
             )
         return ImportAnswer(
-            made.digest, archive_of_stored_folder(made.directory, checked_import.KIND, made.digest)
+            made.digest,
+            archive_of_stored_folder(made.directory, checked_model_import.KIND, made.digest),
         )
     except FarmError as error:
         return error

@@ -11,7 +11,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from farm import checked_import
+from farm import checked_model_import
 from farm.cluster import ClusterEngine, ControllerChannel, Work
 from farm.processes.cancellation import Cancelled
 from farm.processes.workers import MessageKind, WorkerPool
@@ -43,7 +43,7 @@ def run_request_sending_import_if_missing(
     worker, answer = engine.run(work, request(None), note)
     while isinstance(answer, PreparedModelMissingAnswer):
         sent = request(
-            archive_of_stored_folder(prepared.directory, checked_import.KIND, prepared.digest)
+            archive_of_stored_folder(prepared.directory, checked_model_import.KIND, prepared.digest)
         )
         worker, answer = engine.run(work, sent, note, worker)
     return worker, answer
@@ -56,10 +56,10 @@ def find_or_unpack_import(
 
     Raises ArchiveError for an archive that is damaged.
     """
-    directory = store.find(checked_import.KIND, prepared.digest)
+    directory = store.find(checked_model_import.KIND, prepared.digest)
     if directory is None and archive is not None:
-        publish_archive_in_store(archive, checked_import.KIND, prepared.digest, store)
-        directory = store.find(checked_import.KIND, prepared.digest)
+        publish_archive_in_store(archive, checked_model_import.KIND, prepared.digest, store)
+        directory = store.find(checked_model_import.KIND, prepared.digest)
     return directory
 
 

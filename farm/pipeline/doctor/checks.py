@@ -17,7 +17,7 @@ from farm.pipeline.run_jobs import execute_jobs, expand_jobs
 from farm.processes.deadline import Deadline
 from farm.processes.workers import MessageKind, TaskContext, WorkerPool
 from farm.store import RunStore, Store
-from farm.transports.layer_check import LayerCheck
+from farm.transports.connection_layer import LayerCheck
 from farm.types import Device, Event, MeasurementSettings, Model, Profile, Progress
 
 _REACH_S, _PLACE_S, _SESSION_S, _ANSWER_S = 60.0, 300.0, 60.0, 300.0

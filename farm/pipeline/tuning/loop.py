@@ -157,8 +157,8 @@ class TuningLoop:
                 slot, build_variant_batch_task, *arguments, deadline_s=BUILD_S, task=task
             )
             return
-        from farm.pipeline.cluster.candidates import request_batch_from_cluster
         from farm.pipeline.cluster.task_transfer import ELSEWHERE_S
+        from farm.pipeline.cluster.tuning_candidates import request_batch_from_cluster
 
         self.pool.assign(
             slot,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from farm import stats, transports
 from farm.errors import UsageError, WrongAnswer
-from farm.pipeline.dependencies import can_build_remotely, model_for_profile
+from farm.pipeline.job_dependencies import can_build_remotely, model_for_profile
 from farm.pipeline.operations import (
     build_artifact,
     check_no_emulator,

@@ -20,7 +20,7 @@ from farm.processes.deadline import Deadline
 from farm.processes.output_end import OutputEnd
 from farm.prompts import Ask
 from farm.transports import board_scripts
-from farm.transports.adb import client, devices
+from farm.transports.adb import adb_program, devices
 from farm.transports.adb.devices import UsableDevice
 from farm.transports.shell_board import ShellBoard, communicate_with_script
 from farm.types import Device
@@ -91,9 +91,9 @@ class AdbBoard(ShellBoard):
 
         What the script and adb write to stderr goes to `log`, or to the same socket as the output.
         """
-        client.ensure_server()
+        adb_program.ensure_server()
         words = [
-            client.adb_program(),
+            adb_program.adb_program(),
             "-s",
             self.found.serial,
             "shell",

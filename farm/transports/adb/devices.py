@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from farm.config import parse_url
 from farm.errors import DeviceError
-from farm.transports.adb import client, server
+from farm.transports.adb import adb_program, server
 from farm.transports.adb.server import ListedDevice, ServerAddress, ServerError
 from farm.transports.device_availability import DeviceAvailability
 from farm.types import Device
@@ -58,7 +58,7 @@ def find_device(device: Device) -> UsableDevice:
     Raises DeviceError if adb or its server cannot be used, if the device is not in its list or not
     in the state `device`, or if the url names none and there are several.
     """
-    where = client.ensure_server()
+    where = adb_program.ensure_server()
     with translate_server_errors(device):
         listed = choose_listed_device(device, server.list_devices(where))
         check_state(device, listed)

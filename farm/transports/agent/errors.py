@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from farm.errors import BuildError, DeviceError, FarmError, LinkError
-from farm.transports.agent import errors_by_text as agent_errors_by_text
+from farm.transports.agent import legacy_error_texts as agent_errors_by_text
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from farm.errors import LinkError
-from farm.lab_client.client import LabClient
+from farm.lab_client.control_client import LabClient
 from farm.lab_client.leasing import BoardConnection
 from farm.processes.cancellation import register_wait_breaker
 from farm.processes.deadline import Deadline
 from farm.prompts import Ask
-from farm.transports.lab.answers import MOST_LINE_BYTES, parse_board_head
+from farm.transports.lab.board_handover import MOST_LINE_BYTES, parse_board_head
 
 _CHANNEL_S = 10.0
 _MOST_CHANNELS = 8  # of one connection

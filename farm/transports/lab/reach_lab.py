@@ -15,12 +15,12 @@ from typing import Any
 from farm import store
 from farm.config.urls import parse_lab_door_url
 from farm.errors import LinkError, UsageError
-from farm.lab_client.client import SOCKET, LabClient, connect_unix_socket
+from farm.lab_client.control_client import SOCKET, LabClient, connect_unix_socket
 from farm.lab_client.leasing import BoardConnection, LabAccess
 from farm.processes.cancellation import register_wait_breaker
 from farm.prompts import Ask, answer_nothing
 from farm.rpc.blocking_connection import BlockingConnection
-from farm.transports.lab.answers import MOST_LINE_BYTES, parse_board_head
+from farm.transports.lab.board_handover import MOST_LINE_BYTES, parse_board_head
 from farm.transports.lab.door import HEAD_S, SshLab
 from farm.types import Device
 

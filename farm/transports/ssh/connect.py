@@ -21,7 +21,7 @@ from farm.processes.cancellation import register_wait_breaker
 from farm.processes.deadline import Deadline
 from farm.processes.output_end import OutputEnd
 from farm.prompts import Ask, answer_nothing, extend_deadline_while_asking
-from farm.transports.ssh import paramiko_transport
+from farm.transports.ssh import tuned_paramiko_transport
 from farm.transports.ssh.auth import HopAuthStrategy
 from farm.transports.ssh.config import SSH_PORT, Hop
 from farm.transports.ssh.errors import translate_errors
@@ -245,7 +245,7 @@ def _transport_of(hop: Hop) -> Callable[..., paramiko.Transport]:
     """Return a factory of transports that use the algorithms of the hop's configuration."""
 
     def made(sock: Any, **options: Any) -> paramiko.Transport:
-        transport = paramiko_transport.transport_factory(sock, **options)
+        transport = tuned_paramiko_transport.transport_factory(sock, **options)
         security = transport.get_security_options()
         for option, wanted in hop.algorithms.items():
             offered = getattr(security, _SETTABLE[option])

@@ -30,7 +30,12 @@ HEAVY = {
     *("farm.tracker", "farm.transports.lab", "farm.transports.ssh", "farm.types.bisect"),
     *("farm.types.profiling", "farm.types.tuning", "farm.zoo"),
 }
-DRAWING = {"rich", "farm.dashboard.render_board", "farm.dashboard.tuning_progress", "farm.views"}
+DRAWING = {
+    "rich",
+    "farm.dashboard.render_job_board",
+    "farm.dashboard.tuning_progress",
+    "farm.views",
+}
 
 
 @pytest.mark.parametrize(

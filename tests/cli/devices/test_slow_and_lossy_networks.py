@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from farm_processes import Farm, Running
-from heavy_models import arrives, write_heavy_model
+from large_upload_models import arrives, write_heavy_model
 from lossy_network import BOARD, Network, inside, lossy_network
 from ssh_board_checks import assert_nothing_is_left, configure
 from ssh_server import SshServer, ssh_server

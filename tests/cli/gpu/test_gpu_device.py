@@ -29,9 +29,9 @@ from farm.compiler.codegen.nvrtc import use_nvrtc_for_cuda
 from farm.compiler.diagnostics import roofline_probe, roofline_probe_gpu
 from farm.compiler.lower import resolve_target
 from farm.config import load_fleet
-from farm.executor.gpu import use_gpu_in_session
 from farm.executor.loading import read_device_facts, tensor_device
-from farm.rpc.values import RemoteDevice
+from farm.executor.session_gpu import use_gpu_in_session
+from farm.rpc.value_types import RemoteDevice
 from farm.rpc.virtual_machine import RemoteVirtualMachine
 from farm.store import Store, user_cache_dir
 from farm.transports import Link

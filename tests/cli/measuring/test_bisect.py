@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from farm_processes import Farm
 
-from farm.compiler import artifact, tensor_cache
+from farm.compiler import artifact, parameter_files
 
 NET = ("python:short:build_mobilenet_v2", "--shape", "image:1,3,32,32")
 SHORT = """
@@ -31,7 +31,7 @@ def kept(farm: Farm, emulators: None) -> Iterator[Path]:
     (farm.folder / "short.py").write_text(SHORT)
     done = farm.run("compile", *NET, "--profile", "rk3399", "--json")
     folder = farm.cache / "artifacts" / done.json["digest"]
-    shard = folder / "parameters" / tensor_cache.SHARD
+    shard = folder / "parameters" / parameter_files.SHARD
     before = shard.read_bytes()
     yield folder
     shard.write_bytes(before)
@@ -52,17 +52,17 @@ def plant(folder: Path, which: int, change: Any) -> int:
     graph = json.loads((folder / artifact.GRAPH).read_text())
     number, step = convolutions(folder)[which]
     name = next(name for name in step["inputs"] if name in graph["parameters"])
-    values = tensor_cache.read_stored_parameters(folder / "parameters")
-    place = f"{tensor_cache.PREFIX}_{graph['parameters'].index(name)}"
+    values = parameter_files.read_stored_parameters(folder / "parameters")
+    place = f"{parameter_files.PREFIX}_{graph['parameters'].index(name)}"
     offset = sum(
         value.nbytes
         for other, value in values.items()
         if int(other.split("_")[1]) < int(place.split("_")[1])
     )
-    content = bytearray((folder / "parameters" / tensor_cache.SHARD).read_bytes())
+    content = bytearray((folder / "parameters" / parameter_files.SHARD).read_bytes())
     changed = change(values[place].copy())
     content[offset : offset + changed.nbytes] = changed.tobytes()
-    (folder / "parameters" / tensor_cache.SHARD).write_bytes(content)
+    (folder / "parameters" / parameter_files.SHARD).write_bytes(content)
     return number
 
 

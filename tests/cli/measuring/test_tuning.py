@@ -21,7 +21,7 @@ from onnx_models import graph, node, save
 from rpc_servers import farm_agent, farm_tracker
 from timeouts import wait_until
 
-from farm.checked_import import prepare_model
+from farm.checked_model_import import prepare_model
 from farm.commands.measure.tune import search_result_text
 from farm.errors import WrongAnswer
 from farm.pipeline.tuning.loop import TuningState

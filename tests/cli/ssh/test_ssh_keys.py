@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from ssh_logins import RELAY, User, configure, fails, log_in
+from ssh_client_login import RELAY, User, configure, fails, log_in
 from ssh_password_server import KEY_AND_PASSWORD, PASSWORD, PASSWORDS, password_server
 from ssh_server import SshServer, ssh_server
 from timeouts import patient, wait_until

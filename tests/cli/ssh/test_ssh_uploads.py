@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 from farm_processes import Done, Farm, command
 from farm_processes import server as program
-from heavy_models import arrives, write_heavy_model
+from large_upload_models import arrives, write_heavy_model
 from ssh_board_checks import assert_failed, assert_nothing_is_left, configure
 from ssh_server import SshServer
 from throttled_tcp_relay import Relay, slow_relay

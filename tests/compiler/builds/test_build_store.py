@@ -290,7 +290,7 @@ def test_reading_an_artifact_loads_no_tvm(context, prepared, cache, tmp_path):
     code = f"""
 import pickle, sys
 from pathlib import Path
-import farm.checked_import
+import farm.checked_model_import
 from farm.compiler.build import find_or_build_model
 from farm.processes.workers import TaskContext
 here = Path({str(tmp_path)!r})

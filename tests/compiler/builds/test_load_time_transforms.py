@@ -13,10 +13,10 @@ from relax_models import CPUS, module, target
 from target_profiles import ARM
 from tvm import relax
 
-from farm.compiler import tensor_cache
+from farm.compiler import parameter_files
 from farm.compiler.codegen.executable import compile_executable
 from farm.compiler.lower import LoweredModule, lower_module, resolve_target
-from farm.compiler.tensor_cache import (
+from farm.compiler.parameter_files import (
     INDEX,
     ON_LOAD,
     PREFIX,
@@ -135,5 +135,5 @@ def test_a_transform_that_does_not_fit_its_weight_is_refused(said, tmp_path):
 
 
 def test_a_build_without_transforms_says_nothing_of_them(tmp_path):
-    tensor_cache.write_parameters(tmp_path / "parameters", [WEIGHT])
+    parameter_files.write_parameters(tmp_path / "parameters", [WEIGHT])
     assert json.loads((tmp_path / "parameters" / INDEX).read_text())["metadata"] == {}

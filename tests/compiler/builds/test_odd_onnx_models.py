@@ -14,7 +14,7 @@ import pytest
 from onnx_models import graph, node, save
 
 from farm import executor, importers
-from farm.checked_import import prepare_model
+from farm.checked_model_import import prepare_model
 from farm.compiler.build import find_or_build_model
 from farm.compiler.lower import lower_module, resolve_target
 from farm.errors import FarmError, ModelError, WrongAnswer

@@ -7,17 +7,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from onnx_models import save
-from operator_types import types_of
+from operator_compute_dtypes import types_of
 from qdq_models import Network, residual_network
 from relax_models import HOST
 from target_profiles import ARM
 from tvm import relax
 
 from farm import executor, importers
-from farm.checked_import import prepare_model
+from farm.checked_model_import import prepare_model
 from farm.compiler import host_run
 from farm.compiler.build import find_or_build_model
-from farm.compiler.graph.requantize import (
+from farm.compiler.graph.quantized_arithmetic import (
     FACTOR_BITS,
     QuantizationParameters,
     ScaledAccumulators,

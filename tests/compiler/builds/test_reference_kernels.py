@@ -12,7 +12,7 @@ from relax_models import HOST
 from target_profiles import ARM
 
 from farm import importers
-from farm.checked_import import prepare_model
+from farm.checked_model_import import prepare_model
 from farm.compiler import host_run
 from farm.compiler.build import find_or_build_model
 from farm.compiler.diagnostics.reference_kernels import build_reference_kernels

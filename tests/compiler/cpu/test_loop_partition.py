@@ -8,7 +8,7 @@ import tvm
 from tvm.script import tirx as T  # noqa: N812
 
 from farm.compiler.codegen.stack_tiles import register_stack_tiles_pipeline
-from farm.compiler.cpu.tir_passes.loop_partition import hide_unsafe_conditions
+from farm.compiler.cpu.tir_passes.safe_loop_partition import hide_unsafe_conditions
 
 N = 16
 HIDDEN = "ignore_loop_partition"

@@ -16,7 +16,7 @@ from farm.compiler import relax_pipeline
 from farm.compiler.build import find_or_build_model
 from farm.compiler.graph import fp16_arithmetic
 from farm.compiler.host_run import flatten_outputs
-from farm.compiler.tensor_cache import SHARD
+from farm.compiler.parameter_files import SHARD
 
 OP = relax.op
 numbers = np.random.default_rng(5)

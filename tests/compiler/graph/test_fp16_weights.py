@@ -15,13 +15,13 @@ from target_profiles import ARM
 from tvm import relax, tirx
 
 from farm import executor
-from farm.checked_import import prepare_model
-from farm.compiler import host_run, tensor_cache
+from farm.checked_model_import import prepare_model
+from farm.compiler import host_run, parameter_files
 from farm.compiler.build import find_or_build_model
 from farm.compiler.codegen.executable import compile_executable
 from farm.compiler.graph import fp16_weights
 from farm.compiler.lower import lower_module, resolve_target
-from farm.compiler.tensor_cache import ON_LOAD
+from farm.compiler.parameter_files import ON_LOAD
 from farm.processes import subprocesses
 from farm.types import BuildWithAgent, Device, MeasurementSettings, Model, Profile, QuantizeSettings
 
@@ -124,7 +124,7 @@ def test_what_is_widened_when_loaded_is_the_same_to_the_bit(tmp_path):
         Profile("old", {"kind": "llvm", "mcpu": "x86-64"}, "")
     )  # converts nothing in kernels
     made = lower_module(given, [weight.astype("float16")], target, {})
-    tensor_cache.write_parameters(tmp_path / "parameters", made.parameters)
+    parameter_files.write_parameters(tmp_path / "parameters", made.parameters)
     tvm.get_global_func(
         "vm.builtin.tensor_cache.clear"
     )()  # of what other tests have left in this process
@@ -132,7 +132,7 @@ def test_what_is_widened_when_loaded_is_the_same_to_the_bit(tmp_path):
     machine = relax.VirtualMachine(compile_executable(made.module, target), tvm.cpu())
     machine.set_input(ON_LOAD)
     machine.invoke_stateful(ON_LOAD)
-    [found] = tvm.get_global_func("vm.builtin.param_array_from_cache")(tensor_cache.PREFIX, -1)
+    [found] = tvm.get_global_func("vm.builtin.param_array_from_cache")(parameter_files.PREFIX, -1)
     assert made.parameters[0].dtype == np.float16
     assert (found.numpy().view("uint32") == weight.view("uint32")).all()
 
@@ -196,7 +196,7 @@ def test_an_emulated_board_computes_with_halved_weights(
     plain = find_or_build_model(
         context, prepare_model(context, Model("plain", source), HOST, cache), profile, cache
     )
-    sizes = [(one.parameters / tensor_cache.SHARD).stat().st_size for one in (artifact, plain)]
+    sizes = [(one.parameters / parameter_files.SHARD).stat().st_size for one in (artifact, plain)]
     assert sizes[0] < 0.51 * sizes[1]
     assert {kernel.halves for kernel in artifact.kernels} == {"", "when loaded"}
     samples = executor.measure_job(

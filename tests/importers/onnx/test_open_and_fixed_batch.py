@@ -12,7 +12,7 @@ import torch
 from host_profile import HOST
 from onnx import helper
 
-from farm import checked_import, importers
+from farm import checked_model_import, importers
 from farm.errors import ModelError
 from farm.inputs.read import read_inputs
 from farm.processes.workers import TaskContext
@@ -25,7 +25,7 @@ ADD = helper.make_node("Add", ["x", "y"], ["z"])
 @pytest.fixture
 def prepared(tmp_path, cache):
     def once(path):
-        return checked_import.prepare_model(
+        return checked_model_import.prepare_model(
             TaskContext(tmp_path / "scratch"), Model("model", str(path)), HOST, cache
         )
 

@@ -1,9 +1,9 @@
 """Passes over scheduled TIR functions, for what TVM's schedule primitives cannot express.
 
-load_fences        keep LLVM from reordering loads and multiply-adds on in-order ARM cores
-load_fences_llvm   the LLVM functions that the fences call
-prefetch           fetch the next block of a packed weight ahead
-loop_partition     keep TVM's LoopPartition to conditions on which it is sound
-skip_padding_taps  skip, per output tile, kernel taps that only touch padding
-vector_tails       handle channels that do not fill whole vectors
+load_fences          keep LLVM from reordering loads and multiply-adds on in-order ARM cores
+load_fences_llvm     the LLVM functions that the fences call
+prefetch             fetch the next block of a packed weight ahead
+safe_loop_partition  keep TVM's LoopPartition to conditions on which it is sound
+skip_padding_taps    skip, per output tile, kernel taps that only touch padding
+vector_tails         handle channels that do not fill whole vectors
 """

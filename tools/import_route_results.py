@@ -1,4 +1,4 @@
-"""The cells of tools/route-table: a model, by a route, against PyTorch on this machine."""
+"""Results of tools/compare-import-routes: a model by a route, against PyTorch on this machine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import models
 
 from farm import importers, stats
-from farm.checked_import import _run_here
+from farm.checked_model_import import _run_here
 from farm.errors import FarmError
 from farm.types import LIMITS, Model, Profile
 

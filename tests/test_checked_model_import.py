@@ -13,8 +13,8 @@ from host_profile import HOST
 from onnx_models import graph, node, save
 from tvm import topi
 
-from farm import checked_import, importers, stats
-from farm.checked_import import KIND, read_reference_inputs_and_outputs
+from farm import checked_model_import, importers, stats
+from farm.checked_model_import import KIND, read_reference_inputs_and_outputs
 from farm.compiler.cpu import conv_dense_compute
 from farm.compiler.host_run import flatten_outputs
 from farm.errors import BuildError, ModelError, WrongAnswer
@@ -51,7 +51,7 @@ def run(tmp_path: Path, cache: Path):
     context = TaskContext(tmp_path / "scratch")
 
     def once(model: Model, host: Profile = HOST) -> PreparedModel:
-        return checked_import.prepare_model(context, model, host, cache)
+        return checked_model_import.prepare_model(context, model, host, cache)
 
     return once
 
@@ -188,7 +188,7 @@ def test_a_python_source_is_found_again_too_and_anew_when_its_file_changes(
 
 def test_an_import_that_another_compiler_passed_is_checked_again(run, model, monkeypatch):
     first = run(model)
-    monkeypatch.setattr(checked_import, "compiler_sources_digest", lambda: "other sources")
+    monkeypatch.setattr(checked_model_import, "compiler_sources_digest", lambda: "other sources")
     again = run(model)
     assert not again.cached and again.digest != first.digest
     monkeypatch.undo()
@@ -325,7 +325,7 @@ def test_a_source_that_reads_another_file_than_last_time_is_prepared(tmp_path, c
         limits = {
             precision: replace(limits, max_abs=max_abs) for precision, limits in LIMITS.items()
         }
-        assert not checked_import.prepare_model(
+        assert not checked_model_import.prepare_model(
             context, replace(model, limits=limits), HOST, cache
         ).cached
     assert len(kept(cache)) == 2

@@ -13,7 +13,7 @@ from typing import Any
 from farm import comparison, formatting, stats
 from farm.comparison import Changepoint, RunComparison
 from farm.types import Run, Verdict
-from farm.views.profile_rooflines import ProfileRoofline
+from farm.views.profile_roofline_data import ProfileRoofline
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tvm
 
-from farm.compiler.tensor_cache import (
+from farm.compiler.parameter_files import (
     INDEX,
     PREFIX,
     SHARD,

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 
 from farm.errors import DeviceError
-from farm.lab_client.client import error_from_answer
+from farm.lab_client.control_client import error_from_answer
 
 MOST_LINE_BYTES = 1 << 16
 

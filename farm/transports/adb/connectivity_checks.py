@@ -9,10 +9,10 @@ from farm.errors import DeviceError
 from farm.processes.deadline import Deadline
 from farm.prompts import Ask
 from farm.transports import board_architecture
-from farm.transports.adb import client, devices, server
+from farm.transports.adb import adb_program, devices, server
 from farm.transports.adb.board import AdbBoard
 from farm.transports.adb.server import ListedDevice, ServerAddress
-from farm.transports.layer_check import LayerCheck
+from farm.transports.connection_layer import LayerCheck
 from farm.types import Device
 
 
@@ -54,12 +54,12 @@ class AdbChecks:
 
     def program(self) -> str:
         """Find the adb program and its version."""
-        path = client.adb_program()
-        return f"{path}, version {client.client_protocol_version(path)}"
+        path = adb_program.adb_program()
+        return f"{path}, version {adb_program.client_protocol_version(path)}"
 
     def server(self) -> str:
         """Connect to the adb server, which is started if none runs."""
-        self._server = client.ensure_server()
+        self._server = adb_program.ensure_server()
         return f"{self._server} has the same version"
 
     def listed(self) -> str:

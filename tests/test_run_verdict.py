@@ -17,7 +17,7 @@ from farm import comparison, stats
 from farm.commands.common import Session
 from farm.commands.judge import baseline_comparison
 from farm.errors import DeviceError
-from farm.stats.verdict import _POWER_CAP
+from farm.stats.run_verdict import _POWER_CAP
 from farm.types import Agreement, DeviceResults, Latency, Run, Verdict
 
 RIGHT = Agreement(0.0, math.inf, True, True)

@@ -17,7 +17,7 @@ from qdq_models import residual_network
 from sklearn.datasets import load_digits
 
 from farm import importers, quantize, zoo
-from farm.checked_import import import_and_quantize
+from farm.checked_model_import import import_and_quantize
 from farm.compiler import host_run
 from farm.errors import ModelError
 from farm.quantize import calibration, recipe

@@ -21,7 +21,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
 
-from farm.executor.gpu import use_gpu_in_session  # noqa: E402
+from farm.executor.session_gpu import use_gpu_in_session  # noqa: E402
 from farm.transports import gpu_preflight  # noqa: E402
 from farm.types import Device  # noqa: E402
 

@@ -6,7 +6,7 @@ import numpy as np
 from relax_models import compute, lowered, target
 from tvm import relax
 
-from farm.compiler.cpu import peak_share
+from farm.compiler.cpu import predicted_peak_share
 from farm.compiler.cpu.cost_model import fastest_padded_group_channels, gemm_candidates
 from farm.compiler.cpu.kernel_config import DIRECT, PIXELS, ConfigDecision, KernelConfig, Workload
 from farm.compiler.cpu.register_tiles import Tile, largest_grouped_conv_tile
@@ -27,38 +27,40 @@ def decision(workload: Workload, tile: Tile | None = None) -> ConfigDecision:
 
 def test_a_convolution_that_fills_tiles_is_not_slow():
     wide = decision(Workload("convolution", (1, 56, 56, 64), (1, 1, 64, 128)))
-    share = peak_share.predicted_peak_share(wide, CPU)
-    assert share is not None and peak_share.SLOW < share <= 1
+    share = predicted_peak_share.predicted_peak_share(wide, CPU)
+    assert share is not None and predicted_peak_share.SLOW < share <= 1
 
 
 def test_a_slow_kernels_main_cause_is_named():
     grouped = decision(Workload("convolution", (1, 28, 28, 68), (1, 1, 17, 272), groups=4))
-    share = peak_share.predicted_peak_share(grouped, CPU)
-    assert share is not None and share < peak_share.SLOW
-    assert peak_share.slowness_reason(grouped, CPU) == (
+    share = predicted_peak_share.predicted_peak_share(grouped, CPU)
+    assert share is not None and share < predicted_peak_share.SLOW
+    assert predicted_peak_share.slowness_reason(grouped, CPU) == (
         "vectors of 4 lanes, the CPU has 16: 68 channels of a group fill no wider ones"
     )
     one = Workload("dense", (1, 1, 64), (64, 64))
-    assert "vectors of sums at once" in peak_share.slowness_reason(
+    assert "vectors of sums at once" in predicted_peak_share.slowness_reason(
         decision(one, Tile(1, 1, 16)), CPU
     )
     narrow = Workload("convolution", (1, 9, 9, 64), (1, 1, 64, 18))
-    assert peak_share.slowness_reason(decision(narrow, Tile(3, 4, 16)), CPU) == (
+    assert predicted_peak_share.slowness_reason(decision(narrow, Tile(3, 4, 16)), CPU) == (
         "18 channels in tiles of 64"
     )
 
 
 def test_weights_that_take_longer_from_memory_than_the_arithmetic_are_what_the_core_can_do():
     row = decision(Workload("dense", (1, 1, 4096), (4096, 4096)))
-    share = peak_share.predicted_peak_share(row, CPU)
-    assert share is not None and share > peak_share.SLOW
+    share = predicted_peak_share.predicted_peak_share(row, CPU)
+    assert share is not None and share > predicted_peak_share.SLOW
 
 
 def test_nothing_is_predicted_for_what_is_no_product():
     window = Workload("depthwise", (1, 56, 56, 64), (3, 3, 1, 64))
     offered = [(KernelConfig(DIRECT, Tile(7, 1, 16)), 1e6)]
     assert (
-        peak_share.predicted_peak_share(ConfigDecision(window, offered[0][0], False, offered), CPU)
+        predicted_peak_share.predicted_peak_share(
+            ConfigDecision(window, offered[0][0], False, offered), CPU
+        )
         is None
     )
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from farm.config.toml_lines import parse
+from farm.config.toml_parser import parse
 
 TRICKY = '''# a comment with [devices.fake] in it
 top = 1

@@ -11,7 +11,7 @@ from timeouts import wait_until
 
 from farm.errors import DeviceError
 from farm.lab.callers import MOST_OF_ONE, MOST_OF_PEOPLE
-from farm.lab_client.client import LabClient
+from farm.lab_client.control_client import LabClient
 
 
 def as_user(served: Lab, name: str) -> LabClient:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from farm import deployments as farm_deployments
 from farm import transports
-from farm.compiler.tensor_cache import SHARD
+from farm.compiler.parameter_files import SHARD
 from farm.errors import DeviceError
 from farm.executor.loading import connect_and_load_model, load_model
 from farm.executor.threads import configure_threads_and_gpu

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from farm.lab.care.health import Health
+from farm.lab.care.health_state_machine import Health
 from farm.lab.entities import (
     AgentInfo,
     BoardView,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from farm.lab.door.offered_address import foreign_address_reason
+from farm.lab.door.board_address_check import foreign_address_reason
 
 
 @dataclass

@@ -12,7 +12,7 @@ from farm.commands.output import echo
 from farm.errors import DeadlineError, DeviceError, UsageError
 
 if TYPE_CHECKING:
-    from farm.lab_client.client import LabClient, ReconnectingClient
+    from farm.lab_client.control_client import LabClient, ReconnectingClient
     from farm.lab_client.leasing import LabAccess
 
 RESTART_S = 30.0  # a server that is started again is back in 5 s
@@ -36,7 +36,7 @@ class LeaseHeartbeatSender:
     def beat(self) -> None:
         """Send a heartbeat. Raises DeviceError if the lease has ended, or the server stays away."""
         from farm.errors import LinkError
-        from farm.lab_client.client import connect
+        from farm.lab_client.control_client import connect
 
         try:
             self._client = self._client or connect(self._lab.client)
@@ -94,7 +94,7 @@ def wait_until_granted(
 
 def end_lease(lab: LabAccess, number: int) -> None:
     """End a lease, unless it has ended; a server that is away ends it without its heartbeats."""
-    from farm.lab_client.client import connect
+    from farm.lab_client.control_client import connect
 
     with contextlib.suppress(DeviceError), connect(lab.client, RESTART_S) as client:
         client.ask("end", lease=number)
@@ -102,7 +102,7 @@ def end_lease(lab: LabAccess, number: int) -> None:
 
 def create_reconnecting_client(lab: LabAccess) -> ReconnectingClient:
     """Return a client that outlasts a restart of the server. Raises LinkError if there is none."""
-    from farm.lab_client.client import ReconnectingClient
+    from farm.lab_client.control_client import ReconnectingClient
 
     return ReconnectingClient(lab.client, RESTART_S)
 

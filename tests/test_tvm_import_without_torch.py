@@ -19,7 +19,7 @@ def _python(program: str) -> str:
 def test_tvm_comes_without_torch_and_torch_later_all_the_same() -> None:
     assert _python("""
 import sys
-from farm.tvm_import import hide_torch_from_now_on
+from farm.tvm_import_without_torch import hide_torch_from_now_on
 hide_torch_from_now_on()
 import tvm.relax, tvm.relax.frontend.onnx
 print("torch" in sys.modules)
@@ -33,7 +33,7 @@ def test_where_torch_is_there_first_nothing_is_kept_from_tvm() -> None:
         _python("""
 import sys
 import torch
-from farm.tvm_import import hide_torch_from_now_on
+from farm.tvm_import_without_torch import hide_torch_from_now_on
 hide_torch_from_now_on()
 import tvm_ffi._convert
 print(tvm_ffi._convert.torch is torch)
@@ -45,7 +45,7 @@ print(tvm_ffi._convert.torch is torch)
 def test_a_missing_tvm_is_told_as_ever_and_torch_is_not_lost_with_it() -> None:
     assert _python("""
 import sys
-from farm.tvm_import import hide_torch_from_now_on
+from farm.tvm_import_without_torch import hide_torch_from_now_on
 hide_torch_from_now_on()
 sys.path_importer_cache.clear()
 places, sys.path[:] = list(sys.path), []
@@ -72,7 +72,7 @@ print(core._object_type_key_to_index("there.is.none"), registry.list_global_func
 """  # noqa: E501
     for alone in ("", "import os; os.environ['TVM_USE_RUNTIME_LIB'] = '1'"):
         briefly = _python(
-            f"{alone}\nfrom farm.tvm_import import hide_torch_from_now_on\n"
+            f"{alone}\nfrom farm.tvm_import_without_torch import hide_torch_from_now_on\n"
             f"hide_torch_from_now_on()\n{shown}"
         )
         assert briefly == _python(f"{alone}\nimport sys; sys.modules['torch'] = None\n{shown}")
@@ -84,7 +84,7 @@ def test_a_type_that_the_runtime_has_not_is_answered_without_c() -> None:
     assert _python("""
 import os
 os.environ["TVM_USE_RUNTIME_LIB"] = "1"
-from farm.tvm_import import hide_torch_from_now_on
+from farm.tvm_import_without_torch import hide_torch_from_now_on
 hide_torch_from_now_on()
 from tvm_ffi import core
 index, asked = core._object_type_key_to_index, []
@@ -108,9 +108,7 @@ def test_what_a_worker_and_a_command_do_not_need_is_not_loaded() -> None:
 def test_a_file_that_tvm_would_take_for_the_kernels_library_is_refused(tmp_path: Path) -> None:
     """TVM's libbacktrace opens it by its name alone: one of another user, or a FIFO for ever."""
     os.mkfifo(tmp_path / "linux-vdso.so.1")
-    code = (
-        "from farm.tvm_import import hide_torch_from_now_on\nhide_torch_from_now_on()\nimport tvm"
-    )
+    code = "from farm import tvm_import_without_torch as t\nt.hide_torch_from_now_on()\nimport tvm"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=300
     )

@@ -11,8 +11,8 @@ from tvm import relax
 from tvm.ir import Call
 from tvm.relax.expr_functor import mutator
 
-from farm.compiler.graph import requantize
-from farm.compiler.graph.requantize import BYTES, QuantizationParameters, QuantizedTensor
+from farm.compiler.graph import quantized_arithmetic
+from farm.compiler.graph.quantized_arithmetic import BYTES, QuantizationParameters, QuantizedTensor
 from farm.compiler.ir.relax_rewriter import Rewriter, Rule, op_name
 
 Array = np.ndarray[Any, Any]
@@ -95,7 +95,7 @@ class RemainingQdqLowerer(QdqRewriterBase):
         to = self.scale(call, str(call.ty.dtype))
         if to is None or str(call.args[0].ty.dtype) != "float32":
             return None
-        return requantize.quantize_float32(self.builder_, call.args[0], to)
+        return quantized_arithmetic.quantize_float32(self.builder_, call.args[0], to)
 
     def _dequantize(self, call: Call) -> relax.Expr | None:
         numbers = self.numbers(call)

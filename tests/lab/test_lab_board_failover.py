@@ -17,7 +17,7 @@ from lab_agents import AgentBoard, Start, agent_boards
 from lab_process import Lab, lab
 from timeouts import LIMIT_S, wait_until
 
-from farm.lab_client.client import LabClient
+from farm.lab_client.control_client import LabClient
 
 CONFIG = """
 [devices.one]

@@ -18,7 +18,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT)]
 
-from farm.checked_import import import_and_check_into_folder  # noqa: E402
+from farm.checked_model_import import import_and_check_into_folder  # noqa: E402
 from farm.errors import FarmError, WrongAnswer  # noqa: E402
 from farm.processes.workers import TaskContext  # noqa: E402
 from farm.types import Model, Profile  # noqa: E402

@@ -93,7 +93,7 @@ def predict_build_task(
 
 def _check(context: TaskContext, model: Model, profile: Profile, cache: Path) -> BuildPrediction:
     """Summarise a model and lower it without generating code; called in the sandbox."""
-    from farm.checked_import import import_and_quantize
+    from farm.checked_model_import import import_and_quantize
     from farm.compiler.build import tvm_errors_as_build_errors
     from farm.importers import summary as outline
 

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from farm.errors import ModelError, did_you_mean
-from farm.importers.model_file import check_file, refuse_dtype_overrides
-from farm.importers.relax_module import one_line_error
+from farm.importers.model_file_check import check_file, refuse_dtype_overrides
+from farm.importers.relax_postprocessing import one_line_error
 from farm.importers.tflite.flatbuffer_check import check_tflite
 from farm.types import Model, TensorSpec
 

@@ -9,9 +9,9 @@ from farm.errors import DeviceError
 from farm.lab_client.leasing import LabAccess
 from farm.processes.deadline import Deadline
 from farm.prompts import Ask
+from farm.transports.connection_layer import LayerCheck
 from farm.transports.lab.reach_lab import is_local, reach_lab, socket_path, ssh_url
 from farm.transports.lab.transport import wanted_boards
-from farm.transports.layer_check import LayerCheck
 from farm.types import Device
 
 

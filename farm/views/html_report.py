@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from farm import formatting, sanitize, stats
 from farm.types import Run, Verdict
 from farm.views import charts
-from farm.views.report import Report
+from farm.views.report_content import Report
 
 if TYPE_CHECKING:
     from jinja2 import Environment

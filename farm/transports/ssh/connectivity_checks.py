@@ -10,8 +10,8 @@ from paramiko import AuthenticationException
 from farm.errors import DeviceError, FarmError
 from farm.processes.deadline import Deadline
 from farm.prompts import Ask
-from farm.transports import board_architecture, layer_check
-from farm.transports.layer_check import LayerCheck
+from farm.transports import board_architecture, connection_layer
+from farm.transports.connection_layer import LayerCheck
 from farm.transports.ssh.board import SshBoard
 from farm.transports.ssh.config import resolve_hops
 from farm.transports.ssh.connect import log_in_through_hops
@@ -60,11 +60,11 @@ class SshChecks:
 
     def name(self) -> str:
         """Resolve the first hop's name."""
-        return layer_check.check_host_resolves(self._hops[0].host, self._hops[0].port)
+        return connection_layer.check_host_resolves(self._hops[0].host, self._hops[0].port)
 
     def tcp(self) -> str:
         """Connect to the first hop's port."""
-        return layer_check.check_address_answers(
+        return connection_layer.check_address_answers(
             self.device, self._hops[0].host, self._hops[0].port
         )
 
