@@ -5,6 +5,7 @@ function of sources.
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -435,6 +436,13 @@ def test_every_layer_and_exception_is_of_use() -> None:
     rooms = {room(module) for module in ours()}
     assert set(PRINTING) <= set(ours())
     assert (set(LEVEL) | HEAVY_ROOMS | RICH | EXITING) - rooms == set()
+
+
+@pytest.mark.parametrize("package", ["farm.dashboard", "farm.pipeline", "farm.types"])
+def test_each_name_that_a_package_imports_on_first_use_is_there(package: str) -> None:
+    found = importlib.import_module(package)
+    assert callable(found.__getattr__)
+    assert [name for name in found.__all__ if not hasattr(found, name)] == []
 
 
 def test_the_guide_shows_the_layers_as_they_are() -> None:
