@@ -137,7 +137,7 @@ def bench(
     farm bench --device pi5 --rounds 5 old.onnx new.onnx
     farm bench --device host --against onnxruntime,torch resnet18
     farm bench --device host --batch 1,8,32 resnet18
-    farm bench --device pi5-lab --reservation 3 resnet18
+    farm bench --tag lab --reservation 3 resnet18
     """
     from farm import metrics
     from farm.pipeline import expand_jobs
