@@ -13,7 +13,6 @@ import mmap
 import os
 import platform
 import re
-import stat
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -40,7 +39,6 @@ _OF_KEY = re.compile(
     r"|(?:credentials|secrets?)(?:\.\w+)?",
     re.IGNORECASE | re.DOTALL,
 )
-_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 def fingerprint_onnx_import(model: Model, _: Path) -> str:
@@ -193,9 +191,8 @@ def checked_external_files(path: Path) -> list[Path]:
         raise ModelError(
             f"{path.name}: its external weights look like a private file",
             f"it names {str(hidden[0])[:300]}: exporters write no weights under a hidden name or "
-            "under that of a key, nor readable by fewer people than the model",
-            "if it does hold weights, rename it and its `location` in the model, and give it the "
-            "permissions of the model",
+            "under that of a key",
+            "if it does hold weights, rename it, and its `location` in the model",
         )
     if missing := [file for file in files if not file.is_file()]:
         fix = "put the file with the weights beside the model, as the exporter wrote it"
@@ -218,19 +215,13 @@ def external_weight_files(model: Model) -> list[Path]:
 
 
 def _is_private(file: Path, model: Path, folder: Path) -> bool:
-    """Return whether a file below the model's folder is hidden, a key, or closed to others.
+    """Return whether a file below the model's folder is hidden, or has the name of a key.
 
-    A file is closed to others if they have no rights to it, and some to the model.
+    Its permissions say nothing: onnx.save writes weights that only their owner can read.
     """
     real = file.resolve()
     parts = (*file.relative_to(model.parent).parts, *real.relative_to(folder).parts)
-    if any(part.startswith(".") or _OF_KEY.fullmatch(part) for part in parts):
-        return True
-    try:
-        rights, usual = real.stat().st_mode, model.stat().st_mode
-    except OSError:
-        return False  # reported as missing
-    return not rights & _OTHERS and bool(usual & _OTHERS)
+    return any(part.startswith(".") or _OF_KEY.fullmatch(part) for part in parts)
 
 
 def _is_below(file: Path, folder: Path) -> bool:

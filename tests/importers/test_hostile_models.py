@@ -792,18 +792,9 @@ def test_no_file_outside_of_a_models_folder_is_read_for_its_digest(name, tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("name", "mode"),
-    [
-        (".netrc", 0o644),
-        (".ssh/id_ed25519", 0o644),
-        ("inner/.env", 0o644),
-        ("keys/id_rsa", 0o644),
-        ("server.pem", 0o644),
-        ("link", 0o644),
-        ("notes.txt", 0o600),
-    ],
+    "name", [".netrc", ".ssh/id_ed25519", "inner/.env", "keys/id_rsa", "server.pem", "link"]
 )
-def test_what_is_likely_to_be_a_secret_is_not_taken_for_weights(name, mode, tmp_path):
+def test_what_is_likely_to_be_a_secret_is_not_taken_for_weights(name, tmp_path):
     """The model may have been stored in a home folder."""
     (tmp_path / name).parent.mkdir(exist_ok=True)
     if name == "link":
@@ -811,29 +802,26 @@ def test_what_is_likely_to_be_a_secret_is_not_taken_for_weights(name, mode, tmp_
         (tmp_path / name).symlink_to(".hidden")
     else:
         (tmp_path / name).write_bytes(bytes(16))
-        (tmp_path / name).chmod(mode)
     path = summed(tmp_path, (1, 4), external(name))
-    path.chmod(0o644)
     with pytest.raises(ModelError, match="look like a private file"):
         import_fingerprint(Model("m", str(path)), tmp_path / "cache")
 
 
 @pytest.mark.parametrize(
-    ("name", "modes"),
+    "name",
     [
-        ("m.onnx.data", (0o644, 0o644)),
-        ("onnx__MatMul_123", (0o644, 0o644)),
-        ("model.embed_tokens.weight", (0o600, 0o600)),
-        ("weights/attention.key", (0o644, 0o644)),
-        ("w.bin", (0o600, 0o644)),
+        "m.onnx.data",
+        "onnx__MatMul_123",
+        "model.embed_tokens.weight",
+        "weights/attention.key",
+        "id_embedding",
     ],
 )
-def test_the_names_of_exporters_are_taken_for_weights(name, modes, tmp_path):
+def test_the_names_of_exporters_are_taken_for_weights(name, tmp_path):
     path = summed(tmp_path, (1, 4), external(name))
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_bytes(bytes(16))
-    for file, mode in zip((path, tmp_path / name), modes, strict=True):
-        file.chmod(mode)
+    (tmp_path / name).chmod(0o600)  # as onnx.save leaves it
     assert fingerprints.checked_external_files(path) == [tmp_path / name]
     assert fingerprints.external_weight_files(Model("m", str(path))) == [tmp_path / name]
 

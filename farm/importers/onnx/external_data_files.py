@@ -32,8 +32,8 @@ _MESSAGES: dict[str, dict[int, str]] = {
     "TensorProto": {13: _ENTRY},
 }
 _KEY, _VALUE = 1, 2
-# Wire types
-_VARINT, _EIGHT_BYTES, _LENGTH, _GROUP, _END_OF_GROUP, _FOUR_BYTES = range(6)
+# Wire types; 4 is the end of a group.
+_VARINT, _EIGHT_BYTES, _LENGTH, _GROUP, _FOUR_BYTES = 0, 1, 2, 3, 5
 
 
 class _Group(Exception):
@@ -104,7 +104,7 @@ def _fields(content: memoryview, begin: int, end: int) -> Iterator[tuple[int, in
             begin += size
         elif wire_type in (_EIGHT_BYTES, _FOUR_BYTES):
             begin += 8 if wire_type == _EIGHT_BYTES else 4
-        elif wire_type in (_GROUP, _END_OF_GROUP):
+        elif wire_type == _GROUP:
             raise _Group
         else:
             raise ValueError(f"no wire type {wire_type}")
