@@ -30,7 +30,7 @@ class Lab:
     folder: Path
     options: tuple[str, ...] = ()
     port: int = 0
-    child: subprocess.Popen[bytes] | None = None
+    child: forked_commands.Started | None = None
     starts: int = field(default=0)
 
     @property
@@ -50,19 +50,10 @@ class Lab:
     def start(self) -> Lab:
         self.starts += 1
         log = self.folder / f"serve-{self.starts:04d}.log"
-        command = [
-            sys.executable,
-            "-m",
-            "farm",
-            "lab",
-            "serve",
-            "--port",
-            str(self.port),
-            *self.options,
-        ]
-        with log.open("wb") as output:
-            self.child = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stderr=output, env=self.environment
+        words = ["lab", "serve", "--port", str(self.port), *self.options]
+        with log.open("wb") as output, Path(os.devnull).open("wb") as nowhere:
+            self.child = forked_commands.Started(
+                words, Path.cwd(), self.environment, nowhere, output
             )
         child = self.child
         found = wait_until(
