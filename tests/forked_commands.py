@@ -19,6 +19,7 @@ import json
 import os
 import pkgutil
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -37,11 +38,14 @@ _ROOMS = (
     "dashboard",
     "data",
     "inputs",
+    "lab",
     "lab_client",
+    "lab_page",
     "pipeline",
     "rpc",
     "sandbox",
     "store",
+    "tracker",
     "transports",
     "views",
 )
@@ -86,19 +90,58 @@ def run_command(
     stderr: IO[bytes],
 ) -> int:
     """Run a command to its end; its exit code, negative for a signal."""
-    server, turn = _server()
-    ours, theirs = socket.socketpair()
-    request = json.dumps([list(words), str(folder), dict(environment)]).encode()
-    with ours:
+    return Started(words, folder, environment, stdout, stderr).wait(LIMIT_S)
+
+
+class Started:
+    """A command that runs, with what `subprocess.Popen` has for it."""
+
+    def __init__(
+        self,
+        words: Sequence[str],
+        folder: Path,
+        environment: Mapping[str, str],
+        stdout: IO[bytes],
+        stderr: IO[bytes],
+    ) -> None:
+        server, turn = _server()
+        self._socket, theirs = socket.socketpair()
+        request = json.dumps([list(words), str(folder), dict(environment)]).encode()
         with theirs, turn:
             descriptors = [stdout.fileno(), stderr.fileno(), theirs.fileno()]
             socket.send_fds(server, [len(request).to_bytes(_LENGTH_BYTES)], descriptors)
             server.sendall(request)
-        ours.settimeout(LIMIT_S)
-        with ours.makefile("rb") as answer:
-            status = answer.readline()
-    assert status, "the server of commands has ended"
-    return os.waitstatus_to_exitcode(int(status))
+        self.returncode: int | None = None
+        self.pid = self._answer(LIMIT_S)
+
+    def poll(self) -> int | None:
+        with suppress(subprocess.TimeoutExpired):
+            self.wait(0)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        if self.returncode is None:
+            self.returncode = os.waitstatus_to_exitcode(self._answer(timeout))
+            self._socket.close()
+        return self.returncode
+
+    def send_signal(self, number: signal.Signals) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def _answer(self, timeout: float | None) -> int:
+        """The next number that the server sends: the process, then its status."""
+        if not select.select([self._socket], [], [], timeout)[0]:
+            raise subprocess.TimeoutExpired("farm", timeout or 0)
+        content = self._socket.recv(_LENGTH_BYTES)
+        assert content, "the server of commands has ended"
+        return int.from_bytes(content)
 
 
 @functools.cache
@@ -138,7 +181,7 @@ def _serve(requests: socket.socket) -> list[str] | None:
                 child, answer = running.pop(descriptor)
                 _, status = os.waitpid(child, 0)
                 with suppress(BrokenPipeError):
-                    os.write(answer, f"{status}\n".encode())
+                    os.write(answer, status.to_bytes(_LENGTH_BYTES))
                 waiting.unregister(descriptor)
                 os.close(answer)
                 os.close(descriptor)
@@ -165,6 +208,7 @@ def _serve(requests: socket.socket) -> list[str] | None:
                 return words
             os.close(out)
             os.close(err)
+            os.write(answer, child.to_bytes(_LENGTH_BYTES))
             pidfd = os.pidfd_open(child)
             running[pidfd] = child, answer
             waiting.register(pidfd, select.POLLIN)

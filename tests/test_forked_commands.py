@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import forked_commands
 import pytest
+from timeouts import wait_until
 
 
 def forked(folder: Path, *words: str, **environment: str) -> tuple[int, str, str]:
@@ -65,6 +67,20 @@ def test_each_has_its_own_folder_and_environment(tmp_path: Path) -> None:
     with ThreadPoolExecutor(4) as pool:
         for number, said in enumerate(pool.map(name, range(8))):
             assert f"board{number}" in said, said
+
+
+def test_one_that_is_stopped_says_by_which_signal(tmp_path: Path) -> None:
+    environment = {**os.environ, "FARM_DATA": str(tmp_path)}
+    with (tmp_path / "out").open("wb") as out, (tmp_path / "err").open("wb") as err:
+        words = ("tracker", "--port", "0")
+        running = forked_commands.Started(words, tmp_path, environment, out, err)
+    wait_until(lambda: "tracker on" in (tmp_path / "err").read_text(), "the tracker")
+    assert os.getsid(running.pid) == running.pid and running.poll() is None
+    with pytest.raises(subprocess.TimeoutExpired):
+        running.wait(0.01)
+    running.kill()
+    assert running.wait() == running.poll() == -signal.SIGKILL
+    running.kill()  # nothing, as it has ended
 
 
 def test_variables_that_python_reads_as_it_starts_need_the_program() -> None:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import forked_commands
 import tvm_programs
 from timeouts import LIMIT_S, wait_until
 
@@ -39,7 +40,7 @@ class Running:
     """A tracker that runs: its port, its process, and what it has printed."""
 
     port: int
-    child: subprocess.Popen[bytes]
+    child: subprocess.Popen[bytes] | forked_commands.Started
     log: Path
 
     @property
@@ -53,16 +54,20 @@ def tracker(
 ) -> Iterator[Running]:
     """farm's tracker, or TVM's, for as long as the block lasts."""
     log = folder / f"tracker-{len(list(folder.glob('tracker-*')))}.log"
-    program = ["-c", REFERENCE] if reference else ["-m", "farm", *words, "--port", "0", *options]
-    environment = tvm_programs.environment() if reference else os.environ
-    with log.open("wb") as output:
-        child = subprocess.Popen(
-            [sys.executable, *program],
-            stdin=subprocess.DEVNULL,
-            stderr=output,
-            cwd=folder,
-            env={**environment, "FARM_DATA": str(folder)},
-        )
+    with log.open("wb") as output, Path(os.devnull).open("wb") as nowhere:
+        if reference:
+            child: subprocess.Popen[bytes] | forked_commands.Started = subprocess.Popen(
+                [sys.executable, "-c", REFERENCE],
+                stdin=subprocess.DEVNULL,
+                stderr=output,
+                cwd=folder,
+                env=tvm_programs.environment(),
+            )
+        else:
+            environment = {**os.environ, "FARM_DATA": str(folder)}
+            child = forked_commands.Started(
+                [*words, "--port", "0", *options], folder, environment, nowhere, output
+            )
     try:
         found = wait_until(
             lambda: (

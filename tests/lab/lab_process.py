@@ -30,7 +30,7 @@ class Lab:
     folder: Path
     options: tuple[str, ...] = ()
     port: int = 0
-    child: subprocess.Popen[bytes] | None = None
+    child: forked_commands.Started | subprocess.Popen[bytes] | None = None
     starts: int = field(default=0)
     before: tuple[str, ...] = ()  # of the command
 
@@ -51,21 +51,17 @@ class Lab:
     def start(self) -> Lab:
         self.starts += 1
         log = self.folder / f"serve-{self.starts:04d}.log"
-        command = [
-            *self.before,
-            sys.executable,
-            "-m",
-            "farm",
-            "lab",
-            "serve",
-            "--port",
-            str(self.port),
-            *self.options,
-        ]
-        with log.open("wb") as output:
-            self.child = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stderr=output, env=self.environment
-            )
+        words = ["lab", "serve", "--port", str(self.port), *self.options]
+        with log.open("wb") as output, Path(os.devnull).open("wb") as nowhere:
+            if self.before:
+                command = [*self.before, sys.executable, "-m", "farm", *words]
+                self.child = subprocess.Popen(
+                    command, stdin=subprocess.DEVNULL, stderr=output, env=self.environment
+                )
+            else:
+                self.child = forked_commands.Started(
+                    words, Path.cwd(), self.environment, nowhere, output
+                )
         child = self.child
         found = wait_until(
             lambda: re.search(r"lab on \S+:(\d+),", log.read_text()) or child.poll() is not None,
