@@ -393,7 +393,7 @@ def lowest_precision(module: Any) -> str:
     """Return the lowest precision that a model computes in: a name in `types.LIMITS`."""
     from tvm import relax
 
-    from farm.compiler.graph.qdq_to_float import has_qdq
+    from farm.compiler.graph.quantization.qdq_to_float import has_qdq
 
     if has_qdq(module):
         return "int8"

@@ -132,21 +132,22 @@ INSIDE_TABLES = {
     """,
     "lab": """
         entities durations care.health_state_machine door.commands door.pump
-        door.sshd_settings_check shared_places reserved_share
+        door.sshd_settings_check shared_places scheduling.reserved_share
         board_records care.board_checks
-        queue_order refusals lab_toml entity_json scheduler_changes registry reservations door.main
-        door.authorized_keys callers door.board_address_check
-        promises change_budget
-        scheduler relay.tracker door.board_socket_broker
+        scheduling.queue_order refusals lab_toml storage.entity_json
+        scheduling.scheduler_changes scheduling.registry scheduling.reservations
+        door.main door.authorized_keys callers door.board_address_check
+        scheduling.promises change_budget
+        scheduling.scheduler relay.tracker door.board_socket_broker
         relay.sessions
-        lab_database care.notices
-        lab_database_writer
+        storage.lab_database care.notices
+        storage.lab_database_writer
         board_sessions
         lender
         care.health_controller
         control_socket
         run
-        care relay
+        care relay scheduling storage
         __init__
     """,
     "commands": """

@@ -21,16 +21,16 @@ from farm.compiler.graph import fp16_arithmetic, fp16_weights, layer_names
 from farm.compiler.graph.boolean_logic import BooleanLogicRewriter
 from farm.compiler.graph.clamp_indices import IndexClamper
 from farm.compiler.graph.constant_folding import ConstantFolder
-from farm.compiler.graph.conv1d_conv3d_to_conv2d import Conv1dConv3dRewriter
-from farm.compiler.graph.conv_of_concat import ConvOfConcatRewriter
+from farm.compiler.graph.convolutions.conv1d_conv3d_to_conv2d import Conv1dConv3dRewriter
+from farm.compiler.graph.convolutions.conv_of_concat import ConvOfConcatRewriter
+from farm.compiler.graph.convolutions.pad_group_channels import pad_group_channels_pass
+from farm.compiler.graph.convolutions.transposed_conv import transposed_conv_pass
+from farm.compiler.graph.convolutions.trim_padding_taps import PaddingTapTrimmer
 from farm.compiler.graph.fusion_barriers import FusionBarrierMarker
 from farm.compiler.graph.group_norm import GroupNormRewriter
-from farm.compiler.graph.pad_group_channels import pad_group_channels_pass
-from farm.compiler.graph.qdq_to_int8 import Int8Rewriter
-from farm.compiler.graph.round_clamp import round_clamp_pass
+from farm.compiler.graph.quantization.qdq_to_int8 import Int8Rewriter
+from farm.compiler.graph.quantization.round_clamp import round_clamp_pass
 from farm.compiler.graph.sink_transposes import NCHW, NHWC, TransposeSinker
-from farm.compiler.graph.transposed_conv import transposed_conv_pass
-from farm.compiler.graph.trim_padding_taps import PaddingTapTrimmer
 from farm.compiler.ir.blocks import block_names
 from farm.compiler.ir.constants import constant_value, tensor_as_array
 from farm.compiler.ir.relax_rewriter import (

@@ -14,9 +14,9 @@ from farm.errors import UsageError
 from farm.lab.board_records import BoardRecords, OpenSession
 from farm.lab.durations import format_duration
 from farm.lab.entities import Lease, LeaseRequest, LeaseState, SharingRules
-from farm.lab.lab_database import EndedSession
-from farm.lab.lab_database_writer import LabDatabaseWriter
-from farm.lab.scheduler import LeaseScheduler
+from farm.lab.scheduling.scheduler import LeaseScheduler
+from farm.lab.storage.lab_database import EndedSession
+from farm.lab.storage.lab_database_writer import LabDatabaseWriter
 from farm.tracker.agent_messages import BoardSession, EndSessionRequest
 
 _MOST_CUT = 4096  # sessions of boards that have hung up, or of an earlier server

@@ -36,15 +36,15 @@ from farm.lab.entities import (
     Reservation,
     ReservationRequest,
 )
-from farm.lab.entity_json import (
+from farm.lab.lender import LabLender
+from farm.lab.storage.entity_json import (
     board_for_display,
     health_for_display,
     lease_for_display,
     reservation_for_display,
 )
-from farm.lab.lab_database import LabDatabase
-from farm.lab.lab_database_writer import LabDatabaseWriter
-from farm.lab.lender import LabLender
+from farm.lab.storage.lab_database import LabDatabase
+from farm.lab.storage.lab_database_writer import LabDatabaseWriter
 from farm.lab_client.control_client import PROTOCOL, loopback_if_wildcard_address
 from farm.sanitize import is_utf8_encodable
 from farm.types import new_lease_key

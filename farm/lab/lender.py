@@ -28,9 +28,9 @@ from farm.lab.entities import (
     LeaseState,
     SharingRules,
 )
-from farm.lab.lab_database_writer import LabDatabaseWriter
-from farm.lab.scheduler import LeaseScheduler
-from farm.lab.scheduler_changes import SchedulerChanges
+from farm.lab.scheduling.scheduler import LeaseScheduler
+from farm.lab.scheduling.scheduler_changes import SchedulerChanges
+from farm.lab.storage.lab_database_writer import LabDatabaseWriter
 from farm.metrics import Histogram
 from farm.tracker.agent_messages import (
     HEARTBEAT_S,

@@ -24,11 +24,11 @@ from farm.lab.change_budget import ChangeBudget
 from farm.lab.control_socket import MOST_LINE_BYTES, ControlSocket
 from farm.lab.durations import format_duration
 from farm.lab.entities import Event, Lease
-from farm.lab.lab_database import LabDatabase
-from farm.lab.lab_database_writer import LabDatabaseWriter
 from farm.lab.lab_toml import SOCKET_MODES, LabSettings
 from farm.lab.lender import LabLender
-from farm.lab.scheduler import LeaseScheduler
+from farm.lab.scheduling.scheduler import LeaseScheduler
+from farm.lab.storage.lab_database import LabDatabase
+from farm.lab.storage.lab_database_writer import LabDatabaseWriter
 from farm.lab_client.control_client import SOCKET
 from farm.processes import signals
 from farm.tracker import TrackerServerSettings, listen_on_first_free_port

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from farm.lab.entities import HOUR_S, Reservation
-from farm.lab.lab_database import BoardUsePeriod
+from farm.lab.storage.lab_database import BoardUsePeriod
 
 WIDTH = 1440  # of a day: a minute is 1
 _COLOURS = 10  # of owners, after which they come again

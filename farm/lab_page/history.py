@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from farm.lab.entities import HOUR_S
-from farm.lab.lab_database import BoardUsePeriod, LabDatabase
+from farm.lab.storage.lab_database import BoardUsePeriod, LabDatabase
 
 DAY_S = 24 * HOUR_S
 _HOURS = 24

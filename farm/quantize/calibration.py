@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from farm.compiler import host_run, relax_pipeline
-from farm.compiler.graph.qdq_to_float import has_qdq
+from farm.compiler.graph.quantization.qdq_to_float import has_qdq
 from farm.errors import ModelError
 from farm.importers.imported_model import ImportedModel
 from farm.importers.relax_postprocessing import detach_weights

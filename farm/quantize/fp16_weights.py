@@ -17,7 +17,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from farm.compiler import relax_pipeline
 from farm.compiler.graph.fp16_weights import HALF, LEAST_BYTES, SINGLE
-from farm.compiler.graph.qdq_to_float import has_qdq
+from farm.compiler.graph.quantization.qdq_to_float import has_qdq
 from farm.compiler.ir.constants import tensor_as_array
 from farm.errors import ModelError
 from farm.importers import relax_postprocessing

@@ -16,7 +16,7 @@ from tvm import relax
 from tvm.ir import Call
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from farm.compiler.graph.quantized_arithmetic import MOST_PRODUCTS
+from farm.compiler.graph.quantization.quantized_arithmetic import MOST_PRODUCTS
 from farm.compiler.ir.constants import constant_value
 from farm.compiler.ir.dynamic_extents import value_at_batch_one
 from farm.compiler.ir.relax_rewriter import op_name

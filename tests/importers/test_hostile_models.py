@@ -33,11 +33,15 @@ from farm.importers.format_risks import (
 )
 from farm.importers.tflite.flatbuffer_check import check_tflite
 from farm.importers.torch import torchscript
-from farm.importers.torch.allowed_operators import is_allowed, is_allowed_target
-from farm.importers.torch.exported_program_check import check_exported_program
-from farm.importers.torch.exported_program_schema import RECORDS, UNIONS
-from farm.importers.torch.expressions import ForbiddenExpression, check_guard, check_symbolic_extent
-from farm.importers.torch.torchscript_check import check_graphs, check_torchscript
+from farm.importers.torch.checks.allowed_operators import is_allowed, is_allowed_target
+from farm.importers.torch.checks.exported_program_check import check_exported_program
+from farm.importers.torch.checks.exported_program_schema import RECORDS, UNIONS
+from farm.importers.torch.checks.expressions import (
+    ForbiddenExpression,
+    check_guard,
+    check_symbolic_extent,
+)
+from farm.importers.torch.checks.torchscript_check import check_graphs, check_torchscript
 from farm.types import Model
 
 DATA = Path(__file__).parents[1] / "data"

@@ -18,10 +18,10 @@ from timeouts import LIMIT_S, wait_until
 from tracker_processes import REQUEST, Wire
 
 from farm.lab.entities import SharingRules
-from farm.lab.lab_database_writer import LabDatabaseWriter
 from farm.lab.lender import LabLender
-from farm.lab.scheduler import LeaseScheduler
-from farm.lab.scheduler_changes import RestoredState
+from farm.lab.scheduling.scheduler import LeaseScheduler
+from farm.lab.scheduling.scheduler_changes import RestoredState
+from farm.lab.storage.lab_database_writer import LabDatabaseWriter
 from farm.lab_client.control_client import LabClient
 from farm.rpc.errors import RemoteError
 from farm.tracker.agent_messages import AgentHello

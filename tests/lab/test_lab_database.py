@@ -24,9 +24,9 @@ from farm.lab.entities import (
     ReservationRequest,
     SharingRules,
 )
-from farm.lab.entity_json import lease_from_json, lease_to_json
-from farm.lab.lab_database import EndedSession, LabDatabase, LabDatabaseBatch
-from farm.lab.scheduler import LeaseScheduler
+from farm.lab.scheduling.scheduler import LeaseScheduler
+from farm.lab.storage.entity_json import lease_from_json, lease_to_json
+from farm.lab.storage.lab_database import EndedSession, LabDatabase, LabDatabaseBatch
 from farm.store import RunStore
 
 
@@ -183,8 +183,8 @@ def test_a_record_of_a_lab_that_knew_no_reservations_goes_on(place: str) -> None
 def test_of_one_person_so_much_is_kept_and_no_less_of_others(
     place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("farm.lab.lab_database._MOST_OF_ONE", 5)
-    monkeypatch.setattr("farm.lab.lab_database._MOST_EVENTS_OF_ONE", 12)
+    monkeypatch.setattr("farm.lab.storage.lab_database._MOST_OF_ONE", 5)
+    monkeypatch.setattr("farm.lab.storage.lab_database._MOST_EVENTS_OF_ONE", 12)
     journal = LabDatabase(place)
     lab = LeaseScheduler(SharingRules(), (), journal.open(), 0.0)
     lab.board_idle("a", "pi5", 1.0)
@@ -213,7 +213,7 @@ def test_of_one_person_so_much_is_kept_and_no_less_of_others(
     sessions = [one for one in journal.stretches(0.0, 100) if one.lease is None]
     assert [one.since for one in sessions if one.owner == "ann"] == [7.0, 6.0, 5.0, 4.0, 3.0]
     assert sum(one.owner == "bob" for one in sessions) == 2
-    monkeypatch.setattr("farm.lab.lab_database._PERSONS", 1)
+    monkeypatch.setattr("farm.lab.storage.lab_database._PERSONS", 1)
     journal = LabDatabase(place)
     journal.open()
     while journal.prune(0.0):

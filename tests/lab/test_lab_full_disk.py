@@ -19,9 +19,9 @@ from tracker_processes import REQUEST, Wire
 
 from farm.errors import FarmError, NoSpaceError, UnavailableError
 from farm.lab.entities import LeaseRequest, SharingRules
-from farm.lab.lab_database import LabDatabase, LabDatabaseBatch
-from farm.lab.lab_database_writer import LabDatabaseWriter
-from farm.lab.scheduler import LeaseScheduler
+from farm.lab.scheduling.scheduler import LeaseScheduler
+from farm.lab.storage.lab_database import LabDatabase, LabDatabaseBatch
+from farm.lab.storage.lab_database_writer import LabDatabaseWriter
 
 READ = (
     "import json, sqlite3, sys; db = sqlite3.connect(sys.argv[1]); "
@@ -149,7 +149,7 @@ class FullNow(LabDatabase):
 def test_what_could_not_be_kept_is_kept_later_in_order_and_said_only_then(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("farm.lab.lab_database_writer._SPACE_S", 0.05)
+    monkeypatch.setattr("farm.lab.storage.lab_database_writer._SPACE_S", 0.05)
     database = FullNow(tmp_path / "lab" / "lab.sqlite")
     scheduler = LeaseScheduler(SharingRules(), (), database.open(), 0.0)
     scheduler.board_idle("a", "pi5", 1.0)

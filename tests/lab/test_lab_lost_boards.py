@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from farm.lab.entities import InventoryBoard, LeaseRequest, SharingRules
-from farm.lab.scheduler import LeaseScheduler
+from farm.lab.scheduling.scheduler import LeaseScheduler
 
 
 def test_a_lease_gets_a_board_with_its_tags_in_the_place_of_a_lost_one() -> None:

@@ -29,10 +29,10 @@ from farm.lab.entities import (
     ReservationRequest,
     SharingRules,
 )
-from farm.lab.lab_database import EndedSession, LabDatabase, LabDatabaseBatch
 from farm.lab.lab_toml import read_settings
-from farm.lab.scheduler import LeaseScheduler
-from farm.lab.scheduler_changes import RestoredState, SchedulerChanges
+from farm.lab.scheduling.scheduler import LeaseScheduler
+from farm.lab.scheduling.scheduler_changes import RestoredState, SchedulerChanges
+from farm.lab.storage.lab_database import EndedSession, LabDatabase, LabDatabaseBatch
 
 DAY_S = 86400.0
 # A command that adds what it was told to a file.

@@ -18,7 +18,7 @@ from timeouts import wait_until
 from tracker_processes import PENDING, REQUEST, Wire
 
 from farm.lab.entities import Reservation, ReservationRequest
-from farm.lab.lab_database import BoardUsePeriod
+from farm.lab.storage.lab_database import BoardUsePeriod
 from farm.lab_page.gantt import gantt_rows, reserved_rows
 from farm.lab_page.history import hourly_use_digits, use_by_owner
 from farm.processes import subprocesses

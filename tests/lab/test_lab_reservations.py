@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farm.errors import UsageError
-from farm.lab import reservations
 from farm.lab.durations import clock_time, parse_time
 from farm.lab.entities import (
     RANKS,
@@ -27,11 +26,12 @@ from farm.lab.entities import (
     ReservationState,
     SharingRules,
 )
-from farm.lab.entity_json import reservation_from_json, reservation_to_json
-from farm.lab.queue_order import BusyPeriod, guaranteed_start
-from farm.lab.reservations import BoardForecast, Plan, ReservedPeriod, RoomFinder
-from farm.lab.scheduler import LeaseScheduler
-from farm.lab.scheduler_changes import RestoredState
+from farm.lab.scheduling import reservations
+from farm.lab.scheduling.queue_order import BusyPeriod, guaranteed_start
+from farm.lab.scheduling.reservations import BoardForecast, Plan, ReservedPeriod, RoomFinder
+from farm.lab.scheduling.scheduler import LeaseScheduler
+from farm.lab.scheduling.scheduler_changes import RestoredState
+from farm.lab.storage.entity_json import reservation_from_json, reservation_to_json
 
 HOUR = 3600.0
 RULES = SharingRules(

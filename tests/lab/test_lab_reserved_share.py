@@ -18,9 +18,9 @@ from farm.lab.entities import (
     ReservationRules,
     SharingRules,
 )
-from farm.lab.reserved_share import OwnedPeriod, most_board_seconds
-from farm.lab.scheduler import LeaseScheduler
-from farm.lab.scheduler_changes import RestoredState
+from farm.lab.scheduling.reserved_share import OwnedPeriod, most_board_seconds
+from farm.lab.scheduling.scheduler import LeaseScheduler
+from farm.lab.scheduling.scheduler_changes import RestoredState
 
 HOUR = 3600.0
 MINUTE = 60.0

@@ -27,9 +27,9 @@ from farm.lab.entities import (
     ReservationState,
     SharingRules,
 )
-from farm.lab.queue_order import guaranteed_start
-from farm.lab.scheduler import LeaseScheduler
-from farm.lab.scheduler_changes import RestoredState
+from farm.lab.scheduling.queue_order import guaranteed_start
+from farm.lab.scheduling.scheduler import LeaseScheduler
+from farm.lab.scheduling.scheduler_changes import RestoredState
 
 LONGEST_S = 3600.0
 RULES = SharingRules(

@@ -15,9 +15,9 @@ from farm.lab.care import health_controller
 from farm.lab.care.board_checks import parse_check_result
 from farm.lab.care.health_state_machine import RIGHT, UNREACHABLE, CheckResult, Health, HealthRules
 from farm.lab.entities import InventoryBoard, LeaseRequest, LeaseState
-from farm.lab.lab_database import LabDatabase
 from farm.lab.lab_toml import LabSettings
 from farm.lab.run import LabServer, LabServerOptions
+from farm.lab.storage.lab_database import LabDatabase
 from farm.lab_page.snapshot import take_snapshot
 from farm.tracker.scheduler import Offer, ServerInfo
 

@@ -31,8 +31,9 @@ from farm.compiler.cpu.register_tiles import (
     should_group_reduction_step_loads,
 )
 from farm.compiler.cpu.winograd import compute, cost_model
-from farm.compiler.graph import fp16_weights, transposed_conv
-from farm.compiler.graph.quantized_arithmetic import BYTES
+from farm.compiler.graph import fp16_weights
+from farm.compiler.graph.convolutions import transposed_conv
+from farm.compiler.graph.quantization.quantized_arithmetic import BYTES
 from farm.compiler.ir.constants import constant_address, constant_value
 from farm.compiler.ir.dynamic_extents import (
     Extent,

@@ -10,7 +10,7 @@ from farm.compiler.cpu.general_schedule import (
     schedule_general,
 )
 from farm.compiler.cpu.register_tiles import largest_divisor
-from farm.compiler.graph.transposed_conv import INTERLEAVED
+from farm.compiler.graph.convolutions.transposed_conv import INTERLEAVED
 from farm.compiler.ir.annotations import PHASES
 from farm.compiler.ir.blocks import block_name, has_reduction, loop_extent
 from farm.compiler.target.cpu_model import CpuModel

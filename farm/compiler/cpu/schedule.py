@@ -30,7 +30,7 @@ from farm.compiler.cpu.tir_passes.skip_padding_taps import insert_tap_conditions
 from farm.compiler.cpu.tir_passes.vector_tails import split_vector_tails
 from farm.compiler.cpu.winograd.compute import WINOGRAD
 from farm.compiler.cpu.winograd.schedule import schedule_winograd
-from farm.compiler.graph.transposed_conv import INTERLEAVED
+from farm.compiler.graph.convolutions.transposed_conv import INTERLEAVED
 from farm.compiler.ir.annotations import WORKLOAD
 from farm.compiler.ir.blocks import (
     block_names,

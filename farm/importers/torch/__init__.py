@@ -7,26 +7,13 @@
     torchscript_non_tensor_arguments  arguments of a TorchScript file that are no tensors
     state_dict                        files of weights, for a module that a function returns
     python_function                   functions that return a module and example inputs
-    pickle_callables                  names in a pickle that is not a file of weights
+    checks                            refuse files that could do more than compute
     python_source_dependencies        record the files that such a function depends on
     convert                           convert an exported program to a Relax module
     dtypes                            element types of torch and numpy
     intermediates                     the result of every operation in torch
     pytree_stand_ins                  stand-ins for classes of packages that are not installed
     converters                        converters of single operators
-
-Checks that run before torch reads a file:
-
-    pickle_check             pickles: the classes that they may name
-    exported_program_check   .pt2 archives: content that could carry code
-    exported_program_schema  the structure of a .pt2 archive
-    expressions              a grammar for expressions in a .pt2 archive
-    torchscript_check        the code and the graph of TorchScript
-    allowed_operators        the operators that a program may call
-
-Checks while a file's program runs:
-
-    checked_arguments  arguments that torch's operators trust
 
 Call `load.load(model)` for a file, `python_function.load(model)` for a `python:` source.
 """

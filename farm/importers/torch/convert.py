@@ -21,7 +21,7 @@ from farm.importers.relax_postprocessing import (
     output_specs,
     suppress_output_warnings_and_logs,
 )
-from farm.importers.torch.checked_arguments import CheckedArguments
+from farm.importers.torch.checks.checked_arguments import CheckedArguments
 from farm.importers.torch.dtypes import is_numpy_dtype, tensor_spec
 from farm.importers.torch.intermediates import make_intermediate_results_function
 

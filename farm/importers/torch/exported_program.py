@@ -16,6 +16,8 @@ from farm.errors import ModelError
 from farm.importers.imported_model import ImportedModel, example_inputs
 from farm.importers.model_file_check import refuse_constant_input_overrides, refuse_dtype_overrides
 from farm.importers.relax_postprocessing import one_line_error, suppress_output_warnings_and_logs
+from farm.importers.torch.checks.expressions import is_quotable_key
+from farm.importers.torch.checks.pickle_callables import SAVE
 from farm.importers.torch.convert import (
     Arguments,
     arguments_with_shapes,
@@ -25,8 +27,6 @@ from farm.importers.torch.convert import (
 )
 from farm.importers.torch.converters.pt2e import register_operators
 from farm.importers.torch.dtypes import tensor_spec
-from farm.importers.torch.expressions import is_quotable_key
-from farm.importers.torch.pickle_callables import SAVE
 from farm.importers.torch.pytree_stand_ins import register_stand_ins
 from farm.types import Model
 

@@ -10,7 +10,7 @@ import torch
 from torch.utils._pytree import tree_unflatten
 
 from farm.importers.imported_model import Layers
-from farm.importers.torch.checked_arguments import CheckedArguments
+from farm.importers.torch.checks.checked_arguments import CheckedArguments
 from farm.importers.torch.dtypes import is_numpy_dtype
 
 

@@ -18,9 +18,9 @@ from farm.errors import ModelError
 from farm.importers.archive_check import Archive
 from farm.importers.imported_model import ImportedModel
 from farm.importers.model_file_check import check_file
-from farm.importers.torch.exported_program_check import check_exported_program
-from farm.importers.torch.pickle_callables import SAVE, callables_in_pickle
-from farm.importers.torch.torchscript_check import check_torchscript
+from farm.importers.torch.checks.exported_program_check import check_exported_program
+from farm.importers.torch.checks.pickle_callables import SAVE, callables_in_pickle
+from farm.importers.torch.checks.torchscript_check import check_torchscript
 from farm.regular_files import check_not_special_file
 from farm.types import Model
 

@@ -15,7 +15,7 @@ from farm.errors import ModelError, did_you_mean
 from farm.importers.imported_model import ImportedModel
 from farm.importers.relax_postprocessing import one_line_error, suppress_output_warnings_and_logs
 from farm.importers.torch import python_function
-from farm.importers.torch.pickle_callables import callables_in_pickle
+from farm.importers.torch.checks.pickle_callables import callables_in_pickle
 from farm.types import Model
 
 # Keys under which training scripts store the weights next to other state.

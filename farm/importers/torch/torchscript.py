@@ -23,7 +23,9 @@ from torch.jit._recursive import wrap_cpp_module
 from farm.errors import ModelError, did_you_mean
 from farm.importers.imported_model import ImportedModel, example_inputs
 from farm.importers.relax_postprocessing import one_line_error, suppress_output_warnings_and_logs
-from farm.importers.torch.checked_arguments import CheckedArguments
+from farm.importers.torch.checks.checked_arguments import CheckedArguments
+from farm.importers.torch.checks.pickle_callables import SAVE
+from farm.importers.torch.checks.torchscript_check import check_graphs
 from farm.importers.torch.convert import (
     Arguments,
     cast_module_and_arguments,
@@ -33,8 +35,6 @@ from farm.importers.torch.convert import (
     output_names,
 )
 from farm.importers.torch.dtypes import dtype_name, tensor_spec
-from farm.importers.torch.pickle_callables import SAVE
-from farm.importers.torch.torchscript_check import check_graphs
 from farm.importers.torch.torchscript_non_tensor_arguments import user_values_as_literals
 from farm.importers.torch.torchscript_traced_inputs import Spec, traced_input_specs
 from farm.types import Model

@@ -30,7 +30,7 @@ from farm.lab.entities import (
     Reservation,
     ReservationState,
 )
-from farm.lab.scheduler import LeaseScheduler
+from farm.lab.scheduling.scheduler import LeaseScheduler
 from farm.processes import subprocesses
 from farm.processes.output_end import OutputEnd
 

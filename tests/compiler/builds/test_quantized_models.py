@@ -17,7 +17,7 @@ from farm import executor, importers
 from farm.checked_model_import import prepare_model
 from farm.compiler import host_run
 from farm.compiler.build import find_or_build_model
-from farm.compiler.graph.quantized_arithmetic import (
+from farm.compiler.graph.quantization.quantized_arithmetic import (
     FACTOR_BITS,
     QuantizationParameters,
     ScaledAccumulators,

@@ -21,7 +21,7 @@ from farm.compiler.codegen.executable import compile_executable
 from farm.compiler.codegen.stack_tiles import TILE_BYTES
 from farm.compiler.cpu import legalize, schedule
 from farm.compiler.cpu.register_tiles import gemm_tiles_with_cycles
-from farm.compiler.graph.pad_group_channels import padded_group_channels
+from farm.compiler.graph.convolutions.pad_group_channels import padded_group_channels
 from farm.compiler.target.cpu_model import cpu_model_of
 
 sys.path.append(str(Path(__file__).parents[3] / "tools"))

@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional
 
 from farm.errors import ModelError
-from farm.importers.torch.checked_arguments import CheckedArguments
+from farm.importers.torch.checks.checked_arguments import CheckedArguments
 from farm.importers.torch.torchscript import load
 from farm.types import Model
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from farm.errors import ModelError
-from farm.importers.torch.pickle_check import names_in_pickle
+from farm.importers.torch.checks.pickle_check import names_in_pickle
 
 RECORDS = {"0": 1000}
 

@@ -24,7 +24,7 @@ from farm.compiler.cpu.int8.dot_instructions import (
 )
 from farm.compiler.cpu.kernel_config import CHANNELS, PIXELS, ConfigSelector, KernelConfig, Workload
 from farm.compiler.cpu.register_tiles import Tile, largest_grouped_conv_tile, round_up_to_multiple
-from farm.compiler.graph.quantized_arithmetic import BYTES
+from farm.compiler.graph.quantization.quantized_arithmetic import BYTES
 from farm.compiler.target.cpu_model import CpuModel
 
 Array = np.ndarray[Any, Any]

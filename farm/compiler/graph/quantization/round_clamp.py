@@ -18,7 +18,7 @@ from tvm import relax, te, tirx
 from tvm.ir import Call
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from farm.compiler.graph.quantized_arithmetic import BYTES
+from farm.compiler.graph.quantization.quantized_arithmetic import BYTES
 from farm.compiler.ir.constants import constant_value
 from farm.compiler.ir.relax_rewriter import op_name, rewriter_pass
 from farm.compiler.target.cpu_model import CpuModel

@@ -11,8 +11,12 @@ from tvm import relax
 from tvm.ir import Call
 from tvm.relax.expr_functor import mutator
 
-from farm.compiler.graph import quantized_arithmetic
-from farm.compiler.graph.quantized_arithmetic import BYTES, QuantizationParameters, QuantizedTensor
+from farm.compiler.graph.quantization import quantized_arithmetic
+from farm.compiler.graph.quantization.quantized_arithmetic import (
+    BYTES,
+    QuantizationParameters,
+    QuantizedTensor,
+)
 from farm.compiler.ir.relax_rewriter import Rewriter, Rule, op_name
 
 Array = np.ndarray[Any, Any]

@@ -22,15 +22,15 @@ from typing import Any
 from farm.errors import ModelError
 from farm.importers.archive_check import Archive
 from farm.importers.size_limits import check_tensor_fits_memory
-from farm.importers.torch.allowed_operators import is_allowed_target
-from farm.importers.torch.exported_program_schema import RECORDS, UNIONS, Record
-from farm.importers.torch.expressions import (
+from farm.importers.torch.checks.allowed_operators import is_allowed_target
+from farm.importers.torch.checks.exported_program_schema import RECORDS, UNIONS, Record
+from farm.importers.torch.checks.expressions import (
     ForbiddenExpression,
     check_guard,
     check_symbolic_extent,
     is_quotable_key,
 )
-from farm.importers.torch.pickle_check import check_saved_tensors
+from farm.importers.torch.checks.pickle_check import check_saved_tensors
 
 _JSON_BYTES = 128 << 20
 # Bytes of example inputs, or of weights as older versions of torch stored them.

@@ -19,9 +19,17 @@ from typing import Any
 
 from farm.errors import ModelError
 from farm.importers.archive_check import Archive, machine_memory_bytes
-from farm.importers.torch.allowed_operators import is_allowed
-from farm.importers.torch.expressions import ForbiddenExpression, SyntaxTree, parse_python_ast
-from farm.importers.torch.pickle_check import check_names, names_in_archived_pickle, names_in_pickle
+from farm.importers.torch.checks.allowed_operators import is_allowed
+from farm.importers.torch.checks.expressions import (
+    ForbiddenExpression,
+    SyntaxTree,
+    parse_python_ast,
+)
+from farm.importers.torch.checks.pickle_check import (
+    check_names,
+    names_in_archived_pickle,
+    names_in_pickle,
+)
 
 _SOURCE_BYTES = 16 << 20  # per file; the syntax tree takes a hundred times as much
 _SOURCES_BYTES = 32 << 20

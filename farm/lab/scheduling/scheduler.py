@@ -30,19 +30,19 @@ from farm.lab.entities import (
     ReservationState,
     SharingRules,
 )
-from farm.lab.promises import ReservationPromises, can_be_counted_on
-from farm.lab.queue_order import (
+from farm.lab.scheduling.promises import ReservationPromises, can_be_counted_on
+from farm.lab.scheduling.queue_order import (
     DecayingUsageByOwner,
     Turn,
     guaranteed_start,
     queue_sort_key,
 )
-from farm.lab.registry import BoardKindQueue, BoardRegistry, RegisteredBoard
-from farm.lab.reservations import (
+from farm.lab.scheduling.registry import BoardKindQueue, BoardRegistry, RegisteredBoard
+from farm.lab.scheduling.reservations import (
     KindReservations,
     ReservationBook,
 )
-from farm.lab.scheduler_changes import MOST_ENDED, RestoredState, SchedulerChanges
+from farm.lab.scheduling.scheduler_changes import MOST_ENDED, RestoredState, SchedulerChanges
 
 
 class LeaseScheduler:

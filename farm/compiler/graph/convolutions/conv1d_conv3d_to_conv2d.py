@@ -16,7 +16,7 @@ from tvm import relax
 from tvm.ir import Call
 from tvm.relax.expr_functor import mutator
 
-from farm.compiler.graph import transposed_conv
+from farm.compiler.graph.convolutions import transposed_conv
 from farm.compiler.ir.constants import constant_value
 from farm.compiler.ir.dynamic_extents import Extent, is_dynamic, shapes_are_equal
 from farm.compiler.ir.relax_rewriter import ELEMENTWISE, Rewriter, Rule, permute_dims_axes, shape_of

@@ -16,8 +16,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 from farm.errors import FarmError, NoSpaceError
 from farm.lab.board_records import BoardRecord
-from farm.lab.lab_database import EndedSession, LabDatabase, LabDatabaseBatch
-from farm.lab.scheduler_changes import SchedulerChanges
+from farm.lab.scheduling.scheduler_changes import SchedulerChanges
+from farm.lab.storage.lab_database import EndedSession, LabDatabase, LabDatabaseBatch
 from farm.metrics import Histogram
 
 _SPACE_S = 2.0  # after which a full disk is tried again

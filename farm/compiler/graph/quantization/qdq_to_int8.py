@@ -22,9 +22,9 @@ from tvm import relax
 from tvm.ir import Call
 from tvm.relax.expr_functor import mutator
 
-from farm.compiler.graph import quantized_arithmetic
 from farm.compiler.graph.constant_folding import ConstantFolder
-from farm.compiler.graph.qdq_to_float import (
+from farm.compiler.graph.quantization import quantized_arithmetic
+from farm.compiler.graph.quantization.qdq_to_float import (
     DEQUANTIZE,
     QUANTIZE,
     BiasDequantizer,
@@ -32,7 +32,7 @@ from farm.compiler.graph.qdq_to_float import (
     RemainingQdqLowerer,
     has_qdq,
 )
-from farm.compiler.graph.quantized_arithmetic import (
+from farm.compiler.graph.quantization.quantized_arithmetic import (
     BYTES,
     MOST_PRODUCTS,
     QuantizationParameters,

@@ -19,15 +19,15 @@ from typing import TYPE_CHECKING, Any
 from farm.errors import FarmError
 from farm.lab.board_records import FORGOTTEN_S, BoardRecord, record_from_json, record_to_json
 from farm.lab.entities import Event, Lease, LeaseBoardPeriod, LeaseState, Reservation
-from farm.lab.entity_json import (
+from farm.lab.scheduling.reservations import LATELY_S
+from farm.lab.scheduling.scheduler_changes import MOST_ENDED, RestoredState, SchedulerChanges
+from farm.lab.storage.entity_json import (
     event_from_json,
     lease_from_json,
     lease_to_json,
     reservation_from_json,
     reservation_to_json,
 )
-from farm.lab.reservations import LATELY_S
-from farm.lab.scheduler_changes import MOST_ENDED, RestoredState, SchedulerChanges
 from farm.store.upsert import insert_new, insert_or_replace
 from farm.types.postgres_url import is_postgres_url
 

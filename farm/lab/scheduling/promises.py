@@ -19,9 +19,9 @@ from farm.lab.entities import (
     ReservationState,
     SharingRules,
 )
-from farm.lab.queue_order import BusyPeriod
-from farm.lab.registry import BoardRegistry, RegisteredBoard
-from farm.lab.reservations import (
+from farm.lab.scheduling.queue_order import BusyPeriod
+from farm.lab.scheduling.registry import BoardRegistry, RegisteredBoard
+from farm.lab.scheduling.reservations import (
     BoardForecast,
     KindReservations,
     ReservationBook,
@@ -30,7 +30,7 @@ from farm.lab.reservations import (
     missing_boards,
     period_of,
 )
-from farm.lab.reserved_share import OwnedPeriod, most_board_seconds
+from farm.lab.scheduling.reserved_share import OwnedPeriod, most_board_seconds
 from farm.lab.shared_places import person_of
 
 _GAP_S = 2 * HOUR_S  # between two reservations of an owner; a shorter time counts as reserved
