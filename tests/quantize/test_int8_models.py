@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from itertools import product
+from itertools import cycle, product
 from pathlib import Path
 
 import numpy as np
@@ -55,9 +55,20 @@ def correct(run, samples) -> int:
     )
 
 
-@pytest.mark.parametrize("source", [zoo.digits().source, str(MOBILE)], ids=["digits", "mobile"])
+WEIGHT_SCALES = ("max", "power2")
+
+
+@pytest.mark.parametrize(
+    ("source", "ways"),
+    [
+        (zoo.digits().source, list(product(CALIBRATIONS, WEIGHT_SCALES))),
+        # of the larger one, each of both is there, not all pairs
+        (str(MOBILE), list(zip(CALIBRATIONS, cycle(WEIGHT_SCALES), strict=False))),
+    ],
+    ids=["digits", "mobile"],
+)
 def test_int8_is_as_accurate_as_float_by_every_calibration_and_weight_scale(
-    source, samples, training_images, tmp_path
+    source, ways, samples, training_images, tmp_path
 ):
     imported = importers.import_model(Model("net", source), tmp_path)
     floating = calibration.fold_for_int8(imported, "net")
@@ -65,19 +76,14 @@ def test_int8_is_as_accurate_as_float_by_every_calibration_and_weight_scale(
     seen = calibration.observe_ranges(
         floating, lambda: training_images, len(training_images), HOST, silent, spread=True
     )
-    for method in CALIBRATIONS:
-        scales = [scale_and_zero_point(one, QuantizeSettings(method)) for one in seen]
-        for weight_scale in ("max", "power2"):
-            module, weights = calibration.quantize_with_given_scales(
-                floating, scales, QuantizeSettings(method, weight_scale)
-            )
-            after = correct(host_run.compile_host_runner(module, weights, HOST), samples)
-            assert 100 * (before - after) / len(samples[1]) <= POINTS, (
-                method,
-                weight_scale,
-                before,
-                after,
-            )
+    assert {way[0] for way in ways} == set(CALIBRATIONS)
+    assert {way[1] for way in ways} == set(WEIGHT_SCALES)
+    for way in ways:
+        settings = QuantizeSettings(*way)
+        scales = [scale_and_zero_point(one, settings) for one in seen]
+        module, weights = calibration.quantize_with_given_scales(floating, scales, settings)
+        after = correct(host_run.compile_host_runner(module, weights, HOST), samples)
+        assert 100 * (before - after) / len(samples[1]) <= POINTS, (way, before, after)
 
 
 @pytest.fixture
