@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from accepting import accepting
-from lab_process import Board, Lab, lab
+from lab_process import Board, Lab, lab, speaking
 from ssh_server import SshServer, keygen, ssh_server
 
 from farm.rpc.handshake import MAGIC, MISMATCH
@@ -142,6 +142,7 @@ class Echo:
         self._stack = contextlib.ExitStack()
         self._stack.enter_context(self.listener)
         self._stack.enter_context(accepting(self.listener, self._accept))
+        self._stack.enter_context(speaking(self.board))
 
     def close(self) -> None:
         """Accept no more."""

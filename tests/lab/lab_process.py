@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,9 +19,11 @@ from typing import ClassVar
 
 import forked_commands
 from timeouts import wait_until
-from tracker_processes import Wire
+from tracker_processes import PENDING, Wire
 
 from farm.lab_client.control_client import LabClient
+
+_SPEAKING_S = 2.0
 
 
 @dataclass
@@ -115,7 +118,8 @@ def lab(
 class Board:
     """A board that offers itself, and again after each session, until it is closed.
 
-    `host` is where it says it serves, if that is not where it connects from.
+    `host` is where it says it serves, if that is not where it connects from. The lab passes over
+    one that it has not heard for 10 s, see `speaking`.
     """
 
     _connected: ClassVar[list[Wire]] = []  # or a board that nobody names hangs up
@@ -124,6 +128,7 @@ class Board:
         self, port: int, kind: str = "pi5", at: int = 9090, host: str | None = None
     ) -> None:
         self.wire = Wire(port)
+        self._turn = threading.Lock()  # of who asks on the wire
         self.host = host
         self._connected.append(self.wire)
         self.kind, self.at, self.offers = kind, at, 0
@@ -140,4 +145,31 @@ class Board:
 
     def offer(self) -> None:
         self.offers += 1
-        self.wire.put(self.kind, self.match_key, self.at, self.host)
+        with self._turn:
+            self.wire.put(self.kind, self.match_key, self.at, self.host)
+
+    def speak(self) -> None:
+        """Ask which offers are open."""
+        with self._turn:
+            self.wire.ask([PENDING])
+
+
+@contextlib.contextmanager
+def speaking(board: Board) -> Iterator[None]:
+    """Have a board speak every 2 s within the block, as TVM's servers do: so it is lent even if
+    its client takes long to come, such as one that imports TVM on a busy machine.
+    """
+    ended = threading.Event()
+
+    def speak() -> None:
+        with contextlib.suppress(OSError):  # the lab is away
+            while not ended.wait(_SPEAKING_S):
+                board.speak()
+
+    thread = threading.Thread(target=speak, name="speaking", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()

@@ -22,7 +22,7 @@ import tvm_programs
 import tvm_tracker_clients
 from accepting import accepting
 from lab_door import Door, Echo, door
-from lab_process import Board
+from lab_process import Board, speaking
 from timeouts import LIMIT_S, wait_until
 from tracker_processes import REQUEST, Wire, tvm_server
 
@@ -254,17 +254,22 @@ def test_a_board_runs_no_program_of_its_own_in_tvms_client(
 
         stack.enter_context(accepting(listener, attack))
         board = Board(served.lab.port, "evil", listener.getsockname()[1])
+        stack.callback(board.wire.close)
+        stack.enter_context(speaking(board))
         source = LeasePerSessionSource(
             lab, lambda kind: WantedBoards(kind, for_s=60.0), lambda _: None
         )
         with ProxiedBoards(source, said.append) as boards, RelayTracker(boards, 0) as relay:
             command = [sys.executable, "-c", CLIENT, str(relay.port)]
-            with subprocess.Popen(command) as client:  # it would ask again and again
+            environment = tvm_programs.environment()
+            with subprocess.Popen(command, env=environment) as client:  # it asks again and again
                 try:
-                    wait_until(lambda: said or marker.exists(), "the session's end is said")
+                    wait_until(
+                        lambda: said or marker.exists() or client.poll() is not None,
+                        "the session's end is said",
+                    )
                 finally:
                     client.kill()
-        board.wire.close()
     assert not marker.exists()
     assert said == [
         f"evil: the board {board.name} sent what no server of TVM's RPC sends: "
