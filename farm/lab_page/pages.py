@@ -101,7 +101,7 @@ class PageHandlers:
             "total": total,
             "cut": cut,
         }
-        return self._page(request, "use.html", values)
+        return self._page(request, "usage.html", values)
 
     async def board(self, request: web.Request) -> web.Response:
         """Answer with the page of a board."""

@@ -78,7 +78,7 @@ def recorded(folder: Path, cache: Path, model: str) -> dict[str, str]:
     """
     record = [
         sys.executable,
-        STAND_IN / "record_kernels.py",
+        STAND_IN / "record_kernel_sources.py",
         cache,
         folder / "devices.toml",
         model,

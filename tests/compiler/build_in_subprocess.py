@@ -1,5 +1,5 @@
-"""A build in a process of its own: build_program.py CACHE SCRATCH PREPARED PROFILE (the last two
-pickled) prints the artifact as JSON.
+"""A build in a process of its own: build_in_subprocess.py CACHE SCRATCH PREPARED PROFILE (the last
+two pickled) prints the artifact as JSON.
 """
 
 from __future__ import annotations

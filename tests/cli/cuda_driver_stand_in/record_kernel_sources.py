@@ -1,6 +1,6 @@
 """Builds a model of a devices.toml, and the probes, for a GPU, and keeps the CUDA source of their
 kernels:
-record_kernels.py CACHE CONFIG MODEL SOURCE."""
+record_kernel_sources.py CACHE CONFIG MODEL SOURCE."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ from farm.store import file_digest
 from farm.types import PreparedModel
 
 OP = relax.op
-CODE = Path(__file__).parents[1] / "build_program.py"
+CODE = Path(__file__).parents[1] / "build_in_subprocess.py"
 MACHINES = {"x86": 62, "arm64": 183, "arm32": 40}  # ELF: e_machine
 
 
