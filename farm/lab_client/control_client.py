@@ -52,11 +52,15 @@ class SocketLike(Protocol):
 class LabClient:
     """One connection: to a Unix socket, or one that is open already, through the door.
 
-    Raises LinkError where the server is away, and the server's own errors.
+    Raises LinkError where the server is away, and the server's own errors. `lab_option` is the
+    option by which commands reach this lab, if it is not that of this machine.
     """
 
-    def __init__(self, path: Path, connection: SocketLike | None = None) -> None:
+    def __init__(
+        self, path: Path, connection: SocketLike | None = None, lab_option: str = ""
+    ) -> None:
         self.path = path
+        self._lab_option = lab_option
         self._socket = connection or connect_unix_socket(path)
         self._socket.settimeout(ANSWER_S)
         self._file = self._socket.makefile("rb")
@@ -92,7 +96,7 @@ class LabClient:
         self._send({"do": do, **fields})
         answer = self._line()
         if "error" in answer:
-            raise error_from_answer(answer["error"])
+            raise error_from_answer(answer["error"], self._lab_option)
         found = answer.get("ok")
         if not isinstance(found, dict):
             raise DeviceError(
@@ -109,7 +113,7 @@ class LabClient:
         while True:
             answer = self._line()
             if "error" in answer:
-                raise error_from_answer(answer["error"])
+                raise error_from_answer(answer["error"], self._lab_option)
             yield answer["event"]
 
     def _send(self, request: dict[str, Any]) -> None:
@@ -217,10 +221,15 @@ def server_away_error(path: Path, cause: OSError) -> LinkError:
     )
 
 
-def error_from_answer(body: Any) -> FarmError:
-    """Return the error that a server has put into an answer."""
+def error_from_answer(body: Any, lab_option: str = "") -> FarmError:
+    """Return the error that a server has put into an answer.
+
+    The server does not know how the commands that it advises reach it from here: `lab_option`.
+    """
     kind, what, why, fix = (
         str(body.get(name, "")) if isinstance(body, dict) else ""
         for name in ("kind", "what", "why", "fix")
     )
+    if lab_option and "farm lab " in fix:
+        fix = f"{fix} (from here with {lab_option})"
     return error_from_failure(Failure(kind, what, why, fix, FarmError.exit_code))

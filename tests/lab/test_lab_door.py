@@ -432,5 +432,13 @@ def test_lists_and_ends_of_leases_are_there_from_outside(served: Door, echo: Ech
     # What is said goes before the environment: so root asks
     here = farm("events", "--socket", str(served.lab.socket), FARM_LAB_DOOR="lab://nowhere.invalid")
     assert here.returncode == 0, here.stderr
+    gone = farm("release", "9999", "--lab", url)
+    assert f"farm lab leases (from here with --lab {url})" in gone.stderr
+    config = served.sshd.home / ".ssh" / "config"
+    config.write_text(f"IdentityFile {served.key_of('mallory')}\nIdentitiesOnly yes\n")
+    stranger = farm("who", "--lab", url)
+    assert "refuses the login" in stranger.stderr
+    assert "farm lab user add NAME --key FILE" in stranger.stderr
+    assert "ssh-copy-id" not in stranger.stderr
     wrong = farm("who", "--lab", "lab://farm@lab/pi5")
     assert wrong.returncode == 2 and "is no door of a lab" in wrong.stderr

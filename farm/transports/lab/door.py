@@ -12,7 +12,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,10 @@ from farm.transports.lab.board_handover import MOST_LINE_BYTES, parse_board_head
 
 _CHANNEL_S = 10.0
 _MOST_CHANNELS = 8  # of one connection
+_ASK_FOR_A_WAY_IN = (
+    "send your public key, such as ~/.ssh/id_ed25519.pub, to the lab's administrator, who lets you "
+    "in: farm lab user add NAME --key FILE"
+)
 HEAD_S = 30.0  # beyond the wait for a board, for the line about it
 
 
@@ -71,7 +75,8 @@ class SshLab:
 
     def client(self) -> LabClient:
         """Open a connection for questions. Raises LinkError."""
-        return LabClient(Path(self._url), self._channel("api"))
+        door = self._url.replace("ssh://", "lab://", 1)
+        return LabClient(Path(self._url), self._channel("api"), f"--lab {door}")
 
     @contextlib.contextmanager
     def session(self, lease: int, wait_s: float) -> Iterator[BoardConnection]:
@@ -122,10 +127,10 @@ class SshLab:
         from farm.transports.ssh.config import resolve_hops
         from farm.transports.ssh.connect import log_in_through_hops
 
+        *jumps, door = resolve_hops(self._url)
+        hops = (*jumps, replace(door, keys_remedy=_ASK_FOR_A_WAY_IN))
         with contextlib.ExitStack() as stack:
-            log_in = partial(
-                log_in_through_hops, self._name, resolve_hops(self._url), Deadline(self._limit_s)
-            )
+            log_in = partial(log_in_through_hops, self._name, hops, Deadline(self._limit_s))
             client = stack.enter_context(log_in(self._ask))
             return _Connection(client, stack.pop_all())
 

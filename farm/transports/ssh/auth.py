@@ -211,7 +211,7 @@ class HopAuthStrategy:
     def _refused(self, allowed: Sequence[str]) -> DeviceError:
         """Return the error for a login that no method achieved, with what the user can do."""
         hop, keys = self._hop, self._keys
-        fix = _KEYS.format(port=hop.port, user=hop.user, host=hop.host)
+        fix = hop.keys_remedy or _KEYS.format(port=hop.port, user=hop.user, host=hop.host)
         if self._half:
             fix = (
                 "run the command on a terminal, which asks for it, or let its SSH server be "

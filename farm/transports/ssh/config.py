@@ -48,7 +48,8 @@ class Hop:
     `key_name` is its name in known_hosts. `identities` are the key files configured for it. `agent`
     is the socket of the SSH agent. `without` are the disabled authentication methods. `algorithms`
     maps an option to its value in the configuration. `command` is a program whose standard streams
-    lead to the server (ProxyCommand).
+    lead to the server (ProxyCommand). `keys_remedy` is what to do if it accepts no key, where that
+    is not ssh-copy-id.
     """
 
     host: str
@@ -67,6 +68,7 @@ class Hop:
     family: str = "any"
     bind_address: str = ""
     command: str = ""
+    keys_remedy: str = ""
 
     @property
     def place(self) -> str:
