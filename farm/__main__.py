@@ -6,6 +6,8 @@ import os
 import signal
 import sys
 
+_exit_codes: list[int] = []
+
 
 def main() -> None:
     """Run the command line.
@@ -19,34 +21,38 @@ def main() -> None:
         from farm.lab.door.main import main as door  # for each session: without what cli imports
 
         raise SystemExit(door(sys.argv[3:]))
-    # Loading modules makes no garbage, among which the collector would search again and again.
+    # Loading modules makes no garbage, among which the collector would search again and again;
+    # what a server makes later is collected all the same, less often.
     gc.set_threshold(10_000)
-    codes: list[int] = []
-    atexit.register(_end_without_cleanup, codes)  # the first that is registered is called last
     from farm import cli
 
     try:
         cli.main()
     except SystemExit as end:
         if isinstance(end.code, int):
-            codes.append(end.code)
+            _exit_codes.append(end.code)
         raise
 
 
-def _end_without_cleanup(codes: list[int]) -> None:
+def _end_without_cleanup() -> None:
     """End the process, where its exit code is known, without taking hundreds of modules apart.
 
-    That would take a fifth of the time of a short command, and frees only memory. All threads have
-    ended, and all other functions of atexit have run.
+    That would take a fifth of the time of a short command, and frees only memory. All threads but
+    daemons have ended, and all other functions of atexit have run.
     """
     try:
         for stream in filter(None, (sys.stdout, sys.stderr)):
             stream.flush()
     except (OSError, ValueError):
         return  # the interpreter reports it as it ends
-    if codes:
-        os._exit(codes[0])
+    if _exit_codes:
+        os._exit(_exit_codes[0])
 
+
+# The first function that is registered is called last. If Python's start-up files have registered
+# one, such as coverage's, it would not be called: Python then ends as usual.
+if not atexit._ncallbacks():
+    atexit.register(_end_without_cleanup)
 
 if __name__ == "__main__":
     main()

@@ -90,7 +90,13 @@ def run_command(
     stderr: IO[bytes],
 ) -> int:
     """Run a command to its end; its exit code, negative for a signal."""
-    return Started(words, folder, environment, stdout, stderr).wait(LIMIT_S)
+    command = Started(words, folder, environment, stdout, stderr)
+    try:
+        return command.wait(LIMIT_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(command.pid, signal.SIGKILL)
+        command.wait()
+        raise
 
 
 class Started:
@@ -162,6 +168,7 @@ def _server() -> tuple[socket.socket, threading.Lock]:
 
 
 def _import_rooms() -> None:
+    importlib.import_module("farm.__main__")  # the first to register what is called at the end
     for room in _ROOMS:
         package = importlib.import_module(f"farm.{room}")
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):

@@ -45,3 +45,10 @@ def test_what_farm_does_not_expect_is_left_to_python() -> None:
     )
     assert done.returncode == 1
     assert "ZeroDivisionError" in done.stderr and "taken apart" in done.stdout
+
+
+def test_what_was_registered_before_farm_runs_at_the_end_too() -> None:
+    early = "import atexit\natexit.register(print, 'coverage is written')\n"
+    done = run("schema", program=early + PROGRAM)
+    assert done.returncode == 0
+    assert {"cleaned up", "coverage is written"} < set(done.stdout.splitlines())

@@ -219,9 +219,11 @@ def _is_private(file: Path, model: Path, folder: Path) -> bool:
 
     Its permissions say nothing: onnx.save writes weights that only their owner can read.
     """
-    real = file.resolve()
-    parts = (*file.relative_to(model.parent).parts, *real.relative_to(folder).parts)
-    return any(part.startswith(".") or _OF_KEY.fullmatch(part) for part in parts)
+    parts = list(file.resolve().relative_to(folder).parts)
+    for base in (model.parent, folder):
+        if file.is_relative_to(base):  # as it is written, before its links
+            parts += file.relative_to(base).parts
+    return any(part != ".." and (part.startswith(".") or _OF_KEY.fullmatch(part)) for part in parts)
 
 
 def _is_below(file: Path, folder: Path) -> bool:

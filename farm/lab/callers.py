@@ -73,13 +73,13 @@ class ControlConnections:
             writer.close()
 
     def _enter(self, writer: asyncio.StreamWriter, name: str) -> None:
-        name = person_of(name)
-        if self._of_one[name] >= MOST_OF_ONE:
-            raise refusals.too_many_connections_error(name, self._of_one[name])
+        person = person_of(name)
+        if self._of_one[person] >= MOST_OF_ONE:
+            raise refusals.too_many_connections_error(name, self._of_one[person])
         if len(self._names) >= MOST_OF_PEOPLE:
             raise refusals.too_many_connections_error()
-        self._names[writer] = name
-        self._of_one[name] += 1
+        self._names[writer] = person
+        self._of_one[person] += 1
 
     def _leave(self, writer: asyncio.StreamWriter) -> None:
         self.keep(writer)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,6 +35,7 @@ _KINDS = {
     "cpu": str,
     "versions": dict,
 }
+_MIGRATIONS: tuple[Callable[[Connection], None], ...] = ()
 _REQUIRED = ("core", "workload", "choice", "seconds", "default_s", "runs", "measured_at", "device")
 
 
@@ -145,7 +146,10 @@ class TuningRecordStore:
             return []
         statement = "SELECT body FROM records ORDER BY core, workload"
         bodies = sqlite_file.transact(
-            self.path, 1, sqlite_file.ASK, lambda db: [body for (body,) in db.execute(statement)]
+            self.path,
+            1 + len(_MIGRATIONS),
+            sqlite_file.ASK,
+            lambda db: [body for (body,) in db.execute(statement)],
         )
         if bodies is None:
             key = _table().primary_key
@@ -165,7 +169,11 @@ class TuningRecordStore:
         from farm.store.database import MigratedDatabase
 
         return MigratedDatabase(
-            SqliteBackend(self.path), "the record of choices", "records", _table().metadata
+            SqliteBackend(self.path),
+            "the record of choices",
+            "records",
+            _table().metadata,
+            _MIGRATIONS,
         )
 
 

@@ -795,6 +795,21 @@ def test_no_file_outside_of_a_models_folder_is_read_for_its_digest(name, tmp_pat
     assert all(raised.value.parts()) and read == []
 
 
+@pytest.mark.parametrize("location", ["{folder}/w.bin", "inner/../w.bin"])
+def test_weights_named_by_a_whole_path_of_a_model_named_by_a_short_one(
+    location, tmp_path, monkeypatch
+):
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "w.bin").write_bytes(bytes(16))
+    weight = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[4])
+    weight.data_location = TensorProto.EXTERNAL
+    weight.external_data.add(key="location", value=location.format(folder=tmp_path))
+    path = summed(tmp_path, (1, 4), weight)
+    monkeypatch.chdir(tmp_path)
+    found = fingerprints.external_weight_files(Model("m", Path(path).name))
+    assert [file.resolve() for file in found] == [tmp_path / "w.bin"]
+
+
 @pytest.mark.parametrize(
     "name", [".netrc", ".ssh/id_ed25519", "inner/.env", "keys/id_rsa", "server.pem", "link"]
 )

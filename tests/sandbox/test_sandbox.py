@@ -344,8 +344,8 @@ class _Hostile:
         pickle.dumps(_Hostile()),
         pickle.dumps(Path.cwd),
         pickle.dumps(np.dtype("float32")),
-        b"cfarm.types.fleet\nPath\n.",
-        b"cfarm.process\nrun\n(S'id'\ntR.",
+        b"cfarm.types.fleet_config\nPath\n.",
+        b"cfarm.processes.subprocesses\nrun\n(S'id'\ntR.",
         restricted_pickle.dumps(restricted_pickle.rebuild_array),
     ],
 )  # fmt: skip
@@ -367,9 +367,9 @@ def test_hostile_bytes_call_nothing(
     [
         b"cfarm.errors\nFarmError\n(dS'exit_code'\nI0\nsb.",
         b"cfarm.errors\nFarmError\n(N(dS'exit_code'\nI0\nstb.",
-        b"cfarm.sandbox.restricted_pickle\narray_of\n(N(dS'__defaults__'\n(S'f4'\ntstb.",
+        b"cfarm.sandbox.restricted_pickle\nrebuild_array\n(N(dS'__defaults__'\n(S'f4'\ntstb.",
         pickle.dumps(Path, protocol=2)[:-1] + b"}(X\x01\x00\x00\x00xK\x01ub.",
-        b"cfarm.types.fleet\nPreprocess\n)R(N(dS'mean'\nI1\nstb.",
+        b"cfarm.types.fleet_config\nPreprocessSettings\n)R(N(dS'mean'\nI1\nstb.",
     ],
 )  # fmt: skip
 def test_hostile_bytes_set_no_attributes(content: bytes) -> None:

@@ -73,7 +73,8 @@ def test_a_value_with_a_field_of_another_type_does_not_pass_out(made: _Made) -> 
 def test_a_dataclass_passes_only_through_its_constructor() -> None:
     made = GenerationResult(*GENERATED)
     assert restricted_pickle.loads(restricted_pickle.dumps(made), (GenerationResult,)) == made
-    empty = pickle.PROTO + b"\x04" + b"\x8c\x10farm.types.fleet\x8c\nTensorSpec\x93)\x81."  # NEWOBJ
+    name = b"\x8c\x17farm.types.fleet_config\x8c\nTensorSpec\x93"
+    empty = pickle.PROTO + b"\x04" + name + b")\x81."  # NEWOBJ
     with pytest.raises((TypeError, pickle.UnpicklingError)):
         restricted_pickle.loads(empty)
 

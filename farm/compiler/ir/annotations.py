@@ -93,12 +93,12 @@ INPUT_ROWS = "input_rows"  # around a copy of inputs: the rows of input
 # a block after that parameter.
 COLUMN_AXIS = "v_x"  # the axis over columns
 
-# Written by cpu.general_schedule.hint_loop_partition, read by cpu.tir_passes.loop_partition and
-# after it by TVM's LoopPartition.
+# Written by cpu.general_schedule.hint_loop_partition, read by cpu.tir_passes.safe_loop_partition
+# and after it by TVM's LoopPartition.
 # TVM's: 1 for a loop to split at the iteration at which a condition in it changes.
 LOOP_PARTITION = "pragma_loop_partition_hint"
-# Written by cpu.tir_passes.loop_partition: 1. Nobody reads it: TVM keeps a loop of one iteration a
-# loop if it has any annotation.
+# Written by cpu.tir_passes.safe_loop_partition: 1. Nobody reads it: TVM keeps a loop of one
+# iteration a loop if it has any annotation.
 STAYS_LOOP = "farm.stays_loop"
 
 

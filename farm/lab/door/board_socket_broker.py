@@ -5,9 +5,9 @@ tracker. The connected socket goes to the caller by SCM_RIGHTS. The server keeps
 the caller's control connection lasts: with it, it ends the session when the lease ends.
 
 The address is what a board says, which is a stranger: it must not become a way into the network of
-the lab. So it is the board's own (see `own_address`), or one that lab.toml says; and what serves
-there has to answer a wrong key as a server of TVM's RPC does before anybody gets a connection to
-it.
+the lab. So it is the board's own (see `board_address_check`), or one that lab.toml says; and what
+serves there has to answer a wrong key as a server of TVM's RPC does before anybody gets a
+connection to it.
 """
 
 from __future__ import annotations
