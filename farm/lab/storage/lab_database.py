@@ -84,24 +84,19 @@ class LabDatabaseBatch:
     taken: list[LeaseBoardPeriod] = field(default_factory=list)
     boards: dict[str, BoardRecord] = field(default_factory=dict)
 
-    def add(self, effects: SchedulerChanges) -> None:
+    def add(self, later: SchedulerChanges | LabDatabaseBatch) -> None:
         """Add what has changed; of a lease that changed twice, the last state counts."""
-        self.leases.update(effects.leases)
-        self.reservations.update(effects.reservations)
-        self.events += effects.events
-        self.kinds += effects.kinds
-        self.used.update(effects.used)
-        self.taken += effects.taken
-
-    def follow(self, later: LabDatabaseBatch) -> None:
-        """Add what has changed after this batch."""
         self.leases.update(later.leases)
         self.reservations.update(later.reservations)
         self.events += later.events
         self.kinds += later.kinds
         self.used.update(later.used)
-        self.sessions += later.sessions
         self.taken += later.taken
+
+    def follow(self, later: LabDatabaseBatch) -> None:
+        """Add what has changed after this batch."""
+        self.add(later)
+        self.sessions += later.sessions
         self.boards.update(later.boards)
 
     @property
