@@ -30,7 +30,7 @@ from farm.lab.entities import (
     ReservationState,
     SharingRules,
 )
-from farm.lab.scheduling.promises import ReservationPromises, can_be_counted_on
+from farm.lab.scheduling.promises import ReservationPromises, can_be_counted_on, lately_s
 from farm.lab.scheduling.queue_order import (
     DecayingUsageByOwner,
     Turn,
@@ -78,7 +78,7 @@ class LeaseScheduler:
             rules,
             self._registry,
             self._live,
-            ReservationBook(past.reservations, past.next_reservation),
+            ReservationBook(past.reservations, past.next_reservation, lately_s(rules)),
             self._reservation_changed,
             self.note,
         )
