@@ -450,12 +450,17 @@ class ControlSocket:
         return await self._told(lease, caller)
 
     async def _extend(self, fields: RequestFields, caller: Caller) -> dict[str, Any]:
+        by_s = fields.seconds("by_s")
         self._check_may_change(caller)
-        lease = self.lender.scheduler.extend(
-            fields.whole("lease"), caller, fields.seconds("by_s"), self._clock()
-        )
+        scheduler = self.lender.scheduler
+        lease = scheduler.extend(fields.whole("lease"), caller, by_s, self._clock())
         self.lender.settle()
-        return await self._told(lease, caller)
+        try:
+            return await self._told(lease, caller)
+        except UnavailableError as exc:  # the disk is full: what is refused is not done later
+            scheduler.take_back_extension(lease.number, by_s, self._clock(), exc.what)
+            self.lender.settle()
+            raise
 
     async def _end(self, fields: RequestFields, caller: Caller) -> dict[str, Any]:
         lease = self.lender.scheduler.end(
@@ -479,8 +484,25 @@ class ControlSocket:
             fields.text("nonce", ""),
         )
         self._check_may_change(caller)
-        reservation = self.lender.scheduler.reserve(request, new_lease_key(), now)
-        return await self._told_of_reservation(reservation)
+        key = new_lease_key()
+        reservation = self.lender.scheduler.reserve(request, key, now)
+        try:
+            return await self._told_of_reservation(reservation)
+        except UnavailableError as exc:  # the disk is full: what is refused is not done later
+            if reservation.key == key:  # not one that was asked for before
+                self._give_up(reservation.number, caller, exc.what)
+            raise
+
+    def _give_up(self, number: int, caller: Caller, why: str) -> None:
+        """Cancel a reservation, or end its lease if its time has come meanwhile."""
+        scheduler, now = self.lender.scheduler, self._clock()
+        with contextlib.suppress(UsageError):  # it is over already
+            one = scheduler.reservation(number)
+            if one.lease is None:
+                scheduler.cancel_reservation(number, caller, now, why)
+            else:
+                scheduler.end(one.lease, caller, now, why)
+        self.lender.settle()
 
     async def _reservations(self, _: RequestFields, __: Caller) -> dict[str, Any]:
         scheduler = self.lender.scheduler

@@ -193,6 +193,15 @@ def too_many_reservations_error(owner: str, most: int) -> UsageError:
     return UsageError("no more can be reserved", why, "cancel one: farm lab reservations")
 
 
+def too_many_lately_error(request: ReservationRequest, had: int, within_s: float) -> UsageError:
+    """Return the error for an owner who has had very many reservations lately."""
+    return UsageError(
+        "no more can be reserved",
+        f"{request.owner} has had {had} reservations within {format_duration(within_s)}",
+        f"reserve later, and for longer; or queue: farm lab lease {request.kind}",
+    )
+
+
 def too_many_reserved_error(request: ReservationRequest, has: int, most: int) -> UsageError:
     """Return the error for more boards at once than the class lends to one owner."""
     return UsageError(

@@ -47,6 +47,9 @@ class SharedPlaces(Generic[Item]):
         self._person[item] = person
         return True
 
+    def __contains__(self, item: object) -> bool:
+        return item in self._person
+
     def mark(self, item: Item, busy: bool) -> None:
         """Note whether something is busy. What becomes idle has been so for the shortest time."""
         person = self._person.get(item)

@@ -14,7 +14,7 @@ MOST_CONNECTIONS = 512
 MOST_CONNECTIONS_OF_ONE = 64
 HEAD_S = 5.0  # that the head of a request may take
 BODY_S = 10.0
-IDLE_S = 60.0  # that a connection lasts between two requests
+IDLE_S = 60.0  # that a connection lasts between two requests, or while nothing of an answer is read
 
 
 class PageConnections:
@@ -26,48 +26,65 @@ class PageConnections:
             MOST_CONNECTIONS, MOST_CONNECTIONS_OF_ONE, self._hang_up
         )
         self._ends: dict[asyncio.BaseTransport, asyncio.TimerHandle] = {}
-        self._awaited: set[asyncio.BaseTransport] = set()  # that have sent a part of a head
+        self._idle: set[asyncio.BaseTransport] = set()  # that have sent nothing since an answer
 
     def open(self, transport: asyncio.Transport) -> bool:
         """Take a connection in; return whether there is a place for it."""
         if not self._places.take(transport, self._user(transport)):
             return False
-        self._awaited.add(transport)
+        transport.set_write_buffer_limits(0)  # who has written all waits until it is handed over
         self._end_in(HEAD_S, transport)
         return True
 
     def heard(self, transport: asyncio.Transport) -> None:
         """Note that something was sent: if it begins a request, its head has to come soon."""
-        if transport in self._ends and transport not in self._awaited:
-            self._awaited.add(transport)
+        if transport in self._idle:
+            self._idle.remove(transport)
             self._end_in(HEAD_S, transport)
 
     def request_began(self, transport: asyncio.BaseTransport | None) -> None:
         """Note that the head of a request has come."""
-        if isinstance(transport, asyncio.Transport) and transport in self._ends:
-            self._ends[transport].cancel()
-            del self._ends[transport]
-            self._awaited.discard(transport)
+        if isinstance(transport, asyncio.Transport) and transport in self._places:
+            self._idle.discard(transport)
+            self._no_end(transport)
             self._places.mark(transport, busy=True)
 
+    def answer_began(self, transport: asyncio.BaseTransport | None) -> None:
+        """Note that an answer is written from now on, for a reader who may be slow."""
+        if isinstance(transport, asyncio.Transport) and transport in self._places:
+            self._watch_reader(transport)
+
     def request_ended(self, transport: asyncio.BaseTransport | None) -> None:
-        """Note that a request was answered."""
-        if isinstance(transport, asyncio.Transport) and not transport.is_closing():
+        """Note that the answer to a request is written, or none will be."""
+        if isinstance(transport, asyncio.Transport) and transport in self._places:
             self._places.mark(transport, busy=False)
+            self._idle.add(transport)
             self._end_in(IDLE_S, transport)
 
     def close(self, transport: asyncio.Transport) -> None:
         """Forget a connection."""
         self._places.leave(transport)
-        self._awaited.discard(transport)
-        if (end := self._ends.pop(transport, None)) is not None:
-            end.cancel()
+        self._idle.discard(transport)
+        self._no_end(transport)
+
+    def _watch_reader(self, transport: asyncio.Transport, before: int = 0) -> None:
+        """Hang up if of what was left of an answer `before` nothing has been taken since."""
+        left = transport.get_write_buffer_size()
+        if before and left >= before:
+            self._hang_up(transport)
+            return
+        self._no_end(transport)
+        loop = asyncio.get_running_loop()
+        self._ends[transport] = loop.call_later(IDLE_S, self._watch_reader, transport, left)
 
     def _end_in(self, seconds: float, transport: asyncio.Transport) -> None:
-        if (before := self._ends.get(transport)) is not None:
-            before.cancel()
+        self._no_end(transport)
         loop = asyncio.get_running_loop()
         self._ends[transport] = loop.call_later(seconds, self._hang_up, transport)
+
+    def _no_end(self, transport: asyncio.Transport) -> None:
+        if (end := self._ends.pop(transport, None)) is not None:
+            end.cancel()
 
     def _hang_up(self, transport: asyncio.Transport) -> None:
         self.close(transport)

@@ -147,11 +147,24 @@ def _application(
 ) -> web.Application:
     @web.middleware
     async def guard(request: web.Request, handler: _Handler) -> web.StreamResponse:
+        """Answer a request, and write the answer: until then its connection is not idle."""
+        transport = request.transport
+        connections.request_began(transport)
+        try:
+            response = await answered(request, handler)
+            connections.answer_began(transport)
+            with contextlib.suppress(ConnectionError):  # aiohttp finds the same, and ends it
+                await response.prepare(request)
+                await response.write_eof()
+            return response
+        finally:
+            connections.request_ended(transport)
+
+    async def answered(request: web.Request, handler: _Handler) -> web.StreamResponse:
         """Refuse what a page of elsewhere has a browser ask for.
 
         Answer errors as they are read there.
         """
-        connections.request_began(request.transport)
         try:
             check_origin(request)
             await _read_body(request)
@@ -168,8 +181,6 @@ def _application(
                 ),
                 exc.status,
             )
-        finally:
-            connections.request_ended(request.transport)
 
     application = web.Application(middlewares=[guard], client_max_size=_MOST_BODY_BYTES)
     application.add_routes(routes)

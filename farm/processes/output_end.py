@@ -30,10 +30,15 @@ class OutputEnd:
         finally:
             os.close(writing)
 
-    def text(self) -> str:
+    @property
+    def is_open(self) -> bool:
+        """Whether more may come: a program, or what it has started, has the descriptor."""
+        return any(thread.is_alive() for thread in self._threads)
+
+    def text(self, wait_s: float = _WAIT_S) -> str:
         """Return the end of what was written; wait a moment for a program that has just ended."""
         for thread in self._threads:
-            thread.join(_WAIT_S)
+            thread.join(wait_s)
         return self._end.decode("utf-8", "replace")
 
     def _read(self, reading: int) -> None:

@@ -222,6 +222,25 @@ def test_of_one_person_so_much_is_kept_and_no_less_of_others(
     assert left == [*numbers["ann"][-4:], *numbers["eve"]], "of many people, the newest"
 
 
+def test_users_without_an_account_are_one_person_of_whom_so_much_is_kept(
+    place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("farm.lab.storage.lab_database._MOST_OF_ONE", 5)
+    monkeypatch.setattr("farm.lab.storage.lab_database._PERSONS", 100)
+    journal = LabDatabase(place)
+    lab = LeaseScheduler(SharingRules(), (), journal.open(), 0.0)
+    lab.board_idle("a", "pi5", 1.0)
+    owners = ["uid", "uidx", "Uid-1", *(f"uid-{100_000 + number}" for number in range(9)), "zoe"]
+    for owner in owners:
+        lease = lab.request(request_of(owner), f"key-{owner}", 2.0)
+        lab.end(lease.number, Caller(owner), 2.5)
+    journal.write(kept(lab))
+    while journal.prune(0.0):
+        pass
+    left = [one.request.owner for one in LabDatabase(place).open().ended]
+    assert left == [*owners[:3], *owners[-6:]]
+
+
 def test_the_tables_refuse_to_lend_a_board_twice_whatever_the_program_says(place: str) -> None:
     journal = LabDatabase(place)
     lab = LeaseScheduler(SharingRules(), (), journal.open(), 0.0)

@@ -8,8 +8,10 @@ import dataclasses
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from lab_http import Paged
@@ -18,7 +20,9 @@ from timeouts import wait_until
 from tracker_processes import REQUEST, Wire
 
 from farm.errors import FarmError, NoSpaceError, UnavailableError
-from farm.lab.entities import LeaseRequest, SharingRules
+from farm.lab.entities import Caller, LeaseRequest, SharingRules
+from farm.lab.lab_toml import LabSettings
+from farm.lab.run import LabServer, LabServerOptions
 from farm.lab.scheduling.scheduler import LeaseScheduler
 from farm.lab.storage.lab_database import LabDatabase, LabDatabaseBatch
 from farm.lab.storage.lab_database_writer import LabDatabaseWriter
@@ -27,7 +31,7 @@ READ = (
     "import json, sqlite3, sys; db = sqlite3.connect(sys.argv[1]); "
     "print(json.dumps(list(db.execute('SELECT number, state FROM lab_leases'))))"
 )
-WISH = {"kind": "pi5", "for_s": 600}
+WISH: dict[str, Any] = {"kind": "pi5", "for_s": 600}
 
 
 def may_mount() -> bool:
@@ -144,6 +148,66 @@ class FullNow(LabDatabase):
         if self.full:
             raise NoSpaceError("the record of the lab cannot be used", "the disk is full", "")
         super().write(batch)
+
+
+def test_an_extension_and_a_reservation_that_are_refused_are_not_made_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk is found to be full only as they are to be kept."""
+    monkeypatch.setattr("farm.lab.storage.lab_database_writer._SPACE_S", 0.05)
+    database = FullNow(tmp_path / "lab.sqlite")
+    place = LabServerOptions(tmp_path, "127.0.0.1", 9190)
+    failures: list[FarmError] = []
+    ann = Caller("ann")
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        lab = LabServer(loop, LabSettings(), database, place, lambda _: None, failures.append)
+        scheduler = lab.lender.scheduler
+
+        async def is_refused(body: dict[str, Any]) -> bool:
+            await until_there_is_space()
+            database.full = True
+            try:
+                await lab.control.ask(body, ann)
+            except UnavailableError:
+                return True
+            finally:
+                database.full = False
+            return False
+
+        async def until_there_is_space() -> None:
+            while lab.lender.disk_full:
+                await asyncio.sleep(0.01)
+
+        try:
+            scheduler.board_idle("a", "pi5", time.time())
+            lab.lender.settle()
+            lease = (await lab.control.ask({"do": "request", **WISH}, ann))["lease"]
+            assert await is_refused({"do": "extend", "lease": lease["lease"], "by_s": 60})
+            assert scheduler.lease(lease["lease"]).ends_at == pytest.approx(lease["ends_at"], abs=1)
+            reserve = {"do": "reserve", "kind": "pi5", "in_s": 3600, "for_s": 60, "nonce": "n"}
+            assert await is_refused(reserve)
+            assert scheduler.reservations() == []
+            await until_there_is_space()
+            made = (await lab.control.ask(reserve, ann))["reservation"]
+            assert await is_refused({**reserve, "in_s": 7200, "nonce": ""})
+            await until_there_is_space()
+            again = await lab.control.ask(reserve, ann)
+            assert again["reservation"]["reservation"] == made["reservation"]
+            [kept] = scheduler.reservations()
+            assert kept.number == made["reservation"]
+            await lab.end()
+        finally:
+            lab.close()
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+    assert failures == []
+    past = LabDatabase(tmp_path / "lab.sqlite").open()
+    assert [one.request.for_s for one in past.reservations] == [60.0]
+    [lease] = past.leases
+    assert lease.granted_at is not None and lease.ends_at is not None
+    assert lease.ends_at - lease.granted_at == pytest.approx(WISH["for_s"])
 
 
 def test_what_could_not_be_kept_is_kept_later_in_order_and_said_only_then(

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import http.server
 import json
+import os
 import re
+import signal
 import sys
 import threading
 import time
@@ -179,6 +181,56 @@ def test_a_command_that_fails_is_tried_three_times_and_the_operator_is_told(tmp_
     wait_until(ended, "the operator is told")
     assert said == ["a notice was not told by the command: no chat today"]
     assert (tmp_path / "tries").read_text() == "xxx"
+
+
+def test_what_a_command_leaves_running_ends_and_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One process of its group ignores SIGTERM, one has a session of its own."""
+    said: list[str] = []
+    left, away = tmp_path / "left", tmp_path / "away"
+    script = f"""
+(trap '' TERM; echo $BASHPID >> {left}; exec sleep 1000) &
+setsid sh -c 'echo $$ >> {away}; exec sleep 1000' &
+until [ -s {left} ] && [ -s {away} ]; do sleep 0.01; done
+echo no chat today; exit 3"""
+    ways = NoticeChannels(command=("bash", "-c", script))
+    notifier = Notifier(LeaseScheduler(SharingRules()), ways, (), time.time, said.append)
+    notifier.down(90.0)
+    waits: list[float | None] = []
+    join = threading.Thread.join
+
+    def noted_join(thread: threading.Thread, timeout: float | None = None) -> None:
+        waits.append(timeout)
+        join(thread, timeout)
+
+    monkeypatch.setattr(threading.Thread, "join", noted_join)
+
+    def ended() -> bool:
+        notifier.tick()
+        return bool(said)
+
+    try:
+        wait_until(ended, "the operator is told")
+        assert said == ["a notice was not told by the command: no chat today"]
+        assert waits == [0], "in seconds"
+        wait_until(lambda: not any(map(is_running, pids(left))), "all of its group have ended")
+    finally:
+        for pid in (*pids(left), *pids(away)):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def pids(file: Path) -> list[int]:
+    return [int(line) for line in file.read_text().split()]
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process has not ended; where nobody reaps, one that has stays as a zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def test_of_what_a_command_writes_the_end_is_kept_and_nothing_on_disk() -> None:

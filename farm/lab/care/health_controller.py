@@ -44,7 +44,7 @@ class _PowerCycle:
     output: OutputEnd
     began_at: float
     peer: int | None
-    done: bool = False
+    ended: bool = False  # it, and what it has started, because it failed
     vanished: bool = False
 
 
@@ -340,8 +340,12 @@ class BoardHealthController:
                 continue
             found = self.of(board)
             if code != 0:
-                subprocesses.end_program(cycle.child, group=True)
-                said = subprocesses.last_lines(cycle.output.text(), 1)
+                if not cycle.ended:
+                    subprocesses.end_program(cycle.child, group=True, grace_s=0)
+                    cycle.ended = True
+                    if cycle.output.is_open:
+                        continue  # what it wrote last is there at the next look
+                said = subprocesses.last_lines(cycle.output.text(0), 1)
                 why = sanitize.sanitized_line(f"the power hook failed: {said}")[:300]
                 self._finish_cycle(
                     board,

@@ -84,6 +84,8 @@ class _Telling:
     output: OutputEnd
     began_at: float
     tries: int = 1
+    ended: bool = False
+    code: int | None = None  # None: it did not end in time
 
 
 class Notifier:
@@ -303,11 +305,16 @@ class Notifier:
 
     def _look(self) -> None:
         if (telling := self._telling) is not None:
-            late = time.monotonic() - telling.began_at > _TOLD_S
-            code = telling.child.poll()
-            if code is None and not late:
-                return
-            self._finish(telling, code)
+            if not telling.ended:
+                telling.code = telling.child.poll()
+                if telling.code is None and time.monotonic() - telling.began_at <= _TOLD_S:
+                    return
+                # with what it has started, which would keep its output open
+                subprocesses.end_program(telling.child, group=True, grace_s=0)
+                telling.ended = True
+                if telling.output.is_open:
+                    return  # what it wrote last is there at the next look
+            self._finish(telling)
         if self._waiting:
             self._begin(*self._waiting.popleft())
 
@@ -326,17 +333,15 @@ class Notifier:
             return
         self._telling = _Telling(notice, way, child, output, time.monotonic(), tries)
 
-    def _finish(self, telling: _Telling, code: int | None) -> None:
+    def _finish(self, telling: _Telling) -> None:
         self._telling = None
-        if code is None:
-            subprocesses.end_program(telling.child, group=True)
-        if code == 0:
+        if telling.code == 0:
             return
         if telling.tries < _TRIES:
             self._waiting.append((telling.notice, telling.way, telling.tries + 1))
             return
         why = (
-            sanitize.sanitized_line(subprocesses.last_lines(telling.output.text(), 1))[:200]
+            sanitize.sanitized_line(subprocesses.last_lines(telling.output.text(0), 1))[:200]
             or f"no end in {_TOLD_S:.0f} s"
         )
         self._say(f"a notice was not told by the {telling.way}: {why}")

@@ -22,6 +22,7 @@ from farm.lab.entities import (
 from farm.lab.scheduling.queue_order import BusyPeriod
 from farm.lab.scheduling.registry import BoardRegistry, RegisteredBoard
 from farm.lab.scheduling.reservations import (
+    LATELY_S,
     BoardForecast,
     KindReservations,
     ReservationBook,
@@ -36,6 +37,8 @@ from farm.lab.shared_places import person_of
 _GAP_S = 2 * HOUR_S  # between two reservations of an owner; a shorter time counts as reserved
 _ROUNDING_S = 1.0  # times are sums
 _MOST_PLANS = 5  # that are made to say when a reservation could be had
+_MOST_SHARES = 100  # that are computed to say it
+_MOST_LATELY = 500  # reservations of a person that are remembered: more are refused
 NoteEvent = Callable[[str, float, str, int | None, str, str], None]
 
 
@@ -226,15 +229,19 @@ class ReservationPromises:
         has = len(self._boards_with(request))
         if request.count > has:
             raise refusals.too_few_boards_error(request, has)
-        self._check_owners_share(request, longest.boards)
+        self._check_owners_share(request, longest.boards, now)
 
-    def _check_owners_share(self, request: ReservationRequest, most: int) -> None:
+    def _check_owners_share(self, request: ReservationRequest, most: int, now: float) -> None:
         """Raise UsageError if an owner has reserved too often, or too much at once."""
         person = person_of(request.owner)
         owned = [one for one in self._book.all() if person_of(one.request.owner) == person]
         planned = [one for one in owned if one.state is ReservationState.PLANNED]
         if len(planned) >= self._rules.reservations.of_owner:
             raise refusals.too_many_reservations_error(request.owner, len(planned))
+        self._book.forget_old(person, now)
+        if (had := len(self._book.lately(person))) >= _MOST_LATELY:
+            within_s = min(LATELY_S, lately_s(self._rules))
+            raise refusals.too_many_lately_error(request, had, within_s)
         reserved = sum(
             one.request.count
             for one in owned
@@ -245,26 +252,25 @@ class ReservationPromises:
         if most and reserved + request.count > most:
             raise refusals.too_many_reserved_error(request, reserved, most)
         most_s, within_s = self._most_board_seconds(request)
-        if (board_s := self._board_seconds(request)) > most_s:
+        if (board_s := self._board_seconds(request, self._owned(request))) > most_s:
             hours = board_s / HOUR_S, most_s / HOUR_S
             raise refusals.too_large_a_share_error(request, *hours, within_s)
 
     def _most_board_seconds(self, request: ReservationRequest) -> tuple[float, float]:
         """Return how many board seconds an owner may reserve, and within which time."""
         rules = self._rules.reservations
-        longest_s = self._rules.classes[request.rank].longest_s
-        within_s = max(rules.within_s, longest_s / rules.share)
+        within_s = _within_s(self._rules, request.rank)
         most_s = rules.share * within_s * len(self._boards_with(request))
         return most_s + _ROUNDING_S, within_s
 
-    def _board_seconds(self, request: ReservationRequest) -> float:
-        """Return the most board seconds that an owner would have, with a further reservation.
+    def _owned(self, request: ReservationRequest) -> list[OwnedPeriod]:
+        """Return what an owner has, or had lately, of the boards that are wanted.
 
-        Of the boards that are wanted: those that had others with these tags, or with more.
+        Those that had others with these tags, or with more.
         """
         person, boards = person_of(request.owner), self._boards_with(request)
         owned = []
-        for one in (*self._book.all(), *self._book.lately()):
+        for one in (*self._book.all(), *self._book.lately(person)):
             other = one.request
             if person_of(other.owner) != person or other.kind != request.kind:
                 continue
@@ -276,6 +282,10 @@ class ReservationPromises:
                 until = lease.ends_at
             if until > other.starts_at:
                 owned.append(OwnedPeriod(other.starts_at, until, other.count))
+        return owned
+
+    def _board_seconds(self, request: ReservationRequest, owned: Sequence[OwnedPeriod]) -> float:
+        """Return the most board seconds that an owner would have, with a further reservation."""
         wanted = OwnedPeriod(request.starts_at, request.until, request.count)
         gap_s = min(_GAP_S, self._rules.classes[request.rank].longest_s)
         return most_board_seconds(owned, wanted, self._most_board_seconds(request)[1], gap_s)
@@ -293,20 +303,21 @@ class ReservationPromises:
     ) -> float | None:
         """Return a later time, a full minute, from which the boards could be promised."""
         minutes = sorted({60.0 * math.ceil(at / 60) for at in times if at > request.starts_at})
-        plans = 0
+        plans = shares = 0
+        owned, (most_s, _) = self._owned(request), self._most_board_seconds(request)
         for at in minutes:
             later = dataclasses.replace(request, starts_at=at)
             period = self._period(later, now)
-            if room.has_room(period) and self._is_within_share(later):
+            if not room.has_room(period):
+                continue
+            shares += 1
+            if self._board_seconds(later, owned) <= most_s:
                 if room.plan(period) is not None:
                     return at
                 plans += 1
-                if plans == _MOST_PLANS:
-                    break
+            if plans == _MOST_PLANS or shares == _MOST_SHARES:
+                break
         return None
-
-    def _is_within_share(self, request: ReservationRequest) -> bool:
-        return self._board_seconds(request) <= self._most_board_seconds(request)[0]
 
     def _who_has_boards(self, request: ReservationRequest, now: float) -> list[str]:
         """Return who has boards of a kind for a part of the time for which some are wanted."""
@@ -367,6 +378,17 @@ class ReservationPromises:
 
     def _holder_of(self, board: RegisteredBoard) -> Lease | None:
         return self._leases.get(board.lease) if board.lease is not None else None
+
+
+def lately_s(rules: SharingRules) -> float:
+    """Return for how long a reservation that is over counts for its owner."""
+    return max((_within_s(rules, rank) for rank in rules.classes), default=0.0) + 2 * _GAP_S
+
+
+def _within_s(rules: SharingRules, rank: str) -> float:
+    """Return the time within which an owner's reservations of a class are counted."""
+    reservations = rules.reservations
+    return max(reservations.within_s, rules.classes[rank].longest_s / reservations.share)
 
 
 def can_be_counted_on(board: RegisteredBoard) -> bool:

@@ -12,13 +12,14 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from farm.lab.entities import Reservation, ReservationState
+from farm.lab.shared_places import person_of
 
-LATELY_S = 30 * 24 * 3600.0  # in which reservations that are over count for their owner
+LATELY_S = 30 * 24 * 3600.0  # in which reservations that are over count for their owner, at most
 Plan = Mapping[int, tuple[str, ...]]  # boards by the number of the reservation
 
 
@@ -244,14 +245,23 @@ class _Steps:
 
 
 class ReservationBook:
-    """The reservations of a lab that are not over, and the plan of each kind."""
+    """The reservations of a lab that are not over, and the plan of each kind.
 
-    def __init__(self, past: Iterable[Reservation] = (), next_number: int = 1) -> None:
+    Those that had boards, and were over within `lately_s`, are remembered for their owner.
+    """
+
+    def __init__(
+        self,
+        past: Iterable[Reservation] = (),
+        next_number: int = 1,
+        lately_s: float = LATELY_S,
+    ) -> None:
         self._open: dict[int, Reservation] = {}
-        self._lately: list[Reservation] = []  # that had boards, and are over
-        for one in past:
+        self._lately: dict[str, deque[Reservation]] = {}  # by person, the first to end first
+        self._lately_s = min(lately_s, LATELY_S)
+        for one in sorted(past, key=lambda one: one.ended_at or 0.0):
             if one.state.over:
-                self._lately.append(one)
+                self._remember(one)
             else:
                 self._open[one.number] = one
         self._nonces = {
@@ -270,9 +280,7 @@ class ReservationBook:
             self._open.pop(reservation.number, None)
             self._nonces.pop(nonce, None)
             if reservation.lease is not None and reservation.ended_at is not None:
-                since = reservation.ended_at - LATELY_S
-                self._lately = [one for one in self._lately if (one.ended_at or since) > since]
-                self._lately.append(reservation)
+                self._remember(reservation)
             return
         self._open[reservation.number] = reservation
         if reservation.request.nonce:
@@ -291,9 +299,22 @@ class ReservationBook:
         """Return the reservations that are not over, the first to begin first."""
         return sorted(self._open.values(), key=lambda one: (one.request.starts_at, one.number))
 
-    def lately(self) -> Sequence[Reservation]:
-        """Return the reservations that had boards and are over, of the last days."""
-        return self._lately
+    def lately(self, person: str) -> Collection[Reservation]:
+        """Return a person's reservations that had boards and are over, of the last hours."""
+        return self._lately.get(person, ())
+
+    def forget_old(self, person: str, now: float) -> None:
+        """Forget a person's reservations that have been over for long."""
+        lately = self._lately.get(person, deque())
+        while lately and (lately[0].ended_at or 0.0) <= now - self._lately_s:
+            lately.popleft()
+        if not lately:
+            self._lately.pop(person, None)
+
+    def _remember(self, reservation: Reservation) -> None:
+        person = person_of(reservation.request.owner)
+        self.forget_old(person, reservation.ended_at or 0.0)
+        self._lately.setdefault(person, deque()).append(reservation)
 
     def planned(self, kind: str) -> list[Reservation]:
         """Return the reservations of a kind that have not begun."""

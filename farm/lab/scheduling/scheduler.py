@@ -30,7 +30,7 @@ from farm.lab.entities import (
     ReservationState,
     SharingRules,
 )
-from farm.lab.scheduling.promises import ReservationPromises, can_be_counted_on
+from farm.lab.scheduling.promises import ReservationPromises, can_be_counted_on, lately_s
 from farm.lab.scheduling.queue_order import (
     DecayingUsageByOwner,
     Turn,
@@ -78,7 +78,7 @@ class LeaseScheduler:
             rules,
             self._registry,
             self._live,
-            ReservationBook(past.reservations, past.next_reservation),
+            ReservationBook(past.reservations, past.next_reservation, lately_s(rules)),
             self._reservation_changed,
             self.note,
         )
@@ -352,6 +352,15 @@ class LeaseScheduler:
         self._put(lease)
         self._event("lease-extended", now, lease, who=caller.name, detail=f"by {by_s:.0f} s")
         return lease
+
+    def take_back_extension(self, number: int, by_s: float, now: float, why: str) -> None:
+        """Move the hard end of a lease that was just extended back, unless it has ended."""
+        lease = self._live.get(number)
+        if lease is None or lease.ends_at is None:
+            return
+        lease = dataclasses.replace(lease, ends_at=lease.ends_at - by_s)
+        self._put(lease)
+        self._event("lease-extension-taken-back", now, lease, detail=f"by {by_s:.0f} s: {why}")
 
     def end(self, number: int, caller: Caller, now: float, why: str = "") -> Lease:
         """End a lease: give its boards back, or leave the queue. Of another's: revoke it."""

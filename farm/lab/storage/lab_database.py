@@ -11,6 +11,7 @@ import functools
 import json
 import secrets
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +22,7 @@ from farm.lab.board_records import FORGOTTEN_S, BoardRecord, record_from_json, r
 from farm.lab.entities import Event, Lease, LeaseBoardPeriod, LeaseState, Reservation
 from farm.lab.scheduling.reservations import LATELY_S
 from farm.lab.scheduling.scheduler_changes import MOST_ENDED, RestoredState, SchedulerChanges
+from farm.lab.shared_places import person_of
 from farm.lab.storage.entity_json import (
     event_from_json,
     lease_from_json,
@@ -84,24 +86,19 @@ class LabDatabaseBatch:
     taken: list[LeaseBoardPeriod] = field(default_factory=list)
     boards: dict[str, BoardRecord] = field(default_factory=dict)
 
-    def add(self, effects: SchedulerChanges) -> None:
+    def add(self, later: SchedulerChanges | LabDatabaseBatch) -> None:
         """Add what has changed; of a lease that changed twice, the last state counts."""
-        self.leases.update(effects.leases)
-        self.reservations.update(effects.reservations)
-        self.events += effects.events
-        self.kinds += effects.kinds
-        self.used.update(effects.used)
-        self.taken += effects.taken
-
-    def follow(self, later: LabDatabaseBatch) -> None:
-        """Add what has changed after this batch."""
         self.leases.update(later.leases)
         self.reservations.update(later.reservations)
         self.events += later.events
         self.kinds += later.kinds
         self.used.update(later.used)
-        self.sessions += later.sessions
         self.taken += later.taken
+
+    def follow(self, later: LabDatabaseBatch) -> None:
+        """Add what has changed after this batch."""
+        self.add(later)
+        self.sessions += later.sessions
         self.boards.update(later.boards)
 
     @property
@@ -497,16 +494,31 @@ def _too_many(
     """Return the oldest rows, some at once, of people of whom too many are kept."""
     from sqlalchemy import func, select
 
-    counts = db.execute(select(whose, func.count()).group_by(whose)).all()
-    over = [(rows.where(whose == name), count - most) for name, count in counts if count > most]
+    counts: Counter[str] = Counter()
+    for name, count in db.execute(select(whose, func.count()).group_by(whose)):
+        counts[person_of(name)] += count
+    over = [
+        (rows.where(_is_of(whose, person)), count - most)
+        for person, count in counts.items()
+        if count > most
+    ]
     if not over:
-        over = [(rows, sum(count for _, count in counts) - _PERSONS * most)]
+        over = [(rows, counts.total() - _PERSONS * most)]
     found: list[Any] = []
     for some, excess in over:
         left = min(excess, _MOST_PRUNED - len(found))
         if left > 0:
             found += db.execute(some.where(*may_go).order_by(age).limit(left)).all()
     return found
+
+
+def _is_of(whose: ColumnElement[str], person: str) -> ColumnElement[bool]:
+    """Return whether a name is a person's, who may have very many: see `person_of`."""
+    from sqlalchemy import and_
+
+    if person_of(f"{person}0") != person:
+        return whose == person
+    return and_(whose >= person, whose < f"{person}\U0010ffff")  # names sort by code point
 
 
 def _lease(body: str) -> Lease:
