@@ -190,9 +190,9 @@ def test_what_a_command_leaves_running_ends_and_is_not_waited_for(
     said: list[str] = []
     left, away = tmp_path / "left", tmp_path / "away"
     script = f"""
-(trap '' TERM; echo $BASHPID >> {left}; exec sleep 1000) &
-setsid sh -c 'echo $$ >> {away}; exec sleep 1000' &
-until [ -s {left} ] && [ -s {away} ]; do sleep 0.01; done
+(trap '' TERM; echo $BASHPID > {left}.$$; exec sleep 1000) &
+setsid sh -c 'echo $$ > {away}.'$$'; exec sleep 1000' &
+until [ -s {left}.$$ ] && [ -s {away}.$$ ]; do sleep 0.01; done
 echo no chat today; exit 3"""
     ways = NoticeChannels(command=("bash", "-c", script))
     notifier = Notifier(LeaseScheduler(SharingRules()), ways, (), time.time, said.append)
@@ -214,6 +214,7 @@ echo no chat today; exit 3"""
         wait_until(ended, "the operator is told")
         assert said == ["a notice was not told by the command: no chat today"]
         assert waits == [0], "in seconds"
+        assert len(pids(left)) == len(pids(away)) == 3
         wait_until(lambda: not any(map(is_running, pids(left))), "all of its group have ended")
     finally:
         for pid in (*pids(left), *pids(away)):
@@ -221,8 +222,8 @@ echo no chat today; exit 3"""
                 os.kill(pid, signal.SIGKILL)
 
 
-def pids(file: Path) -> list[int]:
-    return [int(line) for line in file.read_text().split()]
+def pids(begin: Path) -> list[int]:
+    return [int(one.read_text()) for one in begin.parent.glob(f"{begin.name}.*")]
 
 
 def is_running(pid: int) -> bool:
