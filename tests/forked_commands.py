@@ -51,15 +51,17 @@ _ROOMS = (
 )
 _READ_AT_START = ("LANG", "LC_", "LD_", "PYTHON", "TZ")  # what a fork would take from the server
 _LENGTH_BYTES = 8
+_NETWORK = Path("/proc/thread-self/ns/net")
+_NETWORK_OF_SERVER = _NETWORK.readlink()
 
 
 def can_run(environment: Mapping[str, str]) -> bool:
-    """Whether a fork runs as a program would that is started with these variables."""
+    """Whether a fork runs as a program would that this thread starts with these variables."""
     ours, theirs = (
         {key: value for key, value in variables.items() if key.startswith(_READ_AT_START)}
         for variables in (os.environ, environment)
     )
-    return ours == theirs
+    return ours == theirs and _NETWORK.readlink() == _NETWORK_OF_SERVER
 
 
 def run(

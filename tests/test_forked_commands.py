@@ -11,6 +11,7 @@ from pathlib import Path
 
 import forked_commands
 import pytest
+from lossy_network import inside, lossy_network
 from timeouts import wait_until
 
 
@@ -87,3 +88,9 @@ def test_variables_that_python_reads_as_it_starts_need_the_program() -> None:
     assert forked_commands.can_run({**os.environ, "FARM_CACHE": "/elsewhere"})
     assert not forked_commands.can_run({**os.environ, "PYTHONPATH": "/elsewhere"})
     assert not forked_commands.can_run({**os.environ, "LC_ALL": "C.other"})
+
+
+def test_what_is_started_in_another_network_is_the_program_itself() -> None:
+    with lossy_network() as network, inside(network.context):
+        assert not forked_commands.can_run(os.environ)
+    assert forked_commands.can_run(os.environ)

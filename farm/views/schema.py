@@ -239,6 +239,7 @@ DOCUMENTS: Mapping[str, Mapping[str, Any]] = {
         "model": str,
         "profile": str,
         "format": Nullable({"format": str, "program": bool, "note": str}),
+        "external_weights": [str],
         "builds": bool,
         "outline": Nullable(Map(Any)),
         "operations": Nullable(int),

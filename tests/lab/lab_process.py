@@ -56,7 +56,7 @@ class Lab:
         log = self.folder / f"serve-{self.starts:04d}.log"
         words = ["lab", "serve", "--port", str(self.port), *self.options]
         with log.open("wb") as output, Path(os.devnull).open("wb") as nowhere:
-            if self.before:
+            if self.before or not forked_commands.can_run(self.environment):
                 command = [*self.before, sys.executable, "-m", "farm", *words]
                 self.child = subprocess.Popen(
                     command, stdin=subprocess.DEVNULL, stderr=output, env=self.environment
