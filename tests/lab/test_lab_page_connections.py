@@ -11,6 +11,7 @@ from typing import cast
 import pytest
 from aiohttp import web
 
+from farm.lab_page import connections as page_connections
 from farm.lab_page.connections import PageConnections
 from farm.lab_page.pages import PageHandlers
 from farm.lab_page.server import _application, _Door
@@ -22,8 +23,8 @@ ASK = b"GET /large HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("farm.lab_page.connections.IDLE_S", IDLE_S)
-    monkeypatch.setattr("farm.lab_page.connections.MOST_CONNECTIONS_OF_ONE", 1)
+    monkeypatch.setattr(page_connections, "IDLE_S", IDLE_S)
+    monkeypatch.setattr(page_connections, "MOST_CONNECTIONS_OF_ONE", 1)
 
 
 @contextlib.asynccontextmanager

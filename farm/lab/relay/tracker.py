@@ -38,6 +38,7 @@ from farm.tracker.scheduler import Summary
 
 HOST = "127.0.0.1"
 _PIECE_BYTES = 1 << 16
+_US = os.geteuid()
 _MOST_MESSAGES = 256  # of one client that wait for an answer
 
 
@@ -161,7 +162,7 @@ class _Client:
 
 def is_same_user_or_root(connection: socket.socket) -> bool:
     """Return whether the other end of a connection is this user's, or root's."""
-    return ownership.user_of_peer(connection) in (0, os.geteuid())
+    return ownership.user_of_peer(connection) in (0, _US)
 
 
 async def _end_tasks() -> None:
