@@ -98,10 +98,10 @@ def server(farm: Farm, tmp_path: Path) -> Iterator[SshServer]:
 
 
 def write_slow_model(path: Path) -> None:
-    """A convolution, quickly built, whose 8 GFLOP keep an emulated board busy for half a minute: no
-    Winograd makes less of 5 x 5.
+    """A convolution, quickly built, whose 32 GFLOP keep an emulated board busy for half a minute or
+    more: no Winograd makes less of 5 x 5.
     """
-    channels, size = 64, 192
+    channels, size = 64, 384
     kernel = (np.random.default_rng(0).standard_normal((channels, channels, 5, 5)) / 40).astype(
         "float32"
     )

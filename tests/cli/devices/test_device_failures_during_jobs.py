@@ -111,7 +111,7 @@ def test_frozen_agents_and_sessions_are_given_up_at_the_deadline(farm: Farm) -> 
 
 @pytest.mark.usefixtures("emulators")
 def test_an_input_that_takes_longer_than_the_deadline(farm: Farm) -> None:
-    np.save(farm.folder / "x.npy", np.zeros((1, 64, 192, 192), "float32"))
+    np.save(farm.folder / "x.npy", np.zeros((1, 64, 384, 384), "float32"))
     done = farm.run("run", "--device", "pi3", "slow.onnx", "--input", "x.npy", "--deadline", "5")
     assert done.code == 6
     assert "slow on pi3" in done.error["error"]

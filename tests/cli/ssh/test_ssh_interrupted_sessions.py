@@ -80,7 +80,7 @@ def test_a_farm_that_is_killed_takes_the_agent_on_the_board_with_it(
 def test_a_deadline_takes_the_agent_on_the_board_with_it(
     farm: Farm, server: SshServer, emulators: None
 ) -> None:
-    deadline_s = patient(8)
+    deadline_s = patient(4)
     running = run_slowly(farm, server, f"deadline_s = {deadline_s}")
     assert_failed(running.end(), 6, f"ran out of time|no end after {deadline_s:.0f} s")
     assert_nothing_is_left(farm, server)
