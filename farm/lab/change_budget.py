@@ -1,4 +1,4 @@
-"""How many changes a person may ask of the lab: each is kept for long, and disks are finite."""
+"""Limit how many changes a person asks of the lab: each is stored, and disks are finite."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MOST_PERSONS = 1000  # before those who have all of theirs left are forgotten
 
 
 class ChangeBudget:
-    """The changes that each person has left. They grow by so many in a minute; 0 is no limit."""
+    """Count the changes that each person has left: a bucket refilled by the minute; 0 is no limit."""
 
     def __init__(self, a_minute: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._a_minute, self._clock = a_minute, clock

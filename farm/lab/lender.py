@@ -144,7 +144,7 @@ class LabLender:
 
     @property
     def disk_full(self) -> bool:
-        """Whether nothing can be kept, until there is space."""
+        """Return whether the disk is full, so that nothing can be stored."""
         return self._writer.full is not None
 
     @property

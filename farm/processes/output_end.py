@@ -32,7 +32,7 @@ class OutputEnd:
 
     @property
     def is_open(self) -> bool:
-        """Whether more may come: a program, or what it has started, has the descriptor."""
+        """Return whether more may come: some process still has the descriptor open."""
         return any(thread.is_alive() for thread in self._threads)
 
     def text(self, wait_s: float = _WAIT_S) -> str:

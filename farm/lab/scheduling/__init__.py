@@ -1,4 +1,4 @@
-"""Which lease gets which boards, and when: pure, synchronous, and without a clock of its own.
+"""Decide which lease gets which boards, and when. It is pure and synchronous, and has no clock.
 
 queue_order        whose turn it is: classes, aging, use by owner; when a lease gets boards
 reservations       which boards reservations will have, and what may be lent until then

@@ -1,4 +1,4 @@
-"""What a reservation is promised: which boards it can count on, and what may be lent beside it.
+"""Decide which boards a reservation can count on, and what may be lent beside it.
 
 Pure and synchronous, as the scheduler, whose boards and leases it reads and never changes.
 """

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class OwnedPeriod:
-    """So many boards that an owner has, from one time until another."""
+    """Hold how many boards an owner has from one time until another."""
 
     starts_at: float
     until: float

@@ -1,4 +1,4 @@
-"""What the lab's server keeps, in SQLite or PostgreSQL.
+"""Store the state of the lab's server in SQLite or PostgreSQL.
 
 entity_json          leases, boards and events as JSON
 lab_database         what is kept, in SQLite or PostgreSQL

@@ -1,4 +1,4 @@
-"""Checks of what a stranger's file for torch could do, before and while torch reads it.
+"""Check what a stranger's file could make torch do, before torch reads it and while it runs.
 
 pickle_callables         names in a pickle that is not a file of weights
 pickle_check             pickles: the classes that they may name
