@@ -14,7 +14,7 @@ _MOST_PERSONS = 1000  # before those who have all of theirs left are forgotten
 
 
 class ChangeBudget:
-    """Count the changes that each person has left: a bucket refilled by the minute; 0 is no limit."""
+    """Count the changes that each person has left, refilled by the minute; 0 is no limit."""
 
     def __init__(self, a_minute: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._a_minute, self._clock = a_minute, clock

@@ -365,14 +365,14 @@ class ControlSocket:
             )
             for board in self.lender.scheduler.boards()
         ]
-        await self._seen()
+        await self._kept_if_possible()
         return {"boards": shown}
 
     async def _leases(self, fields: RequestFields, _: Caller) -> dict[str, Any]:
         scheduler = self.lender.scheduler
         found = scheduler.remembered() if fields.flag("ended") else scheduler.leases()
         shown = [self._shown(lease) for lease in sorted(found, key=lambda one: one.number)]
-        await self._seen()
+        await self._kept_if_possible()
         return {"leases": shown}
 
     async def _lease(self, fields: RequestFields, caller: Caller) -> dict[str, Any]:
@@ -511,7 +511,7 @@ class ControlSocket:
             reservation_for_display(one, missing.get(one.number, 0))
             for one in scheduler.reservations()
         ]
-        await self._seen()
+        await self._kept_if_possible()
         return {"reservations": shown}
 
     async def _cancel(self, fields: RequestFields, caller: Caller) -> dict[str, Any]:
@@ -566,7 +566,7 @@ class ControlSocket:
             raise refusals.unknown_board_error(board, [one.name for one in scheduler.boards()])
         record = self.lender.records.of(board)
         found = (record.health if record else None) or Health()
-        await self._seen()
+        await self._kept_if_possible()
         return {"health": health_for_display(board, kind, found, self._clock())}
 
     async def _care(self, fields: RequestFields, caller: Caller) -> dict[str, Any]:
@@ -648,7 +648,7 @@ class ControlSocket:
         if not caller.admin:
             self._budget.spend(caller.name)
 
-    async def _seen(self) -> None:
+    async def _kept_if_possible(self) -> None:
         """Wait until what is shown is kept; not for space on the disk."""
         with contextlib.suppress(UnavailableError):
             await self._kept()
