@@ -283,13 +283,14 @@ def _show(session: Session, outcome: JobsOutcome) -> None:
         }
         console.print(views.ledger_table(parts, console.width))
     ledger = outcome.ledger
-    slowest = max(ledger.devices.items(), key=lambda item: item[1], default=("no device", 0.0))
+    slowest = max(ledger.devices.items(), key=lambda item: item[1], default=None)
+    worked = f"slowest device {slowest[0]} {slowest[1]:.1f} s, " if slowest else ""
     built = sum(not made.cached for made in outcome.artifacts)
     sent = sum(run.samples.uploaded for run in outcome.runs if run.samples)
     echo(
         f"{ledger.wall_s:.1f} s: builds done after {ledger.builds_s:.1f} s ({built} new, "
         f"{len(outcome.artifacts) - built} kept), "
-        f"slowest device {slowest[0]} {slowest[1]:.1f} s, {sent / 1e6:.1f} MB uploaded"
+        f"{worked}{sent / 1e6:.1f} MB uploaded"
     )
     shown: set[tuple[str, str]] = set()
     for run in outcome.runs:

@@ -31,6 +31,8 @@ def test_an_address_where_nobody_listens(farm: Farm) -> None:
     assert "board is offline" in done.error["error"]
     assert f"{HOST}:{port}" in done.error["why"] and "refused" in done.error["why"]
     assert f"farm agent --port {port}" in done.error["fix"]
+    benched = farm.run("bench", "--device", "board", "digits")
+    assert "0 new, " in benched.out and "slowest device" not in benched.out
 
 
 def test_a_host_without_an_address(farm: Farm) -> None:
