@@ -7,19 +7,19 @@ Each method that may bring boards and clients together returns the grants, which
 
 from __future__ import annotations
 
-import difflib
 import itertools
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from farm import sanitize
+from farm.errors import closest_name
 
 MOST_OFFERS = 4096  # of one connection: a proxy of TVM offers many boards
 MOST_REQUESTS = 256  # of one connection that wait
 MOST_REMEMBERED = 1000  # keys without a board, a request or a server
 SILENT_S = 10.0  # an idle board of TVM's or ours is heard every 2 s
-_MOST_SHOWN, _MOST_COMPARED = 20, 200  # keys, where somebody asks for one that is not there
+_MOST_SHOWN = 20  # keys, where somebody asks for one that is not there
 _SERVER = "server:"
 
 
@@ -253,8 +253,8 @@ class TrackerScheduler:
         known = sorted(name for name, kind in self._kinds.items() if kind.had_board)
         shown = ", ".join(sanitize.sanitized_line(name[:100]) for name in known[:_MOST_SHOWN])
         more = f" and {len(known) - _MOST_SHOWN} more" if len(known) > _MOST_SHOWN else ""
-        close = difflib.get_close_matches(key[:100], known[:_MOST_COMPARED], 1)
-        meant = f" (did you mean {sanitize.sanitized_line(close[0][:100])}?)" if close else ""
+        close = closest_name(key, known)
+        meant = f" (did you mean {sanitize.sanitized_line(close[:100])}?)" if close else ""
         there = f"there are: {shown}{more}{meant}" if known else "no board has registered"
         return f"no board has the key {sanitize.sanitized_line(key[:100])!r}; {there}"
 
