@@ -53,6 +53,8 @@ from farm.tracker.scheduler import (
 )
 
 MOST_REQUESTS = 256  # of one connection that wait
+MOST_BOARDS = 10_000  # that are connected
+MOST_BOARDS_OF_ONE = 256  # of one connection: a proxy of TVM's has several, an agent has one
 _SILENT_BEATS = 2.5  # without a word for so many heartbeats a board is silent: 25 s
 _MOST_KEYS = 1 << 16  # before those of leases that are forgotten are looked for
 
@@ -340,9 +342,15 @@ class LabLender:
         return peer in self._agents
 
     def hello(self, peer: int, server: ServerInfo, hello: AgentHello, now: float) -> None:
-        """Take in an agent that has registered. One that has a session is joined with its lease."""
+        """Take in an agent that has registered. One that has a session is joined with its lease.
+
+        Raises TooManyError.
+        """
         address = f"{server.host}:{server.port}"
         board = self._name_of_agent(peer, server.key, address, hello)
+        if peer in self._agents and self._agents[peer].board != board:
+            raise TooManyError("a second board, and an agent has one")
+        self._make_room(peer, board)
         self._now = now
         self._boards_of.setdefault(peer, set()).add(board)
         self._peer_of[board] = peer
@@ -493,11 +501,29 @@ class LabLender:
         for name in itertools.chain([base], (f"{base}#{number}" for number in itertools.count(2))):
             if name not in self._offers and self._is_near(name, peer):
                 break
+        self._make_room(peer, name)
         if (before := self._peer_of.get(name)) is not None:
             self._boards_of[before].discard(name)
         self._peer_of[name] = peer
         self._boards_of.setdefault(peer, set()).add(name)
         return name
+
+    def _make_room(self, peer: int, board: str) -> None:
+        """Raise TooManyError if a connection is to have no further board.
+
+        Where there are too many boards in all, the connection with the most of them gives way.
+        """
+        has = self._boards_of.get(peer, set())
+        if board in has:
+            return
+        if len(has) >= MOST_BOARDS_OF_ONE:
+            raise TooManyError(f"more than {MOST_BOARDS_OF_ONE} boards")
+        if len(self._peer_of) < MOST_BOARDS or board in self._peer_of:
+            return
+        largest = max(self._boards_of, key=lambda one: len(self._boards_of[one]))
+        if len(self._boards_of[largest]) <= len(has) + 1:
+            raise TooManyError(f"a board where there are {MOST_BOARDS} already")
+        self.hang_up(largest, f"there are {MOST_BOARDS} boards, most of them its own")
 
     def _is_near(self, board: str, peer: int) -> bool:
         """Return whether a board is connected from the address of a peer, or not at all."""

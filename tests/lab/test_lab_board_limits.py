@@ -1,0 +1,84 @@
+"""How many boards a lab takes in: of one connection, and of all."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import cast
+
+import pytest
+from lab_process import lab
+from test_lab_agents import Kept, boards
+from tracker_processes import INFO, Wire
+
+from farm.lab import lender as lending
+from farm.lab.entities import SharingRules
+from farm.lab.lender import LabLender
+from farm.lab.scheduling.scheduler import LeaseScheduler
+from farm.lab.scheduling.scheduler_changes import RestoredState
+from farm.lab.storage.lab_database_writer import LabDatabaseWriter
+from farm.tracker.scheduler import Offer, TooManyError
+
+NOW = 0.0
+
+
+@pytest.fixture
+def lender() -> LabLender:
+    scheduler = LeaseScheduler(SharingRules(), (), RestoredState(), NOW)
+    kept = cast(LabDatabaseWriter, Kept())
+    made = LabLender(scheduler, kept, SharingRules(), (), lambda: NOW, lambda *_: None)
+    made.hang_up = lambda peer, _: made.disconnect(peer)
+    return made
+
+
+def offer(lender: LabLender, peer: int, *ports: int) -> None:
+    with contextlib.suppress(KeyError):
+        lender.disconnect(peer)
+    lender.connect(peer, f"10.0.0.{peer}", NOW)
+    for port in ports:
+        lender.offer(peer, Offer(peer, "pi5", f"10.0.0.{peer}", port, f"{peer}:{port}"), NOW)
+
+
+def test_a_connection_has_so_many_boards(
+    lender: LabLender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lending, "MOST_BOARDS_OF_ONE", 3)
+    offer(lender, 1, 9001, 9002, 9003)
+    again = Offer(1, "pi5", "10.0.0.1", 9003, "1:9003")
+    lender.offer(1, again, NOW)
+    with pytest.raises(TooManyError, match="more than 3 boards"):
+        lender.offer(1, Offer(1, "pi5", "10.0.0.1", 9004, "1:9004"), NOW)
+    offer(lender, 2, 9001)
+
+
+def test_where_there_are_too_many_boards_the_connection_with_the_most_gives_way(
+    lender: LabLender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lending, "MOST_BOARDS", 4)
+    offer(lender, 1, 9001, 9002, 9003)
+    offer(lender, 2, 9001)
+    offer(lender, 3, 9001)
+    assert [one.name for one in lender.scheduler.boards()] == [
+        "pi5@10.0.0.2:9001",
+        "pi5@10.0.0.3:9001",
+    ]
+    offer(lender, 4, 9001)
+    offer(lender, 5, 9001)
+    with pytest.raises(TooManyError, match="there are 4 already"):
+        offer(lender, 6, 9001)
+
+
+def test_an_agent_has_one_board() -> None:
+    """A board behind a tunnel could fill the lab, its page and each list of its boards."""
+
+    def hello(board: str) -> list[object]:
+        agent = {"board": board, "agent": "1", "boot": "a"}
+        return [INFO, {"key": "server:pi5", "addr": [None, 9090], "farm": agent}]
+
+    with lab() as served, served.client() as client:
+        wire = Wire(served.port)
+        assert wire.ask(hello("pi5-07")) == wire.ask(hello("pi5-07")) == 0
+        assert list(boards(client)) == ["pi5-07"]
+        wire.send(hello("pi5-08"))
+        assert wire.is_closed()
+        assert "a second board, and an agent has one" in served.said
+        assert not boards(client)
