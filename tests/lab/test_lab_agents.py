@@ -17,6 +17,7 @@ from lossy_network import BOARD, DESK, inside, lossy_network
 from timeouts import LIMIT_S, wait_until
 from tracker_processes import REQUEST, Wire
 
+from farm.errors import LinkError
 from farm.lab.entities import SharingRules
 from farm.lab.lender import LabLender
 from farm.lab.scheduling.scheduler import LeaseScheduler
@@ -126,6 +127,23 @@ def test_the_end_of_a_lease_ends_its_session_and_its_client_is_told_why(
         words = wait_until(told, "the session ends")
         assert f"the lab has ended this session: lease {lease['lease']} has ended" in words
         becomes(client, "pi5-07", "free")
+
+
+@pytest.mark.parametrize("limit", ["inf", "1e308"])
+def test_the_end_of_a_lease_ends_a_session_without_a_sensible_limit(
+    served: Lab, start: Start, limit: str
+) -> None:
+    """JSON has no infinity: the lab would hang up on the agent, and never tell it."""
+    start(served.port, "--board", "pi5-07")
+    with served.client() as client:
+        becomes(client, "pi5-07", "free")
+        lease = lease_of(client)
+        host, port, match_key = handed_out(served.port, lease["key"])
+        session = session_with((host, port, f"{match_key} -timeout={limit}"))
+        client.ask("end", lease=lease["lease"])
+        becomes(client, "pi5-07", "free")
+        with pytest.raises((LinkError, RemoteError)):
+            session.call("farm.agent.facts")
 
 
 def test_a_frozen_agent_is_silent_and_its_lease_has_another_board(
