@@ -10,7 +10,10 @@ from lab_process import lab
 from test_lab_agents import Kept, boards
 from tracker_processes import INFO, Wire
 
+from farm.lab import board_records
 from farm.lab import lender as lending
+from farm.lab.board_records import BoardRecord, BoardRecords
+from farm.lab.care.health_state_machine import Health
 from farm.lab.entities import SharingRules
 from farm.lab.lender import LabLender
 from farm.lab.scheduling.scheduler import LeaseScheduler
@@ -65,6 +68,19 @@ def test_where_there_are_too_many_boards_the_connection_with_the_most_gives_way(
     offer(lender, 5, 9001)
     with pytest.raises(TooManyError, match="there are 4 already"):
         offer(lender, 6, 9001)
+
+
+def test_boards_that_strangers_offer_do_not_displace_what_is_known_of_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A board that is drained, or was found bad, would be lent again."""
+    monkeypatch.setattr(board_records, "MOST_RECORDS", 4)
+    past = [BoardRecord(name, "pi5") for name in ("listed", "drained", "other")]
+    records = BoardRecords(past, ["listed"])
+    records.change("drained", "pi5", NOW, health=Health(out="a new fan"))
+    for number in range(9):
+        records.change(f"stranger-{number}", "pi5", NOW, agent="1")
+    assert [one.name for one in records.all()] == ["listed", "drained", "stranger-7", "stranger-8"]
 
 
 def test_an_agent_has_one_board() -> None:
