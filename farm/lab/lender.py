@@ -8,7 +8,6 @@ kind and address, and further ones behind the same address by a number.
 
 from __future__ import annotations
 
-import ipaddress
 import itertools
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable
@@ -50,6 +49,7 @@ from farm.tracker.scheduler import (
     TooManyError,
     TrackerScheduler,
     WaitingRequest,
+    is_loopback,
 )
 
 MOST_REQUESTS = 256  # of one connection that wait
@@ -414,7 +414,7 @@ class LabLender:
             other = self._peer_of.get(name)
             if other is not None and other != peer and self._is_near(name, peer):
                 before = self._agents.get(other)
-                is_tunnel = _is_loopback(self._connections.origin(peer))
+                is_tunnel = is_loopback(self._connections.origin(peer))
                 if before and hello.boot and before.boot != hello.boot and not is_tunnel:
                     self.hang_up(other, f"the board {name} has been started again")
             if self._peer_of.get(name) in (None, peer):
@@ -626,13 +626,6 @@ class LabLender:
     def _say(self, grants: list[Grant], refusals: list[Refusal]) -> None:
         if grants or refusals:
             self._writer.after(lambda: self.deliver(grants, refusals))
-
-
-def _is_loopback(origin: str) -> bool:
-    try:
-        return ipaddress.ip_address(origin).is_loopback
-    except ValueError:
-        return False
 
 
 def _refusal(waiting: WaitingRequest, lease: Lease) -> Refusal:

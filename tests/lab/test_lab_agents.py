@@ -26,7 +26,7 @@ from farm.lab.storage.lab_database_writer import LabDatabaseWriter
 from farm.lab_client.control_client import LabClient
 from farm.rpc.errors import RemoteError
 from farm.tracker.agent_messages import AgentHello
-from farm.tracker.scheduler import ServerInfo
+from farm.tracker.scheduler import ALIVE_S, ServerInfo
 
 QUICK = '[lab]\nheartbeat = "1s"\n'
 NOTICED_S = 30.0  # by when a frozen board is to be noticed, with the usual heartbeat
@@ -298,10 +298,14 @@ def register(served: Lab, board: str, boot: str, port: int) -> Wire:
 def test_a_board_behind_a_tunnel_that_was_started_again_takes_the_place_of_its_dead_connection(
     served: Lab,
 ) -> None:
+    """One that is heard stays, whoever says to be it: all tunnels end at loopback."""
     first = register(served, "pi5-07", "a", 9001)
     second = register(served, "pi5-07", "a", 9002)  # another agent of the same system
     with served.client() as client:
         assert boards(client).keys() == {"pi5-07", "pi5-07#2"}
+        register(served, "pi5-07", "c", 9001).close()
+        assert first.ask([1]) == [0, {"farm": 1, "heartbeat_s": 1.0}]
+        time.sleep(ALIVE_S + 0.5)
         third = register(served, "pi5-07", "b", 9001)
         assert first.is_closed()
         assert boards(client)["pi5-07"]["address"] == "127.0.0.1:9001"
