@@ -55,6 +55,7 @@ from farm.tracker.scheduler import (
 MOST_REQUESTS = 256  # of one connection that wait
 MOST_BOARDS = 10_000  # that are connected
 MOST_BOARDS_OF_ONE = 256  # of one connection: a proxy of TVM's has several, an agent has one
+LOOPBACK = "127.0.0.1"  # who connects from another of its addresses, of which there are millions
 _SILENT_BEATS = 2.5  # without a word for so many heartbeats a board is silent: 25 s
 _MOST_KEYS = 1 << 16  # before those of leases that are forgotten are looked for
 
@@ -531,7 +532,8 @@ class LabLender:
         return other is None or self._connections.origin(other) == self._connections.origin(peer)
 
     def _request_of_kind(self, waiting: WaitingRequest) -> None:
-        owner = f"address:{self._connections.origin(waiting.peer)}"
+        origin = self._connections.origin(waiting.peer)
+        owner = f"address:{LOOPBACK if is_loopback(origin) else origin}"
         rank = self._rules.implicit_rank
         for_s = self._rules.classes[rank].longest_s
         request = LeaseRequest(

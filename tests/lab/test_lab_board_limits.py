@@ -83,6 +83,16 @@ def test_boards_that_strangers_offer_do_not_displace_what_is_known_of_others(
     assert [one.name for one in records.all()] == ["listed", "drained", "stranger-7", "stranger-8"]
 
 
+def test_the_addresses_of_loopback_are_one_owner(lender: LabLender) -> None:
+    """Each owner may wait so often; a user of this machine connects from any of 127.0.0.0/8."""
+    offer(lender, 1, 9001)
+    for peer, origin in ((2, "127.0.0.1"), (3, "127.8.9.10"), (4, "10.0.0.4")):
+        lender.connect(peer, origin, NOW)
+        lender.request(peer, "pi5", 1.0, NOW)
+    owners = [lease.request.owner for lease in lender.scheduler.leases()]
+    assert owners == ["address:127.0.0.1", "address:127.0.0.1", "address:10.0.0.4"]
+
+
 def test_an_agent_has_one_board() -> None:
     """A board behind a tunnel could fill the lab, its page and each list of its boards."""
 
