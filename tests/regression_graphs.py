@@ -184,3 +184,26 @@ def functions(count: int) -> Graph:
     names = ["x", *(f"v{at}" for at in range(1, count)), "y"]
     nodes = [node("Sigmoid", [names[at]], [names[at + 1]]) for at in range(count)]
     return nodes, {"x": [40, 64]}, {"y": [40, 64]}, {}
+
+
+def reshape_pad() -> Graph:
+    """Rows that are made of others, with a padding before them: the index of a padded row divides
+    a sum, adds to the quotient, and takes it modulo the rows.
+    """
+    nodes = [node("Reshape", ["x", "shape"], ["a"]), node("Pad", ["a", "pads"], ["y"])]
+    constants = {"shape": [3, 2, 29, 93], "pads": [0, 1, 1, 0, 0, 0, 0, 0]}
+    return nodes, {"x": [29, 18, 31]}, {"y": [3, 3, 30, 93]}, constants
+
+
+def function_split() -> Graph:
+    """A function of a padding, of which one part is zero and both are kept: the function is
+    computed in two places of one kernel.
+    """
+    nodes = [
+        node("Pad", ["x", "pads"], ["a"]),
+        node("Tanh", ["a"], ["b"]),
+        node("Split", ["b", "parts"], ["y", "z"], axis=2),
+    ]
+    constants = {"pads": [0, 0, 3, 0, 0, 0, 2, 0], "parts": [3, 5]}
+    outputs = {"y": [2, 2, 3, 4], "z": [2, 2, 5, 4]}
+    return nodes, {"x": [2, 2, 3, 4]}, outputs, constants

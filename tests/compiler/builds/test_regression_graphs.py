@@ -9,7 +9,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 from host_profile import HOST
-from regression_graphs import CUT_LOOPS, FOLLOWED, Graph, functions, gather_concat, written
+from regression_graphs import (
+    CUT_LOOPS,
+    FOLLOWED,
+    Graph,
+    function_split,
+    functions,
+    gather_concat,
+    reshape_pad,
+    written,
+)
 
 from farm.compiler import host_run
 from farm.importers.imported_model import ImportedModel
@@ -48,3 +57,11 @@ def test_a_lookup_in_rows_that_do_not_fill_vectors_is_compiled(tmp_path):
 def test_functions_of_functions_are_compiled_in_seconds_not_hours(tmp_path):
     """Nested, each would take twelve times as long as the one in it: six of them 40 hours."""
     agrees(imported_from(tmp_path, functions(6)))
+
+
+def test_a_padding_before_rows_that_were_made_of_others_moves_no_element(tmp_path):
+    agrees(imported_from(tmp_path, reshape_pad()))
+
+
+def test_a_function_in_two_places_of_a_kernel_is_computed_of_the_values_of_each(tmp_path):
+    agrees(imported_from(tmp_path, function_split()))

@@ -1,5 +1,6 @@
 """Passes over scheduled TIR functions, for what TVM's schedule primitives cannot express.
 
+flatten_without_conditions  flatten indices of buffers where TVM would lose an offset
 load_fences          keep LLVM from reordering loads and multiply-adds on in-order ARM cores
 load_fences_llvm     the LLVM functions that the fences call
 prefetch             fetch the next block of a packed weight ahead
