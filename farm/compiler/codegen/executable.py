@@ -18,8 +18,8 @@ from tvm import relax, tirx
 from tvm.relax import vm_build
 from tvm.sym import Analyzer
 
+from farm.compiler.codegen.loop_nest_pipelines import register_cpu_pipeline, register_gpu_pipeline
 from farm.compiler.codegen.parallel_codegen import compile_primfuncs_to_libraries
-from farm.compiler.codegen.stack_tiles import register_stack_tiles_pipeline
 from farm.compiler.gpu.schedule import is_gpu
 from farm.compiler.ir.relax_rewriter import op_name
 
@@ -37,10 +37,10 @@ def compile_executable(
     """Return the executable of a module for a target.
 
     With `load`, it is for this process. Object files are written to the folder `workspace`, if
-    there is one, and found there by `export_shared_library`. For a GPU, TVM's own passes are used.
+    there is one, and found there by `export_shared_library`.
     """
     if is_gpu(target):
-        return tvm.compile(module, target=target)
+        return tvm.compile(module, target=target, tir_pipeline=register_gpu_pipeline())
     with target:
         module = _PIPELINE(_plan_memory_for_batch_one(module))
     # The steps of tvm.compile, whose third takes one thread
@@ -49,7 +49,7 @@ def compile_executable(
     if kernels is None:
         return vm_build._vmlink(builder, target)
     first, *others = compile_primfuncs_to_libraries(
-        kernels, target, register_stack_tiles_pipeline(), load=load, workspace=workspace
+        kernels, target, register_cpu_pipeline(), load=load, workspace=workspace
     )
     for library in others:
         first.import_module(library)

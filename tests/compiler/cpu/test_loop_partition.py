@@ -7,7 +7,7 @@ import pytest
 import tvm
 from tvm.script import tirx as T  # noqa: N812
 
-from farm.compiler.codegen.stack_tiles import register_stack_tiles_pipeline
+from farm.compiler.codegen.loop_nest_pipelines import register_cpu_pipeline
 from farm.compiler.cpu.tir_passes.safe_loop_partition import hide_unsafe_conditions
 
 N = 16
@@ -110,7 +110,7 @@ def test_conditions_on_more_than_the_loop_and_constants_are_hidden_and_all_resul
     assert hide_unsafe_conditions(function).script().count(HIDDEN) >= hidden
     assert bool(hide_unsafe_conditions(function).script().count(HIDDEN)) == bool(hidden)
     module = tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
-    built = tvm.tirx.build(module, target="llvm", pipeline=register_stack_tiles_pipeline())
+    built = tvm.tirx.build(module, target="llvm", pipeline=register_cpu_pipeline())
     a = np.arange(N * N, dtype="int32").reshape(N, N) + 1000
     y = tvm.runtime.tensor(np.full((N, N), -1, "int32"))
     built["main"](tvm.runtime.tensor(a), tvm.runtime.tensor(np.full(N, 40, "int32")), y)

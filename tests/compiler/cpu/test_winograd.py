@@ -15,7 +15,7 @@ from relax_models import CPUS, compute, target
 from torch.nn import functional
 from tvm import relax, te
 
-from farm.compiler.codegen.stack_tiles import register_stack_tiles_pipeline
+from farm.compiler.codegen.loop_nest_pipelines import register_cpu_pipeline
 from farm.compiler.cpu import schedule
 from farm.compiler.cpu.conv_dense_compute import CONVOLUTION
 from farm.compiler.cpu.cost_model import gemm_candidates
@@ -85,7 +85,7 @@ def errors(cases: list[Case], cpu: str) -> list[float]:
         assert (report.rule, report.note) == ("winograd", ""), each
         functions[f"case{index}"] = function.with_attr("global_symbol", f"case{index}")
     library = tvm.compile(
-        tvm.IRModule(functions), target=target(cpu), tir_pipeline=register_stack_tiles_pipeline()
+        tvm.IRModule(functions), target=target(cpu), tir_pipeline=register_cpu_pipeline()
     )
     return [error(each, core, library[f"case{index}"]) for index, each in enumerate(cases)]
 

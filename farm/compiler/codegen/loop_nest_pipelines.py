@@ -1,0 +1,105 @@
+"""The pipelines of passes that lower scheduled loop nests: TVM's own, with farm's passes in them.
+
+TVM's is one function (tvm.s_tir.pipeline.default_s_tir_pipeline), into which no pass can be put, so
+its passes are listed here, but for those that it has for options that farm does not set.
+"""
+
+from __future__ import annotations
+
+import tvm
+from tvm import s_tir, tirx
+from tvm.s_tir import pipeline
+from tvm.tirx.compilation_pipeline import register_tir_pipeline
+
+from farm.compiler.codegen.stack_tiles import TilesOnStack
+from farm.compiler.cpu.tir_passes.flatten_without_conditions import FlattenBufferWithoutConditions
+from farm.compiler.cpu.tir_passes.safe_loop_partition import HideUnsafeConditions
+
+_CPU, _GPU = "farm", "farm-gpu"  # the names of the pipelines
+
+
+def register_cpu_pipeline() -> str:
+    """Register the pipeline for CPUs, and return its name for TVM's builds."""
+    register_tir_pipeline(_CPU, _cpu_pipeline)
+    return _CPU
+
+
+def register_gpu_pipeline() -> str:
+    """Register the pipeline for GPUs, and return its name for TVM's builds."""
+    register_tir_pipeline(_GPU, _gpu_pipeline)
+    return _GPU
+
+
+def _cpu_pipeline() -> tuple[object, object, object]:
+    return (
+        tvm.transform.Sequential(_passes()),
+        lambda: tvm.transform.Sequential([TilesOnStack(), pipeline.finalize_host_passes()]),
+        pipeline.finalize_device_passes,
+    )
+
+
+def _gpu_pipeline() -> tuple[object, object, object]:
+    return (
+        tvm.transform.Sequential(_passes()),
+        pipeline.finalize_host_passes,
+        pipeline.finalize_device_passes,
+    )
+
+
+def _passes() -> list[tvm.transform.Pass]:
+    """Return the passes before the functions of the device are finalized, in order.
+
+    Blocks that are inlined in two places leave two `let` of one variable there, of which TVM's
+    simplifier would take the first value for both: ConvertSSA comes first.
+    """
+    return [
+        tirx.transform.ConvertSSA(),
+        HideUnsafeConditions(),
+        s_tir.transform.CanonicalizeLoop(),
+        s_tir.transform.LowerCrossThreadReduction(),
+        s_tir.transform.LowerInitBlock(),
+        s_tir.transform.PlanAndUpdateBufferAllocationLocation(),
+        s_tir.transform.ConvertBlocksToOpaque(),
+        s_tir.transform.LiftThreadBinding(),
+        s_tir.transform.ManifestSharedMemoryLocalStage(),
+        s_tir.transform.CompactBufferAllocation(),
+        s_tir.transform.LowerAutoCopy(),
+        s_tir.transform.UnifyThreadBinding(),
+        s_tir.transform.LowerMatchBuffer(),
+        s_tir.transform.StmtSimplify(),
+        s_tir.transform.InjectPermutedLayout(),
+        s_tir.transform.AnnotateIrregularLoop(),
+        s_tir.transform.InjectSoftwarePipeline(),
+        s_tir.transform.TransformMmaBufferLayout(),
+        s_tir.transform.LowerOpaqueBlock(),
+        FlattenBufferWithoutConditions(),
+        tirx.transform.BF16ComputeLegalize(),
+        tirx.transform.NarrowDataType(32),
+        s_tir.transform.LoopPartition(),
+        tirx.transform.VectorizeLoop(),
+        s_tir.transform.InjectVirtualThread(),
+        s_tir.transform.InjectDoubleBuffer(),
+        tirx.transform.StorageRewrite(),
+        s_tir.transform.HoistIfThenElse(),
+        tirx.transform.UnrollLoop(),
+        s_tir.transform.RenormalizeSplitPattern(),
+        tirx.transform.StmtSimplify(),
+        tirx.transform.RemoveNoOp(),
+        s_tir.transform.RewriteUnsafeSelect(),
+        tirx.transform.CommonSubexprElim(),
+        tirx.transform.FP8ComputeLegalize(),
+        s_tir.transform.VerifyVTCMLimit(),
+        s_tir.transform.LowerVtcmAlloc(),
+        tirx.transform.VerifyMemory(),
+        tirx.transform.AnnotateEntryFunc(),
+        s_tir.transform.ThreadSync("shared"),
+        s_tir.transform.ThreadSync("shared.dyn"),
+        s_tir.transform.ThreadSync("warp"),
+        s_tir.transform.InferFragment(),
+        s_tir.transform.LowerThreadAllreduce(),
+        s_tir.transform.MergeSharedMemoryAllocations(),
+        tirx.transform.SplitHostDevice(),
+        tirx.transform.MakePackedAPI(),
+        tirx.transform.FP8StorageLegalize(),
+        tirx.transform.BF16StorageLegalize(),
+    ]
