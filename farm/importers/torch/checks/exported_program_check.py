@@ -125,7 +125,9 @@ def _check(value: Any, kind: str, where: str, depth: int) -> None:
     """
     if depth > _DEEPEST:
         raise _Forbidden(f"it is nested more than {_DEEPEST} deep")
-    if kind.endswith("?"):
+    if (check := _VALUES.get(kind)) is not None:  # most values; the other forms are of few
+        check(value, where)
+    elif kind.endswith("?"):
         if value is not None:
             _check(value, kind[:-1], where, depth)
     elif kind.startswith("["):
@@ -145,7 +147,7 @@ def _check(value: Any, kind: str, where: str, depth: int) -> None:
             extents = [extent.get("as_int", 1) for extent in value.get("sizes", [])]
             check_tensor_fits_memory(where, "a tensor", extents, 1)
     else:
-        _VALUES[kind](value, where)
+        raise KeyError(kind)
 
 
 def _check_fields(value: dict[str, Any], fields: Record, where: str, depth: int) -> None:
