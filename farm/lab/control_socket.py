@@ -371,7 +371,12 @@ class ControlSocket:
     async def _leases(self, fields: RequestFields, _: Caller) -> dict[str, Any]:
         scheduler = self.lender.scheduler
         found = scheduler.remembered() if fields.flag("ended") else scheduler.leases()
-        shown = [self._shown(lease) for lease in sorted(found, key=lambda one: one.number)]
+        waiting = [lease for lease in found if lease.state is LeaseState.QUEUED]
+        prospects = scheduler.prospects(waiting, self._clock())
+        shown = [
+            lease_for_display(lease, prospects.get(lease.number))
+            for lease in sorted(found, key=lambda one: one.number)
+        ]
         await self._kept_if_possible()
         return {"leases": shown}
 
