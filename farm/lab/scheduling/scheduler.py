@@ -348,6 +348,17 @@ class LeaseScheduler:
             self._registry.queue(lease)
         return lease
 
+    def take_back_keep(self, number: int, heartbeat_s: float | None, now: float) -> None:
+        """Let a lease end again without heartbeats, as before `keep`, unless it has ended."""
+        lease = self._live.get(number)
+        if lease is None:
+            return
+        request = dataclasses.replace(lease.request, heartbeat_s=heartbeat_s)
+        lease = dataclasses.replace(lease, request=request, heard_at=now)
+        self._put(lease)
+        if lease.state is LeaseState.QUEUED:
+            self._registry.queue(lease)
+
     def extend(self, number: int, caller: Caller, by_s: float, now: float) -> Lease:
         """Move a lease's hard end.
 
@@ -438,6 +449,18 @@ class LeaseScheduler:
         cancelled = self._promises.cancel(number, caller, now, why)
         self._match(cancelled.request.kind, now)
         return cancelled
+
+    def prepare_cancellation(self, number: int, caller: Caller, now: float, why: str = "") -> None:
+        """Let it be kept that a reservation is cancelled, which `cancel_reservation` then does.
+
+        Raises UsageError.
+        """
+        self._reservation_changed(self._promises.cancelled(number, caller, now, why))
+
+    def take_back_cancellation(self, number: int) -> None:
+        """Let it be kept that a reservation is as it was, unless it is over."""
+        if (reservation := self._promises.if_open(number)) is not None:
+            self._reservation_changed(reservation)
 
     def reservation(self, number: int) -> Reservation:
         """Return a reservation that is not over. Raises UsageError."""
