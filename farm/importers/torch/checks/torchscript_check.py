@@ -14,7 +14,7 @@ import ast
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +82,14 @@ _EXPRESSIONS = (
     ast.Subscript, ast.Starred, ast.Name, ast.Slice, ast.ListComp, ast.DictComp, ast.comprehension, ast.keyword, ast.arguments, ast.arg,  # noqa: E501
     ast.withitem, ast.expr_context, ast.boolop, ast.operator, ast.unaryop, ast.cmpop,
 )  # fmt: skip
+_KNOWN = frozenset(
+    kind
+    for kind in vars(ast).values()
+    if isinstance(kind, type) and issubclass(kind, (*_STATEMENTS, *_EXPRESSIONS))
+)
+# Nodes of which the check notes something, and those that say what a function's variables are.
+_NOTED = frozenset((ast.Attribute, ast.Call, ast.FunctionDef))
+_SCOPED = frozenset((ast.FunctionDef, ast.Assign, ast.arg, ast.Name))
 # Nodes of the other classes are allowed wherever they are.
 _CHECKED = frozenset((
     ast.Call, ast.ClassDef, ast.FunctionDef, ast.Name, ast.Attribute, ast.Subscript, ast.arg,
@@ -209,12 +217,6 @@ def _objection(source: _Source, methods: frozenset[str]) -> _Objection | None:
     return None
 
 
-@cache
-def _is_known(kind: type[ast.AST]) -> bool:
-    """Return whether a class of ast is of nodes that torch writes. There are some 120 classes."""
-    return issubclass(kind, (*_STATEMENTS, *_EXPRESSIONS))
-
-
 class _Source:
     """A source of the archive: its syntax nodes, and what their check needs to know of them.
 
@@ -237,7 +239,9 @@ class _Source:
         for node, parent in zip(tree.nodes, tree.parents, strict=True):
             scope = scopes[parent] if scopes else None
             runs = read[parent] if read else False
-            if isinstance(node, ast.Attribute):
+            if type(node) not in _NOTED:
+                pass
+            elif isinstance(node, ast.Attribute):
                 self.inner.add(id(node.value))
             elif isinstance(node, ast.Call):
                 self.called.add(id(node.func))
@@ -249,7 +253,7 @@ class _Source:
                 self.methods.add(node.name)
                 scope = scope or _Scope()
                 runs = runs or node.name in _METHODS_WHILE_READ
-            if scope is not None:
+            if scope is not None and type(node) in _SCOPED:
                 scope.add(node)
             scopes.append(scope)
             read.append(runs)
@@ -265,7 +269,7 @@ class _NodeCheck:
     def objection(self, node: ast.AST) -> str:
         """Return why a node is not allowed; "" if it is."""
         kind = type(node)
-        if not _is_known(kind):
+        if kind not in _KNOWN:
             return f"{kind.__name__} is nothing that torch writes"
         if kind not in _CHECKED:
             return ""
