@@ -48,6 +48,23 @@ def test_a_fuzzer_of_the_lab_finds_nothing_in_a_moment(tool: str) -> None:
     assert re.match(r"\d000 inputs", done.stdout)
 
 
+def test_the_fuzzer_of_models_finds_nothing_in_a_moment_and_seldom_breaks_an_archive(
+    tmp_path: Path,
+) -> None:
+    command = [sys.executable, ROOT / "tools" / "fuzz-models", "--runs", "150"]
+    done = subprocess.run(
+        [*command, "--keep", tmp_path], capture_output=True, text=True, timeout=LIMIT_S, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = [line for line in done.stdout.splitlines() if "150 inputs" in line]
+    assert [line.partition(":")[0] for line in lines] == ["pt2", "script", "weights", "tflite"]
+    for line in lines:
+        numbers = re.search(r"(\d+) refused as archives, (\d+) accepted, (\d+) refused for", line)
+        assert numbers, line
+        as_archives, accepted, others = map(int, numbers.groups())
+        assert as_archives < 0.2 * 150 and accepted > 0 and others > 0.3 * 150, line
+
+
 def test_the_fuzzer_of_configurations_finds_nothing_in_a_moment(tmp_path: Path) -> None:
     command = [
         sys.executable,

@@ -371,7 +371,12 @@ class ControlSocket:
     async def _leases(self, fields: RequestFields, _: Caller) -> dict[str, Any]:
         scheduler = self.lender.scheduler
         found = scheduler.remembered() if fields.flag("ended") else scheduler.leases()
-        shown = [self._shown(lease) for lease in sorted(found, key=lambda one: one.number)]
+        waiting = [lease for lease in found if lease.state is LeaseState.QUEUED]
+        prospects = scheduler.prospects(waiting, self._clock())
+        shown = [
+            lease_for_display(lease, prospects.get(lease.number))
+            for lease in sorted(found, key=lambda one: one.number)
+        ]
         await self._kept_if_possible()
         return {"leases": shown}
 
@@ -445,9 +450,16 @@ class ControlSocket:
 
     async def _keep(self, fields: RequestFields, caller: Caller) -> dict[str, Any]:
         self._check_may_change(caller)
-        lease = self.lender.scheduler.keep(fields.whole("lease"), caller, self._clock())
+        scheduler, number = self.lender.scheduler, fields.whole("lease")
+        heartbeat_s = scheduler.lease(number).request.heartbeat_s
+        lease = scheduler.keep(number, caller, self._clock())
         self.lender.settle()
-        return await self._told(lease, caller)
+        try:
+            return await self._told(lease, caller)
+        except UnavailableError:  # the disk is full: what is refused is not done later
+            scheduler.take_back_keep(number, heartbeat_s, self._clock())
+            self.lender.settle()
+            raise
 
     async def _extend(self, fields: RequestFields, caller: Caller) -> dict[str, Any]:
         by_s = fields.seconds("by_s")
@@ -515,16 +527,33 @@ class ControlSocket:
         return {"reservations": shown}
 
     async def _cancel(self, fields: RequestFields, caller: Caller) -> dict[str, Any]:
+        """Cancel a reservation once that is kept: until then its boards are promised."""
         number, why = fields.whole("reservation"), fields.text("why", "")
-        cancelled = self.lender.scheduler.cancel_reservation(number, caller, self._clock(), why)
-        return await self._told_of_reservation(cancelled)
+        if self.lender.disk_full:
+            raise refusals.no_space_error()
+        scheduler = self.lender.scheduler
+        scheduler.prepare_cancellation(number, caller, self._clock(), why)
+        self.lender.settle()
+        try:
+            await self._kept()
+        except UnavailableError:  # the disk is full: what is refused is not done later
+            scheduler.take_back_cancellation(number)
+            self.lender.settle()
+            raise
+        cancelled = scheduler.cancel_reservation(number, caller, self._clock(), why)
+        shown = self._reservation_shown(cancelled)
+        self.lender.settle()
+        return shown
 
     async def _told_of_reservation(self, reservation: Reservation) -> dict[str, Any]:
-        missing = self.lender.scheduler.missing(self._clock()).get(reservation.number, 0)
-        shown = reservation_for_display(reservation, missing)
+        shown = self._reservation_shown(reservation)
         self.lender.settle()
         await self._kept()
-        return {"reservation": shown}
+        return shown
+
+    def _reservation_shown(self, reservation: Reservation) -> dict[str, Any]:
+        missing = self.lender.scheduler.missing(self._clock()).get(reservation.number, 0)
+        return {"reservation": reservation_for_display(reservation, missing)}
 
     async def _session_end(self, fields: RequestFields, caller: Caller) -> dict[str, Any]:
         """Say how a session of a lease has ended, and whether that was the board's own fault.

@@ -91,7 +91,8 @@ def take_snapshot(lender: LabLender, now: float) -> LabSnapshot:
     """Read a lab."""
     leases = sorted(lender.scheduler.leases(), key=lambda one: one.number)
     queued = [lease for lease in leases if lease.state is LeaseState.QUEUED]
-    queue = [(lease, lender.scheduler.prospect(lease, now)) for lease in queued[:_MOST_SHOWN]]
+    prospects = lender.scheduler.prospects(queued[:_MOST_SHOWN], now)
+    queue = [(lease, prospects[lease.number]) for lease in queued[:_MOST_SHOWN]]
     queue.sort(key=lambda one: (one[0].request.kind, one[1].place))
     active = tuple(lease for lease in leases if lease.state is LeaseState.ACTIVE)
     boards = tuple(lender.scheduler.boards())

@@ -150,7 +150,7 @@ class FullNow(LabDatabase):
         super().write(batch)
 
 
-def test_an_extension_and_a_reservation_that_are_refused_are_not_made_later(
+def test_what_is_refused_because_the_disk_is_full_is_not_done_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The disk is found to be full only as they are to be kept."""
@@ -197,6 +197,24 @@ def test_an_extension_and_a_reservation_that_are_refused_are_not_made_later(
             assert again["reservation"]["reservation"] == made["reservation"]
             [kept] = scheduler.reservations()
             assert kept.number == made["reservation"]
+            assert await is_refused({"do": "cancel", "reservation": kept.number})
+            assert lab.lender.disk_full, "it is refused as long as nothing can be kept, too"
+            with pytest.raises(UnavailableError):
+                await lab.control.ask({"do": "cancel", "reservation": kept.number}, ann)
+            assert scheduler.reservation(kept.number) == kept
+            queued = {**WISH, "heartbeat_s": 300.0}
+            await until_there_is_space()
+            waiting = (await lab.control.ask({"do": "request", **queued}, ann))["lease"]
+            assert await is_refused({"do": "keep", "lease": waiting["lease"]})
+            assert scheduler.lease(waiting["lease"]).request.heartbeat_s == 300.0
+            await until_there_is_space()
+            second = (await lab.control.ask({**reserve, "in_s": 9000, "nonce": "m"}, ann))[
+                "reservation"
+            ]
+            cancel = {"do": "cancel", "reservation": second["reservation"]}
+            done = (await lab.control.ask(cancel, ann))["reservation"]
+            assert done["state"] == "cancelled"
+            assert scheduler.reservations() == [kept]
             await lab.end()
         finally:
             lab.close()
@@ -205,7 +223,8 @@ def test_an_extension_and_a_reservation_that_are_refused_are_not_made_later(
     assert failures == []
     past = LabDatabase(tmp_path / "lab.sqlite").open()
     assert [one.request.for_s for one in past.reservations] == [60.0]
-    [lease] = past.leases
+    lease, waits = sorted(past.leases, key=lambda one: one.number)
+    assert waits.request.heartbeat_s == 300.0
     assert lease.granted_at is not None and lease.ends_at is not None
     assert lease.ends_at - lease.granted_at == pytest.approx(WISH["for_s"])
 

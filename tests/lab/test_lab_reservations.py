@@ -27,7 +27,7 @@ from farm.lab.entities import (
     SharingRules,
 )
 from farm.lab.scheduling import reservations
-from farm.lab.scheduling.queue_order import BusyPeriod, guaranteed_start
+from farm.lab.scheduling.queue_order import BusyPeriod, guaranteed_starts
 from farm.lab.scheduling.reservations import BoardForecast, Plan, ReservedPeriod, RoomFinder
 from farm.lab.scheduling.scheduler import LeaseScheduler
 from farm.lab.scheduling.scheduler_changes import RestoredState
@@ -421,11 +421,11 @@ def test_a_start_between_reservations_is_where_the_whole_lease_fits() -> None:
 
     reserved = [BusyPeriod(100.0, 200.0, 2), BusyPeriod(250.0, 300.0, 1)]
     one, pair = waiting(1, 1, 50.0), waiting(2, 2, 60.0)
-    assert guaranteed_start([], one, [0.0, 0.0], reserved) == 0.0
-    assert guaranteed_start([], one, [60.0, 60.0], reserved) == 200.0
-    assert guaranteed_start([], pair, [10.0, 50.0], reserved) == 300.0
-    assert guaranteed_start([pair], waiting(3, 1, 100.0), [10.0, 50.0], reserved) == 200.0
-    assert guaranteed_start([], waiting(4, 3, 1.0), [0.0, 0.0], reserved) is None
+    assert guaranteed_starts([one], [0.0, 0.0], reserved)[-1] == 0.0
+    assert guaranteed_starts([one], [60.0, 60.0], reserved)[-1] == 200.0
+    assert guaranteed_starts([pair], [10.0, 50.0], reserved)[-1] == 300.0
+    assert guaranteed_starts([pair, waiting(3, 1, 100.0)], [10.0, 50.0], reserved)[-1] == 200.0
+    assert guaranteed_starts([waiting(4, 3, 1.0)], [0.0, 0.0], reserved)[-1] is None
 
 
 NOON = datetime.datetime(2026, 11, 25, 12, 0, 30).timestamp()

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -27,7 +28,7 @@ from farm.lab.entities import (
     ReservationState,
     SharingRules,
 )
-from farm.lab.scheduling.queue_order import guaranteed_start
+from farm.lab.scheduling.queue_order import Turn, guaranteed_starts, queue_sort_key
 from farm.lab.scheduling.scheduler import LeaseScheduler
 from farm.lab.scheduling.scheduler_changes import RestoredState
 
@@ -400,6 +401,43 @@ def test_a_waiting_lease_says_its_place_its_reason_and_when() -> None:
     assert (many.reason, many.surely_by) == ("3 of a wanted, 2 connected", None)
 
 
+def test_what_all_waiting_leases_are_told_is_what_each_is_told() -> None:
+    rules = dataclasses.replace(
+        RULES, classes={**RULES.classes, "ci": LeaseClass(LONGEST_S, boards=1)}
+    )
+    inventory = [InventoryBoard(name, KINDS[name], "", TAGS[name]) for name in KINDS]
+    lab = LeaseScheduler(rules, inventory)
+    for name in KINDS:
+        lab.board_idle(name, KINDS[name], 0.0)
+    for place, name in enumerate(("a1", "a2", "a3")):
+        ask(lab, "ann", for_s=100.0 * (place + 1), board=name, rank="ci" if place < 1 else "batch")
+    wishes = ({}, {"tags": ("fan",)}, {"board": "a3"}, {"count": 2}, {"rank": "ci"}, {"count": 4})
+    for number, (owner, wish) in enumerate(itertools.product(OWNERS, wishes)):
+        ask(lab, owner, 1.0 + number, for_s=10.0 + number, **wish)
+    waiting = [lease for lease in lab.leases() if lease.state is LeaseState.QUEUED]
+    told = lab.prospects(waiting, 30.0)
+    assert len(told) == len(OWNERS) * len(wishes)
+    assert told == {lease.number: lab.prospect(lease, 30.0) for lease in waiting}
+    first = {place: at for place, _, at in map(dataclasses.astuple, told.values())}
+    assert first[1] == 100.0, "ann has a board until then"
+
+
+def test_the_queue_is_ordered_once_for_all_leases_that_wait_in_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lab, keys = scheduler("a1"), []
+    for _ in range(40):
+        ask(lab, "ann")
+    waiting = [lease for lease in lab.leases() if lease.state is LeaseState.QUEUED]
+
+    def counted(lease: Lease, *more: Any) -> Turn:
+        keys.append(lease.number)
+        return queue_sort_key(lease, *more)
+
+    monkeypatch.setattr("farm.lab.scheduling.scheduler.queue_sort_key", counted)
+    assert len(lab.prospects(waiting, 1.0)) == len(keys) == 39
+
+
 def test_a_lease_of_several_boards_gathers_them_and_lets_others_by_after_a_time() -> None:
     lab = scheduler("a1", "a2")
     ask(lab, "ann", for_s=500.0)
@@ -565,10 +603,10 @@ def test_boards_that_a_lease_ahead_gathers_are_free_when_the_last_of_them_is() -
         return Lease(number, LeaseRequest("ann", "a", 50.0, count=count), "key", 0.0)
 
     pair, one, many = waiting(1, 2), waiting(2, 1), waiting(3, 5)
-    assert guaranteed_start([], pair, [100.0, 200.0]) == 200.0
-    assert guaranteed_start([pair], one, [100.0, 200.0]) == 250.0
-    assert guaranteed_start([pair], one, [100.0, 200.0, 220.0]) == 220.0
-    assert guaranteed_start([many], one, [100.0, 200.0]) == 100.0, (
+    assert guaranteed_starts([pair], [100.0, 200.0])[-1] == 200.0
+    assert guaranteed_starts([pair, one], [100.0, 200.0])[-1] == 250.0
+    assert guaranteed_starts([pair, one], [100.0, 200.0, 220.0])[-1] == 220.0
+    assert guaranteed_starts([many, one], [100.0, 200.0])[-1] == 100.0, (
         "one that can never be had takes none"
     )
-    assert guaranteed_start([], many, [100.0, 200.0]) is None
+    assert guaranteed_starts([many], [100.0, 200.0])[-1] is None

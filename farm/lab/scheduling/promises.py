@@ -88,6 +88,13 @@ class ReservationPromises:
 
     def cancel(self, number: int, caller: Caller, now: float, why: str = "") -> Reservation:
         """Give up a reservation that has not begun. Raises UsageError."""
+        cancelled = self.cancelled(number, caller, now, why)
+        self.keep(cancelled)
+        self.event("reservation-cancelled", now, cancelled, why, caller.name)
+        return cancelled
+
+    def cancelled(self, number: int, caller: Caller, now: float, why: str = "") -> Reservation:
+        """Return a reservation as it is once it is cancelled. Raises UsageError."""
         reservation = self.find(number)
         if reservation.request.owner != caller.name:
             if not caller.admin:
@@ -96,12 +103,9 @@ class ReservationPromises:
                 raise refusals.reason_needed_error(reservation)
         if reservation.state is not ReservationState.PLANNED:
             raise refusals.reservation_began_error(reservation)
-        cancelled = dataclasses.replace(
+        return dataclasses.replace(
             reservation, state=ReservationState.CANCELLED, ended_at=now, why=why
         )
-        self.keep(cancelled)
-        self.event("reservation-cancelled", now, cancelled, why, caller.name)
-        return cancelled
 
     def find(self, number: int) -> Reservation:
         """Return a reservation that is not over. Raises UsageError."""
@@ -109,6 +113,10 @@ class ReservationPromises:
         if found is None:
             raise refusals.unknown_reservation_error(number)
         return found
+
+    def if_open(self, number: int) -> Reservation | None:
+        """Return a reservation, unless it is over."""
+        return self._book.find(number)
 
     def all(self) -> list[Reservation]:
         """Return the reservations that are not over, the first to begin first."""

@@ -76,42 +76,37 @@ def queue_sort_key(lease: Lease, use: float, rules: SharingRules, now: float) ->
     )
 
 
-def guaranteed_start(
-    ahead: Sequence[Lease],
-    wanted: Lease,
-    free_at: Iterable[float],
-    reserved: Sequence[BusyPeriod] = (),
-) -> float | None:
-    """Return when a lease has its boards if all before it keep theirs to the end.
+def guaranteed_starts(
+    queue: Sequence[Lease], free_at: Iterable[float], reserved: Sequence[BusyPeriod] = ()
+) -> list[float | None]:
+    """Return when each lease of a queue has its boards if all before it keep theirs to the end.
 
     `free_at` is when each board of the kind is free. None if there are too few boards. A lease
     begins only where its end comes before what is `reserved`.
     """
     boards = list(free_at)
     if reserved:
-        return _start_between(ahead, wanted, boards, reserved)
+        return _starts_between(queue, boards, reserved)
     heapq.heapify(boards)
-    for lease in (*ahead, wanted):
+    starts: list[float | None] = []
+    for lease in queue:
         count = lease.request.count
         if count > len(boards):
-            if lease is wanted:
-                return None
+            starts.append(None)
             continue
         taken = [heapq.heappop(boards) for _ in range(count)]
-        if lease is wanted:
-            return taken[-1]
+        starts.append(taken[-1])
         for _ in taken:
             heapq.heappush(boards, taken[-1] + lease.request.for_s)
-    return None
+    return starts
 
 
-def _start_between(
-    ahead: Sequence[Lease], wanted: Lease, free_at: Sequence[float], reserved: Sequence[BusyPeriod]
-) -> float | None:
-    """Return the same for a lease between reservations: by how many boards are busy when."""
-    if len(ahead) > _MOST_AHEAD or wanted.request.count > len(free_at):
-        return None
-    first = min(free_at)
+def _starts_between(
+    queue: Sequence[Lease], free_at: Sequence[float], reserved: Sequence[BusyPeriod]
+) -> list[float | None]:
+    """Return the same for leases between reservations: by how many boards are busy when."""
+    told = queue[: _MOST_AHEAD + 1] if free_at else ()
+    first = min(free_at, default=0.0)
     busy = Counter({first: 0})  # by time: how many more boards are busy from then on
     for at in free_at:
         busy[first] += 1
@@ -119,14 +114,15 @@ def _start_between(
     for period in reserved:
         busy[max(first, period.starts_at)] += period.count
         busy[max(first, period.until)] -= period.count
-    start: float | None = None
-    for lease in (*ahead, wanted):
+    starts: list[float | None] = []
+    for lease in told:
         request = lease.request
         start = _first_gap(busy, len(free_at) - request.count, request.for_s)
         if start is not None:
             busy[start] += request.count
             busy[start + request.for_s] -= request.count
-    return start
+        starts.append(start if request.count <= len(free_at) else None)
+    return starts + [None] * (len(queue) - len(starts))
 
 
 def _first_gap(busy: Mapping[float, int], most: int, for_s: float) -> float | None:

@@ -34,7 +34,7 @@ from farm.lab.scheduling.promises import ReservationPromises, can_be_counted_on,
 from farm.lab.scheduling.queue_order import (
     DecayingUsageByOwner,
     Turn,
-    guaranteed_start,
+    guaranteed_starts,
     queue_sort_key,
 )
 from farm.lab.scheduling.registry import BoardKindQueue, BoardRegistry, RegisteredBoard
@@ -43,6 +43,21 @@ from farm.lab.scheduling.reservations import (
     ReservationBook,
 )
 from farm.lab.scheduling.scheduler_changes import MOST_ENDED, RestoredState, SchedulerChanges
+
+_HeldByOwner = dict[tuple[str, str], int]  # boards by owner and class
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _FittingBoards:
+    """The boards that a lease may be given.
+
+    Of those that are connected: how many there are, are out of service, and are lent or in session.
+    """
+
+    boards: Sequence[RegisteredBoard]
+    present: int
+    barred: int
+    lent: int
 
 
 class LeaseScheduler:
@@ -333,6 +348,17 @@ class LeaseScheduler:
             self._registry.queue(lease)
         return lease
 
+    def take_back_keep(self, number: int, heartbeat_s: float | None, now: float) -> None:
+        """Let a lease end again without heartbeats, as before `keep`, unless it has ended."""
+        lease = self._live.get(number)
+        if lease is None:
+            return
+        request = dataclasses.replace(lease.request, heartbeat_s=heartbeat_s)
+        lease = dataclasses.replace(lease, request=request, heard_at=now)
+        self._put(lease)
+        if lease.state is LeaseState.QUEUED:
+            self._registry.queue(lease)
+
     def extend(self, number: int, caller: Caller, by_s: float, now: float) -> Lease:
         """Move a lease's hard end.
 
@@ -397,7 +423,8 @@ class LeaseScheduler:
                     f"no heartbeat for {request.heartbeat_s:.0f} s",
                 )
             elif lease.state is LeaseState.QUEUED and now >= _leaves_queue_at(lease):
-                self._end(lease, LeaseState.TIMED_OUT, now, self.prospect(lease, now).reason)
+                why = self._reason(lease, self._fitting_boards(request), {}, now)
+                self._end(lease, LeaseState.TIMED_OUT, now, why)
         for number, since in list(self._unclaimed.items()):
             lease, pickup_s = self._live[number], self._rules.pickup_s
             if lease.request.reservation is not None:
@@ -422,6 +449,18 @@ class LeaseScheduler:
         cancelled = self._promises.cancel(number, caller, now, why)
         self._match(cancelled.request.kind, now)
         return cancelled
+
+    def prepare_cancellation(self, number: int, caller: Caller, now: float, why: str = "") -> None:
+        """Let it be kept that a reservation is cancelled, which `cancel_reservation` then does.
+
+        Raises UsageError.
+        """
+        self._reservation_changed(self._promises.cancelled(number, caller, now, why))
+
+    def take_back_cancellation(self, number: int) -> None:
+        """Let it be kept that a reservation is as it was, unless it is over."""
+        if (reservation := self._promises.if_open(number)) is not None:
+            self._reservation_changed(reservation)
 
     def reservation(self, number: int) -> Reservation:
         """Return a reservation that is not over. Raises UsageError."""
@@ -485,42 +524,78 @@ class LeaseScheduler:
 
     def prospect(self, lease: Lease, now: float) -> QueuePosition:
         """Return the place of a waiting lease, why it waits, and when it surely has its boards."""
-        kind, request = self._registry.kinds[lease.request.kind], lease.request
-        order = self._order(kind, now)
-        place = next(index for index, one in enumerate(order) if one.number == lease.number)
-        fitting = [board for board in kind.boards.values() if request.fits(board.name, board.tags)]
+        return self.prospects([lease], now)[lease.number]
+
+    def prospects(self, leases: Iterable[Lease], now: float) -> dict[int, QueuePosition]:
+        """Return the same for several waiting leases, by their numbers.
+
+        What leases share, such as the order of their queue, is computed once.
+        """
+        found: dict[int, QueuePosition] = {}
+        held: _HeldByOwner = {}
+        of_kinds: dict[str, list[Lease]] = {}
+        for lease in leases:
+            of_kinds.setdefault(lease.request.kind, []).append(lease)
+        for kind, waiting in of_kinds.items():
+            order = self._order(self._registry.kinds[kind], now)
+            places = {one.number: place for place, one in enumerate(order, 1)}
+            fitting_boards: dict[tuple[str, frozenset[str]], _FittingBoards] = {}
+            starts: dict[tuple[str, tuple[str, ...]], dict[int, float | None]] = {}
+            for lease in waiting:
+                number, request = lease.number, lease.request
+                wanted = request.board, frozenset(request.tags)
+                if (fitting := fitting_boards.get(wanted)) is None:
+                    fitting = fitting_boards[wanted] = self._fitting_boards(request)
+                candidates = request.board, tuple(board.name for board in fitting.boards)
+                if candidates not in starts:
+                    starts[candidates] = self._starts(request, order, fitting.boards, now)
+                reason = self._reason(lease, fitting, held, now)
+                surely_by = starts[candidates][number]
+                found[number] = QueuePosition(places[number], reason, surely_by)
+        return found
+
+    # inside
+
+    def _fitting_boards(self, request: LeaseRequest) -> _FittingBoards:
+        known = self._registry.kinds[request.kind].boards.values()
+        boards = [board for board in known if request.fits(board.name, board.tags)]
+        present = [board for board in boards if board.present and not board.silent]
+        return _FittingBoards(
+            boards,
+            len(present),
+            sum(bool(board.barred) and board.lease is None for board in present),
+            sum(not board.idle or board.lease is not None for board in present),
+        )
+
+    def _starts(
+        self,
+        request: LeaseRequest,
+        order: Sequence[Lease],
+        fitting: Sequence[RegisteredBoard],
+        now: float,
+    ) -> dict[int, float | None]:
+        """Return when leases that want the same boards surely have theirs, by their numbers."""
         until = [
             self._free_at(board, now)
             for board in fitting
             if board.present or board.lease is not None
         ]
-        ahead = [
-            one
-            for one in order[:place]
-            if not request.board or one.request.board in ("", request.board)
+        queue = [
+            one for one in order if not request.board or one.request.board in ("", request.board)
         ]
         busy = self._promises.busy_periods(request.kind, fitting, now)
-        surely_by = guaranteed_start(ahead, order[place], until, busy)
-        return QueuePosition(place + 1, self._reason(lease, fitting, now), surely_by)
+        starts = guaranteed_starts(queue, until, busy)
+        return {one.number: start for one, start in zip(queue, starts, strict=True)}
 
-    # inside
-
-    def _reason(self, lease: Lease, fitting: Sequence[RegisteredBoard], now: float) -> str:
+    def _reason(self, lease: Lease, fitting: _FittingBoards, held: _HeldByOwner, now: float) -> str:
         request = lease.request
-        present = [board for board in fitting if board.present and not board.silent]
-        if self._over_limit(lease):
+        present, barred, lent = fitting.present, fitting.barred, fitting.lent
+        if self._over_limit(lease, held):
             most = self._rules.classes[request.rank].boards
             return f"your limit of {most} {'board' if most == 1 else 'boards'} at once"
-        if len(present) < request.count:
-            return (
-                f"{request.count} of {request.board or request.kind} wanted, {len(present)} "
-                "connected"
-            )
-        barred = sum(bool(board.barred) and board.lease is None for board in present)
-        lent = sum(not board.idle or board.lease is not None for board in present)
-        if lease.number in self._gathering and (
-            got := sum(board.idle and board.lease is None for board in present)
-        ):
+        if present < request.count:
+            return f"{request.count} of {request.board or request.kind} wanted, {present} connected"
+        if lease.number in self._gathering and (got := present - lent):
             return f"{got} of {request.count} gathered"
         free = self._fitting(request)
         if len(free) >= request.count and request.reservation is None:
@@ -530,7 +605,7 @@ class LeaseScheduler:
                 return refusals.reserved_for(reserved, now)
         out = f", {barred} out of service or being checked" if barred else ""
         wanted = request.board or f"a {request.kind}"
-        return f"waiting for {wanted}: {lent} of {len(present)} lent{out}"
+        return f"waiting for {wanted}: {lent} of {present} lent{out}"
 
     def _holder_of(self, board: RegisteredBoard) -> Lease | None:
         return self._live.get(board.lease) if board.lease is not None else None
@@ -728,16 +803,18 @@ class LeaseScheduler:
 
         return sorted(kind.queue.values(), key=key)
 
-    def _over_limit(self, lease: Lease) -> bool:
-        most = self._rules.classes[lease.request.rank].boards
+    def _over_limit(self, lease: Lease, held: _HeldByOwner) -> bool:
+        """Return whether a lease exceeds its owner's limit; `held` is what was counted before."""
+        request = lease.request
+        most = self._rules.classes[request.rank].boards
         if not most:
             return False
-        held = (self._live[number] for number in self._of_owner[lease.request.owner])
-        return (
-            sum(len(one.boards) for one in held if one.request.rank == lease.request.rank)
-            + lease.request.count
-            > most
-        )
+        if (of_rank := (request.owner, request.rank)) not in held:
+            owned = (self._live[number] for number in self._of_owner[request.owner])
+            held[of_rank] = sum(
+                len(one.boards) for one in owned if one.request.rank == request.rank
+            )
+        return held[of_rank] + request.count > most
 
     def _match(self, name: str, now: float) -> None:
         """Lend the free boards of a kind to those whose turn it is."""
@@ -754,9 +831,10 @@ class LeaseScheduler:
         kept: set[str] = set()
         refused: list[Lease] = []
         reserved: KindReservations | None = None
+        held: _HeldByOwner = {}
         for lease in self._order(kind, now):
             request = lease.request
-            if request.reservation is None and self._over_limit(lease):
+            if request.reservation is None and self._over_limit(lease, held):
                 continue
             reserved = reserved or self._promises.of_kind(request.kind, now)
             fitting = [board for board in self._fitting(request) if board.name not in kept]

@@ -33,7 +33,32 @@ def quantized(data: torch.Tensor) -> torch.Tensor:
     return torch.quantize_per_tensor(data, 1.0, 0, torch.quint8)
 
 
+def recurrent(kind: str, sizes: torch.Tensor) -> object:
+    """A recurrent layer over a packed sequence."""
+    gates = {"gru": 3, "lstm": 4}.get(kind, 1) * 4
+    weights = [torch.ones(gates, 3), torch.ones(gates, 4), torch.ones(gates), torch.ones(gates)]
+    state = torch.ones(1, 3, 4)
+    layer = getattr(torch, kind)
+    states = [state, state] if kind == "lstm" else state
+    return layer(torch.ones(5, 3), sizes, states, weights, True, 1, 0.0, False, False)
+
+
+def padded(sizes: torch.Tensor) -> object:
+    return torch._pad_packed_sequence(torch.ones(5, 3), sizes, False, 0.0, 0)
+
+
+RECURRENT = ("gru", "lstm", "rnn_tanh", "rnn_relu")
+NO_SIZES = torch.zeros(0, dtype=torch.int64)
 LEAVING: dict[str, Callable[[], object]] = {
+    **{
+        f"{kind} over one number": lambda kind=kind: recurrent(kind, torch.tensor([1]).expand(5))
+        for kind in RECURRENT
+    },
+    "GRU over every other number": lambda: recurrent("gru", torch.tensor([3, 0, 2, 0])[::2]),
+    "GRU over no numbers": lambda: recurrent("gru", NO_SIZES),
+    "GRU over numbers of 32 bits": lambda: recurrent("gru", torch.ones(5, dtype=torch.int32)),
+    "padding of fewer than no sequences": lambda: padded(torch.tensor([5, -3_000_000])),
+    "padding of sequences that grow": lambda: padded(torch.tensor([1, 4])),
     "normalization": lambda: aten._native_batch_norm_legit_no_training(
         torch.ones(2, 4, 3), ONES, torch.ones(4), torch.ones(4), torch.ones(4), 0.1, 1e-5
     ),
@@ -75,6 +100,8 @@ FITTING: dict[str, Callable[[], object]] = {
         torch.ones(2, 3, 4, 8), torch.ones(2, 3, 7, 8), torch.ones(2, 3, 7, 8), torch.ones(4, 7)
     ),
     "LSTM": lambda: lstm(torch.ones(1, 2, 20), torch.ones(80, 40)),
+    **{kind: lambda kind=kind: recurrent(kind, torch.tensor([3, 2])) for kind in RECURRENT},
+    "padding": lambda: padded(torch.tensor([3, 2])),
 }
 
 
@@ -82,6 +109,17 @@ FITTING: dict[str, Callable[[], object]] = {
 def test_arguments_that_do_not_fit_raise_an_error(name):
     with CheckedArguments(), pytest.raises((ValueError, RuntimeError), match="do not fit each"):
         LEAVING[name]()
+
+
+@pytest.mark.parametrize("kind", [*RECURRENT, "padding"])
+def test_a_packed_sequence_is_checked_where_no_gradients_are_kept_too(kind):
+    over = padded if kind == "padding" else lambda sizes: recurrent(kind, sizes)
+    for keeps in (torch.no_grad, torch.inference_mode):
+        with keeps(), CheckedArguments() as checked:
+            over(torch.tensor([3, 2]))
+            with pytest.raises((ValueError, RuntimeError), match="do not fit each"):
+                over(torch.tensor([3, -2]))
+            assert "do not fit each other" in checked.refused
 
 
 @pytest.mark.parametrize("name", FITTING)
@@ -97,6 +135,27 @@ def test_arguments_that_fit_are_computed_as_without_the_check(name):
 class Short(torch.nn.Module):
     def forward(self, x: torch.Tensor):
         return torch._weight_norm(x, torch.ones([1, 1]), 0)
+
+
+class Pads(torch.nn.Module):
+    def forward(self, x: torch.Tensor):
+        return torch._pad_packed_sequence(x, torch.tensor([4, -300000]), False, 0.0, 0)[0]
+
+
+class Reads(torch.nn.Module):
+    def forward(self, x: torch.Tensor):
+        sizes, ones = torch.tensor([1]).expand(1000), torch.ones([12])
+        weights = [torch.ones([12, 4]), torch.ones([12, 4]), ones, ones]
+        state = torch.ones([1, 1, 4])
+        return torch.gru(x, sizes, state, weights, True, 1, 0.0, False, False)[0]
+
+
+@pytest.mark.parametrize("attack", [Pads, Reads])
+def test_a_script_reads_and_writes_nothing_beside_a_packed_sequence(tmp_path, attack):
+    torch.jit.script(attack().eval()).save(tmp_path / "m.pt")
+    with pytest.raises(ModelError) as caught:
+        load(Model("m", str(tmp_path / "m.pt"), shapes={"x": (4, 4)}))
+    assert "do not fit each other" in caught.value.why
 
 
 def test_a_script_is_run_with_the_check(tmp_path):

@@ -9,12 +9,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
 Given = Mapping[str, Any]
+_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
+# Operators over packed sequences: recurrent layers, and what makes padded tensors of the result.
+_OF_PACKED = ("gru.data", "lstm.data", "rnn_relu.data", "rnn_tanh.data", "_pad_packed_sequence")
 
 
 class CheckedArguments(TorchDispatchMode):  # type: ignore[misc]  # torch has no types for it
@@ -25,18 +31,60 @@ class CheckedArguments(TorchDispatchMode):  # type: ignore[misc]  # torch has no
 
     refused = ""
 
+    def __enter__(self) -> CheckedArguments:
+        """Check arguments from now on."""
+        _check_composite_operators()
+        entered: CheckedArguments = super().__enter__()
+        return entered
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Given | None = None
     ) -> Any:
         """Run an operator if its arguments fit."""
-        schema = func._schema
-        if (check := _CHECKS.get(schema.name)) is not None:
-            given = {one.name: one.default_value for one in schema.arguments}
-            given |= dict(zip(given, args, strict=False)) | dict(kwargs or {})
-            if not check(given):
-                self.refused = f"the arguments of {schema.name} do not fit each other"
-                raise ValueError(self.refused)
+        if why := _misfit(func, args, kwargs or {}):
+            self.refused = why
+            raise ValueError(why)
         return func(*args, **(kwargs or {}))
+
+
+def _misfit(operator: Any, args: tuple[Any, ...], kwargs: Given) -> str:
+    """Return why an operator is not run; "" if its arguments fit."""
+    schema = operator._schema
+    if (check := _CHECKS.get(schema.name)) is None:
+        return ""
+    given = {one.name: one.default_value for one in schema.arguments}
+    given |= dict(zip(given, args, strict=False)) | dict(kwargs)
+    return "" if check(given) else f"the arguments of {schema.name} do not fit each other"
+
+
+@cache
+def _check_composite_operators() -> torch.library.Library:
+    """Check the arguments of operators that a dispatch mode is not asked for, in this process.
+
+    They read the memory of a tensor before the operators that they consist of run, and torch asks
+    a dispatch mode for those alone. The check lasts as long as the library that is returned.
+    """
+    library = torch.library.Library("aten", "IMPL")
+    for name in _OF_PACKED:
+        packet, _, overload = name.partition(".")
+        operator = getattr(getattr(torch.ops.aten, packet), overload or "default")
+        for key in ("CPU", "AutogradCPU"):
+            library.impl(name, _checked_composite(operator), key)
+    return library
+
+
+def _checked_composite(operator: Any) -> Callable[..., Any]:
+    """Return an operator that consists of others, run if its arguments fit."""
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if why := _misfit(operator, args, kwargs):
+            for mode in _get_current_dispatch_mode_stack():
+                if isinstance(mode, CheckedArguments):
+                    mode.refused = why
+            raise ValueError(why)
+        return operator._op_dk(_COMPOSITE, *args, **kwargs)
+
+    return run
 
 
 def _normalization_fits(given: Given) -> bool:
@@ -137,6 +185,25 @@ def _recurrent_layer_fits(given: Given) -> bool:
     )
 
 
+def _packed_sequence_fits(given: Given) -> bool:
+    """Return whether the list of a packed sequence says how many sequences there are at each step.
+
+    These are numbers from 1 on that do not grow. Other overloads have no such list.
+    """
+    sizes = given.get("batch_sizes")
+    if sizes is None or isinstance(sizes, (FakeTensor, FunctionalTensor)):  # without memory
+        return True
+    return (
+        sizes.dim() == 1
+        and sizes.numel() > 0
+        and sizes.dtype == torch.int64
+        and sizes.device.type == "cpu"
+        and sizes.is_contiguous()
+        and int(sizes.min()) > 0
+        and bool((sizes[1:] <= sizes[:-1]).all())
+    )
+
+
 def _lies_apart(given: Given) -> bool:
     """Return whether the elements of a tensor have memory of their own: those of expand do not."""
     data = given["self"]
@@ -174,6 +241,9 @@ _CHECKS: dict[str, Callable[[Given], bool]] = {
         _normalization_fits,
     ),
     "aten::mkldnn_rnn_layer": _recurrent_layer_fits,
+    **dict.fromkeys(
+        (f"aten::{name.partition('.')[0]}" for name in _OF_PACKED), _packed_sequence_fits
+    ),
     "aten::median": _lies_apart,
     "aten::nanmedian": _lies_apart,
     "aten::_embedding_bag": _bags_fit,

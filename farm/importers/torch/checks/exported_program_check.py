@@ -125,27 +125,31 @@ def _check(value: Any, kind: str, where: str, depth: int) -> None:
     """
     if depth > _DEEPEST:
         raise _Forbidden(f"it is nested more than {_DEEPEST} deep")
-    if kind.endswith("?"):
-        if value is not None:
-            _check(value, kind[:-1], where, depth)
-    elif kind.startswith("["):
-        for one in _of(list, value, where):
-            _check(one, kind[1:-1], where, depth)
-    elif kind.startswith("{"):
-        for name, one in _of(dict, value, where).items():
-            _path(name, where)
-            _check(one, kind[1:-1], f"{where}[{name}]", depth)
-    elif kind in UNIONS:
+    if (check := _VALUES.get(kind)) is not None:  # most values; the other forms are of few
+        check(value, where)
+    elif (union := UNIONS.get(kind)) is not None:
         if len(_of(dict, value, where)) != 1:
             raise _Forbidden(f"{where} has {len(value)} values instead of one")
-        _check_fields(value, UNIONS[kind], where, depth)
-    elif kind in RECORDS:
-        _check_fields(_of(dict, value, where), RECORDS[kind], where, depth)
+        _check_fields(value, union, where, depth)
+    elif (record := RECORDS.get(kind)) is not None:
+        _check_fields(_of(dict, value, where), record, where, depth)
         if kind == "TensorMeta":
             extents = [extent.get("as_int", 1) for extent in value.get("sizes", [])]
             check_tensor_fits_memory(where, "a tensor", extents, 1)
+    elif kind.endswith("?"):
+        if value is not None:
+            _check(value, kind[:-1], where, depth)
+    elif kind.startswith("["):
+        inner = kind[1:-1]
+        for one in _of(list, value, where):
+            _check(one, inner, where, depth)
+    elif kind.startswith("{"):
+        inner = kind[1:-1]
+        for name, one in _of(dict, value, where).items():
+            _path(name, where)
+            _check(one, inner, f"{where}[{name}]", depth)
     else:
-        _VALUES[kind](value, where)
+        raise KeyError(kind)
 
 
 def _check_fields(value: dict[str, Any], fields: Record, where: str, depth: int) -> None:

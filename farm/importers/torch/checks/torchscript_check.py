@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Iterable, Iterator
-from functools import cache
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,18 @@ _EXPRESSIONS = (
     ast.Subscript, ast.Starred, ast.Name, ast.Slice, ast.ListComp, ast.DictComp, ast.comprehension, ast.keyword, ast.arguments, ast.arg,  # noqa: E501
     ast.withitem, ast.expr_context, ast.boolop, ast.operator, ast.unaryop, ast.cmpop,
 )  # fmt: skip
+_KNOWN = frozenset(
+    kind
+    for kind in vars(ast).values()
+    if isinstance(kind, type) and issubclass(kind, (*_STATEMENTS, *_EXPRESSIONS))
+)
+# Nodes of which the check notes something, and those that say what a function's variables are.
+_NOTED = frozenset((ast.Attribute, ast.Call, ast.FunctionDef))
+_SCOPED = frozenset((ast.FunctionDef, ast.Assign, ast.arg, ast.Name))
+# Nodes of the other classes are allowed wherever they are.
+_CHECKED = frozenset((
+    ast.Call, ast.ClassDef, ast.FunctionDef, ast.Name, ast.Attribute, ast.Subscript, ast.arg,
+))  # fmt: skip
 
 
 def check_torchscript(path: Path) -> None:
@@ -105,14 +118,13 @@ def check_torchscript(path: Path) -> None:
         ]
         if sum(archive.entries[name].bytes for name in sources) > _SOURCES_BYTES:
             raise _refusal(path, f"its code has more than {_SOURCES_BYTES:,} bytes")
-        trees = {name: _parsed(path, archive, name) for name in sources}
-        own = _Own(trees.values())
-        for name, tree in trees.items():
-            for node in tree.nodes:
-                if why := own.objection(node):
-                    raise _refusal(
-                        path, f"{name.partition('/')[2]}, line {getattr(node, 'lineno', 0)}: {why}"
-                    )
+        parsed = {name: _parsed(path, archive, name) for name in sources}
+        methods = frozenset[str]().union(*(source.methods for source in parsed.values()))
+        for name, source in parsed.items():
+            if objection := _objection(source, methods):
+                raise _refusal(
+                    path, f"{name.partition('/')[2]}, line {objection.line}: {objection.why}"
+                )
         for pickled, folder in (
             ("data.pkl", "data"),
             ("constants.pkl", "constants"),
@@ -172,57 +184,98 @@ def _lower_suffix(name: str) -> str:
     return f"{stem}{dot}{suffix.lower()}" if dot else name
 
 
-def _parsed(path: Path, archive: Archive, name: str) -> SyntaxTree:
-    """Return the syntax tree of a source; raise ModelError if it cannot be parsed."""
+def _parsed(path: Path, archive: Archive, name: str) -> _Source:
+    """Return a source of the archive; raise ModelError if it cannot be parsed."""
     try:
-        tree = parse_python_ast(
-            archive.read(name, _SOURCE_BYTES).decode(), _SOURCE_BYTES, _DEEPEST, "exec"
-        )
+        return _source(archive.read(name, _SOURCE_BYTES).decode())
     except (ForbiddenExpression, UnicodeDecodeError) as exc:
         raise _refusal(path, f"{name.partition('/')[2]}: {exc}") from exc
-    assert isinstance(tree.root, ast.Module)
-    return tree
 
 
-@cache
-def _is_known(node: str) -> bool:
-    """Return whether a class of ast is of nodes that torch writes. There are some 120 classes."""
-    return issubclass(getattr(ast, node), (*_STATEMENTS, *_EXPRESSIONS))
+def _source(text: str) -> _Source:
+    """Return the parsed source; raise ForbiddenExpression if it cannot be parsed."""
+    return _Source(parse_python_ast(text, _SOURCE_BYTES, _DEEPEST, "exec"))
 
 
-class _Own:
-    """The names that the archive's sources define, and the check of their syntax nodes."""
+@dataclass(frozen=True, slots=True)
+class _Objection:
+    """Why a source is not allowed, and the line of it."""
 
-    def __init__(self, trees: Collection[SyntaxTree]) -> None:
-        self._methods = {
-            node.name for tree in trees for node in tree.nodes if isinstance(node, ast.FunctionDef)
-        }
-        # By the identity of nodes: the names that are part of a path of names, the paths that are
-        # called, the functions around calls of bare names, and what a __setstate__ consists of.
-        self._inner: set[int] = set()
-        self._called: set[int] = set()
-        self._scopes: dict[int, _Scope] = {}
-        self._while_read: set[int] = set()
-        for tree in trees:
-            for node in tree.nodes:
-                if isinstance(node, ast.Attribute):
-                    self._inner.add(id(node.value))
-                elif isinstance(node, ast.Call):
-                    self._called.add(id(node.func))
-                elif isinstance(node, ast.FunctionDef) and node.name in _METHODS_WHILE_READ:
-                    self._while_read |= {id(inner) for inner in ast.walk(node)}
-                for constant in _constants(node):
-                    self._while_read |= {id(inner) for inner in ast.walk(constant)}
-            for function in _outermost_functions(tree.root):
-                scope = _Scope(function)
-                self._scopes |= {
-                    id(node): scope for node in ast.walk(function) if isinstance(node, ast.Call)
-                }
+    line: int
+    why: str
+
+
+def _objection(source: _Source, methods: frozenset[str]) -> _Objection | None:
+    """Return the first objection to a source; None if it is allowed.
+
+    `methods` are those that all sources of the archive define.
+    """
+    check = _NodeCheck(source, methods)
+    for node in source.nodes:
+        if why := check.objection(node):
+            return _Objection(getattr(node, "lineno", 0), why)
+    return None
+
+
+class _Source:
+    """A source of the archive: its syntax nodes, and what their check needs to know of them.
+
+    The sets hold identities of nodes: `inner` those that are part of a path of names, `called` the
+    paths that are called, `while_read` the calls in what is computed while the file is read: a
+    __setstate__, the defaults of arguments, the constants of a class. `scopes` holds the functions
+    around calls.
+    """
+
+    def __init__(self, tree: SyntaxTree) -> None:
+        self.nodes = tree.nodes
+        self.methods: set[str] = set()
+        self.inner: set[int] = set()
+        self.called: set[int] = set()
+        self.while_read: set[int] = set()
+        self.scopes: dict[int, _Scope] = {}
+        # By the places of nodes: the outermost function around each, and whether it runs while the
+        # file is read. A parent's place is before its children's.
+        scopes: list[_Scope | None] = []
+        read: list[bool] = []
+        constants: set[int] = set()
+        for node, parent in zip(tree.nodes, tree.parents, strict=True):
+            scope = scopes[parent] if scopes else None
+            runs = (read[parent] if read else False) or id(node) in constants
+            constants |= set(map(id, _constants(node)))
+            if type(node) not in _NOTED:
+                pass
+            elif isinstance(node, ast.Attribute):
+                self.inner.add(id(node.value))
+            elif isinstance(node, ast.Call):
+                self.called.add(id(node.func))
+                if scope is not None:
+                    self.scopes[id(node)] = scope
+                if runs:
+                    self.while_read.add(id(node))
+            elif isinstance(node, ast.FunctionDef):
+                self.methods.add(node.name)
+                scope = scope or _Scope()
+                runs = runs or node.name in _METHODS_WHILE_READ
+            if scope is not None and type(node) in _SCOPED:
+                scope.add(node)
+            scopes.append(scope)
+            read.append(runs)
+
+
+class _NodeCheck:
+    """The check of a source's syntax nodes, given the methods that the archive defines."""
+
+    def __init__(self, source: _Source, methods: frozenset[str]) -> None:
+        self._source = source
+        self._methods = methods
 
     def objection(self, node: ast.AST) -> str:
         """Return why a node is not allowed; "" if it is."""
-        if not _is_known(type(node).__name__):
-            return f"{type(node).__name__} is nothing that torch writes"
+        kind = type(node)
+        if kind not in _KNOWN:
+            return f"{kind.__name__} is nothing that torch writes"
+        if kind not in _CHECKED:
+            return ""
         if isinstance(node, ast.Call):
             return self._call(node) or self._call_while_read(node)
         if isinstance(node, ast.ClassDef) and any(_dotted(base) is None for base in node.bases):
@@ -231,10 +284,10 @@ class _Own:
             return f"{node.name} is decorated, as torch does not write it"
         if isinstance(node, ast.Name) and node.id in _FORBIDDEN:
             return f"it uses {node.id}"
-        if isinstance(node, ast.Name) and node.id in _ROOTS and id(node) not in self._inner:
+        if isinstance(node, ast.Name) and node.id in _ROOTS and id(node) not in self._source.inner:
             return f"it uses {node.id} as a value"
         if isinstance(node, ast.Attribute):
-            part = id(node) in self._inner or id(node) in self._called
+            part = id(node) in self._source.inner or id(node) in self._source.called
             return "" if part else _attribute(node)
         if isinstance(node, ast.Subscript) and _dotted(node.value) == "__annotations__":
             return (
@@ -274,7 +327,7 @@ class _Own:
         A variable may stand for a function of the archive. It could stand for a method of a tensor,
         and so for any operator.
         """
-        scope = self._scopes.get(id(node))
+        scope = self._source.scopes.get(id(node))
         if scope is not None and name in scope.values:
             return "" if scope.is_own(name) else f"it calls what is in the variable {name}"
         if name in ("getattr", "hasattr") and not (len(node.args) == 2 and _is_name(node.args[1])):
@@ -304,7 +357,7 @@ class _Own:
 
         "" if it is, or is elsewhere.
         """
-        if id(node) not in self._while_read:
+        if id(node) not in self._source.while_read:
             return ""
         path = _dotted(node.func) or ""
         name = node.func.attr if isinstance(node.func, ast.Attribute) else path
@@ -316,20 +369,22 @@ class _Own:
 class _Scope:
     """A function of the archive with those inside it: its variables and their values."""
 
-    def __init__(self, function: ast.FunctionDef) -> None:
+    def __init__(self) -> None:
         self.values: dict[str, list[ast.AST | None]] = {}
-        nodes = list(ast.walk(function))
-        self._functions = {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
-        simple = {
-            id(node.targets[0]): node.value
-            for node in nodes
-            if isinstance(node, ast.Assign) and len(node.targets) == 1
-        }
-        for node in nodes:
-            if isinstance(node, ast.arg):
-                self.values.setdefault(node.arg, []).append(None)
-            elif isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
-                self.values.setdefault(node.id, []).append(simple.get(id(node)))
+        self._functions: set[str] = set()
+        # What is assigned to a single target, by the identity of the target.
+        self._simple: dict[int, ast.AST] = {}
+
+    def add(self, node: ast.AST) -> None:
+        """Note a node of the function, after the nodes around it."""
+        if isinstance(node, ast.FunctionDef):
+            self._functions.add(node.name)
+        elif isinstance(node, ast.Assign) and len(node.targets) == 1:
+            self._simple[id(node.targets[0])] = node.value
+        elif isinstance(node, ast.arg):
+            self.values.setdefault(node.arg, []).append(None)
+        elif isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+            self.values.setdefault(node.id, []).append(self._simple.get(id(node)))
 
     def is_own(self, name: str) -> bool:
         """Return whether a variable holds only functions of the archive."""
@@ -356,15 +411,7 @@ def _constants(node: ast.AST) -> list[ast.expr]:
     return []
 
 
-def _outermost_functions(node: ast.AST) -> Iterator[ast.FunctionDef]:
-    """Yield the functions of a module and of its classes."""
-    for inner in ast.iter_child_nodes(node):
-        if isinstance(inner, ast.FunctionDef):
-            yield inner
-        else:
-            yield from _outermost_functions(inner)
-
-
+@lru_cache(4096)
 def _is_operator(name: str) -> bool:
     """Return whether the installed torch has an operator of this name for values."""
     import torch
