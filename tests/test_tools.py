@@ -87,3 +87,10 @@ def test_a_board_that_attacks_gets_through_neither_by_a_tracker_nor_by_a_lab() -
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "2 attacks, 2 commands, 0 got through" in done.stdout
+
+
+def test_a_build_whose_worker_is_killed_by_the_tool_is_right_and_made_once() -> None:
+    command = [ROOT / "tools" / "bench-cluster", "--kill", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.endswith("1 builds whose worker was killed: 1 right and built once\n")

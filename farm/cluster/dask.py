@@ -41,6 +41,7 @@ _NO_WORKERS_S = 60.0
 _SILENT_S = 30.0
 _SILENT_S_PER_WORKER = 0.05
 _CLOSE_S = 5.0
+_LARGEST_TASK = "16 GiB"
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,11 +224,14 @@ class DaskEngine(ClusterEngine):
             self.cancel_all()
 
     def _open(self) -> None:
+        import dask
         from distributed import Client
 
         logging.getLogger("distributed").setLevel(
             logging.CRITICAL
         )  # its faults are told in our words
+        # Dask warns of tasks above 10 MB; the files of a model travel in its task.
+        dask.config.set({"distributed.admin.large-graph-warning-threshold": _LARGEST_TASK})
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             self._client = Client(self.address, timeout=_CONNECT_S, set_as_default=False)

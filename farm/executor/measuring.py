@@ -244,7 +244,10 @@ class _Meter:
             done = enough if enough < 1 else elapsed / plan.maximum_s
             self.context.note(Progress(Stage.MEASURING, f"{len(self.seconds)} samples", done))
             batch_begin = time.perf_counter()
-            batch = self.loaded.time(min(plan.most, _count(batch_s, typical)), self.block)
+            count = min(plan.most, _count(batch_s, typical))
+            if enough < 1:
+                count = min(count, self._missing_samples(typical))
+            batch = self.loaded.time(count, self.block)
             # The device runs one more inference, untimed, before the first.
             compute = math.fsum(batch) * (self.block + 1 / len(batch))
             on_the_way = time.perf_counter() - batch_begin - compute
@@ -260,6 +263,12 @@ class _Meter:
         self.held_up = (
             None if waited is None or waiting is None else (waited - waiting) / self.measured_s
         )
+
+    def _missing_samples(self, typical: float) -> int:
+        """Return how many samples of `typical` seconds the plan still requires; at least 1."""
+        missing_s = self.plan.minimum_s - math.fsum(self.seconds) * self.block
+        for_time = math.ceil(missing_s / max(typical, 1e-6))
+        return max(1, self.plan.count - len(self.seconds), for_time)
 
     def _sure(self, elapsed_s: float) -> bool:
         """Return True if the median is as precise as the plan requires.

@@ -473,3 +473,12 @@ def test_an_exception_of_a_task_is_an_error_in_words(cluster: DaskCluster) -> No
     ):
         run(engine, wrong, "reason")
     assert caught.value.why == "ValueError: no reason"
+
+
+def test_dask_warns_of_no_large_model(
+    cluster: DaskCluster, recwarn: pytest.WarningsRecorder
+) -> None:
+    cluster.worker("one")
+    with open_cluster(cluster.address) as engine:
+        assert run(engine, place_and_number, bytes(20 << 20))[1]
+    assert [str(one.message) for one in recwarn if "large graph" in str(one.message)] == []

@@ -4,17 +4,14 @@ what is where.
 
 from __future__ import annotations
 
-import logging
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
-import boto3
 import numpy as np
 import pytest
 from farm_processes import Farm
-from moto.server import ThreadedMotoServer
 from onnx_models import graph, node, save
+from s3_server import KEYS, s3_bucket, s3_server
 
 NET = ("compile", "net.onnx", "--profile", "rasp3b", "--json")
 
@@ -22,26 +19,8 @@ NET = ("compile", "net.onnx", "--profile", "rasp3b", "--json")
 @pytest.fixture
 def s3() -> Iterator[dict[str, str]]:
     """The environment that leads to an S3 server with the bucket `lab`."""
-    logging.getLogger("werkzeug").setLevel(logging.WARNING)
-    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    url, keys = (
-        f"http://{host}:{port}",
-        {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "s", "AWS_REGION": "us-east-1"},
-    )
-    boto3.client(
-        "s3",
-        endpoint_url=url,
-        region_name="us-east-1",
-        aws_access_key_id="a",
-        aws_secret_access_key="s",
-    ).create_bucket(Bucket="lab")
-    yield {"AWS_ENDPOINT_URL": url, **keys}
-    urllib.request.urlopen(
-        f"{url}/moto-api/reset", data=b""
-    ).close()  # all servers of a process share their buckets
-    server.stop()
+    with s3_server() as address, s3_bucket(address, "lab"):
+        yield {"AWS_ENDPOINT_URL": address, **KEYS}
 
 
 def made(folder: Path, environment: dict[str, str], mark: str) -> Farm:
