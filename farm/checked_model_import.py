@@ -26,6 +26,7 @@ from farm.compiler.build import (
     tvm_errors_as_build_errors,
 )
 from farm.compiler.build_digests import compiler_package_versions, compiler_sources_digest
+from farm.compiler.import_check_linker import ImportCheckLinker
 from farm.errors import BuildError, ModelError, WrongAnswer
 from farm.importers.imported_model import example_inputs, fix_input_shapes
 from farm.processes.workers import TaskContext
@@ -63,13 +64,17 @@ FILES = (MODULE, WEIGHTS, REFERENCE, PREPARED)
 _FORMAT = "5"  # version of the stored files; a change invalidates every stored model
 _EVERY_SAMPLES = 100
 BUILD = "build"  # folder of the code that the check generated
-Maker = Callable[[TaskContext, Model, Profile, Path, Path, bool], GenerationResult | None]
 _MOST_BYTES = 16 << 20  # of prepared.json
 _MOST_AXES = 32
 _NUMBERS = re.compile(
     r"bool|u?int(4|8|16|32|64)|b?float(16|32|64)|float8_\w{1,16}|complex(64|128)", re.ASCII
 )
 _ANOTHER_BATCH = 3  # a second batch size at which a model with an open batch is checked
+
+
+Maker = Callable[
+    [TaskContext, Model, Profile, Path, Path, bool, ImportCheckLinker], GenerationResult | None
+]
 
 
 def prepare_model(
@@ -98,8 +103,11 @@ def prepare_model(
     with store.scratch() as scratch:
         for made in (scratch / "first", scratch / "second"):
             made.mkdir()
-            generated = (maker or import_and_check_into_folder)(
-                context, model, host, cache, made, keep_build
+            linked = made.with_suffix(".linked")
+            linked.mkdir()
+            generated = (maker or _import_and_check_here)(
+                *(context, model, host, cache, made, keep_build),
+                ImportCheckLinker(host, made / BUILD, linked),
             )
             found = prepared_model_digest(model, cache)
             if found is not None and before in (None, found):
@@ -130,6 +138,20 @@ def find_prepared_model(model: Model, cache: Path) -> PreparedModel | None:
     return load_prepared_model(model.name, folder, cached=True) if folder else None
 
 
+def _import_and_check_here(
+    context: TaskContext,
+    model: Model,
+    host: Profile,
+    cache: Path,
+    folder: Path,
+    keep_build: bool,
+    linker: ImportCheckLinker,
+) -> GenerationResult | None:
+    return import_and_check_into_folder(
+        context.with_helper(linker), model, host, cache, folder, keep_build
+    )
+
+
 def import_and_check_into_folder(
     context: TaskContext,
     model: Model,
@@ -142,7 +164,7 @@ def import_and_check_into_folder(
 
     If a model with an open batch cannot be built, or answers wrong, it is imported again with its
     example shapes, which have a batch of 1. With `keep_build`, the code is written to the folder
-    BUILD in it, and its description returned.
+    BUILD in it, linked by the context's helper, an ImportCheckLinker, and its description returned.
     """
     seconds: dict[str, float] = {}
 
@@ -310,7 +332,7 @@ def _prepare_into(
     generated: GenerationResult | None = None
     with add_block_duration(seconds, "check"):
         if keep_build:
-            generated, answers = _build_and_run(model, imported, host, examples, folder)
+            generated, answers = _build_and_run(context, model, imported, host, examples, folder)
         else:
             answers = _run_here(model, imported, host, examples)
     if generated:
@@ -456,6 +478,7 @@ def _run_here(
 
 
 def _build_and_run(
+    context: TaskContext,
     model: Model,
     imported: ImportedModel,
     host: Profile,
@@ -464,7 +487,8 @@ def _build_and_run(
 ) -> tuple[GenerationResult, list[list[Array]]]:
     """Run our own build of the model on each example, and write its code to the folder BUILD.
 
-    It starts from the stored module, as every build does.
+    It starts from the stored module, as every build does, and runs the library: TVM would generate
+    the machine code a second time to run it without one.
     """
     import tvm
 
@@ -480,9 +504,9 @@ def _build_and_run(
             folder / BUILD,
             lambda _: None,
             {},
-            load=True,
         )
-        run = host_run.make_runner(code.lowered, code.executable)
+        library = tvm.runtime.load_module(str(context.ask_helper(code.generated.objects)))
+        run = host_run.make_runner(code.lowered, library)
         return code.generated, [
             run([example[spec.name] for spec in imported.inputs]) for example in examples
         ]

@@ -20,7 +20,10 @@ The number is the exit code of the command.
 
 from __future__ import annotations
 
+import bisect
 import difflib
+import heapq
+from collections import Counter
 from collections.abc import Iterable
 
 from farm import sanitize
@@ -155,9 +158,42 @@ def error_from_failure(failure: Failure) -> FarmError:
     return known(failure.what, failure.why, failure.fix)
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return a sentence that names the most similar of the known names, or else all of them."""
+_SIMILAR = 0.6  # difflib's ratio: 1 for the same text
+# Names come from strangers, and difflib takes seconds for some hundred long ones that are chosen
+# for it. What all names cost grows with their length alone; few of them are compared by difflib.
+_COMPARED_CHARACTERS = 40
+_COMPARED_NAMES = 300
+_BEST_NAMES = 4
+_SHOWN_NAMES = 100
+
+
+def closest_name(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name that is most similar to a name; None if none is similar."""
+    wanted = name[:_COMPARED_CHARACTERS]
+    letters = Counter(wanted)
+
+    def common_letters(other: str) -> float:
+        beginning = other[:_COMPARED_CHARACTERS]
+        common = (letters & Counter(beginning)).total()
+        return 2.0 * common / max(1, len(wanted) + len(beginning))
+
     names = sorted(known)
-    if near := difflib.get_close_matches(name, names, n=1, cutoff=0.6):
-        return f"did you mean {near[0]!r}?"
-    return f"known: {', '.join(names)}" if names else ""
+    first = bisect.bisect_left(names, name) - _COMPARED_NAMES // 2
+    first = max(0, min(first, len(names) - _COMPARED_NAMES))
+    names = names[first : first + _COMPARED_NAMES]  # of very many those that begin as it does
+    best = heapq.nlargest(_BEST_NAMES, names, common_letters)
+    beginnings = {one[:_COMPARED_CHARACTERS]: one for one in reversed(best)}
+    near = difflib.get_close_matches(wanted, beginnings, n=1, cutoff=_SIMILAR)
+    return beginnings[near[0]] if near else None
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return a sentence that names the most similar of the known names, or else all of them.
+
+    Of very many, some.
+    """
+    names = sorted(known)
+    if near := closest_name(name, names):
+        return f"did you mean {near!r}?"
+    more = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
+    return f"known: {', '.join(names[:_SHOWN_NAMES])}{more}" if names else ""

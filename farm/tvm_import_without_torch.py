@@ -1,9 +1,10 @@
 """Import TVM without torch.
 
 This saves most of the run time of a short command. It is for farm's own processes. TVM's FFI
-imports torch if it is installed, which takes longer than TVM itself. Most of the remaining import
-time is failed look-ups of types missing from the runtime-only library and repeated look-ups of
-function names; both are shortened here.
+imports torch if it is installed, which takes longer than TVM itself. Of the remaining import time,
+most is failed look-ups of types missing from the runtime-only library and repeated look-ups of
+function names, which are shortened here, and TVM's parts for GPUs, which are left out:
+`lower.resolve_target` loads them for a GPU.
 
 Code that needs torch can still import it, before or after TVM. TVM then lacks only its fast path
 for torch's tensors and streams, which farm does not use; the general path is `__dlpack__`.
@@ -28,6 +29,7 @@ else:  # their module imports a dozen others, which each short command would wai
 
 _TVM, _TORCH = {"tvm", "tvm_ffi"}, "torch"
 _VDSO = "linux-vdso.so.1"
+_LOAD_BACKENDS = "TVM_DEVICE_BACKEND_AUTOLOAD"
 
 
 def hide_torch_from_now_on() -> None:
@@ -74,10 +76,27 @@ class _WithoutTorch(Loader):
         _check_folder()
         sys.modules[_TORCH] = None  # type: ignore[assignment]
         try:
-            with _brief_answers() if module.__name__ == "tvm" else contextlib.nullcontext():
+            if module.__name__ != "tvm":
+                self._loader.exec_module(module)
+                return
+            with _brief_answers(), _without_backends():
                 self._loader.exec_module(module)
         finally:
             del sys.modules[_TORCH]
+
+
+@contextlib.contextmanager
+def _without_backends() -> Iterator[None]:
+    """Keep TVM from loading its backends (CUDA, Vulkan, Hexagon and others) within the block."""
+    before = os.environ.get(_LOAD_BACKENDS)
+    os.environ[_LOAD_BACKENDS] = "0"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_LOAD_BACKENDS]
+        else:
+            os.environ[_LOAD_BACKENDS] = before
 
 
 def _check_folder() -> None:

@@ -30,6 +30,7 @@ PATHS = (
     "store/test_postgres_urls.py",
     "test_agreement.py",
     "test_one_build_for_many_devices.py",
+    "test_closest_name.py",
     "test_colours.py",
     "test_dashboard.py",
     "test_dashboard_device_lines.py",

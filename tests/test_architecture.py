@@ -98,7 +98,7 @@ INSIDE_TABLES = {
         execution_graph relax_pipeline load_time_transforms codegen
         lower
         build host_run
-        tuning diagnostics
+        import_check_linker tuning diagnostics
     """,
     "importers": """
         archive_check

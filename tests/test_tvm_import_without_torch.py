@@ -113,3 +113,20 @@ def test_a_file_that_tvm_would_take_for_the_kernels_library_is_refused(tmp_path:
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=300
     )
     assert done.returncode and "there is a file linux-vdso.so.1" in done.stderr
+
+
+def test_tvms_parts_for_gpus_come_with_a_target_that_needs_them() -> None:
+    assert (
+        _python("""
+from farm.tvm_import_without_torch import hide_torch_from_now_on
+hide_torch_from_now_on()
+from farm.compiler.lower import resolve_target
+from farm.types import Profile
+from tvm.backend.loader import is_loaded
+resolve_target(Profile("host", {"kind": "llvm", "mcpu": "native"}, ""))
+before = is_loaded("cuda")
+resolve_target(Profile("gpu", {"kind": "cuda", "arch": "sm_80"}, ""))
+print(before, is_loaded("cuda"))
+""")
+        == "False True"
+    )

@@ -11,6 +11,7 @@ Modules:
     execution_graph       the steps and tensors of a built model as data
     parameter_files       parameters as files that every TVM runtime can load
     host_run              build a model for this machine and run it in this process
+    import_check_linker   link what the check of an import generated, for the check to run it
 
 Packages:
     target  models of the CPUs: vector width, registers, caches, throughput
@@ -27,7 +28,8 @@ Packages:
 
 Stages of a build. farm/checked_model_import.py does the first two once per model, for all boards:
     1 import           farm/importers/: model file -> Relax module and weights
-    2 check            host_run.py: build for this machine, compare with the reference's outputs
+    2 check            host_run.py, or build.py where that build is kept: build for this machine,
+                       compare with the reference's outputs
 build.py does the others once per (model, profile):
     3 resolve          lower.py: the profile's target; target/cpu_model.py: the model of its CPU
     4 graph passes     relax_pipeline.py `run_passes_before_legalization`: fold

@@ -244,11 +244,10 @@ class GenerationResult:
 
 @dataclass(frozen=True, slots=True)
 class ModuleCode:
-    """The code of a module, as files and in this process."""
+    """The code of a module, as files, and its module as lowered in this process."""
 
     generated: GenerationResult
     lowered: LoweredModule
-    executable: Any
 
 
 def generate_model_code(
@@ -290,10 +289,8 @@ def generate_module_code(
     folder: Path,
     note: Callable[[str], None],
     seconds: dict[str, float],
-    *,
-    load: bool = False,
 ) -> ModuleCode:
-    """Generate a module's code into a folder, as `generate_model_code` does; with `load`, load it.
+    """Generate a module's code into a folder, as `generate_model_code` does.
 
     Adds the seconds of each stage to `seconds`. Raises whatever TVM's passes raise.
     """
@@ -316,7 +313,7 @@ def generate_module_code(
     note("machine code")
     graph = describe_execution_graph(lowered.module)
     with add_block_duration(seconds, "code"), use_nvrtc_for_cuda(target, Store(cache)):
-        executable = compile_executable(lowered.module, target, load=load, workspace=workspace)
+        executable = compile_executable(lowered.module, target, workspace=workspace)
     with add_block_duration(seconds, "link"):  # `find_or_build_model` does the rest of it
         export_shared_library(
             executable,
@@ -346,7 +343,7 @@ def generate_module_code(
         plain["target"],
         seconds,
     )
-    return ModuleCode(generated, lowered, executable)
+    return ModuleCode(generated, lowered)
 
 
 def read_prepared_weights(directory: Path) -> list[np.ndarray[Any, Any]]:
@@ -379,12 +376,10 @@ def _finish(
     made: Path,
 ) -> None:
     """Link the object files in the folder `made`, and move the other files there into a folder."""
-    from farm.compiler.codegen.link import fcompile_for_profile
-
     seconds = dict(generated.seconds)
     objects = _check_files(prepared, generated, made)
     with add_block_duration(seconds, "link"):
-        fcompile_for_profile(profile)(str(folder / LIBRARY), [str(path) for path in objects])
+        link_objects(profile, folder / LIBRARY, objects)
     with add_block_duration(seconds, "write"):
         (made / PARAMETERS).rename(folder / PARAMETERS)
         (made / GRAPH).rename(folder / GRAPH)
@@ -436,6 +431,13 @@ def checked_object_files(what: str, made: Path, names: Sequence[str]) -> list[Pa
     if others := [path.name for path in found if not _is_object(path)]:
         raise _left_others(what, others)
     return found
+
+
+def link_objects(profile: Profile, library: Path, objects: Sequence[Path]) -> None:
+    """Link object files into a library for a profile. Raises BuildError."""
+    from farm.compiler.codegen.link import fcompile_for_profile
+
+    fcompile_for_profile(profile)(str(library), [str(path) for path in objects])
 
 
 def _is_object(path: Path) -> bool:

@@ -33,7 +33,10 @@ def compile_host_runner(
 def make_runner(
     lowered: LoweredModule, executable: Any
 ) -> Callable[[Sequence[Array]], list[Array]]:
-    """Return a function that runs `main` of a lowered module, like `compile_host_runner`."""
+    """Return a function that runs `main` of a lowered module, like `compile_host_runner`.
+
+    `executable` is TVM's, or its library loaded.
+    """
     import tvm
     from tvm import relax
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import tvm
 from tvm import relax
+from tvm.backend.loader import load as load_backend
 
 from farm.compiler import load_time_transforms, relax_pipeline
 from farm.compiler.cpu import predicted_peak_share
@@ -75,6 +76,8 @@ def resolve_target(profile: Profile) -> tvm.target.Target:
             f"farm builds for llvm, which is CPUs, and for {' and '.join(gpu_schedule.KINDS)}",
             "use the CPU of the same board, for example --profile rk3399 or --profile rasp4-64",
         )
+    if content["kind"] in gpu_schedule.KINDS:
+        load_backend(content["kind"])  # which farm's processes do not when they import TVM
     if content.get("mcpu") == "native":
         content["mcpu"] = tvm.get_global_func("target.llvm_get_system_cpu")()
         content["mattr"] = [

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,9 +44,14 @@ class BoardRecord:
 
 
 class BoardRecords:
-    """The records of all boards, and which have changed since they were last kept."""
+    """The records of all boards, and which have changed since they were last kept.
 
-    def __init__(self, past: Iterable[BoardRecord]) -> None:
+    Where there are too many, those of boards that are `listed`, or that an administrator has taken
+    out of service, stay: anybody who reaches the tracker may have offered the others.
+    """
+
+    def __init__(self, past: Iterable[BoardRecord], listed: Collection[str] = ()) -> None:
+        self._listed = frozenset(listed)
         self._records = OrderedDict((one.name, one) for one in past)
         self._changed: dict[str, BoardRecord] = {}
 
@@ -62,10 +67,19 @@ class BoardRecords:
         """Change fields of a board's record, which is made if there is none yet."""
         before = self._records.get(board)
         if before is None and len(self._records) >= MOST_RECORDS:
-            self._records.popitem(last=False)
+            self._forget_one()
         record = before or BoardRecord(board, kind)
         record = dataclasses.replace(record, kind=kind, seen_at=now, **fields)
         self._records[board] = self._changed[board] = record
+
+    def _forget_one(self) -> None:
+        """Forget the oldest record of those that may go; the oldest of all if none may."""
+        may_go = (
+            name
+            for name, record in self._records.items()
+            if name not in self._listed and not (record.health and record.health.out)
+        )
+        del self._records[next(may_go, next(iter(self._records)))]
 
     def take(self) -> dict[str, BoardRecord]:
         """Return the records that have changed since the last call."""

@@ -8,7 +8,6 @@ kind and address, and further ones behind the same address by a number.
 
 from __future__ import annotations
 
-import ipaddress
 import itertools
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable
@@ -50,9 +49,13 @@ from farm.tracker.scheduler import (
     TooManyError,
     TrackerScheduler,
     WaitingRequest,
+    is_loopback,
 )
 
 MOST_REQUESTS = 256  # of one connection that wait
+MOST_BOARDS = 10_000  # that are connected
+MOST_BOARDS_OF_ONE = 256  # of one connection: a proxy of TVM's has several, an agent has one
+LOOPBACK = "127.0.0.1"  # who connects from another of its addresses, of which there are millions
 _SILENT_BEATS = 2.5  # without a word for so many heartbeats a board is silent: 25 s
 _MOST_KEYS = 1 << 16  # before those of leases that are forgotten are looked for
 
@@ -340,9 +343,15 @@ class LabLender:
         return peer in self._agents
 
     def hello(self, peer: int, server: ServerInfo, hello: AgentHello, now: float) -> None:
-        """Take in an agent that has registered. One that has a session is joined with its lease."""
+        """Take in an agent that has registered. One that has a session is joined with its lease.
+
+        Raises TooManyError.
+        """
         address = f"{server.host}:{server.port}"
         board = self._name_of_agent(peer, server.key, address, hello)
+        if peer in self._agents and self._agents[peer].board != board:
+            raise TooManyError("a second board, and an agent has one")
+        self._make_room(peer, board)
         self._now = now
         self._boards_of.setdefault(peer, set()).add(board)
         self._peer_of[board] = peer
@@ -406,7 +415,7 @@ class LabLender:
             other = self._peer_of.get(name)
             if other is not None and other != peer and self._is_near(name, peer):
                 before = self._agents.get(other)
-                is_tunnel = _is_loopback(self._connections.origin(peer))
+                is_tunnel = is_loopback(self._connections.origin(peer))
                 if before and hello.boot and before.boot != hello.boot and not is_tunnel:
                     self.hang_up(other, f"the board {name} has been started again")
             if self._peer_of.get(name) in (None, peer):
@@ -493,11 +502,29 @@ class LabLender:
         for name in itertools.chain([base], (f"{base}#{number}" for number in itertools.count(2))):
             if name not in self._offers and self._is_near(name, peer):
                 break
+        self._make_room(peer, name)
         if (before := self._peer_of.get(name)) is not None:
             self._boards_of[before].discard(name)
         self._peer_of[name] = peer
         self._boards_of.setdefault(peer, set()).add(name)
         return name
+
+    def _make_room(self, peer: int, board: str) -> None:
+        """Raise TooManyError if a connection is to have no further board.
+
+        Where there are too many boards in all, the connection with the most of them gives way.
+        """
+        has = self._boards_of.get(peer, set())
+        if board in has:
+            return
+        if len(has) >= MOST_BOARDS_OF_ONE:
+            raise TooManyError(f"more than {MOST_BOARDS_OF_ONE} boards")
+        if len(self._peer_of) < MOST_BOARDS or board in self._peer_of:
+            return
+        largest = max(self._boards_of, key=lambda one: len(self._boards_of[one]))
+        if len(self._boards_of[largest]) <= len(has) + 1:
+            raise TooManyError(f"a board where there are {MOST_BOARDS} already")
+        self.hang_up(largest, f"there are {MOST_BOARDS} boards, most of them its own")
 
     def _is_near(self, board: str, peer: int) -> bool:
         """Return whether a board is connected from the address of a peer, or not at all."""
@@ -505,7 +532,8 @@ class LabLender:
         return other is None or self._connections.origin(other) == self._connections.origin(peer)
 
     def _request_of_kind(self, waiting: WaitingRequest) -> None:
-        owner = f"address:{self._connections.origin(waiting.peer)}"
+        origin = self._connections.origin(waiting.peer)
+        owner = f"address:{LOOPBACK if is_loopback(origin) else origin}"
         rank = self._rules.implicit_rank
         for_s = self._rules.classes[rank].longest_s
         request = LeaseRequest(
@@ -600,13 +628,6 @@ class LabLender:
     def _say(self, grants: list[Grant], refusals: list[Refusal]) -> None:
         if grants or refusals:
             self._writer.after(lambda: self.deliver(grants, refusals))
-
-
-def _is_loopback(origin: str) -> bool:
-    try:
-        return ipaddress.ip_address(origin).is_loopback
-    except ValueError:
-        return False
 
 
 def _refusal(waiting: WaitingRequest, lease: Lease) -> Refusal:

@@ -85,7 +85,7 @@ class LabServer:
             settings.boards,
             time.time,
             self._tell,
-            BoardRecords(past.boards),
+            BoardRecords(past.boards, [board.name for board in settings.boards]),
             settings.heartbeat_s,
         )
         self.tracker = TrackerServer(

@@ -118,6 +118,7 @@ def prepare_model_task(
     """
     from farm.checked_model_import import import_and_check_into_folder, prepare_model
     from farm.compiler.build import GenerationResult, build_reuses_import_check_code
+    from farm.compiler.import_check_linker import ImportCheckLinker
 
     def maker(
         context: TaskContext,
@@ -126,6 +127,7 @@ def prepare_model_task(
         cache: Path,
         folder: Path,
         keep_build: bool,
+        linker: ImportCheckLinker,
     ) -> GenerationResult | None:
         arguments = (model, host, cache, folder, keep_build)
         made: GenerationResult | None = run_sandboxed_if_untrusted(
@@ -133,8 +135,10 @@ def prepare_model_task(
             model,
             import_and_check_into_folder,
             *arguments,
+            read=(linker.folder,),
             write=(folder,),
             types=(GenerationResult,),
+            helper=linker,
         )
         return made
 

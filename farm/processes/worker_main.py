@@ -8,6 +8,7 @@ as files in its scratch folder; the connection carries only short messages that 
 from __future__ import annotations
 
 import contextlib
+import copy
 import errno
 import logging
 import os
@@ -28,6 +29,7 @@ from farm.prompts import Question
 from farm.tvm_import_without_torch import hide_torch_from_now_on
 
 TASK, ANSWER = "task.pickle", "answer.pickle"
+Helper = Callable[[Any], Any]
 
 
 class MessageKind(StrEnum):
@@ -45,11 +47,30 @@ class MessageKind(StrEnum):
 
 
 class TaskContext:
-    """The worker's interface for its task: scratch folder, progress, prompts and exclusive CPU."""
+    """The worker's interface for its task.
+
+    It has a scratch folder, progress, prompts, exclusive CPU, and a helper for what a sandboxed
+    task may not do itself.
+    """
 
     def __init__(self, scratch: Path, connection: Connection | None = None) -> None:
         self.scratch = scratch
         self._connection = connection
+        self._helper: Helper | None = None
+
+    def with_helper(self, helper: Helper) -> TaskContext:
+        """Return a context whose requests `helper` answers."""
+        other = copy.copy(self)
+        other._helper = helper
+        return other
+
+    def ask_helper(self, request: object) -> Any:
+        """Return the helper's answer to a request, or raise its FarmError.
+
+        The helper runs outside of the sandbox, and does not trust the request.
+        """
+        assert self._helper, "a task that asks has a helper"
+        return self._helper(request)
 
     def note(self, value: object) -> None:
         """Report progress to the pool. `value` must be picklable."""

@@ -82,13 +82,15 @@ def run_sandboxed(
     modules: Sequence[str] = (),
     types: Sequence[type] = (),
     note: Callable[[Any], None],
+    helper: Callable[[Any], Any] | None = None,
     what: str,
 ) -> Any:
     """Run `task(context, *arguments)` in a process that `policy` restricts, and return its result.
 
     `modules` are imported beforehand, once for all later tasks of this process. The result may hold
-    builtin values, arrays, values of farm.types, and values of `types`. `what` describes the task
-    in error messages.
+    builtin values, arrays, values of farm.types, and values of `types`. `helper` answers the
+    requests of the task, here, and must not trust them: they are of the same types. `what`
+    describes the task in error messages.
 
     Raises the FarmError of the task, and ModelError if its process ends without a result.
     """
@@ -98,7 +100,7 @@ def run_sandboxed(
         _servers.append(ForkServerClient.start(modules, scratch))
     request = Request(what, tuple(modules), policy, scratch, task, arguments)
     try:
-        return _servers[0].run(request, note, types)
+        return _servers[0].run(request, note, types, helper)
     except (EOFError, BrokenPipeError) as exc:
         _servers.clear()
         raise InternalError(

@@ -1,8 +1,8 @@
 """Run tasks in sandboxed processes, each forked from a process that has only imported modules.
 
     worker ── control ──> fork server ── fork ──> task, restricted for good
-      ^                                             |
-      └──────────── notes and the result ───────────┘
+      ^                                             ^
+      └── notes, requests, answers, the result ─────┘
 
 Importing TVM and torch takes seconds; forking a process that has imported them takes milliseconds.
 The server itself computes nothing: a fork of a process that has computed would lack the threads of
@@ -34,7 +34,7 @@ from typing import Any
 
 from farm.errors import FarmError, InternalError, ModelError
 from farm.processes import subprocesses as process
-from farm.processes.worker_main import TaskContext, disk_full_error
+from farm.processes.worker_main import Helper, TaskContext, disk_full_error
 from farm.sandbox import capabilities, environment, landlock, restricted_pickle, seccomp
 from farm.sandbox.policy import WRITABLE_DEVICES, Policy, python_and_package_folders, system_files
 from farm.sandbox.raw_system_calls import prctl
@@ -69,9 +69,13 @@ Task = Callable[..., Any]
 
 
 class TaskMessageKind(StrEnum):
-    """The kinds of messages that a task sends: notes (progress), then its result or its error."""
+    """The kinds of messages that a task sends.
+
+    These are notes (progress), requests to its helper, and at last its result or its error.
+    """
 
     NOTE = "note"
+    REQUEST = "request"
     DONE = "done"
     FAILED = "failed"
 
@@ -133,12 +137,19 @@ class ForkServerClient:
                 _start_fork(theirs)
         return cls(ours)
 
-    def run(self, request: Request, note: Callable[[Any], None], types: Sequence[type] = ()) -> Any:
+    def run(
+        self,
+        request: Request,
+        note: Callable[[Any], None],
+        types: Sequence[type] = (),
+        helper: Helper | None = None,
+    ) -> Any:
         """Run a task and return its result, which may contain values of `types`.
 
-        Raises the FarmError of the task, and ModelError if its process ends without a result.
+        `helper` answers the task's requests. Raises the FarmError of the task, and ModelError if
+        its process ends without a result.
         """
-        ours, theirs = Pipe(duplex=False)
+        ours, theirs = Pipe()
         with ours:
             with theirs:
                 self._control.send(request)
@@ -151,7 +162,8 @@ class ForkServerClient:
                 doing = getattr(value, "note", "")
                 note(value)
 
-            result = _listen(ours, noting, types)
+            result = _listen(ours, noting, types, helper)
+            ours.close()  # so that a task that waits for an answer ends
             if not self._control.poll(process.GRACE_S):
                 os.kill(started.process, signal.SIGKILL)
             ended: TaskEnded = self._control.recv()
@@ -174,11 +186,15 @@ class ForkServerClient:
 
 
 def _listen(
-    connection: Connection, note: Callable[[Any], None], types: Sequence[type]
+    connection: Connection,
+    note: Callable[[Any], None],
+    types: Sequence[type],
+    helper: Helper | None,
 ) -> tuple[TaskMessageKind, Any] | None:
-    """Return the result or the error that a task sends, and call `note` with its progress messages.
+    """Return the result or the error that a task sends.
 
-    Returns None if the task ends without either, or sends a message of an invalid form.
+    Calls `note` with its progress messages, and answers its requests by `helper`. Returns None if
+    the task ends without a result, or sends a message of an invalid form.
     """
     while True:
         try:
@@ -194,6 +210,13 @@ def _listen(
             )
         if word is TaskMessageKind.NOTE:
             note(value)
+        elif word is TaskMessageKind.REQUEST and helper:
+            try:
+                answer: Any = helper(value)
+            except FarmError as error:
+                answer = error
+            with contextlib.suppress(OSError):  # the task has ended, which the next message tells
+                connection.send(answer)
         elif word is TaskMessageKind.DONE or (
             word is TaskMessageKind.FAILED and isinstance(value, FarmError)
         ):
@@ -285,7 +308,7 @@ def _serve(control: Connection) -> None:
             _end_with(server)
             status = 1
             try:
-                _do(request, Connection(descriptor, readable=False))
+                _do(request, Connection(descriptor))
                 status = 0
             finally:  # never on into the code of the worker
                 os._exit(status)
@@ -303,7 +326,8 @@ def _do(request: Request, connection: Connection) -> None:
     try:
         _redirect(request.scratch)
         _restrict(request.policy)
-        send(TaskMessageKind.DONE, request.task(_Desk(request.scratch, send), *request.arguments))
+        context = _Desk(request.scratch, send, connection.recv)
+        send(TaskMessageKind.DONE, request.task(context, *request.arguments))
     except FarmError as error:
         send(TaskMessageKind.FAILED, error)
     except BaseException as error:
@@ -316,18 +340,31 @@ def _do(request: Request, connection: Connection) -> None:
 
 
 class _Desk(TaskContext):
-    """The context of a task in the sandbox: a scratch folder and progress messages only.
+    """The context of a task in the sandbox: scratch folder, progress messages, and its helper.
 
     It can neither prompt the user nor pause the other workers.
     """
 
-    def __init__(self, scratch: Path, send: Callable[[TaskMessageKind, object], None]) -> None:
+    def __init__(
+        self,
+        scratch: Path,
+        send: Callable[[TaskMessageKind, object], None],
+        receive: Callable[[], Any],
+    ) -> None:
         super().__init__(scratch)
-        self._send = send
+        self._send, self._receive = send, receive
 
     def note(self, value: object) -> None:
         """Send a progress message to the worker."""
         self._send(TaskMessageKind.NOTE, value)
+
+    def ask_helper(self, request: object) -> Any:
+        """Send a request to the worker, and return the answer of the helper there."""
+        self._send(TaskMessageKind.REQUEST, request)
+        answer = self._receive()
+        if isinstance(answer, FarmError):
+            raise answer
+        return answer
 
 
 def _is_full(folder: Path) -> bool:

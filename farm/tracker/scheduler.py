@@ -7,19 +7,23 @@ Each method that may bring boards and clients together returns the grants, which
 
 from __future__ import annotations
 
-import difflib
+import ipaddress
 import itertools
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from farm import sanitize
+from farm.errors import closest_name
 
 MOST_OFFERS = 4096  # of one connection: a proxy of TVM offers many boards
 MOST_REQUESTS = 256  # of one connection that wait
 MOST_REMEMBERED = 1000  # keys without a board, a request or a server
+# All tunnels end at loopback. There, a server that was heard so lately is alive, and another one
+# that says to be it is not. In a session, an agent of farm's tells a lab every 10 s that it lives.
+ALIVE_S = 15.0
 SILENT_S = 10.0  # an idle board of TVM's or ours is heard every 2 s
-_MOST_SHOWN, _MOST_COMPARED = 20, 200  # keys, where somebody asks for one that is not there
+_MOST_SHOWN = 20  # keys, where somebody asks for one that is not there
 _SERVER = "server:"
 
 
@@ -170,14 +174,22 @@ class TrackerScheduler:
         """Note what a server says of itself.
 
         Return the older connection of the same server, which is dead: a board that has lost its
-        power and is back. Only one from the same address counts, or strangers could end others.
+        power and is back. Only one from the same address counts, or strangers could end others; on
+        loopback, only one that is silent.
         """
         ours = self._peers[peer]
         self._unregister(ours, peer)
         if not server.name.startswith(_SERVER):
             return None
         older = self._registered.get((ours.origin, server))
-        self._registered[ours.origin, server] = peer
+        if (
+            older is not None
+            and is_loopback(ours.origin)
+            and ours.heard_at - self._peers[older].heard_at < ALIVE_S
+        ):
+            older = None  # and stays the one that is registered
+        else:
+            self._registered[ours.origin, server] = peer
         ours.server = server
         kind = self._hold(server.key)
         kind.servers += 1
@@ -253,8 +265,8 @@ class TrackerScheduler:
         known = sorted(name for name, kind in self._kinds.items() if kind.had_board)
         shown = ", ".join(sanitize.sanitized_line(name[:100]) for name in known[:_MOST_SHOWN])
         more = f" and {len(known) - _MOST_SHOWN} more" if len(known) > _MOST_SHOWN else ""
-        close = difflib.get_close_matches(key[:100], known[:_MOST_COMPARED], 1)
-        meant = f" (did you mean {sanitize.sanitized_line(close[0][:100])}?)" if close else ""
+        close = closest_name(key, known)
+        meant = f" (did you mean {sanitize.sanitized_line(close[:100])}?)" if close else ""
         there = f"there are: {shown}{more}{meant}" if known else "no board has registered"
         return f"no board has the key {sanitize.sanitized_line(key[:100])!r}; {there}"
 
@@ -336,3 +348,11 @@ class TrackerScheduler:
         if len(self._remembered) > MOST_REMEMBERED:
             oldest, _ = self._remembered.popitem(last=False)
             del self._kinds[oldest]
+
+
+def is_loopback(origin: str) -> bool:
+    """Return whether a peer connects from this machine, or by a tunnel that ends here."""
+    try:
+        return ipaddress.ip_address(origin).is_loopback
+    except ValueError:
+        return False

@@ -392,6 +392,31 @@ def test_nothing_is_computed_while_a_script_is_read(line, tmp_path):
     assert "while it is read" in caught.value.why
 
 
+@pytest.mark.parametrize(
+    ("known", "changed"),
+    [
+        (b"x: Tensor)", b"x: Tensor,\n    y: int=torch.numel(torch.ones([2])))"),
+        (b"x: Tensor)", b"x: Tensor,\n    y: int=(torch.ones([2])).numel())"),
+        (b"(Module):\n", b"(Module):\n  y : Final[int] = torch.numel(torch.ones([2]))\n"),
+    ],
+)
+def test_no_constant_of_a_script_is_computed(known, changed, tmp_path):
+    """torch computes the defaults of arguments as it reads them, before the graphs are checked."""
+    path = scripted(tmp_path, {SOURCE: lambda text: text.replace(known, changed, 1)})
+    with pytest.raises(ModelError, match="more than compute") as caught:
+        check_torchscript(path)
+    assert "while it is read" in caught.value.why
+
+
+def test_arguments_may_have_defaults(tmp_path):
+    class Defaults(torch.nn.Module):
+        def forward(self, x: torch.Tensor, y: float = float("inf"), z: tuple[int, str] = (-1, "a")):
+            return x * y + z[0]
+
+    torch.jit.script(Defaults().eval()).save(tmp_path / "m.pt")
+    check_torchscript(tmp_path / "m.pt")
+
+
 class Kept:
     def __init__(self, x: torch.Tensor):
         self.x = x

@@ -17,6 +17,7 @@ from lossy_network import BOARD, DESK, inside, lossy_network
 from timeouts import LIMIT_S, wait_until
 from tracker_processes import REQUEST, Wire
 
+from farm.errors import LinkError
 from farm.lab.entities import SharingRules
 from farm.lab.lender import LabLender
 from farm.lab.scheduling.scheduler import LeaseScheduler
@@ -25,7 +26,7 @@ from farm.lab.storage.lab_database_writer import LabDatabaseWriter
 from farm.lab_client.control_client import LabClient
 from farm.rpc.errors import RemoteError
 from farm.tracker.agent_messages import AgentHello
-from farm.tracker.scheduler import ServerInfo
+from farm.tracker.scheduler import ALIVE_S, ServerInfo
 
 QUICK = '[lab]\nheartbeat = "1s"\n'
 NOTICED_S = 30.0  # by when a frozen board is to be noticed, with the usual heartbeat
@@ -126,6 +127,23 @@ def test_the_end_of_a_lease_ends_its_session_and_its_client_is_told_why(
         words = wait_until(told, "the session ends")
         assert f"the lab has ended this session: lease {lease['lease']} has ended" in words
         becomes(client, "pi5-07", "free")
+
+
+@pytest.mark.parametrize("limit", ["inf", "1e308"])
+def test_the_end_of_a_lease_ends_a_session_without_a_sensible_limit(
+    served: Lab, start: Start, limit: str
+) -> None:
+    """JSON has no infinity: the lab would hang up on the agent, and never tell it."""
+    start(served.port, "--board", "pi5-07")
+    with served.client() as client:
+        becomes(client, "pi5-07", "free")
+        lease = lease_of(client)
+        host, port, match_key = handed_out(served.port, lease["key"])
+        session = session_with((host, port, f"{match_key} -timeout={limit}"))
+        client.ask("end", lease=lease["lease"])
+        becomes(client, "pi5-07", "free")
+        with pytest.raises((LinkError, RemoteError)):
+            session.call("farm.agent.facts")
 
 
 def test_a_frozen_agent_is_silent_and_its_lease_has_another_board(
@@ -280,10 +298,14 @@ def register(served: Lab, board: str, boot: str, port: int) -> Wire:
 def test_a_board_behind_a_tunnel_that_was_started_again_takes_the_place_of_its_dead_connection(
     served: Lab,
 ) -> None:
+    """One that is heard stays, whoever says to be it: all tunnels end at loopback."""
     first = register(served, "pi5-07", "a", 9001)
     second = register(served, "pi5-07", "a", 9002)  # another agent of the same system
     with served.client() as client:
         assert boards(client).keys() == {"pi5-07", "pi5-07#2"}
+        register(served, "pi5-07", "c", 9001).close()
+        assert first.ask([1]) == [0, {"farm": 1, "heartbeat_s": 1.0}]
+        time.sleep(ALIVE_S + 0.5)
         third = register(served, "pi5-07", "b", 9001)
         assert first.is_closed()
         assert boards(client)["pi5-07"]["address"] == "127.0.0.1:9001"

@@ -240,3 +240,23 @@ def flood_log(_: TaskContext) -> None:
     os.lseek(1, 0, os.SEEK_END)
     os.write(1, b"\nlast words")
     os._exit(3)
+
+
+def ask_twice(context: TaskContext) -> list[Any]:
+    from farm.errors import FarmError
+
+    answers = [context.ask_helper(("a.o", "b.o"))]
+    try:
+        context.ask_helper("refuse")
+    except FarmError as error:
+        answers.append(error.what)
+    return answers
+
+
+def ask_to_call(context: TaskContext) -> Any:
+    return context.ask_helper(os.system)
+
+
+def ask_and_end(context: TaskContext) -> None:
+    context._send("request", "unheard")  # type: ignore[attr-defined]
+    os._exit(3)

@@ -39,6 +39,7 @@ from farm.tracker.errors import ProtocolError
 from farm.tracker.framing import FrameBuffer
 from farm.tracker.limited_log import LimitedLog
 from farm.tracker.protocol import parse_message
+from farm.tracker.scheduler import ALIVE_S
 
 
 @pytest.fixture(scope="module", params=["tracker", "lab serve"])
@@ -193,6 +194,8 @@ def test_a_board_that_registers_while_a_client_waits_is_given_to_it(tmp_path: Pa
 def test_a_server_that_lost_power_and_is_back_is_offered_once(lab: Running) -> None:
     before, after = Wire(lab.port), Wire(lab.port)
     for number, wire in enumerate((before, after)):
+        if number:
+            time.sleep(ALIVE_S + 0.5)
         wire.register("power", 9999)
         wire.put("power", f"power:{number}", 9999)
     assert before.is_closed()

@@ -138,6 +138,17 @@ def test_a_server_that_connects_anew_replaces_its_own_older_connection_only() ->
     assert scheduler.register(3, server) == 1
 
 
+def test_behind_tunnels_only_a_silent_server_is_replaced() -> None:
+    """All tunnels end at loopback, and a board behind one may say that it is another."""
+    scheduler = TrackerScheduler()
+    for peer, now in ((1, 0.0), (2, 14.0), (3, 30.0)):
+        scheduler.connect(peer, "127.0.0.1", now)
+    server = ServerInfo("server:pi4", "127.0.0.1", 20007)
+    assert scheduler.register(1, server) is None
+    assert scheduler.register(2, server) is None, "the first was heard lately"
+    assert scheduler.register(3, server) == 1
+
+
 def test_a_request_is_refused_only_if_no_board_has_had_its_key() -> None:
     scheduler = connected(1, 2)
     early, _ = scheduler.request(2, "pi5", 1.0, 0.0)

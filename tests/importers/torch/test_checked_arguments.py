@@ -29,6 +29,10 @@ def bags(offsets: list[int], rows: torch.Tensor) -> object:
     return torch.embedding_bag(torch.ones(5, 3), rows, torch.tensor(offsets))
 
 
+def quantized(data: torch.Tensor) -> torch.Tensor:
+    return torch.quantize_per_tensor(data, 1.0, 0, torch.quint8)
+
+
 LEAVING: dict[str, Callable[[], object]] = {
     "normalization": lambda: aten._native_batch_norm_legit_no_training(
         torch.ones(2, 4, 3), ONES, torch.ones(4), torch.ones(4), torch.ones(4), 0.1, 1e-5
@@ -46,6 +50,9 @@ LEAVING: dict[str, Callable[[], object]] = {
     "scale": lambda: aten._upsample_bilinear2d_aa(
         torch.ones(1, 3, 10, 20), [3, 100], False, 0.3, 0.3
     ),
+    "scale of quantized data": lambda: aten.upsample_bilinear2d(
+        quantized(torch.ones(1, 1, 4, 4)), [4, 4], False, 1e-3, 1e-3
+    ),
     "attention": lambda: aten._scaled_dot_product_flash_attention_for_cpu(
         torch.ones(4, 2, 3, 8), torch.ones(1, 2, 3, 8), torch.ones(1, 2, 3, 8)
     ),
@@ -61,6 +68,9 @@ FITTING: dict[str, Callable[[], object]] = {
     "scale": lambda: functional.interpolate(
         torch.ones(1, 3, 10, 20), scale_factor=1.37, mode="bilinear", antialias=True
     ),
+    "scale of quantized data": lambda: functional.interpolate(
+        quantized(torch.ones(1, 3, 10, 20)), scale_factor=1.37, mode="bilinear"
+    ).dequantize(),
     "attention": lambda: functional.scaled_dot_product_attention(
         torch.ones(2, 3, 4, 8), torch.ones(2, 3, 7, 8), torch.ones(2, 3, 7, 8), torch.ones(4, 7)
     ),

@@ -16,6 +16,8 @@ namespace {
 
 // What a stranger may make us wait for and hold.
 constexpr double kHandshakeS = 10;
+// JSON, by which a lab hears of it, has no infinity.
+constexpr double kLongestSessionS = 366 * 86400.0;
 constexpr int32_t kMaxKeyBytes = 4096;
 constexpr size_t kHeadBytes = 2 * sizeof(int32_t);
 const char kClient[] = "client:", kTimeout[] = " -timeout=";
@@ -59,7 +61,8 @@ double Visitor::session_timeout_s() const {
   size_t option = said_.find(kTimeout, kHeadBytes);
   return option == std::string::npos
              ? 0
-             : std::max(0.0, atof(said_.c_str() + option + sizeof(kTimeout) - 1));
+             : std::min(kLongestSessionS,
+                        std::max(0.0, atof(said_.c_str() + option + sizeof(kTimeout) - 1)));
 }
 
 Fd Visitor::Accept(const std::string& key) {

@@ -155,6 +155,14 @@ def _scales_fit(given: Given) -> bool:
     )
 
 
+def _scales_fit_if_quantized(given: Given) -> bool:
+    """Return whether the factors of an enlargement fit, where the data are quantized.
+
+    torch trusts them there alone.
+    """
+    return not given["self"].is_quantized or _scales_fit(given)
+
+
 _CHECKS: dict[str, Callable[[Given], bool]] = {
     **dict.fromkeys(
         (
@@ -172,6 +180,7 @@ _CHECKS: dict[str, Callable[[Given], bool]] = {
     "aten::_embedding_bag_forward_only": _bags_fit,
     "aten::_weight_norm_interface": _weight_norm_fits,
     "aten::_scaled_dot_product_flash_attention_for_cpu": _attention_fits,
+    "aten::upsample_bilinear2d": _scales_fit_if_quantized,
     "aten::_upsample_bilinear2d_aa": _scales_fit,
     "aten::_upsample_bicubic2d_aa": _scales_fit,
     "aten::_upsample_lanczos2d_aa": _scales_fit,

@@ -56,10 +56,10 @@ _FUNCTIONS = frozenset((
 ))  # fmt: skip
 _FORBIDDEN = frozenset(("print", "exec", "eval", "open"))
 _ROOTS = frozenset(("torch", "ops"))  # where torch's compiler of sources finds operators
-# What a __setstate__ may call: it runs while the file is read, before the graphs are checked.
-# Quantized layers pack their weights in it.
+# The calls in what torch computes while the file is read, before the graphs are checked: in a
+# __setstate__, in which quantized layers pack their weights, and in values that are constants.
 _WHILE_READ = re.compile(
-    r"annotate|unchecked_cast|uninitialized|isinstance|ops\.quantized\.(?:conv\dd|conv_transpose\dd|linear)_prepack(?:_fp16)?"
+    r"annotate|unchecked_cast|uninitialized|isinstance|float|complex|torch\.device|ops\.quantized\.(?:conv\dd|conv_transpose\dd|linear)_prepack(?:_fp16)?"
     r"|ops\.prim\.(?:RaiseException|unchecked_cast|unchecked_unwrap_optional)|torch\.(?:_unwrap_optional|__is__|__isnot__|eq|ne|len)"
 )
 _METHODS_WHILE_READ = frozenset(("__setstate__", "set_weight_bias"))
@@ -211,6 +211,8 @@ class _Own:
                     self._called.add(id(node.func))
                 elif isinstance(node, ast.FunctionDef) and node.name in _METHODS_WHILE_READ:
                     self._while_read |= {id(inner) for inner in ast.walk(node)}
+                for constant in _constants(node):
+                    self._while_read |= {id(inner) for inner in ast.walk(constant)}
             for function in _outermost_functions(tree.root):
                 scope = _Scope(function)
                 self._scopes |= {
@@ -298,7 +300,10 @@ class _Own:
         return "" if own else f"it calls {name} of a value, which may be aten::{name}"
 
     def _call_while_read(self, node: ast.Call) -> str:
-        """Return why a call is not allowed in a __setstate__; "" if it is, or is elsewhere."""
+        """Return why a call is not allowed in what is computed while the file is read.
+
+        "" if it is, or is elsewhere.
+        """
         if id(node) not in self._while_read:
             return ""
         path = _dotted(node.func) or ""
@@ -339,6 +344,16 @@ class _Scope:
         if path in self.values:
             return self.is_own(path)
         return path in self._functions or (path.startswith("__torch__.") and not _qualified(path))
+
+
+def _constants(node: ast.AST) -> list[ast.expr]:
+    """Return the values that a node gives to arguments by default, or to the names of a class."""
+    if isinstance(node, ast.arguments):
+        return [*node.defaults, *filter(None, node.kw_defaults)]
+    if isinstance(node, ast.ClassDef):
+        assigned = (one for one in node.body if isinstance(one, (ast.Assign, ast.AnnAssign)))
+        return [one.value for one in assigned if one.value is not None]
+    return []
 
 
 def _outermost_functions(node: ast.AST) -> Iterator[ast.FunctionDef]:

@@ -1,0 +1,71 @@
+"""What a sandboxed task asks of its helper, which has the rights that it lacks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import hostile_tasks as tasks
+import pytest
+
+from farm import sandbox
+from farm.errors import BuildError, ModelError
+from farm.processes.workers import TaskContext
+from farm.sandbox.policy import Policy
+
+pytestmark = pytest.mark.skipif(
+    not sandbox.sandbox_support().complete, reason=sandbox.sandbox_support().missing or "never"
+)
+
+
+@pytest.fixture
+def asked() -> list[Any]:
+    return []
+
+
+def run(task: Any, scratch: Path, asked: list[Any], *, helped: bool = True) -> Any:
+    def helper(request: Any) -> Any:
+        asked.append(request)
+        if request == "refuse":
+            raise BuildError("there is no such library", "by intent")
+        return Path("library.so")
+
+    policy = Policy((), (scratch,), 2 << 30, 1 << 20)
+    return sandbox.run_sandboxed(
+        policy, scratch, task, note=print, helper=helper if helped else None, what="trying"
+    )
+
+
+def test_a_task_gets_the_answers_and_the_errors_of_its_helper(
+    tmp_path: Path, asked: list[Any]
+) -> None:
+    answers = run(tasks.ask_twice, tmp_path, asked)
+    assert answers == [Path("library.so"), "there is no such library"]
+    assert asked == [("a.o", "b.o"), "refuse"]
+
+
+def test_a_task_that_is_not_sandboxed_asks_the_same_helper(tmp_path: Path) -> None:
+    context = TaskContext(tmp_path)
+    assert context.with_helper(lambda request: [request]).ask_helper(1) == [1]
+    with pytest.raises(AssertionError):  # the context itself has got none
+        context.ask_helper(1)
+
+
+def test_a_request_that_is_no_plain_value_does_not_reach_the_helper(
+    tmp_path: Path, asked: list[Any]
+) -> None:
+    with pytest.raises(ModelError, match="sent what is no answer"):
+        run(tasks.ask_to_call, tmp_path, asked)
+    assert asked == []
+
+
+def test_a_request_where_there_is_no_helper_ends_the_task(tmp_path: Path, asked: list[Any]) -> None:
+    with pytest.raises(ModelError, match="its process ended"):
+        run(tasks.ask_twice, tmp_path, asked, helped=False)
+
+
+def test_a_task_that_ends_before_it_is_answered_is_one_error(
+    tmp_path: Path, asked: list[Any]
+) -> None:
+    with pytest.raises(ModelError):
+        run(tasks.ask_and_end, tmp_path, asked)
