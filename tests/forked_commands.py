@@ -3,7 +3,8 @@
 Most of the time of a short command goes into imports. A server, one for this process, has imported
 what commands import, and nothing else: each command is a fork of it, with its own session, folder,
 environment and files, and runs and ends as `python -m farm` does. Only /proc tells them apart: it
-shows the server's command line and environment.
+shows the server's command line and environment, in which only the mark of the tests' processes is
+the command's own. The workers of such a command are forks, too (`forked_workers`).
 
 Tests that watch a command from outside, send it signals or give it a terminal start the program
 itself.
@@ -12,6 +13,8 @@ itself.
 from __future__ import annotations
 
 import atexit
+import ctypes
+import fcntl
 import functools
 import gc
 import importlib
@@ -23,13 +26,13 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import IO
+from typing import IO, Any
 
+import forked_workers
 from timeouts import LIMIT_S
 
 _ROOMS = (
@@ -50,7 +53,9 @@ _ROOMS = (
     "views",
 )
 _READ_AT_START = ("LANG", "LC_", "LD_", "PYTHON", "TZ")  # what a fork would take from the server
-_LENGTH_BYTES = 8
+_NUMBER_BYTES = 8
+_MOST_BYTES = 1 << 17  # of a request
+_MARK, NO_MARK = "FARM_TEST", "0" * 32  # as long as a mark
 _NETWORK = Path("/proc/thread-self/ns/net")
 _NETWORK_OF_SERVER = _NETWORK.readlink()
 
@@ -92,7 +97,7 @@ def run_command(
     stderr: IO[bytes],
 ) -> int:
     """Run a command to its end; its exit code, negative for a signal."""
-    command = Started(words, folder, environment, stdout, stderr)
+    command = start_command(words, folder, environment, stdout, stderr)
     try:
         return command.wait(LIMIT_S)
     except subprocess.TimeoutExpired:
@@ -101,24 +106,27 @@ def run_command(
         raise
 
 
-class Started:
-    """A command that runs, with what `subprocess.Popen` has for it."""
+def start_command(
+    words: Sequence[str],
+    folder: Path,
+    environment: Mapping[str, str],
+    stdout: IO[bytes],
+    stderr: IO[bytes],
+) -> Started:
+    """Start a command."""
+    request = [list(words), str(folder), dict(environment)]
+    return Started(_server(), request, [stdout.fileno(), stderr.fileno()])
 
-    def __init__(
-        self,
-        words: Sequence[str],
-        folder: Path,
-        environment: Mapping[str, str],
-        stdout: IO[bytes],
-        stderr: IO[bytes],
-    ) -> None:
-        server, turn = _server()
+
+class Started:
+    """A forked process that runs, with what `subprocess.Popen` has for it."""
+
+    def __init__(self, server: socket.socket, request: Any, descriptors: Sequence[int]) -> None:
         self._socket, theirs = socket.socketpair()
-        request = json.dumps([list(words), str(folder), dict(environment)]).encode()
-        with theirs, turn:
-            descriptors = [stdout.fileno(), stderr.fileno(), theirs.fileno()]
-            socket.send_fds(server, [len(request).to_bytes(_LENGTH_BYTES)], descriptors)
-            server.sendall(request)
+        with theirs:
+            content = json.dumps(request).encode()
+            assert len(content) <= _MOST_BYTES
+            socket.send_fds(server, [content], [theirs.fileno(), *descriptors])
         self.returncode: int | None = None
         self.pid = self._answer(LIMIT_S)
 
@@ -147,26 +155,27 @@ class Started:
         """The next number that the server sends: the process, then its status."""
         if not select.select([self._socket], [], [], timeout)[0]:
             raise subprocess.TimeoutExpired("farm", timeout or 0)
-        content = self._socket.recv(_LENGTH_BYTES)
-        assert content, "the server of commands has ended"
+        content = self._socket.recv(_NUMBER_BYTES)
+        assert content, "the server has ended"
         return int.from_bytes(content)
 
 
 @functools.cache
-def _server() -> tuple[socket.socket, threading.Lock]:
-    """The server's socket, and the lock of those that write to it. It ends with this process."""
-    ours, theirs = socket.socketpair()
+def _server() -> socket.socket:
+    """The server's socket. A request is one message. It ends with this process."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         child = subprocess.Popen(
             [sys.executable, __file__, str(theirs.fileno())],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
+            env={**os.environ, _MARK: NO_MARK},
             pass_fds=[theirs.fileno()],
             start_new_session=True,
         )
     atexit.register(child.wait)
     atexit.register(ours.close)  # before that: the last is called first
-    return ours, threading.Lock()
+    return ours
 
 
 def _import_rooms() -> None:
@@ -179,62 +188,120 @@ def _import_rooms() -> None:
     assert not foreign, f"a command would import {foreign} as it starts"
 
 
-def _serve(requests: socket.socket) -> list[str] | None:
-    """Fork for each request. Gives the words of the command in the fork, None at the end."""
+def _serve(requests: socket.socket, prepare: Callable[[], None]) -> tuple[Any, list[int]] | None:
+    """Fork for each request. Gives it, with its descriptors, in the fork, and None at the end.
+
+    `prepare` is called before the first fork.
+    """
     running: dict[int, tuple[int, int]] = {}  # by pidfd: process and where its status goes
     waiting = select.poll()
     waiting.register(requests, select.POLLIN)
+    prepared = False
     while True:
         for descriptor, _ in waiting.poll():
             if descriptor in running:
                 child, answer = running.pop(descriptor)
                 _, status = os.waitpid(child, 0)
                 with suppress(BrokenPipeError):
-                    os.write(answer, status.to_bytes(_LENGTH_BYTES))
+                    os.write(answer, status.to_bytes(_NUMBER_BYTES))
                 waiting.unregister(descriptor)
                 os.close(answer)
                 os.close(descriptor)
                 continue
-            length, descriptors, _, _ = socket.recv_fds(requests, _LENGTH_BYTES, 3)
-            if not length:
+            request, descriptors, _, _ = socket.recv_fds(requests, _MOST_BYTES, 3)
+            if not request:
                 return None
-            with requests.makefile("rb", buffering=0) as content:
-                request = b""
-                while len(request) < int.from_bytes(length):
-                    request += content.read(int.from_bytes(length) - len(request)) or b""
-            out, err, answer = descriptors
+            if not prepared:
+                prepare()
+                prepared = True
             child = os.fork()
             if child == 0:
-                os.dup2(out, 1)
-                os.dup2(err, 2)
-                os.closerange(3, os.sysconf("SC_OPEN_MAX"))
-                words, folder, environment = json.loads(request)
-                os.setsid()
-                os.chdir(folder)
-                os.environ.clear()
-                os.environ.update(environment)
-                sys.path[0] = folder  # as with `python -m`
-                return words
-            os.close(out)
-            os.close(err)
-            os.write(answer, child.to_bytes(_LENGTH_BYTES))
+                return json.loads(request), descriptors[1:]
+            for other in descriptors[1:]:
+                os.close(other)
+            with suppress(BrokenPipeError):
+                os.write(descriptors[0], child.to_bytes(_NUMBER_BYTES))
             pidfd = os.pidfd_open(child)
-            running[pidfd] = child, answer
+            running[pidfd] = child, descriptors[0]
             waiting.register(pidfd, select.POLLIN)
+
+
+def _become(
+    files: Mapping[int, int], folder: str, environment: Mapping[str, str], kept: tuple[int, ...]
+) -> None:
+    """Make a fork a process of its own, with these files by number, and those that are kept."""
+    above = {
+        number: fcntl.fcntl(file, fcntl.F_DUPFD, max(files) + 1) for number, file in files.items()
+    }
+    for number, file in above.items():
+        os.dup2(file, number)
+    for other in [int(path.name) for path in Path("/proc/self/fd").iterdir()]:
+        if other > 0 and other not in (*files, *kept):
+            with suppress(OSError):  # that of the folder itself is closed
+                os.close(other)
+    os.setsid()
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    if len(mark := environment.get(_MARK, "").encode()) == len(NO_MARK):
+        begin, end = map(int, Path("/proc/self/stat").read_text().rpartition(")")[2].split()[47:49])
+        block = ctypes.string_at(begin, end - begin)  # what /proc shows as the environment
+        place = begin + block.index(f"{_MARK}={NO_MARK}".encode()) + len(f"{_MARK}=")
+        ctypes.memmove(place, mark, len(mark))
+
+
+def start_workers_as_forks(server: socket.socket) -> None:
+    """Have this process start its workers as forks of their server."""
+    from farm.processes import subprocesses
+
+    start_program = subprocesses.start_program
+
+    def start(command: Sequence[str | Path], **options: Any) -> Any:
+        given = {**os.environ, **options["env"]}
+        if not forked_workers.is_start_of_worker(command) or not forked_workers.can_fork(given):
+            return start_program(command, **options)
+        (connection,) = options["pass_fds"]
+        request = [list(map(str, command)), str(Path.cwd()), given, connection]
+        with options["log"].open("ab") as log:
+            return Started(server, request, [log.fileno(), connection])
+
+    subprocesses.start_program = start
+
+
+def _serve_workers(requests: socket.socket) -> None:
+    if served := _serve(requests, forked_workers.import_for_workers):
+        (command, folder, environment, connection), (log, given) = served
+        _become({1: log, 2: log, connection: given}, folder, environment, ())
+        sys.argv = command[1:2] + command[3:]
+        exec(command[2], {"__name__": "__main__"})
+
+
+def fork_worker_server(*closed: socket.socket) -> socket.socket:
+    """Fork the server of workers, without these sockets; its socket. It ends with its last user."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    if os.fork() == 0:
+        for other in (ours, *closed):
+            other.close()
+        _serve_workers(theirs)
+        sys.exit()
+    theirs.close()
+    return ours
 
 
 def main() -> None:
     requests = socket.socket(fileno=int(sys.argv[1]))
+    workers = fork_worker_server(requests)
     _import_rooms()
-    gc.freeze()  # a fork copies the pages that a collection writes to
-    words = _serve(requests)
-    if words is None:
-        return
-    requests.detach()
-    from farm import __main__ as farm
+    if served := _serve(requests, gc.freeze):  # a fork copies the pages that a collection writes to
+        (words, folder, environment), (out, err) = served
+        requests.detach()
+        _become({1: out, 2: err}, folder, environment, (workers.fileno(),))
+        start_workers_as_forks(workers)
+        from farm import __main__ as farm
 
-    sys.argv = [farm.__file__, *words]
-    farm.main()
+        sys.path[0] = folder  # as with `python -m`
+        sys.argv = [farm.__file__, *words]
+        farm.main()
 
 
 if __name__ == "__main__":

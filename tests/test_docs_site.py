@@ -4,6 +4,7 @@ network, on a desk and on a phone.
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import threading
@@ -68,6 +69,9 @@ def built(source: Path, output: Path) -> str:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The documentation's folder, built here if tools/test has not just built it."""
+    if there := os.environ.get("FARM_BUILT_DOCS"):
+        return Path(there)
     folder = tmp_path_factory.mktemp("site")
     built(DOCS, folder)
     return folder

@@ -74,7 +74,7 @@ def test_one_that_is_stopped_says_by_which_signal(tmp_path: Path) -> None:
     environment = {**os.environ, "FARM_DATA": str(tmp_path)}
     with (tmp_path / "out").open("wb") as out, (tmp_path / "err").open("wb") as err:
         words = ("tracker", "--port", "0")
-        running = forked_commands.Started(words, tmp_path, environment, out, err)
+        running = forked_commands.start_command(words, tmp_path, environment, out, err)
     wait_until(lambda: "tracker on" in (tmp_path / "err").read_text(), "the tracker")
     assert os.getsid(running.pid) == running.pid and running.poll() is None
     with pytest.raises(subprocess.TimeoutExpired):

@@ -65,7 +65,7 @@ def tracker(
             )
         else:
             environment = {**os.environ, "FARM_DATA": str(folder)}
-            child = forked_commands.Started(
+            child = forked_commands.start_command(
                 [*words, "--port", "0", *options], folder, environment, nowhere, output
             )
     try:

@@ -34,6 +34,8 @@ _TFLITE = ("tflite", "ai-edge-litert")
 _SOURCES = ("importers", "kernels", "types/layer_variable_names.py")
 # The key under which ONNX stores the name of an external data file.
 _EXTERNAL = b"location"
+# A line of a RECORD with a file of a top-level module: a folder, a source or an extension.
+_RECORD_LINE = r'^"?(?:{})(?:/|\.[^/,\n]*,)'
 _OF_KEY = re.compile(
     r"id_(?:rsa|dsa|ecdsa|ed25519)(?:_sk)?|.+\.(?:pem|ppk|p12|pfx|jks|kdbx?|gpg|asc|env)"
     r"|(?:credentials|secrets?)(?:\.\w+)?",
@@ -152,12 +154,33 @@ def _version(package: str) -> str | None:
 
 
 def _packages(files: Iterable[Path]) -> list[str]:
-    """Return the installed packages that the Python files among `files` import."""
-    names = {name for file in files if file.suffix == ".py" for name in _imports(file)}
-    owners = metadata.packages_distributions()
-    return sorted(
-        {package for name in names - sys.stdlib_module_names for package in owners.get(name, [])}
+    """Return the installed packages that the Python files among `files` import.
+
+    `metadata.packages_distributions` would do, but it takes a second: it makes objects of the
+    names of all installed files.
+    """
+    imported = {name for file in files if file.suffix == ".py" for name in _imports(file)}
+    names = imported - sys.stdlib_module_names
+    if not names:
+        return []
+    of_names = re.compile(
+        _RECORD_LINE.format("|".join(map(re.escape, sorted(names)))), re.MULTILINE
     )
+    return sorted(
+        {one.metadata["Name"] for one in metadata.distributions() if _has(one, names, of_names)}
+    )
+
+
+def _has(package: metadata.Distribution, names: set[str], of_names: re.Pattern[str]) -> bool:
+    """Return whether a package has a top-level module of one of these names.
+
+    `of_names` finds a line of a package's record with such a module.
+    """
+    if declared := (package.read_text("top_level.txt") or "").split():
+        return not names.isdisjoint(declared)
+    if record := package.read_text("RECORD"):
+        return of_names.search(record) is not None
+    return any(file.parts[0].partition(".")[0] in names for file in package.files or ())
 
 
 def _imports(file: Path) -> Iterator[str]:

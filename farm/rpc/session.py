@@ -64,6 +64,7 @@ class Session:
         self._filter = AnswerFilter(most_return_bytes)
         self._functions: dict[str, RemoteObject] = {}
         self._over = ""
+        self._last_words: _Answer | None = None  # why the server ends the session, unsolicited
 
     async def function(self, name: str, deadline: Deadline) -> RemoteObject | None:
         """Return the server's global function of a name; None if it has none."""
@@ -202,10 +203,12 @@ class Session:
         async with self._connection.turn:
             if self._over:
                 raise LinkError(f"the session with {self._name} is over", self._over)
+            answer = self._last_words
             try:
-                self._filter.expect(request)
-                await self._connection.send(parts, deadline)
-                answer = await self._answer(request, deadline, sink)
+                if not answer:
+                    self._filter.expect(request)
+                    await self._connection.send(parts, deadline)
+                    answer = await self._answer(request, deadline, sink)
             except BaseException as exc:
                 self.cut(f"an earlier request has failed: {type(exc).__name__}")
                 if (error := self._described(exc, deadline)) is exc:
@@ -238,9 +241,20 @@ class Session:
                 elif wanted and sink is not None:
                     sink += part
                     wanted -= len(part)
+                else:
+                    self._hear_last_words(bytes(part))
         if code == PacketCode.SHUTDOWN:
             raise EOFError
         return _Answer(code, packet)
+
+    def _hear_last_words(self, packet: bytes) -> None:
+        """Keep what came with an answer: the next request raises it.
+
+        The filter lets only an exception or a shutdown pass there.
+        """
+        code = int.from_bytes(packet[8:_HEAD_BYTES], "little")
+        if code == PacketCode.EXCEPTION:
+            self._last_words = _Answer(code, packet)
 
     def _described(self, exc: BaseException, deadline: Deadline) -> BaseException:
         match exc:

@@ -11,9 +11,11 @@ from pathlib import Path
 
 from farm.compiler.build import find_or_build_model
 from farm.processes.workers import TaskContext
+from farm.tvm_import_without_torch import hide_torch_from_now_on
 
 
 def main() -> None:
+    hide_torch_from_now_on()  # as a worker does
     cache, scratch, prepared, profile = map(Path, sys.argv[1:])
     artifact = find_or_build_model(
         TaskContext(scratch),

@@ -121,7 +121,7 @@ def agree(answers: Callable[[ImportedModel], list[np.ndarray]]) -> Callable[[Imp
                 (ours.shape, ours.dtype.name)
                 == (spec.shape, spec.dtype)
                 == (theirs.shape, theirs.dtype.name)
-            )
-            np.testing.assert_allclose(ours, theirs, atol=1e-4, rtol=1e-4)
+            ), spec.name
+            np.testing.assert_allclose(ours, theirs, atol=1e-4, rtol=1e-4, err_msg=spec.name)
 
     return check

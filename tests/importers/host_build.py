@@ -25,6 +25,7 @@ def answers(imported: ImportedModel) -> list[Array]:
 
 def assert_agrees(imported: ImportedModel, atol: float = 3e-6, rtol: float = 3e-6) -> None:
     """With its reference, in shape, dtype and values, on its example."""
-    for ours, theirs in zip(answers(imported), imported.reference(imported.example), strict=True):
-        assert (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype)
-        np.testing.assert_allclose(ours, theirs, atol=atol, rtol=rtol)
+    expected = imported.reference(imported.example)
+    for spec, ours, theirs in zip(imported.outputs, answers(imported), expected, strict=True):
+        assert (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype), spec.name
+        np.testing.assert_allclose(ours, theirs, atol=atol, rtol=rtol, err_msg=spec.name)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from dataclasses import replace
+from importlib import metadata
 
 import numpy as np
 import onnx
@@ -13,6 +15,7 @@ from onnx import helper
 
 from farm import importers
 from farm.errors import ModelError
+from farm.importers import fingerprints
 from farm.types import Model
 
 
@@ -102,3 +105,25 @@ print([name for name in ("tvm", "torch", "onnx", "onnxruntime") if name in sys.m
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_the_packages_of_a_source_are_those_that_python_finds_for_its_imports(tmp_path):
+    names = [
+        "PIL",
+        "click",
+        "google",
+        "json",
+        "nothing_of_this_name",
+        "numpy",
+        "six",
+        "torch",
+        "yaml",
+    ]
+    source = tmp_path / "source.py"
+    source.write_text("".join(f"import {name}.part\n" for name in names))
+    fingerprints.record_dependencies("python:source:net", tmp_path, [source])
+    (record,) = (tmp_path / "python-sources").iterdir()
+    owners = metadata.packages_distributions()
+    expected = sorted({owner for name in names for owner in owners.get(name, [])})
+    assert {"numpy", "torch"} < set(expected)
+    assert json.loads(record.read_text())["packages"] == expected

@@ -62,7 +62,7 @@ class Lab:
                     command, stdin=subprocess.DEVNULL, stderr=output, env=self.environment
                 )
             else:
-                self.child = forked_commands.Started(
+                self.child = forked_commands.start_command(
                     words, Path.cwd(), self.environment, nowhere, output
                 )
         child = self.child

@@ -249,21 +249,22 @@ def test_the_doctor_checks_door_server_and_board(served: Door, place: str, tmp_p
 
 @pytest.fixture(scope="module")
 def farm(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
-    """The command line, in a folder with two small models; what it builds is kept."""
+    """The command line, in a folder with two small models that are built.
+
+    A job that waited for its build could get the board that another one has just given back.
+    """
     folder = tmp_path_factory.mktemp("farm")
+    own = {"FARM_DATA": str(folder / "data"), "FARM_CACHE": str(folder / "cache")}
     for name, width in (("first", 8), ("second", 16)):
         onnx.save(two_layers(width), folder / f"{name}.onnx")
+        words = ("compile", f"{name}.onnx", "--profile", "x86")
+        assert forked_commands.run(words, {**os.environ, **own}, folder).returncode == 0
 
     def run(lab: Lab, url: str, *words: str, options: str = "") -> Any:
         (folder / "devices.toml").write_text(
             f'[devices.one]\nprofile = "x86"\nurl = "{url}"\noptions = {{ {options} }}\n'
         )
-        environment = {
-            **os.environ,
-            "FARM_DATA": str(folder / "data"),
-            "FARM_CACHE": str(folder / "cache"),
-            "FARM_LAB": str(lab.socket),
-        }
+        environment = {**os.environ, **own, "FARM_LAB": str(lab.socket)}
         return forked_commands.run(words, environment, folder)
 
     return run

@@ -19,7 +19,7 @@ from timeouts import LIMIT_S
 from farm.errors import DeadlineError, FarmError, LinkError
 from farm.processes.deadline import Deadline
 from farm.rpc.connection import connect
-from farm.rpc.errors import ProtocolError, VersionError
+from farm.rpc.errors import ProtocolError, RemoteError, VersionError
 from farm.rpc.handshake import MAGIC, MISMATCH, HandshakeError
 from farm.rpc.session import Session
 from farm.rpc.session_opening import open_session
@@ -94,6 +94,28 @@ def test_a_server_that_closes_or_says_half_is_told(ask: Callable[[Session], obje
     ):
         assert isinstance(answer_of(content, ask, then_closed=True), LinkError)
     assert isinstance(answer_of(b"", ask, deadline_s=SHORT_S), DeadlineError)
+
+
+def test_why_a_session_ends_is_told_by_the_next_request_if_it_came_with_an_answer() -> None:
+    """As an agent's parent says it while the session's process answers."""
+    text = b"the lab has ended this session"
+    said = struct.pack("<QiiiQ", 20 + len(text), 5, 1, 8, len(text)) + text
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await greet(reader, writer)
+        await request(reader)
+        writer.write(struct.pack("<Qiii", 12, 4, 1, 0) + said)
+        writer.write_eof()
+        await reader.read()
+
+    async def work() -> None:
+        async with served(script) as port, session(port, "") as one:
+            assert await one.function("x", soon()) is None
+            for _ in range(2):
+                with pytest.raises(RemoteError, match=text.decode()):
+                    await one.function("y", soon())
+
+    run(work())
 
 
 def test_a_text_that_is_not_utf8_is_refused() -> None:

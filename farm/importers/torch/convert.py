@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
+from torch._export import utils as export_utils
 from torch.export.graph_signature import InputKind, TensorArgument
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
@@ -219,7 +222,8 @@ def _to_relax(program: torch.export.ExportedProgram, what: str) -> Any:
         with suppress_output_warnings_and_logs():
             table = recurrent.decompositions_without_recurrent_layers(program)
             table.update(operators.additional_decompositions())
-            program = program.run_decompositions(table)
+            with _looking_operators_up_once():
+                program = program.run_decompositions(table)
             _drop_checks(program.graph)
             ours = {
                 **pt2e.converters(),
@@ -246,6 +250,24 @@ def _to_relax(program: torch.export.ExportedProgram, what: str) -> Any:
             "file"
         )
         raise ModelError(f"{what}: TVM cannot import the module", one_line_error(exc), fix) from exc
+
+
+@contextlib.contextmanager
+def _looking_operators_up_once() -> Iterator[None]:
+    """Have torch look its C++ operators up once within the block.
+
+    `run_decompositions` looks all of them up for each of thirty namespaces, twice.
+    """
+    name = "_materialize_cpp_cia_ops"
+    look_up = getattr(export_utils, name, None)
+    if look_up is None:  # another torch
+        yield
+        return
+    setattr(export_utils, name, functools.cache(look_up))
+    try:
+        yield
+    finally:
+        setattr(export_utils, name, look_up)
 
 
 def _drop_checks(graph: torch.fx.Graph) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tvm_programs
 from onnx_models import node
 from regression_graphs import CUT_LOOPS, FOLLOWED, Graph, gather_concat, normal, written
 
@@ -75,7 +76,7 @@ def test_kernels_write_all_of_their_tensors_and_nothing_else(cpu, tmp_path):
         [sys.executable, "-c", RUN, cpu, *paths],
         capture_output=True,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(TOOLS)},
+        env=tvm_programs.environment({**os.environ, "PYTHONPATH": str(TOOLS)}),
         timeout=600,
     )
     assert ran.returncode == 0, ran.stderr

@@ -19,7 +19,7 @@ from farm.errors import ModelError
 from farm.types import TensorSpec
 
 sys.path.append(str(Path(__file__).parent.parent))
-from torch_regression_models import INDEXING, Of
+from torch_regression_models import INDEXING, Each, Of, in_groups, with_named_outputs
 
 GENERATOR = torch.Generator().manual_seed(3)
 
@@ -83,9 +83,11 @@ def test_the_example_is_the_one_in_the_file(tmp_path, load):
     assert [spec.name for spec in imported.outputs] == ["output0"]
 
 
-@INDEXING
-def test_indexing_is_torchs(select, tmp_path, load, agree):
-    agree(load(save(tmp_path / "m.pt2", Of(select), (noise(2, 5, 4),))))
+@in_groups(INDEXING, 4)
+def test_indexing_is_torchs(group, tmp_path, load, agree):
+    x = noise(2, 5, 4)
+    imported = load(save(tmp_path / "m.pt2", Each(group.values()), (x,)))
+    agree(with_named_outputs(imported, group, x))
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from farm.errors import ModelError
 from farm.types import Model, TensorSpec
 
 sys.path.append(str(Path(__file__).parent.parent))
-from torch_regression_models import INDEXING, Of
+from torch_regression_models import INDEXING, Each, Of, in_groups, with_named_outputs
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::DeprecationWarning", "ignore::UserWarning", "ignore::torch.jit.TracerWarning"
@@ -154,14 +154,23 @@ def test_a_loop_over_values_is_refused(imported):
     assert error.why and "by way of ONNX" in error.why
 
 
-@INDEXING
-def test_indexing_is_torchs(select, imported):
-    agree(imported(torch.jit.trace(Of(select), torch.randn(2, 5, 4))))
+@in_groups(INDEXING, 4)
+def test_indexing_is_torchs(group, imported):
+    x = torch.randn(2, 5, 4)
+    made = imported(torch.jit.trace(Each(group.values()), x))
+    agree(with_named_outputs(made, group, x))
 
 
-@pytest.mark.parametrize("how", [{}, {"bidirectional": True}], ids=["one way", "both ways"])
-@pytest.mark.parametrize("cell", ["LSTM", "GRU"])
-@pytest.mark.parametrize("scripted", [False, True], ids=["traced", "scripted"])
+@pytest.mark.parametrize(
+    ("scripted", "cell", "how"),
+    [
+        (False, "LSTM", {"bidirectional": True}),
+        (False, "GRU", {}),
+        (True, "LSTM", {}),
+        (True, "GRU", {"bidirectional": True}),
+    ],
+    ids=["traced-LSTM-both ways", "traced-GRU", "scripted-LSTM", "scripted-GRU-both ways"],
+)
 def test_recurrent_layers_are_a_kernel(scripted, cell, how, imported):
     module = Recurrent(cell, **how).eval()
     script = torch.jit.script(module) if scripted else torch.jit.trace(module, torch.randn(2, 5, 7))
