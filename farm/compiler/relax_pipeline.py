@@ -120,8 +120,9 @@ def fold_norms_and_constants(module: tvm.IRModule) -> tvm.IRModule:
     """Fold batch norms and constants, in the layout of the import."""
     transform = relax.transform
     passes = [
+        rewriter_pass("farm.GroupNorms", GroupNormRewriter),  # some are of constants
         ConstantFolder(),
-        rewriter_pass("farm.GroupNorms", GroupNormRewriter),
+        rewriter_pass("farm.GroupNormsOfFoldedShapes", GroupNormRewriter),
         rewriter_pass("farm.Planes", Conv1dConv3dRewriter),
         transform.DeadCodeElimination(),
         transform.FoldBatchnormToConv2D(),

@@ -3,7 +3,8 @@
 ONNX exports a group norm as an instance norm of the tensor reshaped to [N, groups, rest], with
 scale 1 and bias 0, and a reshape back (Wu and He, "Group Normalization"; an instance norm is a
 group norm with one channel per group). TVM's lowering of that transposes a channels-last image,
-reads it four times, and adds up one number at a time.
+reads it four times, and adds up one number at a time. From torch they come as operators of TVM,
+whose lowering subtracts the square of the mean from the mean of the squares, and loses digits.
 """
 
 from __future__ import annotations
@@ -25,11 +26,16 @@ _IMAGES = (3, 4)  # axes: rows NCW and images NCHW
 
 @mutator
 class GroupNormRewriter(Rewriter):
-    """Rewrites the decomposed instance norm: (x - mean(x)) / sqrt(variance(x) + epsilon)."""
+    """Rewrites group norms, instance norms, and decomposed instance norms.
+
+    These are (x - mean(x)) / sqrt(variance(x) + epsilon).
+    """
 
     def rules(self) -> Mapping[str, Rule]:
         """Return the rules by the names of operators."""
         return {
+            "relax.nn.group_norm": lambda call: self._operator(call, int(call.attrs.num_groups)),
+            "relax.nn.instance_norm": lambda call: self._operator(call, None),
             "relax.divide": self._normalized,
             "relax.multiply": lambda call: self._without(call, 1),
             "relax.add": lambda call: self._without(call, 0),
@@ -73,6 +79,31 @@ class GroupNormRewriter(Rewriter):
             self._of_images(data, shape[1], relax.const(epsilon.reshape(()), epsilon.dtype.name)),
             call.ty.shape,
         )
+
+    def _operator(self, call: Call, groups: int | None) -> relax.Expr | None:
+        """Return the norm of TVM's operator, whose channels are the second axis.
+
+        Without `groups`, each channel is one.
+        """
+        data, scale, bias = call.args
+        shape, attributes = shape_of(data), call.attrs
+        if (
+            shape is None
+            or len(shape) not in _IMAGES
+            or any(map(is_dynamic, shape[1:]))
+            or str(data.ty.dtype) != "float32"
+            or int(attributes.channel_axis) % len(shape) != 1
+            or sorted(int(axis) % len(shape) for axis in attributes.axes)
+            != list(range(2, len(shape)))
+        ):
+            return None
+        epsilon = relax.const(float(attributes.epsilon), "float32")
+        result = self._of_images(data, groups or int(shape[1]), epsilon)
+        full = [1, int(shape[1]), *(1 for _ in shape[2:])]
+        op, emit = relax.op, self.builder_.emit
+        if attributes.scale:
+            result = emit(op.multiply(result, emit(op.reshape(scale, full))))
+        return op.add(result, emit(op.reshape(bias, full))) if attributes.center else result
 
     def _images_of(self, groups: relax.Expr, shape: list[Extent]) -> relax.Expr | None:
         """Return the images whose channels form these groups; `groups` if each is one channel."""

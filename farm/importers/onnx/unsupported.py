@@ -78,11 +78,9 @@ def _used(node: onnx.NodeProto, output: int, known: GraphFacts) -> bool:
 
 
 def _batch_normalization(node: onnx.NodeProto, known: GraphFacts) -> str:
-    """Refuse training mode."""
-    training = _attribute(node, "training_mode", 0) or any(
-        _used(node, output, known) for output in range(1, len(node.output))
-    )
-    return "training_mode=1; export the model in evaluation mode" if training else ""
+    """Refuse the running statistics, which are outputs in training mode."""
+    used = any(_used(node, output, known) for output in range(1, len(node.output)))
+    return "the running mean and variance; export the model in evaluation mode" if used else ""
 
 
 def _layer_normalization(node: onnx.NodeProto, known: GraphFacts) -> str:

@@ -216,6 +216,31 @@ WORKS = {
         {"y": [1, 16, 11, 11]},
         {"w": draw(3, 16, 3, 3), **NORM},
     ),
+    "a convolution whose weight is standardized, as torch exports it": graph(
+        [
+            node("Reshape", ["w", "rows"], ["a"]),
+            node(
+                *("BatchNormalization", ["a", "s", "b", "m", "v"], ["c", "running", "spread"]),
+                training_mode=1,
+            ),
+            node("Reshape", ["c", "shape"], ["d"]),
+            node("Conv", ["x", "d"], ["y"]),
+        ],
+        {"x": [1, 3, 8, 8]},
+        {"y": [1, 16, 6, 6]},
+        {**CONVOLUTION, **NORM, "rows": [1, 16, 27], "shape": [16, 3, 3, 3]},
+    ),
+    "a batch norm by the batch's own mean and variance": graph(
+        [
+            node(
+                *("BatchNormalization", ["x", "s", "b", "m", "v"], ["y", "running", "spread"]),
+                training_mode=1,
+            )
+        ],
+        {"x": [3, 16, 6, 6]},
+        {"y": [3, 16, 6, 6]},
+        NORM,
+    ),
     "a convolution whose weight is an input": graph(
         [node("Conv", ["x", "w"], ["y"])],
         {"x": [1, 3, 8, 8], "w": [16, 3, 3, 3]},

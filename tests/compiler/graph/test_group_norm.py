@@ -197,3 +197,37 @@ def test_an_image_is_resized_before_it_is_transposed():
         functional.conv2d(torch.from_numpy(x), torch.from_numpy(w)), (24, 30), mode="bilinear"
     ).numpy()
     np.testing.assert_allclose(answer.outputs[0], wanted, atol=1e-4)
+
+
+@pytest.mark.parametrize("pixels", [(31,), (9, 7)])
+@pytest.mark.parametrize("groups", [1, 3, 12, None])
+def test_a_norm_as_torch_writes_it_keeps_the_digits_of_data_far_from_zero(groups, pixels):
+    """The mean of squares less the square of the mean would keep two digits of this."""
+    x, gain, bias = 100 + draw(2, 12, *pixels), draw(12), draw(12)
+    axes = list(range(2, 2 + len(pixels)))
+
+    def norm(emit, x, gain, bias):
+        if groups is None:
+            return emit(OP.nn.instance_norm(x, gain, bias, 1, axes, EPSILON))
+        return emit(OP.nn.group_norm(x, gain, bias, groups, 1, axes, EPSILON))
+
+    (ours,) = compute({"x": x}, norm, {"g": gain, "b": bias}).outputs
+    theirs = functional.group_norm(
+        *(torch.from_numpy(x).double(), groups or 12),
+        *(torch.from_numpy(gain).double(), torch.from_numpy(bias).double(), EPSILON),
+    )
+    np.testing.assert_allclose(ours, theirs.numpy(), atol=1e-4)
+
+
+def test_the_norm_of_a_constant_is_a_constant():
+    """As weight standardization of convolutions is."""
+    weight = 5 + draw(1, 8, 3 * 9)
+    ones, zeros = np.ones(8, "float32"), np.zeros(8, "float32")
+
+    def network(emit, x, weight, ones, zeros):
+        normed = emit(OP.nn.instance_norm(weight, ones, zeros, 1, [2], EPSILON))
+        return emit(OP.nn.conv2d(x, emit(OP.reshape(normed, [8, 3, 3, 3])), padding=[1, 1]))
+
+    constants = {"w": weight, "ones": ones, "zeros": zeros}
+    made = compute({"x": draw(1, 3, 9, 9)}, network, constants)
+    assert [kernel.rule for kernel in made.kernels if "mean" in kernel.name] == []

@@ -152,7 +152,53 @@ class ConvInteger(_OfIntegers):
         )
 
 
+class BatchNormalization(OnnxOpConverter):  # type: ignore[misc]
+    """BatchNormalization, also with training_mode=1.
+
+    So torch exports weight standardization: the batch's own mean and variance are used. The running
+    statistics, its other outputs, are refused before. TVM's own converter handles the rest.
+    """
+
+    @classmethod
+    def get_converter(cls, opset: int) -> Callable[..., relax.Expr]:
+        """Return the converter for an opset."""
+        theirs = onnx_frontend.BatchNormalization.get_converter(opset)
+
+        def convert(
+            builder: relax.BlockBuilder,
+            inputs: Sequence[Any],
+            attributes: dict[str, Any],
+            params: Any,
+        ) -> relax.Expr:
+            if not attributes.get("training_mode", 0):
+                return theirs(builder, inputs, attributes, params)
+            data, scale, bias = inputs[:3]
+            normed = builder.emit(cls._of_batch(builder, data, attributes.get("epsilon", 1e-5)))
+            full = [-1, *[1] * (int(data.ty.ndim) - 2)]
+            scale, bias = (builder.emit(relax.op.reshape(one, full)) for one in (scale, bias))
+            result = relax.op.add(builder.emit(relax.op.multiply(normed, scale)), bias)
+            # as many outputs as TVM's converter gives
+            return relax.Tuple([builder.emit(result), *inputs[3:5]])
+
+        return convert
+
+    @staticmethod
+    def _of_batch(builder: relax.BlockBuilder, data: relax.Expr, epsilon: float) -> relax.Expr:
+        """Return (x - mean) / sqrt(variance + epsilon) over all axes but the second."""
+        axes = [axis for axis in range(int(data.ty.ndim)) if axis != 1]
+        given = str(data.ty.dtype)
+        if given == "float16":  # the sums would overflow
+            data = builder.emit(relax.op.astype(data, "float32"))
+        mean = builder.emit(relax.op.mean(data, axes, keepdims=True))
+        variance = builder.emit(relax.op.variance(data, axes, keepdims=True))
+        small = relax.const(epsilon, str(data.ty.dtype))
+        root = builder.emit(relax.op.sqrt(builder.emit(relax.op.add(variance, small))))
+        normed = relax.op.divide(builder.emit(relax.op.subtract(data, mean)), root)
+        return relax.op.astype(builder.emit(normed), given) if given == "float16" else normed
+
+
 CONVERTERS = {
+    "BatchNormalization": BatchNormalization,
     "ConvInteger": ConvInteger,
     "QuantizeLinear": QuantizeLinear,
     "IsInf": IsInf,
