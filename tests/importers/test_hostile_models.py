@@ -12,6 +12,7 @@ import struct
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -191,12 +192,13 @@ def structure(kind: str, context: object) -> str:
 
 
 def with_key(program: Json) -> None:
+    with_names(program, [f"x': {RUN}, 'y"])
+
+
+def with_names(program: Json, names: Any) -> None:
+    """Names of keyword arguments."""
     leaf = {"type": None, "context": None, "children_spec": []}
-    keys = {
-        "type": "builtins.dict",
-        "context": json.dumps([f"x': {RUN}, 'y"]),
-        "children_spec": [leaf],
-    }
+    keys = {"type": "builtins.dict", "context": json.dumps(names), "children_spec": [leaf]}
     positional = {"type": "builtins.tuple", "context": "null", "children_spec": []}
     call_of(program)["in_spec"] = json.dumps(
         [1, {"type": "builtins.tuple", "context": "null", "children_spec": [positional, keys]}]
@@ -213,6 +215,8 @@ PROGRAMS: dict[str, Callable[[Json], None]] = {
     "a lambda": with_extent("(lambda: 1)()"),
     "a symbol's name": with_extent("Symbol(__import__('os').sep)"),
     "a guard": lambda program: program.update(guards_code=[f"{RUN} or True"]),
+    "a number instead of names": lambda program: with_names(program, 1),
+    "a truth instead of names": lambda program: with_names(program, True),
     "a guard of a key": lambda program: program.update(guards_code=[f"L['x\"); {RUN} #'] == 1"]),
     "a function below torch": with_target("torch.os.system"),
     "a library": with_target("torch.ops.load_library"),

@@ -33,6 +33,7 @@ FORMS = {
     "min": lambda x: tuple(x.min(1)),
     "prod": lambda x: x.prod(1),
     "any": lambda x: (x > 2).any(),
+    "cat with a cache of nothing": lambda x: torch.cat([torch.zeros(0), x, x + 1], -2),
     "floor": lambda x: torch.div(x, 0.3, rounding_mode="floor"),
     "trunc": lambda x: torch.div(x, 0.3, rounding_mode="trunc"),
     "floor of integers": lambda x: torch.div((x * 9).to(torch.int64), -4, rounding_mode="floor"),

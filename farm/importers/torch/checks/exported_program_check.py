@@ -309,7 +309,10 @@ def _arguments(value: Any, where: str) -> None:
     _structure(value, where)
     children = json.loads(value)[1].get("children_spec", []) if value else []
     for child in children[1:2]:
-        for name in _context(child["context"], where) or []:
+        names = _context(child["context"], where) or []
+        if not isinstance(names, list):
+            raise _Forbidden(f"{where}: {_shown(names)} are no names of arguments")
+        for name in names:
             _variable(name, where)
 
 

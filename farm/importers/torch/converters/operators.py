@@ -46,6 +46,7 @@ def converters() -> dict[str, Converter]:
         "min.dim": _min_dim,
         "prod.dim_int": _prod_dim,
         "any.default": _any,
+        "cat.default": _cat,
         "elu.default": _elu,
         "div.Tensor": _true_div,
         "div.Scalar_mode": _div,
@@ -187,6 +188,22 @@ def _any(node: torch.fx.Node, importer: Any) -> relax.Expr:
         else emit(relax.op.not_equal(data, relax.const(0, str(data.ty.dtype))))
     )
     return emit(relax.op.astype(emit(relax.op.max(emit(relax.op.astype(holds, "int8")))), "bool"))
+
+
+def _cat(node: torch.fx.Node, importer: Any) -> relax.Expr:
+    """Convert cat, which leaves out tensors of shape (0,) whatever the shape of the others.
+
+    The first step of a cache of keys and values is such a tensor.
+    """
+    parts = [importer.env[part] for part in node.args[0]]
+    full = [part for part in parts if not _is_empty_row(part)] or parts[:1]
+    axis = _argument(node, 1, "dim", 0)
+    return importer.block_builder.emit(relax.op.concat(full, axis=axis))
+
+
+def _is_empty_row(value: relax.Expr) -> bool:
+    shape = value.ty.shape
+    return int(value.ty.ndim) == 1 and isinstance(shape, relax.ShapeExpr) and int(shape[0]) == 0
 
 
 def _elu(node: torch.fx.Node, importer: Any) -> relax.Expr:
