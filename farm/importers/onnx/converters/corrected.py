@@ -59,16 +59,22 @@ class Sinh(_Hyperbolic):
     sign = -1.0
 
 
-class QuantizeLinear(OnnxOpConverter):  # type: ignore[misc]
-    """QuantizeLinear by a computed scale without axes, which TVM cannot lower.
+class _SometimesOurs(OnnxOpConverter):  # type: ignore[misc]
+    """Base of converters that handle some forms of an operator, and leave the others to TVM's."""
 
-    TVM's own converter handles all other scales.
-    """
+    theirs: type[OnnxOpConverter]
+
+    @classmethod
+    def ours(
+        cls, builder: relax.BlockBuilder, inputs: Sequence[Any], attributes: dict[str, Any]
+    ) -> relax.Expr | None:
+        """Return the expression of a form that farm converts; None for all others."""
+        raise NotImplementedError
 
     @classmethod
     def get_converter(cls, opset: int) -> Callable[..., relax.Expr]:
         """Return the converter for an opset."""
-        theirs = onnx_frontend.QuantizeLinear.get_converter(opset)
+        theirs = cls.theirs.get_converter(opset)
 
         def convert(
             builder: relax.BlockBuilder,
@@ -76,12 +82,26 @@ class QuantizeLinear(OnnxOpConverter):  # type: ignore[misc]
             attributes: dict[str, Any],
             params: Any,
         ) -> relax.Expr:
-            scale = inputs[1]
-            if isinstance(scale, GenericConst) or len(scale.ty.shape) > 0:
-                return theirs(builder, inputs, attributes, params)
-            return cls._by_scalar(builder, inputs[0], scale, inputs[2])
+            ours = cls.ours(builder, inputs, attributes)
+            return theirs(builder, inputs, attributes, params) if ours is None else ours
 
         return convert
+
+
+class QuantizeLinear(_SometimesOurs):
+    """QuantizeLinear by a computed scale without axes, which TVM cannot lower."""
+
+    theirs = onnx_frontend.QuantizeLinear
+
+    @classmethod
+    def ours(
+        cls, builder: relax.BlockBuilder, inputs: Sequence[Any], _: dict[str, Any]
+    ) -> relax.Expr | None:
+        """Return the quantized tensor of a scale that is one computed number."""
+        scale = inputs[1]
+        if isinstance(scale, GenericConst) or len(scale.ty.shape) > 0:
+            return None
+        return cls._by_scalar(builder, inputs[0], scale, inputs[2])
 
     @classmethod
     def _by_scalar(
@@ -152,35 +172,28 @@ class ConvInteger(_OfIntegers):
         )
 
 
-class BatchNormalization(OnnxOpConverter):  # type: ignore[misc]
-    """BatchNormalization, also with training_mode=1.
+class BatchNormalization(_SometimesOurs):
+    """BatchNormalization with training_mode=1, by the batch's own mean and variance.
 
-    So torch exports weight standardization: the batch's own mean and variance are used. The running
-    statistics, its other outputs, are refused before. TVM's own converter handles the rest.
+    So torch exports weight standardization. The running statistics, its other outputs, are refused
+    before.
     """
 
+    theirs = onnx_frontend.BatchNormalization
+
     @classmethod
-    def get_converter(cls, opset: int) -> Callable[..., relax.Expr]:
-        """Return the converter for an opset."""
-        theirs = onnx_frontend.BatchNormalization.get_converter(opset)
-
-        def convert(
-            builder: relax.BlockBuilder,
-            inputs: Sequence[Any],
-            attributes: dict[str, Any],
-            params: Any,
-        ) -> relax.Expr:
-            if not attributes.get("training_mode", 0):
-                return theirs(builder, inputs, attributes, params)
-            data, scale, bias = inputs[:3]
-            normed = builder.emit(cls._of_batch(builder, data, attributes.get("epsilon", 1e-5)))
-            full = [-1, *[1] * (int(data.ty.ndim) - 2)]
-            scale, bias = (builder.emit(relax.op.reshape(one, full)) for one in (scale, bias))
-            result = relax.op.add(builder.emit(relax.op.multiply(normed, scale)), bias)
-            # as many outputs as TVM's converter gives
-            return relax.Tuple([builder.emit(result), *inputs[3:5]])
-
-        return convert
+    def ours(
+        cls, builder: relax.BlockBuilder, inputs: Sequence[Any], attributes: dict[str, Any]
+    ) -> relax.Expr | None:
+        """Return the normalized tensor, and as many outputs as TVM's converter gives."""
+        if not attributes.get("training_mode", 0):
+            return None
+        data, scale, bias = inputs[:3]
+        normed = builder.emit(cls._of_batch(builder, data, attributes.get("epsilon", 1e-5)))
+        full = [-1, *[1] * (int(data.ty.ndim) - 2)]
+        scale, bias = (builder.emit(relax.op.reshape(one, full)) for one in (scale, bias))
+        result = relax.op.add(builder.emit(relax.op.multiply(normed, scale)), bias)
+        return relax.Tuple([builder.emit(result), *inputs[3:5]])
 
     @staticmethod
     def _of_batch(builder: relax.BlockBuilder, data: relax.Expr, epsilon: float) -> relax.Expr:
