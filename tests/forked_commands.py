@@ -257,7 +257,7 @@ def start_workers_as_forks(server: socket.socket) -> None:
     start_program = subprocesses.start_program
 
     def start(command: Sequence[str | Path], **options: Any) -> Any:
-        given = {**os.environ, **options["env"]}
+        given = {**os.environ, **(options.get("env") or {})}
         if not forked_workers.is_start_of_worker(command) or not forked_workers.can_fork(given):
             return start_program(command, **options)
         (connection,) = options["pass_fds"]

@@ -67,7 +67,7 @@ GENERATED = ("core", ("key",), (), ("lib0.o",), {"kind": "llvm"}, {"code": 1.0})
 )
 def test_a_value_with_a_field_of_another_type_does_not_pass_out(made: _Made) -> None:
     with pytest.raises(TypeError):
-        restricted_pickle.loads(pickle.dumps(made), (GenerationResult,))
+        restricted_pickle.loads(restricted_pickle.dumps(made), (GenerationResult,))
 
 
 def test_a_dataclass_passes_only_through_its_constructor() -> None:

@@ -20,7 +20,9 @@ TOOLS = Path(__file__).resolve().parents[3] / "tools"
 # The results of graphs, whose kernels run one by one with guard pages, and 1, 2 and 3 threads.
 RUN = (
     "import json, sys; import graph_runner; "
-    "found = [graph_runner.check(graph_runner.Path(one), sys.argv[1]) for one in sys.argv[2:]]; "
+    "guarded = lambda imported, path: "
+    "graph_runner.check_with_guards(imported, path, sys.argv[1]); "
+    "found = [graph_runner.check(graph_runner.Path(one), guarded) for one in sys.argv[2:]]; "
     "print(json.dumps(found))"
 )
 
