@@ -162,11 +162,13 @@ class ForkServerClient:
                 doing = getattr(value, "note", "")
                 note(value)
 
-            result = _listen(ours, noting, types, helper)
+            try:
+                result = _listen(ours, noting, types, helper)
+            except BaseException:
+                self._end(started, 0.0)  # or the next task would be told of the end of this one
+                raise
             ours.close()  # so that a task that waits for an answer ends
-            if not self._control.poll(process.GRACE_S):
-                os.kill(started.process, signal.SIGKILL)
-            ended: TaskEnded = self._control.recv()
+            ended = self._end(started, process.GRACE_S)
         output = _read(request.scratch / _LOG)
         if result is None:
             if _is_full(request.scratch):  # LLVM ends the process that cannot write
@@ -183,6 +185,13 @@ class ForkServerClient:
             return value
         assert isinstance(value, FarmError)
         raise _explained(value, said, request.policy)
+
+    def _end(self, started: TaskStarted, grace_s: float) -> TaskEnded:
+        """Return how the process of a task has ended; kill it if it has not in time."""
+        if not self._control.poll(grace_s):
+            os.kill(started.process, signal.SIGKILL)
+        ended: TaskEnded = self._control.recv()
+        return ended
 
 
 def _listen(

@@ -28,6 +28,8 @@ def run(task: Any, scratch: Path, asked: list[Any], *, helped: bool = True) -> A
         asked.append(request)
         if request == "refuse":
             raise BuildError("there is no such library", "by intent")
+        if request == "fail":
+            raise FileExistsError("by intent")
         return Path("library.so")
 
     policy = Policy((), (scratch,), 2 << 30, 1 << 20)
@@ -69,3 +71,12 @@ def test_a_task_that_ends_before_it_is_answered_is_one_error(
 ) -> None:
     with pytest.raises(ModelError):
         run(tasks.ask_and_end, tmp_path, asked)
+
+
+def test_a_helper_that_fails_ends_its_task_and_no_later_one(
+    tmp_path: Path, asked: list[Any]
+) -> None:
+    with pytest.raises(FileExistsError, match="by intent"):
+        run(tasks.ask_and_stay, tmp_path, asked)
+    assert run(tasks.ask_twice, tmp_path, []) == [Path("library.so"), "there is no such library"]
+    assert not Path(f"/proc/{asked[0]}").exists()
