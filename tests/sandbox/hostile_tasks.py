@@ -272,3 +272,9 @@ def ask_and_stay(context: TaskContext) -> None:
         context._send(TaskMessageKind.REQUEST, request)  # type: ignore[attr-defined]
     while True:
         time.sleep(1)
+
+
+def note_at_length(context: TaskContext, letters: int) -> None:
+    from farm.types import Progress, Stage
+
+    context.note(Progress(Stage.IMPORTING, "x" * letters))
