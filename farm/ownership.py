@@ -6,8 +6,9 @@ belong to this user or to root and must not be writable by anybody else. There a
 
     - In a folder with the sticky bit, such as /tmp, others may add entries but not replace ours.
       The path may lead through such a folder, but not end in it.
-    - A group whose only member is the owner counts as its owner. Many distributions give each user
-      such a group, together with the umask 002.
+    - A group of the owner's name, whose only member is the owner, counts as its owner. Many
+      distributions give each user such a group, together with the umask 002. Of the members of
+      other groups, a directory service need not tell all.
     - The owner of `/` counts as root: in a user namespace, root may have no number of its own.
 
 Symbolic links are followed one by one, and each is checked as an entry of its folder.
@@ -283,7 +284,7 @@ def _is_ours(owner: int) -> bool:
 
 
 def _is_private_group(path: Path, info: os.stat_result) -> bool:
-    """Return whether the file's group has only its owner as member, and there is no ACL."""
+    """Return whether the file's group is its owner's alone, and there is no ACL."""
     try:
         if "system.posix_acl_access" in os.listxattr(path):
             return False
@@ -293,6 +294,8 @@ def _is_private_group(path: Path, info: os.stat_result) -> bool:
         group = grp.getgrgid(info.st_gid)
         owner = pwd.getpwuid(info.st_uid)
     except KeyError:
+        return False
+    if group.gr_name != owner.pw_name:
         return False
     by_account = {one.pw_name for one in pwd.getpwall() if one.pw_gid == info.st_gid}
     return {*group.gr_mem, *by_account} <= {owner.pw_name}

@@ -5,7 +5,9 @@ Whose a connection is.
 from __future__ import annotations
 
 import contextlib
+import grp
 import os
+import pwd
 import socket
 import subprocess
 import sys
@@ -101,6 +103,19 @@ def test_links_that_lead_to_each_other_come_to_an_end(tmp_path: Path) -> None:
     (tmp_path / "a").symlink_to("b")
     (tmp_path / "b").symlink_to("a")
     assert "too many symbolic links" in foreign_writer(tmp_path / "a")
+
+
+def test_a_group_of_which_a_directory_service_tells_no_members_is_not_the_owners(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As SSSD does: `users` is the group of all accounts, of which only one's own is told."""
+    file = put(tmp_path / "devices.toml", 0o664)
+    ours = pwd.getpwuid(os.geteuid())
+    monkeypatch.setattr(ownership.pwd, "getpwall", lambda: [ours])
+    for name, trusted in ((ours.pw_name, True), ("users", False)):
+        group = grp.struct_group((name, "x", file.stat().st_gid, []))
+        monkeypatch.setattr(ownership.grp, "getgrgid", lambda _, group=group: group)
+        assert ("may write" not in foreign_writer(file)) is trusted
 
 
 @as_root

@@ -351,6 +351,24 @@ def test_an_answer_of_a_paused_lane_arrives_after_the_pause_and_blocks_no_one(
     assert [ends[slot].value == LARGE for slot in "abc"] == [True] * 3
 
 
+def tell_at_length(context: TaskContext, enough: Path) -> None:
+    while not enough.exists():
+        context.note(Progress(Stage.COMPILING, "x" * (4 << 20)))
+
+
+def test_a_lane_that_is_paused_in_the_middle_of_a_message_blocks_no_one(
+    pool: WorkerPool, tmp_path: Path
+) -> None:
+    begin(pool, "talker", "quiet")
+    pool.assign("talker", tell_at_length, tmp_path / "enough", deadline_s=LIMIT_S, task="talking")
+    wait_until(lambda: bool(pool.messages(0.1)), "the talker's first message")
+    for _ in range(5):
+        pool.assign("quiet", quiet_span, 0.3, deadline_s=LIMIT_S, task="quiet")
+        assert finish(pool, "quiet")["quiet"].kind is MessageKind.DONE
+    (tmp_path / "enough").touch()
+    assert finish(pool, "talker")["talker"].kind is MessageKind.DONE
+
+
 def test_a_worker_that_has_died_unnoticed_fails_its_next_task_and_nothing_else(
     pool: WorkerPool,
 ) -> None:

@@ -6,6 +6,7 @@ files are linked: whoever has taken it over could exchange them. They are copied
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import stat
@@ -16,17 +17,20 @@ from typing import Any
 from farm.compiler.artifact import LIBRARY
 from farm.compiler.build import OBJECTS, checked_object_files, link_objects
 from farm.errors import BuildError
+from farm.processes.worker_main import disk_full_error
 from farm.types import Profile
 
 _WHAT = "the process that checked the import"
+_MOST_LIBRARIES = 2  # a model with an open batch is checked again with its example shapes
 
 
 @dataclass(frozen=True, slots=True)
 class ImportCheckLinker:
     """The helper of an import's check: called with names of object files, it returns a library.
 
-    The object files lie in the folder `made`, to which the check writes. The library, and the
-    copies of the objects that it is made of, lie in `folder`, which the check can only read.
+    The object files lie in the folder `made`, to which the check writes. Each library, and the
+    copies of the objects that it is made of, lie in a folder of its own in `folder`, which the
+    check can only read: a library of the name of a loaded one would not be loaded.
     """
 
     profile: Profile
@@ -36,15 +40,27 @@ class ImportCheckLinker:
     def __call__(self, names: Any) -> Path:
         """Return the path of the library of these object files. Raises BuildError."""
         if not isinstance(names, tuple) or not all(isinstance(one, str) for one in names):
-            raise BuildError(f"{_WHAT} asked for no library", repr(names)[:200])
-        checked_object_files(_WHAT, self.made, names)
-        copies = self.folder / OBJECTS
-        copies.mkdir()
-        for name in names:
-            self._copy(name, copies)
-        library = self.folder / LIBRARY
-        link_objects(self.profile, library, checked_object_files(_WHAT, self.folder, names))
-        return library
+            # Its text might be far longer than the request
+            raise BuildError(f"{_WHAT} asked for no library", f"but by a {type(names).__name__}")
+        try:
+            checked_object_files(_WHAT, self.made, names)
+            folder = self._new_folder()
+            copies = folder / OBJECTS
+            copies.mkdir()
+            for name in names:
+                self._copy(name, copies)
+            link_objects(self.profile, folder / LIBRARY, checked_object_files(_WHAT, folder, names))
+        except OSError as exc:
+            unlinked = BuildError(f"{_WHAT}: its code cannot be linked", str(exc))
+            raise disk_full_error(exc) or unlinked from exc
+        return folder / LIBRARY
+
+    def _new_folder(self) -> Path:
+        for number in range(_MOST_LIBRARIES):
+            with contextlib.suppress(FileExistsError):
+                (folder := self.folder / str(number)).mkdir()
+                return folder
+        raise BuildError(f"{_WHAT} asked for more than {_MOST_LIBRARIES} libraries")
 
     def _copy(self, name: str, into: Path) -> None:
         """Copy an object file; no link is followed, and no special file is waited for."""
@@ -61,5 +77,3 @@ class ImportCheckLinker:
                 shutil.copyfileobj(source, copy)
         except FileNotFoundError as exc:
             raise BuildError(f"{_WHAT} left no code", name) from exc
-        except OSError as exc:
-            raise BuildError(f"{_WHAT}: its code cannot be copied", str(exc)) from exc

@@ -99,12 +99,25 @@ class LabClient:
             raise error_from_answer(answer["error"], self._lab_option)
         found = answer.get("ok")
         if not isinstance(found, dict):
-            raise DeviceError(
-                "the lab server's answer is not understood",
-                f"at {self.path}",
-                "use the farm of the server's version",
-            )
+            raise self._not_understood()
         return found
+
+    def boards(self) -> list[dict[str, Any]]:
+        """Return the boards that the server lists, each with the fields that are read of it.
+
+        Raises DeviceError: any other exception would end a command that has other devices, too.
+        """
+        found = self.ask("boards").get("boards")
+        if not isinstance(found, list) or not all(map(_is_board, found)):
+            raise self._not_understood()
+        return found
+
+    def _not_understood(self) -> DeviceError:
+        return DeviceError(
+            "the lab server's answer is not understood",
+            f"at {self.path}",
+            "use the farm of the server's version",
+        )
 
     def follow(self, since: int) -> Iterator[dict[str, Any]]:
         """Yield the events after a number, those to come, too."""
@@ -136,12 +149,16 @@ class LabClient:
         except (ValueError, RecursionError):
             body = None
         if not isinstance(body, dict):
-            raise DeviceError(
-                "the lab server's answer is not understood",
-                f"at {self.path}",
-                "use the farm of the server's version",
-            )
+            raise self._not_understood()
         return body
+
+
+def _is_board(value: Any) -> bool:
+    """Return whether a value has the fields of a board, of their types."""
+    if not isinstance(value, dict) or not isinstance(value.get("tags"), list):
+        return False
+    texts = [*(value.get(name) for name in ("name", "kind", "use")), *value["tags"]]
+    return all(isinstance(one, str) for one in texts) and "lease" in value
 
 
 Open = Callable[[], LabClient]

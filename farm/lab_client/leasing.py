@@ -109,7 +109,7 @@ def _ensure_wanted(client: LabClient, wanted: WantedBoards, lease: Mapping[str, 
     """Raise UsageError if the lease of a reservation has boards that are not wanted."""
     if not (wanted.board or wanted.tags):
         return
-    boards = [one for one in client.ask("boards")["boards"] if one["name"] in lease["boards"]]
+    boards = [one for one in client.boards() if one["name"] in lease["boards"]]
     if not all(wanted.fits(board) for board in boards):
         kind = lease["kind"]
         raise UsageError(
@@ -367,7 +367,7 @@ class HeldLease:
         if wanted.reservation:
             return self._granted_reserved(client)
         request = {
-            "kind": wanted.kind or wanted.kind_among(client.ask("boards")["boards"]),
+            "kind": wanted.kind or wanted.kind_among(client.boards()),
             "board": wanted.board,
             "tags": list(wanted.tags),
             "for_s": wanted.for_s,

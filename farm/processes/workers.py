@@ -56,6 +56,7 @@ Answer = TypeVar("Answer")
 _TICK_S = 0.1
 _PART, _PART_S = 64, 0.001  # of what is read ahead: items, and seconds of processor time
 _MOST_FILES = 1 << 16
+_MOST_MESSAGES = 64  # of a worker, before others are heard
 # A worker has our import path. (`python -m` would search the working directory first, where a
 # user's file may have any name.)
 _START = (
@@ -267,7 +268,8 @@ class WorkerPool:
         worker.end()
         if worker.child:
             self._reaper.untrack(worker.child)
-        self._selector.unregister(worker.connection)
+        with contextlib.suppress(KeyError):  # it is paused
+            self._selector.unregister(worker.connection)
         worker.connection.close()
         shutil.rmtree(worker.scratch, ignore_errors=True)
         if slot in self._wants_quiet:
@@ -288,7 +290,10 @@ class WorkerPool:
             if worker is None or worker.connection is not key.fileobj:
                 continue  # dismissed meanwhile
             try:
-                while worker.connection.poll():
+                for _ in range(_MOST_MESSAGES):
+                    # One that was paused in the middle of a message would be waited for for ever
+                    if worker.paused_at is not None or not worker.connection.poll():
+                        break
                     found += self._hear(slot, *worker.connection.recv())
             except (EOFError, OSError):
                 found += self._died(slot)
@@ -401,18 +406,20 @@ class WorkerPool:
     def _end_quiet(self) -> None:
         """Resume the paused workers, and extend their deadlines by the pause."""
         self._quiet = None
-        for worker in self._workers.values():
+        for slot, worker in self._workers.items():
             if worker.paused_at is not None:
                 if worker.deadline:
                     worker.deadline.extend(time.monotonic() - worker.paused_at)
                 worker.paused_at = None
                 worker.signal(signal.SIGCONT)
+                self._selector.register(worker.connection, selectors.EVENT_READ, slot)
 
     def _pause(self, worker: _Worker) -> None:
-        """Stop the process group of a worker on this machine."""
+        """Stop the process group of a worker on this machine; it is not heard until it goes on."""
         if worker.here and worker.paused_at is None:
             worker.paused_at = time.monotonic()
             worker.signal(signal.SIGSTOP)
+            self._selector.unregister(worker.connection)
 
 
 def _allow_many_files() -> None:

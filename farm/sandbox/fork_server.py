@@ -26,7 +26,7 @@ import tempfile
 import traceback
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
@@ -39,9 +39,12 @@ from farm.sandbox import capabilities, environment, landlock, restricted_pickle,
 from farm.sandbox.policy import WRITABLE_DEVICES, Policy, python_and_package_folders, system_files
 from farm.sandbox.raw_system_calls import prctl
 from farm.tvm_import_without_torch import hide_torch_from_now_on
+from farm.types import Progress
 
 _PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
-_MOST_BYTES = 1 << 30  # limit for a progress message or a result
+_MOST_BYTES = 1 << 30  # limit for a result
+_MOST_NOTE_BYTES = 16 << 20  # for a progress message, which may have predictions
+_MOST_NOTE_TEXT = 2000
 _LOG = "output.log"
 _MOST_OUTPUT_BYTES = 1 << 20  # of the log that are read
 _LEAST_ROOM_BYTES = 64 << 10  # on a disk that is not full
@@ -159,14 +162,18 @@ class ForkServerClient:
 
             def noting(value: Any) -> None:
                 nonlocal doing
-                doing = getattr(value, "note", "")
+                if isinstance(value, Progress):  # its text is shown again and again
+                    value = replace(value, note=value.note[:_MOST_NOTE_TEXT])
+                    doing = value.note
                 note(value)
 
-            result = _listen(ours, noting, types, helper)
+            try:
+                result = _listen(ours, noting, types, helper)
+            except BaseException:
+                self._end(started, 0.0)  # or the next task would be told of the end of this one
+                raise
             ours.close()  # so that a task that waits for an answer ends
-            if not self._control.poll(process.GRACE_S):
-                os.kill(started.process, signal.SIGKILL)
-            ended: TaskEnded = self._control.recv()
+            ended = self._end(started, process.GRACE_S)
         output = _read(request.scratch / _LOG)
         if result is None:
             if _is_full(request.scratch):  # LLVM ends the process that cannot write
@@ -184,6 +191,13 @@ class ForkServerClient:
         assert isinstance(value, FarmError)
         raise _explained(value, said, request.policy)
 
+    def _end(self, started: TaskStarted, grace_s: float) -> TaskEnded:
+        """Return how the process of a task has ended; kill it if it has not in time."""
+        if not self._control.poll(grace_s):
+            os.kill(started.process, signal.SIGKILL)
+        ended: TaskEnded = self._control.recv()
+        return ended
+
 
 def _listen(
     connection: Connection,
@@ -198,9 +212,8 @@ def _listen(
     """
     while True:
         try:
-            word, value = restricted_pickle.loads(
-                connection.recv_bytes(_MOST_BYTES), (TaskMessageKind, *types)
-            )
+            content = connection.recv_bytes(_MOST_BYTES)
+            word, value = restricted_pickle.loads(content, (TaskMessageKind, *types))
         except (EOFError, OSError):
             return None
         except Exception as error:  # reading hostile bytes may raise any exception
@@ -208,7 +221,7 @@ def _listen(
             return TaskMessageKind.FAILED, ModelError(
                 what, f"{type(error).__name__}: {error}"[:600], _DISTRUST
             )
-        if word is TaskMessageKind.NOTE:
+        if word is TaskMessageKind.NOTE and len(content) <= _MOST_NOTE_BYTES:
             note(value)
         elif word is TaskMessageKind.REQUEST and helper:
             try:

@@ -21,7 +21,7 @@ _START = """
 import ctypes, os, resource, sys
 system = ctypes.CDLL(None, use_errno=True)
 ruleset, code = int(sys.argv[1]), bytes.fromhex(sys.argv[2])
-call, get, put, version, kept = map(int, sys.argv[3].split(","))
+call, get, put, version, kept, memory, size = map(int, sys.argv[3].split(","))
 class Program(ctypes.Structure):
     _fields_ = (("length", ctypes.c_uint16), ("filter", ctypes.c_char_p))
 def do(result):
@@ -34,7 +34,10 @@ whose, held = (ctypes.c_uint32 * 2)(version, 0), (ctypes.c_uint32 * 6)()
 do(system.syscall(ctypes.c_long(get), whose, held))
 held[:] = [held[1] & kept, held[1] & kept, 0, 0, 0, 0]
 do(system.syscall(ctypes.c_long(put), whose, held))
-resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+for kind, most in ((resource.RLIMIT_CORE, 0), (resource.RLIMIT_DATA, memory), (resource.RLIMIT_FSIZE, size)):
+    hard = resource.getrlimit(kind)[1]
+    most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    resource.setrlimit(kind, (most, most))
 do(system.syscall(ctypes.c_long(call), ctypes.c_uint(1), ctypes.c_uint(0), ctypes.byref(Program(len(code) // 8, code))))
 os.execve(sys.argv[4], sys.argv[4:], {})
 """  # noqa: E501
@@ -50,12 +53,17 @@ class RestrictedCommand:
 
 @contextlib.contextmanager
 def restricted_command(
-    command: Sequence[str | Path], read: Sequence[Path], write: Sequence[Path]
+    command: Sequence[str | Path],
+    read: Sequence[Path],
+    write: Sequence[Path],
+    memory_bytes: int,
+    file_bytes: int,
 ) -> Iterator[RestrictedCommand]:
     """Yield a command that runs `command`, a program by its path, with these files only.
 
-    The program gets no environment. The kernel must have what `sandbox.sandbox_support` reports.
-    Raises OSError if it refuses.
+    The program gets no environment. `memory_bytes` limits its allocations, `file_bytes` each file
+    that it writes: what it reads may say that it is to be unpacked to a thousand times its size.
+    The kernel must have what `sandbox.sandbox_support` reports. Raises OSError if it refuses.
     """
     machine = seccomp.host_architecture()
     assert machine is not None, "asked for without a sandbox"
@@ -66,7 +74,8 @@ def restricted_command(
     try:
         code = seccomp.pack_filter(seccomp.assemble_filter(machine, None))
         calls = machine.seccomp, machine.number("capget"), machine.number("capset")
-        numbers = (*calls, capabilities.VERSION, capabilities.KEPT)
+        limits = memory_bytes, file_bytes
+        numbers = (*calls, capabilities.VERSION, capabilities.KEPT, *limits)
         start = (
             sys.executable,
             "-I",

@@ -28,7 +28,9 @@ from farm.errors import DeviceError, LinkError, UsageError
 from farm.lab.relay.sessions import LeaseSessionSource, ProxiedBoards
 from farm.lab.relay.tracker import RelayTracker
 from farm.lab_client.control_client import LabClient
+from farm.transports.lab import transport
 from farm.transports.lab.reach_lab import LocalLab
+from farm.types import Device, Profile
 from farm.views.schema import schema
 
 SHORT = '[lab]\ntracker_class = "batch"\n[lab.classes.interactive]\nlongest = "1h"\nboards = 2\n'
@@ -342,6 +344,37 @@ def test_what_answers_as_no_lab_server_does_is_one_error(answer: bytes, tmp_path
         done = pool.submit(answering)
         with pytest.raises(DeviceError, match=r"not understood|speaks version"):
             LabClient(path)
+        done.result()
+
+
+@pytest.mark.parametrize(
+    "boards",
+    [
+        None,
+        [{"name": 1}],
+        [{"name": "a", "kind": "pi5", "tags": [[]], "use": "free", "lease": None}],
+        [{"name": "a", "kind": "pi5", "tags": [], "use": "free"}],
+        ["a"],
+    ],
+)
+def test_a_lab_that_lists_what_are_no_boards_is_offline_and_not_the_end_of_a_command(
+    boards: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FARM_LAB", str(tmp_path / "lab.sock"))
+    with socket.socket(socket.AF_UNIX) as server, ThreadPoolExecutor(1) as pool:
+        server.bind(str(tmp_path / "lab.sock"))
+        server.listen()
+
+        def answering() -> None:
+            connection, _ = server.accept()
+            with connection, connection.makefile("rb") as requests:
+                for _ in requests:
+                    answer = {"ok": {"protocol": 1, "boards": boards}}
+                    connection.sendall(json.dumps(answer).encode() + b"\n")
+
+        done = pool.submit(answering)
+        there = transport.probe_state(Device("lent", Profile("x86", {}, ""), "lab:pi5"))
+        assert not there.usable and "not understood" in there.why
         done.result()
 
 

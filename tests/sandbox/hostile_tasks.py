@@ -258,5 +258,23 @@ def ask_to_call(context: TaskContext) -> Any:
 
 
 def ask_and_end(context: TaskContext) -> None:
-    context._send("request", "unheard")  # type: ignore[attr-defined]
+    from farm.sandbox.fork_server import TaskMessageKind
+
+    context._send(TaskMessageKind.REQUEST, "unheard")  # type: ignore[attr-defined]
     os._exit(3)
+
+
+def ask_and_stay(context: TaskContext) -> None:
+    """Ask what the helper fails at, and do not end with the connection to it."""
+    from farm.sandbox.fork_server import TaskMessageKind
+
+    for request in (os.getpid(), "fail"):
+        context._send(TaskMessageKind.REQUEST, request)  # type: ignore[attr-defined]
+    while True:
+        time.sleep(1)
+
+
+def note_at_length(context: TaskContext, letters: int) -> None:
+    from farm.types import Progress, Stage
+
+    context.note(Progress(Stage.IMPORTING, "x" * letters))

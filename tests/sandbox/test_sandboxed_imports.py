@@ -9,7 +9,9 @@ import importlib.util
 import json
 import os
 import re
+import struct
 import sys
+import zlib
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -672,7 +674,7 @@ def test_the_linker_writes_into_the_folder_of_its_output_only(
     (tmp_path / "out").mkdir()
     command = [_zig(), "ld.lld", "-shared", "-o", str(tmp_path / "elsewhere.so"), str(object_file)]
     with (
-        restricted_command(command, [object_file], [tmp_path / "out"]) as start,
+        restricted_command(command, [object_file], [tmp_path / "out"], 4 << 30, 1 << 20) as start,
         pytest.raises(BuildError, match="Permission denied"),
     ):
         subprocesses.run_program(
@@ -682,8 +684,34 @@ def test_the_linker_writes_into_the_folder_of_its_output_only(
 
 
 @needs_sandbox
+def test_an_object_file_is_not_unpacked_to_many_times_its_size(tmp_path: Path) -> None:
+    packer = zlib.compressobj()
+    header = struct.pack("<IIQQ", 1, 0, 256 << 20, 1)  # Elf64_Chdr: ELFCOMPRESS_ZLIB, size
+    packed = header + packer.compress(bytes(256 << 20)) + packer.flush()
+    (tmp_path / "packed").write_bytes(packed)
+    (source := tmp_path / "bomb.s").write_text(
+        f'.section .bomb,"",%progbits\n.incbin "{tmp_path / "packed"}"\n'
+    )
+    zig = [sys.executable, "-m", "ziglang", "cc", "-c", str(source), "-o", str(tmp_path / "0.o")]
+    subprocesses.run_program(zig, deadline=Deadline(120), what="assembling")
+    content = bytearray((tmp_path / "0.o").read_bytes())
+    (sections,), (count,) = (
+        struct.unpack_from("<Q", content, 40),
+        struct.unpack_from("<H", content, 60),
+    )
+    for at in range(sections, sections + 64 * count, 64):
+        if struct.unpack_from("<Q", content, at + 32) == (len(packed),):
+            struct.pack_into("<Q", content, at + 8, 1 << 11)  # SHF_COMPRESSED
+    (tmp_path / "0.o").write_bytes(content)
+    (library := tmp_path / "out" / "net.so").parent.mkdir()
+    with pytest.raises(BuildError, match="linking"):
+        fcompile_for_profile(HOST)(str(library), [str(tmp_path / "0.o")])
+    assert not library.exists()
+
+
+@needs_sandbox
 def test_a_restricted_program_is_the_only_one_that_can_be_started(tmp_path: Path) -> None:
-    with restricted_command([_zig(), "version"], [], [tmp_path]) as start:
+    with restricted_command([_zig(), "version"], [], [tmp_path], 4 << 30, 1 << 20) as start:
         assert re.fullmatch(
             r"[\d.]+\s*",
             subprocesses.run_program(

@@ -1,4 +1,4 @@
-"""What a sandboxed task asks of its helper, which has the rights that it lacks."""
+"""What a sandboxed task asks of its helper, which has the rights that it lacks; what it notes."""
 
 from __future__ import annotations
 
@@ -28,6 +28,8 @@ def run(task: Any, scratch: Path, asked: list[Any], *, helped: bool = True) -> A
         asked.append(request)
         if request == "refuse":
             raise BuildError("there is no such library", "by intent")
+        if request == "fail":
+            raise FileExistsError("by intent")
         return Path("library.so")
 
     policy = Policy((), (scratch,), 2 << 30, 1 << 20)
@@ -69,3 +71,25 @@ def test_a_task_that_ends_before_it_is_answered_is_one_error(
 ) -> None:
     with pytest.raises(ModelError):
         run(tasks.ask_and_end, tmp_path, asked)
+
+
+def test_a_helper_that_fails_ends_its_task_and_no_later_one(
+    tmp_path: Path, asked: list[Any]
+) -> None:
+    with pytest.raises(FileExistsError, match="by intent"):
+        run(tasks.ask_and_stay, tmp_path, asked)
+    assert run(tasks.ask_twice, tmp_path, []) == [Path("library.so"), "there is no such library"]
+    assert not Path(f"/proc/{asked[0]}").exists()
+
+
+def test_a_note_is_cut_where_it_is_too_long_to_be_shown(tmp_path: Path) -> None:
+    policy, told = Policy((), (tmp_path,), 2 << 30, 1 << 20), list[Any]()
+    sandbox.run_sandboxed(
+        policy, tmp_path, tasks.note_at_length, 100_000, note=told.append, what="trying"
+    )
+    assert [len(one.note) for one in told] == [2000]
+    with pytest.raises(ModelError, match="its process ended"):
+        sandbox.run_sandboxed(
+            policy, tmp_path, tasks.note_at_length, 17 << 20, note=told.append, what="trying"
+        )
+    assert len(told) == 1

@@ -8,6 +8,7 @@ import json
 import os
 import pickle
 import zipfile
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -37,6 +38,7 @@ class _Made:
         return self._made
 
 
+BYTES, NUMBERS = bytes(1 << 20), list(range(1 << 16))
 GENERATED = ("core", ("key",), (), ("lib0.o",), {"kind": "llvm"}, {"code": 1.0})
 
 
@@ -68,6 +70,64 @@ GENERATED = ("core", ("key",), (), ("lib0.o",), {"kind": "llvm"}, {"code": 1.0})
 def test_a_value_with_a_field_of_another_type_does_not_pass_out(made: _Made) -> None:
     with pytest.raises(TypeError):
         restricted_pickle.loads(restricted_pickle.dumps(made), (GenerationResult,))
+
+
+@pytest.mark.parametrize(
+    ("content", "refusal"),
+    [
+        (b"Nr\xff\xff\xff\x7f", "LONG_BINPUT"),  # the second entry of a table of 64 GiB
+        (b"](" + b"]" * 1000 + b"e", "too many values"),
+    ],
+    ids=["place", "values"],
+)
+def test_a_few_bytes_cannot_ask_for_much_memory(
+    content: bytes, refusal: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(restricted_pickle, "_MOST_OPERATIONS", 1000)
+    with pytest.raises(pickle.UnpicklingError, match=refusal):
+        restricted_pickle.loads(b"\x80\x04" + content + b".")
+
+
+@pytest.mark.parametrize(
+    "copied",
+    [
+        lambda: [
+            _Made(restricted_pickle.rebuild_array, "|u1", (1 << 20,), BYTES) for _ in range(40)
+        ],
+        lambda: [_Made(set, NUMBERS) for _ in range(40)],
+        lambda: [_Made(Counter, NUMBERS) for _ in range(40)],
+    ],
+    ids=["array", "set", "Counter"],
+)
+def test_values_that_share_their_content_are_no_larger_than_what_was_sent(
+    copied: Callable[[], list[_Made]],
+) -> None:
+    with pytest.raises(pickle.UnpicklingError, match="larger than what was sent"):
+        restricted_pickle.loads(pickle.dumps(copied(), protocol=4))
+
+
+@pytest.mark.parametrize("cls", [Stage, restricted_pickle.rebuild_array])
+def test_a_value_of_which_the_text_is_endless_is_not_put_into_words(cls: Any) -> None:
+    nested: list[Any] = []
+    for _ in range(60):
+        nested = [nested, nested]
+    arguments = (nested,) if cls is Stage else (nested, (1,), b"1")
+    with pytest.raises((TypeError, pickle.UnpicklingError)):
+        restricted_pickle.loads(pickle.dumps(_Made(cls, *arguments), protocol=4))
+
+
+def test_all_values_that_tasks_return_pass_out() -> None:
+    values = [
+        *(True, None, 1.5, -5, 70_000, 1 << 40, 10**800, complex(1, 2), "x" * 70_000, "y" * 300),
+        *(b"x" * 300, b"x" * 70_000, (), (1,), (1, 2), (1, 2, 3), (1, 2, 3, 4), [1], [1, 2]),
+        *({1: 2}, {1: 2, 3: 4}, {1, 2}, frozenset({1, 2}), Counter("aab"), OrderedDict(a=1, b=2)),
+        *(Path("/x/y"), SPEC, Progress(Stage.COMPILING, "half", 0.5), [str(i) for i in range(300)]),
+        [Path("/long" * 100, str(i)) for i in range(300)],
+    ]
+    assert restricted_pickle.loads(restricted_pickle.dumps(values + values)) == values + values
+    array = np.arange(12, dtype=np.float32).reshape(3, 4)
+    both = restricted_pickle.loads(restricted_pickle.dumps([array, array]))
+    assert all((one == array).all() for one in both)
 
 
 def test_a_dataclass_passes_only_through_its_constructor() -> None:

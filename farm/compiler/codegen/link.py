@@ -18,6 +18,7 @@ from farm.sandbox.restricted_program import restricted_command
 from farm.types import Profile
 
 _LINK_S = 120.0
+_LINKER_BYTES, _LIBRARY_BYTES = 4 << 30, 64 << 20  # besides those of the object files
 
 
 def fcompile_for_profile(profile: Profile) -> Callable[..., None]:
@@ -46,7 +47,9 @@ def fcompile_for_profile(profile: Profile) -> Callable[..., None]:
                 subprocesses.run_program(whole, deadline=deadline, what=what, fix=fix)
             else:
                 read, write = [Path(one) for one in objects], [Path(output).parent]
-                with restricted_command(whole, read, write) as start:
+                given = sum(one.stat().st_size for one in read)
+                limits = _LINKER_BYTES + 4 * given, _LIBRARY_BYTES + 2 * given
+                with restricted_command(whole, read, write, *limits) as start:
                     subprocesses.run_program(
                         start.command,
                         deadline=deadline,

@@ -98,7 +98,7 @@ class LeasePerSessionSource:
     def summary(self) -> Mapping[str, KeyQueue]:
         """Return the lab's boards that are not away."""
         with self.lab.client() as client:
-            boards = [one for one in client.ask("boards")["boards"] if one["use"] != "away"]
+            boards = [one for one in client.boards() if one["use"] != "away"]
             leases = client.ask("leases")["leases"]
         waiting = [one["kind"] for one in leases if one["state"] == "queued"]
         kinds = [one["kind"] for one in boards]

@@ -48,7 +48,7 @@ class LabChecks:
         assert self._lab
         wants = wanted_boards(self._device)
         with self._lab.client() as client:
-            boards = client.ask("boards")["boards"]
+            boards = client.boards()
         wants.kind_among(boards)
         there = [one for one in boards if wants.fits(one) and one["use"] != "away"]
         if not there:

@@ -124,7 +124,7 @@ def count_boards(device: Device) -> int:
     """Return how many boards that a device may be are free now."""
     wants = wanted_boards(device)
     with reach_lab(device) as lab, lab.client() as client:
-        found = client.ask("boards")["boards"]
+        found = client.boards()
         if wants.reservation:
             lease = ask_for_reserved(client, wants)["lease"]
             return sum(board["lease"] == lease and board["use"] == "leased" for board in found)
@@ -137,7 +137,7 @@ def probe_state(device: Device) -> DeviceAvailability:
     wants = wanted_boards(device)
     try:
         with reach_lab(device, answer_nothing, _STATE_S) as lab, lab.client() as client:
-            found = [board for board in client.ask("boards")["boards"] if wants.fits(board)]
+            found = [board for board in client.boards() if wants.fits(board)]
     except UsageError as error:
         return DeviceAvailability("unavailable", False, f"{error.what}: {error.why}", error.fix)
     except DeviceError as error:

@@ -40,8 +40,26 @@ def linker(tmp_path: Path, object_file: Path) -> ImportCheckLinker:
 
 def test_the_objects_become_a_library_in_a_folder_of_its_own(linker: ImportCheckLinker) -> None:
     library = linker(("lib0.o",))
-    assert library.parent == linker.folder
+    assert library.is_relative_to(linker.folder)
     assert ctypes.CDLL(str(library)).seven() == 7
+
+
+def test_a_model_that_is_checked_again_gets_a_second_library_and_no_third(
+    linker: ImportCheckLinker,
+) -> None:
+    first, second = linker(("lib0.o",)), linker(("lib0.o",))
+    assert first != second
+    assert ctypes.CDLL(str(second)).seven() == 7
+    with pytest.raises(BuildError, match="more than 2 libraries"):
+        linker(("lib0.o",))
+
+
+def test_a_request_of_which_the_text_is_endless_is_refused(linker: ImportCheckLinker) -> None:
+    nested: tuple[object, ...] = ()
+    for _ in range(60):
+        nested = (nested, nested)
+    with pytest.raises(BuildError, match="asked for no library"):
+        linker(nested)
 
 
 @pytest.mark.parametrize("request_", [["lib0.o"], (1,), "lib0.o", None, ({"lib0.o": 1},)])
@@ -91,4 +109,4 @@ def test_an_object_that_is_exchanged_after_it_was_checked_is_not_linked(
     monkeypatch.setattr(import_check_linker, "checked_object_files", exchanged)
     with pytest.raises(BuildError):
         linker(("lib0.o",))
-    assert not (linker.folder / "library.so").exists()
+    assert not list(linker.folder.rglob("library.so"))
