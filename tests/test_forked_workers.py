@@ -54,6 +54,8 @@ def test_only_workers_are_forked(command: list[Any], expected: bool) -> None:
 def test_variables_that_libraries_read_and_folders_without_tvm_need_the_program(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Libraries that other tests have imported into this process may have set some of them
+    monkeypatch.setattr(forked_workers, "_environment", dict(os.environ))
     assert forked_workers.can_fork({**os.environ, "FARM_CACHE": "/elsewhere"})
     assert not forked_workers.can_fork({**os.environ, "TVM_NUM_THREADS": "1"})
     (tmp_path / "linux-vdso.so.1").symlink_to("nowhere")
