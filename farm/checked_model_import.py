@@ -64,17 +64,13 @@ FILES = (MODULE, WEIGHTS, REFERENCE, PREPARED)
 _FORMAT = "5"  # version of the stored files; a change invalidates every stored model
 _EVERY_SAMPLES = 100
 BUILD = "build"  # folder of the code that the check generated
+Maker = Callable[[TaskContext, Model, Profile, Path, Path, bool], GenerationResult | None]
 _MOST_BYTES = 16 << 20  # of prepared.json
 _MOST_AXES = 32
 _NUMBERS = re.compile(
     r"bool|u?int(4|8|16|32|64)|b?float(16|32|64)|float8_\w{1,16}|complex(64|128)", re.ASCII
 )
 _ANOTHER_BATCH = 3  # a second batch size at which a model with an open batch is checked
-
-
-Maker = Callable[
-    [TaskContext, Model, Profile, Path, Path, bool, ImportCheckLinker], GenerationResult | None
-]
 
 
 def prepare_model(
@@ -103,11 +99,11 @@ def prepare_model(
     with store.scratch() as scratch:
         for made in (scratch / "first", scratch / "second"):
             made.mkdir()
-            linked = made.with_suffix(".linked")
+            linked = linked_folder(made)
             linked.mkdir()
-            generated = (maker or _import_and_check_here)(
-                *(context, model, host, cache, made, keep_build),
-                ImportCheckLinker(host, made / BUILD, linked),
+            helped = context.with_helper(ImportCheckLinker(host, made / BUILD, linked))
+            generated = (maker or import_and_check_into_folder)(
+                helped, model, host, cache, made, keep_build
             )
             found = prepared_model_digest(model, cache)
             if found is not None and before in (None, found):
@@ -138,18 +134,9 @@ def find_prepared_model(model: Model, cache: Path) -> PreparedModel | None:
     return load_prepared_model(model.name, folder, cached=True) if folder else None
 
 
-def _import_and_check_here(
-    context: TaskContext,
-    model: Model,
-    host: Profile,
-    cache: Path,
-    folder: Path,
-    keep_build: bool,
-    linker: ImportCheckLinker,
-) -> GenerationResult | None:
-    return import_and_check_into_folder(
-        context.with_helper(linker), model, host, cache, folder, keep_build
-    )
+def linked_folder(made: Path) -> Path:
+    """Return the folder of the libraries that are linked of the code in the folder `made`."""
+    return made.with_suffix(".linked")
 
 
 def import_and_check_into_folder(

@@ -110,8 +110,14 @@ class EmulatedBoard:
             folder = Path(name)
             try:
                 code = generate_module_code(
-                    *(imported.module, imported.weights, self.profile, {}, user_cache_dir()),
-                    *(folder, lambda _: None, {}),
+                    imported.module,
+                    imported.weights,
+                    self.profile,
+                    records={},
+                    cache=user_cache_dir(),
+                    folder=folder,
+                    note=lambda _: None,
+                    seconds={},
                 )
                 objects = [folder / OBJECTS / one for one in code.generated.objects]
                 link_objects(self.profile, folder / LIBRARY, objects)

@@ -41,7 +41,7 @@ class ImportCheckLinker:
         """Return the path of the library of these object files. Raises BuildError."""
         if not isinstance(names, tuple) or not all(isinstance(one, str) for one in names):
             # Its text might be far longer than the request
-            raise BuildError(f"{_WHAT} asked for no library", f"but by a {type(names).__name__}")
+            raise BuildError(f"{_WHAT} named no object files", f"but a {type(names).__name__}")
         try:
             checked_object_files(_WHAT, self.made, names)
             folder = self._new_folder()

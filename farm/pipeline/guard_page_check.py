@@ -197,8 +197,7 @@ def _make_task(
     maker: Maker,
 ) -> GuardedModel:
     """Import a model and generate its code, in a sandbox if the model needs one, and link it."""
-    from farm.compiler.build import GenerationResult, checked_object_files
-    from farm.compiler.codegen.link import fcompile_for_profile
+    from farm.compiler.build import GenerationResult, checked_object_files, link_objects
     from farm.compiler.diagnostics.reference_steps import ReferenceStep
 
     types = (GuardedModel, GenerationResult, ReferenceStep)
@@ -209,7 +208,7 @@ def _make_task(
     )
     what = f"{model.name}: the process that compiled it"
     objects = checked_object_files(what, folder, made.generated.objects)
-    fcompile_for_profile(host)(str(folder / _LIBRARY), list(map(str, objects)))
+    link_objects(host, folder / _LIBRARY, objects)
     (folder / _PLACES).mkdir()
     return made
 

@@ -19,7 +19,6 @@ from typing import Any
 
 from farm import importers, sandbox
 from farm.errors import ModelError
-from farm.processes.worker_main import Helper
 from farm.processes.workers import TaskContext
 from farm.types import Model, Progress, Stage
 
@@ -43,25 +42,25 @@ def run_sandboxed_if_untrusted(
     read: Sequence[Path] = (),
     write: Sequence[Path] = (),
     types: Sequence[type] = (),
-    helper: Helper | None = None,
 ) -> Any:
     """Return `task(context, *arguments)`, run in a sandbox unless the model may run unconfined.
 
     A trusted model and the user's own code run unconfined. In the sandbox the task may read the
     model's files and `read`, and write to the folders `write` and to its scratch folder. It may
-    return builtin values, arrays, and values of farm.types and of `types`. `helper` answers its
-    requests, out of the sandbox. Raises ModelError for a program if there is no sandbox.
+    return builtin values, arrays, and values of farm.types and of `types`. The context's helper
+    answers its requests, outside of the sandbox. Raises ModelError for a program if there is no
+    sandbox.
     """
     from farm.quantize import float_model
 
     source = float_model(model)
     if not _is_sandboxed(context, model, Stage.IMPORTING):
-        return task(context.with_helper(helper) if helper else context, *arguments)
+        return task(context, *arguments)
     importers.check_source(source)
     allowed = ((*_files_of(model, source), *read), write)
     modules = (importers.importer_module_name(source), *_MODULES)
     return _in_sandbox(
-        context, f"importing {model.name}", allowed, modules, types, task, *arguments, helper=helper
+        context, f"importing {model.name}", allowed, modules, types, task, *arguments
     )
 
 
@@ -127,7 +126,6 @@ def _in_sandbox(
     types: Sequence[type],
     task: Callable[..., Any],
     *arguments: Any,
-    helper: Helper | None = None,
 ) -> Any:
     """Run a task in a sandbox that may use the `allowed` files and its scratch folder."""
     from farm.sandbox.policy import Policy
@@ -144,7 +142,7 @@ def _in_sandbox(
             modules=modules,
             types=types,
             note=context.note,
-            helper=helper,
+            helper=context.helper,
             what=what,
         )
 

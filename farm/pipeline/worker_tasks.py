@@ -116,9 +116,12 @@ def prepare_model_task(
     If it is to be built for one of `profiles` with the code that the check generates, that becomes
     the build.
     """
-    from farm.checked_model_import import import_and_check_into_folder, prepare_model
+    from farm.checked_model_import import (
+        import_and_check_into_folder,
+        linked_folder,
+        prepare_model,
+    )
     from farm.compiler.build import GenerationResult, build_reuses_import_check_code
-    from farm.compiler.import_check_linker import ImportCheckLinker
 
     def maker(
         context: TaskContext,
@@ -127,7 +130,6 @@ def prepare_model_task(
         cache: Path,
         folder: Path,
         keep_build: bool,
-        linker: ImportCheckLinker,
     ) -> GenerationResult | None:
         arguments = (model, host, cache, folder, keep_build)
         made: GenerationResult | None = run_sandboxed_if_untrusted(
@@ -135,10 +137,9 @@ def prepare_model_task(
             model,
             import_and_check_into_folder,
             *arguments,
-            read=(linker.folder,),
+            read=(linked_folder(folder),),
             write=(folder,),
             types=(GenerationResult,),
-            helper=linker,
         )
         return made
 

@@ -56,12 +56,12 @@ class TaskContext:
     def __init__(self, scratch: Path, connection: Connection | None = None) -> None:
         self.scratch = scratch
         self._connection = connection
-        self._helper: Helper | None = None
+        self.helper: Helper | None = None
 
     def with_helper(self, helper: Helper) -> TaskContext:
         """Return a context whose requests `helper` answers."""
         other = copy.copy(self)
-        other._helper = helper
+        other.helper = helper
         return other
 
     def ask_helper(self, request: object) -> Any:
@@ -69,8 +69,8 @@ class TaskContext:
 
         The helper runs outside of the sandbox, and does not trust the request.
         """
-        assert self._helper, "a task that asks has a helper"
-        return self._helper(request)
+        assert self.helper, "a task that asks has a helper"
+        return self.helper(request)
 
     def note(self, value: object) -> None:
         """Report progress to the pool. `value` must be picklable."""

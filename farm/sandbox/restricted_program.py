@@ -56,6 +56,7 @@ def restricted_command(
     command: Sequence[str | Path],
     read: Sequence[Path],
     write: Sequence[Path],
+    *,
     memory_bytes: int,
     file_bytes: int,
 ) -> Iterator[RestrictedCommand]:

@@ -49,6 +49,7 @@ from farm.store import Store
 from farm.types import BuildWithAgent, Candidate, Device, Model, QuantizeSettings
 
 TFLITE = Path(__file__).parents[1] / "data" / "small-float.tflite"
+LIMITS = {"memory_bytes": 4 << 30, "file_bytes": 1 << 20}
 NONE = sandbox.SandboxSupport(0, True, "the kernel does not offer Landlock")
 needs_sandbox = pytest.mark.skipif(
     not sandbox.sandbox_support().complete, reason=sandbox.sandbox_support().missing or "never"
@@ -674,7 +675,7 @@ def test_the_linker_writes_into_the_folder_of_its_output_only(
     (tmp_path / "out").mkdir()
     command = [_zig(), "ld.lld", "-shared", "-o", str(tmp_path / "elsewhere.so"), str(object_file)]
     with (
-        restricted_command(command, [object_file], [tmp_path / "out"], 4 << 30, 1 << 20) as start,
+        restricted_command(command, [object_file], [tmp_path / "out"], **LIMITS) as start,
         pytest.raises(BuildError, match="Permission denied"),
     ):
         subprocesses.run_program(
@@ -711,7 +712,7 @@ def test_an_object_file_is_not_unpacked_to_many_times_its_size(tmp_path: Path) -
 
 @needs_sandbox
 def test_a_restricted_program_is_the_only_one_that_can_be_started(tmp_path: Path) -> None:
-    with restricted_command([_zig(), "version"], [], [tmp_path], 4 << 30, 1 << 20) as start:
+    with restricted_command([_zig(), "version"], [], [tmp_path], **LIMITS) as start:
         assert re.fullmatch(
             r"[\d.]+\s*",
             subprocesses.run_program(

@@ -48,8 +48,13 @@ def fcompile_for_profile(profile: Profile) -> Callable[..., None]:
             else:
                 read, write = [Path(one) for one in objects], [Path(output).parent]
                 given = sum(one.stat().st_size for one in read)
-                limits = _LINKER_BYTES + 4 * given, _LIBRARY_BYTES + 2 * given
-                with restricted_command(whole, read, write, *limits) as start:
+                with restricted_command(
+                    whole,
+                    read,
+                    write,
+                    memory_bytes=_LINKER_BYTES + 4 * given,
+                    file_bytes=_LIBRARY_BYTES + 2 * given,
+                ) as start:
                     subprocesses.run_program(
                         start.command,
                         deadline=deadline,

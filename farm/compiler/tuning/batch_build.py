@@ -10,8 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from farm.compiler.build import OBJECTS, RawChoices, checked_object_files, require_regular_file
-from farm.compiler.codegen.link import fcompile_for_profile
+from farm.compiler.build import (
+    OBJECTS,
+    RawChoices,
+    checked_object_files,
+    link_objects,
+    require_regular_file,
+)
 from farm.errors import BuildError
 from farm.processes.workers import TaskContext
 from farm.store import TuningRecordStore
@@ -112,9 +117,7 @@ def build_variant_batch(
     batch = CompiledCandidateBatch(
         folder / "library.so", folder / ARRAYS, code.variants, code.failed
     )
-    fcompile_for_profile(profile)(
-        str(batch.library), [str(path) for path in checked_object_files(what, made, code.objects)]
-    )
+    link_objects(profile, batch.library, checked_object_files(what, made, code.objects))
     require_regular_file(what, made / ARRAYS).rename(batch.arrays)
     return batch
 
