@@ -187,17 +187,15 @@ def functions(count: int) -> Graph:
 
 
 def reshape_pad() -> Graph:
-    """Rows that are made of others, with a padding before them: the index of a padded row divides
-    a sum, adds to the quotient, and takes it modulo the rows.
-    """
+    """A reshape, then a padding of two axes: the indices have the form (sum // a + b) % c."""
     nodes = [node("Reshape", ["x", "shape"], ["a"]), node("Pad", ["a", "pads"], ["y"])]
     constants = {"shape": [3, 2, 29, 93], "pads": [0, 1, 1, 0, 0, 0, 0, 0]}
     return nodes, {"x": [29, 18, 31]}, {"y": [3, 3, 30, 93]}, constants
 
 
 def function_split() -> Graph:
-    """A function of a padding, of which one part is zero and both are kept: the function is
-    computed in two places of one kernel.
+    """An activation of a padded tensor, split in two: one kernel computes the activation twice,
+    and one of the parts is padding alone.
     """
     nodes = [
         node("Pad", ["x", "pads"], ["a"]),

@@ -120,9 +120,10 @@ def fold_norms_and_constants(module: tvm.IRModule) -> tvm.IRModule:
     """Fold batch norms and constants, in the layout of the import."""
     transform = relax.transform
     passes = [
-        rewriter_pass("farm.GroupNorms", GroupNormRewriter),  # some are of constants
+        # Before folding, which would evaluate TVM's operators; after it, shapes are known
+        rewriter_pass("farm.GroupNorms", GroupNormRewriter),
         ConstantFolder(),
-        rewriter_pass("farm.GroupNormsOfFoldedShapes", GroupNormRewriter),
+        rewriter_pass("farm.DecomposedGroupNorms", GroupNormRewriter),
         rewriter_pass("farm.Planes", Conv1dConv3dRewriter),
         transform.DeadCodeElimination(),
         transform.FoldBatchnormToConv2D(),

@@ -339,7 +339,7 @@ def _do(request: Request, connection: Connection) -> None:
     try:
         _redirect(request.scratch)
         _restrict(request.policy)
-        context = _Desk(request.scratch, send, connection.recv)
+        context = _SandboxedTaskContext(request.scratch, send, connection.recv)
         send(TaskMessageKind.DONE, request.task(context, *request.arguments))
     except FarmError as error:
         send(TaskMessageKind.FAILED, error)
@@ -352,7 +352,7 @@ def _do(request: Request, connection: Connection) -> None:
         send(TaskMessageKind.FAILED, disk_full_error(error) or unexpected)
 
 
-class _Desk(TaskContext):
+class _SandboxedTaskContext(TaskContext):
     """The context of a task in the sandbox: scratch folder, progress messages, and its helper.
 
     It can neither prompt the user nor pause the other workers.

@@ -1,7 +1,7 @@
-"""The pipelines of passes that lower scheduled loop nests: TVM's own, with farm's passes in them.
+"""The pipelines of passes that lower scheduled loop nests: TVM's passes, and farm's among them.
 
-TVM's is one function (tvm.s_tir.pipeline.default_s_tir_pipeline), into which no pass can be put, so
-its passes are listed here, but for those that it has for options that farm does not set.
+No pass can be inserted into TVM's own pipeline (tvm.s_tir.pipeline.default_s_tir_pipeline). Its
+passes are therefore listed here, without those for options that farm does not set.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ def _gpu_pipeline() -> tuple[object, object, object]:
 
 
 def _passes() -> list[tvm.transform.Pass]:
-    """Return the passes before the functions of the device are finalized, in order.
+    """Return the passes that come before the passes of the host and of the device, in order.
 
-    Blocks that are inlined in two places leave two `let` of one variable there, of which TVM's
-    simplifier would take the first value for both: ConvertSSA comes first.
+    ConvertSSA comes first: a block that is inlined in two places binds one variable by two `Let`,
+    and TVM's simplifier would use the first value for both.
     """
     return [
         tirx.transform.ConvertSSA(),

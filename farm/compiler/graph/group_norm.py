@@ -3,8 +3,9 @@
 ONNX exports a group norm as an instance norm of the tensor reshaped to [N, groups, rest], with
 scale 1 and bias 0, and a reshape back (Wu and He, "Group Normalization"; an instance norm is a
 group norm with one channel per group). TVM's lowering of that transposes a channels-last image,
-reads it four times, and adds up one number at a time. From torch they come as operators of TVM,
-whose lowering subtracts the square of the mean from the mean of the squares, and loses digits.
+reads it four times, and adds up one number at a time. A model from torch has TVM's operators
+group_norm and instance_norm instead. TVM computes their variance as the mean of the squares minus
+the square of the mean, which loses digits.
 """
 
 from __future__ import annotations
@@ -81,9 +82,9 @@ class GroupNormRewriter(Rewriter):
         )
 
     def _operator(self, call: Call, groups: int | None) -> relax.Expr | None:
-        """Return the norm of TVM's operator, whose channels are the second axis.
+        """Rewrite group_norm or instance_norm, if the channels are the second axis.
 
-        Without `groups`, each channel is one.
+        `groups` is None for an instance norm, in which each channel is a group.
         """
         data, scale, bias = call.args
         shape, attributes = shape_of(data), call.attrs

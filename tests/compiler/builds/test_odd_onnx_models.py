@@ -220,7 +220,9 @@ WORKS = {
         [
             node("Reshape", ["w", "rows"], ["a"]),
             node(
-                *("BatchNormalization", ["a", "s", "b", "m", "v"], ["c", "running", "spread"]),
+                "BatchNormalization",
+                ["a", "s", "b", "m", "v"],
+                ["c", "running mean", "running variance"],
                 training_mode=1,
             ),
             node("Reshape", ["c", "shape"], ["d"]),
@@ -233,7 +235,9 @@ WORKS = {
     "a batch norm by the batch's own mean and variance": graph(
         [
             node(
-                *("BatchNormalization", ["x", "s", "b", "m", "v"], ["y", "running", "spread"]),
+                "BatchNormalization",
+                ["x", "s", "b", "m", "v"],
+                ["y", "running mean", "running variance"],
                 training_mode=1,
             )
         ],

@@ -59,9 +59,9 @@ def test_functions_of_functions_are_compiled_in_seconds_not_hours(tmp_path):
     agrees(imported_from(tmp_path, functions(6)))
 
 
-def test_a_padding_before_rows_that_were_made_of_others_moves_no_element(tmp_path):
+def test_a_reshape_and_a_padding_of_two_axes_move_no_element(tmp_path):
     agrees(imported_from(tmp_path, reshape_pad()))
 
 
-def test_a_function_in_two_places_of_a_kernel_is_computed_of_the_values_of_each(tmp_path):
+def test_an_activation_that_a_kernel_computes_twice_has_the_values_of_each_place(tmp_path):
     agrees(imported_from(tmp_path, function_split()))

@@ -212,10 +212,8 @@ def test_a_norm_as_torch_writes_it_keeps_the_digits_of_data_far_from_zero(groups
         return emit(OP.nn.group_norm(x, gain, bias, groups, 1, axes, EPSILON))
 
     (ours,) = compute({"x": x}, norm, {"g": gain, "b": bias}).outputs
-    theirs = functional.group_norm(
-        *(torch.from_numpy(x).double(), groups or 12),
-        *(torch.from_numpy(gain).double(), torch.from_numpy(bias).double(), EPSILON),
-    )
+    data, weight, shift = (torch.from_numpy(one).double() for one in (x, gain, bias))
+    theirs = functional.group_norm(data, groups or 12, weight, shift, EPSILON)
     np.testing.assert_allclose(ours, theirs.numpy(), atol=1e-4)
 
 

@@ -1,11 +1,11 @@
 """Flatten the indices of buffers without using the conditions around them.
 
-FlattenBuffer simplifies the index of each access under the conditions that hold there (TVM:
-IterMapSimplifyWithContext in src/arith/iter_affine_map.cc). A lower bound such as `1 <= f % 30`
-turns `f % 30` into the iterator `f % 30 - 1` and an offset of 1. Where the index divides a sum,
-adds to the quotient, and takes that modulo a number, as it does for a reshape before a padding,
-the offset is lost, and the kernel reads other elements. The negation of an upper bound is a lower
-bound, so all comparisons of integers are hidden.
+TVM's FlattenBuffer simplifies the index of each buffer access. It uses the conditions that hold
+there (IterMapSimplifyWithContext in src/arith/iter_affine_map.cc). The condition `1 <= f % 30`
+makes it write `f % 30` as `(f % 30 - 1) + 1`. It then loses the `+ 1` in an index of the form
+`(sum // a + b) % c`, which a reshape followed by a padding has, and the kernel reads other
+elements. The negation of an upper bound is a lower bound, so this pass hides all comparisons of
+integers from FlattenBuffer.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _HIDDEN = "tirx.ignore_loop_partition"
 
 @tvm.transform.module_pass(opt_level=0, name="farm.FlattenBufferWithoutConditions")
 class FlattenBufferWithoutConditions:
-    """TVM's FlattenBuffer, from which comparisons are hidden.
+    """Run TVM's FlattenBuffer with comparisons hidden from it.
 
-    Meanwhile they stand within two `ignore_loop_partition`. Those within one are hidden from
-    LoopPartition, and stay so.
+    A hidden comparison stands within two calls of `ignore_loop_partition`. One call hides it from
+    LoopPartition, see safe_loop_partition; such calls are kept.
     """
 
     def transform_module(self, module: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:

@@ -59,13 +59,13 @@ class Sinh(_Hyperbolic):
     sign = -1.0
 
 
-class _SometimesOurs(OnnxOpConverter):  # type: ignore[misc]
-    """Base of converters that handle some forms of an operator, and leave the others to TVM's."""
+class _ConverterWithFallback(OnnxOpConverter):  # type: ignore[misc]
+    """Base of converters of some forms of an operator; TVM's own converts the others."""
 
-    theirs: type[OnnxOpConverter]
+    fallback: type[OnnxOpConverter]
 
     @classmethod
-    def ours(
+    def convert_own_form(
         cls, builder: relax.BlockBuilder, inputs: Sequence[Any], attributes: dict[str, Any]
     ) -> relax.Expr | None:
         """Return the expression of a form that farm converts; None for all others."""
@@ -74,7 +74,7 @@ class _SometimesOurs(OnnxOpConverter):  # type: ignore[misc]
     @classmethod
     def get_converter(cls, opset: int) -> Callable[..., relax.Expr]:
         """Return the converter for an opset."""
-        theirs = cls.theirs.get_converter(opset)
+        fallback = cls.fallback.get_converter(opset)
 
         def convert(
             builder: relax.BlockBuilder,
@@ -82,19 +82,19 @@ class _SometimesOurs(OnnxOpConverter):  # type: ignore[misc]
             attributes: dict[str, Any],
             params: Any,
         ) -> relax.Expr:
-            ours = cls.ours(builder, inputs, attributes)
-            return theirs(builder, inputs, attributes, params) if ours is None else ours
+            own = cls.convert_own_form(builder, inputs, attributes)
+            return fallback(builder, inputs, attributes, params) if own is None else own
 
         return convert
 
 
-class QuantizeLinear(_SometimesOurs):
+class QuantizeLinear(_ConverterWithFallback):
     """QuantizeLinear by a computed scale without axes, which TVM cannot lower."""
 
-    theirs = onnx_frontend.QuantizeLinear
+    fallback = onnx_frontend.QuantizeLinear
 
     @classmethod
-    def ours(
+    def convert_own_form(
         cls, builder: relax.BlockBuilder, inputs: Sequence[Any], _: dict[str, Any]
     ) -> relax.Expr | None:
         """Return the quantized tensor of a scale that is one computed number."""
@@ -172,17 +172,17 @@ class ConvInteger(_OfIntegers):
         )
 
 
-class BatchNormalization(_SometimesOurs):
-    """BatchNormalization with training_mode=1, by the batch's own mean and variance.
+class BatchNormalization(_ConverterWithFallback):
+    """BatchNormalization with training_mode=1: it uses the batch's own mean and variance.
 
-    So torch exports weight standardization. The running statistics, its other outputs, are refused
-    before.
+    torch exports weight standardization in this form. A model that reads the other outputs, the
+    running statistics, has been refused before.
     """
 
-    theirs = onnx_frontend.BatchNormalization
+    fallback = onnx_frontend.BatchNormalization
 
     @classmethod
-    def ours(
+    def convert_own_form(
         cls, builder: relax.BlockBuilder, inputs: Sequence[Any], attributes: dict[str, Any]
     ) -> relax.Expr | None:
         """Return the normalized tensor, and as many outputs as TVM's converter gives."""

@@ -191,9 +191,9 @@ def _any(node: torch.fx.Node, importer: Any) -> relax.Expr:
 
 
 def _cat(node: torch.fx.Node, importer: Any) -> relax.Expr:
-    """Convert cat, which leaves out tensors of shape (0,) whatever the shape of the others.
+    """Convert cat, which ignores tensors of shape (0,), whatever the rank of the others.
 
-    The first step of a cache of keys and values is such a tensor.
+    An empty cache of keys and values is such a tensor.
     """
     parts = [importer.env[part] for part in node.args[0]]
     full = [part for part in parts if not _is_empty_row(part)] or parts[:1]
