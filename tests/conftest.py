@@ -52,7 +52,9 @@ def _all_cores() -> Iterator[None]:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--quick", action="store_true", help="only the tests of tests/quick_tier.py, without TVM"
+        "--quick",
+        action="store_true",
+        help="only the tests of tests/helpers/quick_tier.py, without TVM",
     )
 
 

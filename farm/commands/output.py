@@ -7,7 +7,7 @@
     console(stderr=True)                  a rich Console, for tables and progress
     show_error(error)                     a FarmError
 
-tests/test_architecture.py refuses print, click.echo, sys.stdout and Console elsewhere.
+tests/project/test_architecture.py refuses print, click.echo, sys.stdout and Console elsewhere.
 `sanitize_standard_streams` also sanitizes the warnings, logs and tracebacks of libraries. Data goes
 to stdout; progress and errors go to stderr.
 """

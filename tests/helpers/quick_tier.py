@@ -13,7 +13,7 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 
-TESTS = Path(__file__).parent
+TESTS = Path(__file__).parents[1]
 PATHS = (
     "config/test_edit_devices_toml.py",
     "config/test_fleet.py",
@@ -24,32 +24,32 @@ PATHS = (
     "config/test_urls.py",
     "data_sets/test_data_sets.py",
     "lab/test_lab_toml.py",
-    "lab/test_lab_scheduler.py",
-    "lab/test_lab_reservations.py",
+    "lab/scheduling/test_lab_scheduler.py",
+    "lab/scheduling/test_lab_reservations.py",
     "store/test_predictions.py",
     "store/test_postgres_urls.py",
-    "test_agreement.py",
-    "test_one_build_for_many_devices.py",
-    "test_closest_name.py",
-    "test_colours.py",
-    "test_dashboard.py",
-    "test_dashboard_device_lines.py",
-    "test_energy_and_throughput.py",
-    "test_formatting.py",
-    "test_help.py",
-    "test_interleaved_models.py",
-    "test_metrics.py",
-    "test_ownership.py",
-    "test_profile_records.py",
-    "test_quick_tier.py",
-    "test_report.py",
-    "test_sanitize.py",
-    "test_schema.py",
-    "test_percentiles_agreement_and_verdicts.py",
-    "test_tuning_search.py",
-    "test_type_methods.py",
-    "test_run_verdict.py",
-    "test_views.py",
+    "stats/test_agreement.py",
+    "pipeline/test_one_build_for_many_devices.py",
+    "views/test_closest_name.py",
+    "dashboard/test_colours.py",
+    "dashboard/test_dashboard.py",
+    "dashboard/test_dashboard_device_lines.py",
+    "views/test_energy_and_throughput.py",
+    "views/test_formatting.py",
+    "documentation/test_help.py",
+    "stats/test_interleaved_models.py",
+    "views/test_metrics.py",
+    "untrusted/test_ownership.py",
+    "views/test_profile_records.py",
+    "project/test_quick_tier.py",
+    "report/test_report.py",
+    "untrusted/test_sanitize.py",
+    "documentation/test_schema.py",
+    "stats/test_percentiles_agreement_and_verdicts.py",
+    "compiler/test_tuning_search.py",
+    "views/test_type_methods.py",
+    "stats/test_run_verdict.py",
+    "views/test_views.py",
     "transports/test_agent_answers.py",
     "transports/test_agent_key_files.py",
     "transports/test_android_facts.py",
@@ -58,9 +58,9 @@ PATHS = (
     "transports/test_gpu_preflight.py",
     "transports/test_rpc_silence_timeout.py",
     "transports/test_rpc_handshake.py",
-    "transports/test_ssh_config.py",
-    "transports/test_ssh_errors.py",
-    "transports/test_upload.py",
+    "transports/ssh/test_ssh_config.py",
+    "transports/ssh/test_ssh_errors.py",
+    "transports/ssh/test_upload.py",
 )
 REFUSED = ("tvm", "tvm_ffi")
 
@@ -78,7 +78,7 @@ class RefuseTvm(MetaPathFinder):
         if name.partition(".")[0] in REFUSED:
             raise TvmRefused(
                 f"a test of the quick tier imports {name}: take its file out of PATHS of "
-                "tests/quick_tier.py, or import it later"
+                "tests/helpers/quick_tier.py, or import it later"
             )
         return None
 

@@ -22,7 +22,7 @@ from farm.errors import FarmError
 from farm.processes import subprocesses
 from farm.processes.deadline import Deadline
 
-DOCS = Path(__file__).resolve().parent.parent / "docs"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
 BUILD_S = 240.0
 DESK, PHONE = {"width": 1400, "height": 1000}, {"width": 360, "height": 740}
 CHROMIUM = subprocesses.first_installed_program("chromium", "chromium-browser", "google-chrome")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
 from quick_tier import PATHS, TESTS, is_quick
 
@@ -18,13 +17,13 @@ def test_a_file_is_chosen_with_its_folders_and_no_file_beside_it() -> None:
     assert all(
         is_quick(parent) for parent in (TESTS, TESTS / "config", TESTS / "config" / "test_fleet.py")
     )
-    assert not is_quick(TESTS / "compiler") and not is_quick(TESTS / "test_wheel.py")
+    assert not is_quick(TESTS / "cluster") and not is_quick(TESTS / "project" / "test_wheel.py")
 
 
 def test_an_import_of_tvm_fails_in_the_quick_tier() -> None:
     code = "import quick_tier; quick_tier.refuse_tvm(); import tvm"
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=Path(__file__).parent, capture_output=True, text=True
+        [sys.executable, "-c", code], cwd=TESTS / "helpers", capture_output=True, text=True
     )
     assert done.returncode == 1
     assert "TvmRefused: a test of the quick tier imports tvm" in done.stderr

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-TOOL = Path(__file__).resolve().parent.parent / "tools" / "fuzz-graphs"
+TOOL = Path(__file__).resolve().parents[2] / "tools" / "fuzz-graphs"
 
 
 # Seeds of graphs that once left their tensors, by what they have.

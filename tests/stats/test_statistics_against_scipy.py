@@ -26,7 +26,7 @@ from farm import stats
 from farm.stats import compare_runs, probability_distributions, quantiles
 from farm.stats.changepoints import find_level_shifts
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 SAMPLES = st.lists(st.floats(1e-6, 10), min_size=1, max_size=300)
 VALUES = st.lists(st.integers(0, 12).map(float), min_size=1, max_size=15)
 

@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-WITHOUT_TORCH = Path(__file__).parent / "without_torch"
+WITHOUT_TORCH = Path(__file__).parents[1] / "without_torch"
 
 
 def environment(variables: Mapping[str, str] | None = None) -> dict[str, str]:

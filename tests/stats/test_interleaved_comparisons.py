@@ -28,7 +28,7 @@ from farm.executor import compare_builds
 from farm.stats import paired_test
 from farm.types import PairedSamples, PairedStoppingRule, Run, Verdict
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @given(st.lists(st.integers(-12, 12).map(float) | st.floats(-3, 3), min_size=1, max_size=80))

@@ -527,6 +527,6 @@ def test_no_two_files_of_tests_have_one_name() -> None:
     found.
     """
     names = Counter(
-        path.stem for path in Path(__file__).parent.rglob("*.py") if path.stem != "conftest"
+        path.stem for path in Path(__file__).parents[1].rglob("*.py") if path.stem != "conftest"
     )
     assert [name for name, count in names.items() if count > 1] == []
