@@ -195,5 +195,11 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     names = sorted(known)
     if near := closest_name(name, names):
         return f"did you mean {near!r}?"
-    more = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
-    return f"known: {', '.join(names[:_SHOWN_NAMES])}{more}" if names else ""
+    return f"known: {join_names(names)}" if names else ""
+
+
+def join_names(names: Iterable[str]) -> str:
+    """Return the names in alphabetical order with commas between; of very many, some."""
+    ordered = sorted(names)
+    more = f" and {len(ordered) - _SHOWN_NAMES} more" if len(ordered) > _SHOWN_NAMES else ""
+    return ", ".join(ordered[:_SHOWN_NAMES]) + more

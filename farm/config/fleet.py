@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from farm.config import model_sources
-from farm.errors import UsageError, did_you_mean
+from farm.errors import UsageError, did_you_mean, join_names
 from farm.types import Device, MeasurementSettings, Model, OutputErrorLimits, Profile
 
 _Noun = TypeVar("_Noun")
@@ -65,12 +65,12 @@ class Fleet:
 
     def device(self, name: str) -> Device:
         """Return the device with this name. Raises UsageError for an unknown name."""
-        return _lookup(
-            "device",
-            name,
-            self.devices,
-            f"add [devices.{name}] to {self._file()}, or see: farm devices",
-        )
+        fix = f"add [devices.{name}] to {self._file()}, or see: farm devices"
+        if name not in self.devices and name in self.profiles:
+            having = [one.name for one in self.devices.values() if one.profile.name == name]
+            why = f"{name} is a profile, of {join_names(having) or 'no device'}"
+            raise UsageError(f"unknown device {name!r}", why, fix)
+        return _lookup("device", name, self.devices, fix)
 
     def profile(self, name: str) -> Profile:
         """Return the profile with this name. Raises UsageError for an unknown name."""

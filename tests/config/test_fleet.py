@@ -93,6 +93,17 @@ def test_unknown_names_bring_the_nearest(load: Load) -> None:
         assert name in caught.value.what
 
 
+def test_a_profile_in_the_place_of_a_device_brings_the_devices_that_have_it() -> None:
+    fleet = config.load_fleet()
+    for profile, why in [
+        ("rasp3b", "rasp3b is a profile, of pi3"),
+        ("pynq", "pynq is a profile, of no device"),
+    ]:
+        with pytest.raises(UsageError) as caught:
+            fleet.device(profile)
+        assert (caught.value.what, caught.value.why) == (f"unknown device '{profile}'", why)
+
+
 def test_a_profile_takes_the_rest_from_what_it_inherits(load: Load) -> None:
     fleet = load(BOARDS)
     base, mine, yours = fleet.profile("rasp4-64"), fleet.device("c").profile, fleet.profile("yours")
