@@ -229,8 +229,10 @@ def _softmax(graph: Graph, name: str) -> str:
     )
 
 
-def _norm(graph: Graph, name: str) -> str:
+def _norm(graph: Graph, name: str) -> str | None:
     channels = graph.values[name][-1]
+    if channels == 1:  # the result would be constant, and rounding all that a later norm sees
+        return None
     return graph.emit(
         "LayerNormalization",
         [name, graph.normal(channels), graph.normal(channels)],
