@@ -32,7 +32,7 @@ def register_gpu_pipeline() -> str:
 
 def _cpu_pipeline() -> tuple[object, object, object]:
     return (
-        tvm.transform.Sequential(_passes()),
+        tvm.transform.Sequential(_cpu_passes()),
         lambda: tvm.transform.Sequential([TilesOnStack(), pipeline.finalize_host_passes()]),
         pipeline.finalize_device_passes,
     )
@@ -40,18 +40,55 @@ def _cpu_pipeline() -> tuple[object, object, object]:
 
 def _gpu_pipeline() -> tuple[object, object, object]:
     return (
-        tvm.transform.Sequential(_passes()),
+        tvm.transform.Sequential(_gpu_passes()),
         pipeline.finalize_host_passes,
         pipeline.finalize_device_passes,
     )
 
 
-def _passes() -> list[tvm.transform.Pass]:
-    """Return the passes that come before the passes of the host and of the device, in order.
+def _cpu_passes() -> list[tvm.transform.Pass]:
+    """Return the passes for CPUs that come before those of the host and of the device, in order.
 
     ConvertSSA comes first: a block that is inlined in two places binds one variable by two `Let`,
-    and TVM's simplifier would use the first value for both.
+    and TVM's simplifier would use the first value for both. RenormalizeSplitPattern comes before
+    loops are unrolled and not after: there is less to read, and the code is the same.
     """
+    return [
+        tirx.transform.ConvertSSA(),
+        HideUnsafeConditions(),
+        s_tir.transform.CanonicalizeLoop(),
+        s_tir.transform.LowerInitBlock(),
+        s_tir.transform.PlanAndUpdateBufferAllocationLocation(),
+        s_tir.transform.ConvertBlocksToOpaque(),
+        s_tir.transform.CompactBufferAllocation(),
+        s_tir.transform.LowerMatchBuffer(),
+        s_tir.transform.StmtSimplify(),
+        s_tir.transform.LowerOpaqueBlock(),
+        FlattenBufferWithoutConditions(),
+        tirx.transform.BF16ComputeLegalize(),
+        tirx.transform.NarrowDataType(32),
+        s_tir.transform.LoopPartition(),
+        tirx.transform.VectorizeLoop(),
+        tirx.transform.StorageRewrite(),
+        s_tir.transform.HoistIfThenElse(),
+        s_tir.transform.RenormalizeSplitPattern(),
+        tirx.transform.UnrollLoop(),
+        tirx.transform.StmtSimplify(),
+        tirx.transform.RemoveNoOp(),
+        s_tir.transform.RewriteUnsafeSelect(),
+        tirx.transform.CommonSubexprElim(),
+        tirx.transform.FP8ComputeLegalize(),
+        tirx.transform.VerifyMemory(),
+        tirx.transform.AnnotateEntryFunc(),
+        tirx.transform.SplitHostDevice(),
+        tirx.transform.MakePackedAPI(),
+        tirx.transform.FP8StorageLegalize(),
+        tirx.transform.BF16StorageLegalize(),
+    ]
+
+
+def _gpu_passes() -> list[tvm.transform.Pass]:
+    """Return the passes for GPUs, which have more memories and kinds of threads."""
     return [
         tirx.transform.ConvertSSA(),
         HideUnsafeConditions(),
