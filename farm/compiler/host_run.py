@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from farm.compiler.parameter_files import ON_LOAD, PREFIX
 from farm.types import Profile
 
 if TYPE_CHECKING:
@@ -41,13 +42,34 @@ def make_runner(
     from tvm import relax
 
     machine = relax.VirtualMachine(executable, tvm.cpu())
-    parameters = [tvm.runtime.tensor(parameter) for parameter in lowered.parameters_as_called()]
+    parameters = _loaded_parameters(machine, lowered)
 
     def run(inputs: Sequence[Array]) -> list[Array]:
         tensors: list[Any] = [tvm.runtime.tensor(value) for value in inputs]
         return flatten_outputs(machine["main"](*tensors, *([parameters] if parameters else [])))
 
     return run
+
+
+def _loaded_parameters(machine: Any, lowered: LoweredModule) -> list[Any]:
+    """Return the parameters as `main` takes them, which ON_LOAD makes as on a device."""
+    import tvm
+
+    names = [f"{PREFIX}_{index}" for index in range(len(lowered.parameters))]
+    tensors = [tvm.runtime.tensor(parameter) for parameter in lowered.parameters]
+    if ON_LOAD not in {variable.name_hint for variable in lowered.module.get_global_vars()}:
+        return tensors
+    clear, update, get = (
+        tvm.get_global_func(f"vm.builtin.tensor_cache.{name}")
+        for name in ("clear", "update", "get")
+    )
+    clear()
+    for name, tensor in zip(names, tensors, strict=True):
+        update(name, tensor, True)
+    machine[ON_LOAD]()
+    parameters = [get(name) for name in names]
+    clear()
+    return parameters
 
 
 def flatten_outputs(result: Any) -> list[Array]:

@@ -110,31 +110,53 @@ def lower_module(
     Adds the seconds of each stage to `seconds`. `records` are those of the target's CPU model.
     `memory_mb` is the RAM of the board, if it is known.
     """
-    selector: ConfigSelector | None = None
     with target:
         with add_block_duration(seconds, "graph"):
             module = relax_pipeline.bind_weights(module, weights)
-            if not gpu_schedule.is_gpu(target):
-                selector = ConfigSelector(
-                    cpu_model_of(target),
-                    records,
-                    fp16_weights.has_fp16_weights(module),
-                    weight_expansion_budget_bytes(memory_mb, weights),
-                )
-            module = relax_pipeline.simplify_legalize_and_fuse(module, selector)
-        schedule_one = (
-            cpu_schedule.create_kernel_scheduler(selector)
-            if selector
-            else partial(gpu_schedule.schedule_gpu_kernel, target=target)
-        )
-        _check_functions(module)
-        with add_block_duration(seconds, "schedule"):
-            module, kernels = cpu_schedule.schedule_module(module, schedule_one)
-        module, parameters = relax_pipeline.lift_constants_into_tuple(module)
-        stored = load_time_transforms.defer_transforms_to_load(
-            module, parameters, selector.large_weights if selector else {}
-        )
-        module, parameters = stored.module, stored.parameters
+            halves = fp16_weights.has_fp16_weights(module)
+        selector = None
+        if not gpu_schedule.is_gpu(target):
+            room = weight_expansion_budget_bytes(memory_mb, weights)
+            selector = ConfigSelector(
+                cpu_model_of(target), records, halves, room, without_large_values=not halves
+            )
+        try:
+            return _lower_bound_module(module, target, selector, seconds)
+        except relax_pipeline.LargeWeightRead:
+            assert selector is not None, "only kernels for CPUs have large weights"
+            selector = ConfigSelector(selector.cpu, records, halves, room)
+            return _lower_bound_module(module, target, selector, seconds)
+
+
+def _lower_bound_module(
+    module: tvm.IRModule,
+    target: tvm.target.Target,
+    selector: ConfigSelector | None,
+    seconds: dict[str, float],
+) -> LoweredModule:
+    """Lower a module whose weights are constants, for the current target.
+
+    Raises LargeWeightRead if the selector's large weights must have values.
+    """
+    large_weights = selector.large_weights if selector else relax_pipeline.NO_LARGE_WEIGHTS
+    with add_block_duration(seconds, "graph"):
+        module = relax_pipeline.simplify_legalize_and_fuse(module, selector)
+    schedule_one = (
+        cpu_schedule.create_kernel_scheduler(selector)
+        if selector
+        else partial(gpu_schedule.schedule_gpu_kernel, target=target)
+    )
+    _check_functions(module)
+    with add_block_duration(seconds, "schedule"):
+        module, kernels = cpu_schedule.schedule_module(module, schedule_one)
+    module, parameters = relax_pipeline.lift_constants_into_tuple(
+        module,
+        large_weights
+        if selector and selector.without_large_values
+        else relax_pipeline.NO_LARGE_WEIGHTS,
+    )
+    stored = load_time_transforms.defer_transforms_to_load(module, parameters, large_weights)
+    module, parameters = stored.module, stored.parameters
     module["no_kernel"] = NOTHING if selector else NOTHING.with_attr("target", target.host)
     decisions = selector.decisions if selector else {}
     widened = fp16_weights.fp16_widening_site_by_kernel(module, parameters)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from tvm.ir import Call, GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from farm.compiler.cpu.cost_model import fastest_padded_group_channels
-from farm.compiler.cpu.kernel_config import ConfigSelector
+from farm.compiler.cpu.kernel_config import ConfigSelector, ExpandedWeight
 from farm.compiler.cpu.legalize import legalization_map
 from farm.compiler.gpu import schedule
 from farm.compiler.graph import fp16_arithmetic, fp16_weights, layer_names
@@ -32,7 +33,7 @@ from farm.compiler.graph.quantization.qdq_to_int8 import Int8Rewriter
 from farm.compiler.graph.quantization.round_clamp import round_clamp_pass
 from farm.compiler.graph.sink_transposes import NCHW, NHWC, TransposeSinker
 from farm.compiler.ir.blocks import block_names
-from farm.compiler.ir.constants import constant_value, tensor_as_array
+from farm.compiler.ir.constants import array_address, constant_value, tensor_as_array
 from farm.compiler.ir.relax_rewriter import (
     main_weight_parameters,
     op_name,
@@ -43,6 +44,7 @@ from farm.compiler.parameter_files import array_bytes
 
 Array = np.ndarray[Any, Any]
 _INLINE_BYTES = 64  # a constant this small stays in the code
+NO_LARGE_WEIGHTS: Mapping[int, ExpandedWeight] = MappingProxyType({})
 _HWIO = [2, 3, 1, 0]  # of OIHW
 _POWERS = (2, 3, 4)  # by products
 # named for all convolutions: of those that are not, TVM's pass takes what the one before left,
@@ -55,6 +57,10 @@ _LAYOUTS = {
     "relax.nn.conv1d_transpose": ["NCW", "IOW"],
     "relax.nn.conv3d_transpose": ["NCDHW", "IODHW"],
 }
+
+
+class LargeWeightRead(Exception):
+    """A constant whose values were not computed is gone: a pass may have read it."""
 
 
 def bind_weights(module: tvm.IRModule, weights: Sequence[Array]) -> tvm.IRModule:
@@ -178,19 +184,29 @@ def legalize_and_fuse(module: tvm.IRModule, selector: ConfigSelector | None) -> 
     )
 
 
-def lift_constants_into_tuple(module: tvm.IRModule) -> tuple[tvm.IRModule, list[Array]]:
+def lift_constants_into_tuple(
+    module: tvm.IRModule, large_weights: Mapping[int, ExpandedWeight] = NO_LARGE_WEIGHTS
+) -> tuple[tvm.IRModule, list[Array]]:
     """Move the constants of `main` into one tuple that is its last parameter.
 
     Code and parameters then have separate digests, and a device caches and loads them separately.
     """
-    module, values = lift_constants_into_parameters(module)
+    module, values = lift_constants_into_parameters(module, large_weights)
     return (relax.transform.BundleModelParams("parameters")(module) if values else module), values
 
 
-def lift_constants_into_parameters(module: tvm.IRModule) -> tuple[tvm.IRModule, list[Array]]:
-    """Move each distinct constant of `main` to a parameter after the inputs."""
-    lifter = _Lifter(module)
+def lift_constants_into_parameters(
+    module: tvm.IRModule, large_weights: Mapping[int, ExpandedWeight] = NO_LARGE_WEIGHTS
+) -> tuple[tvm.IRModule, list[Array]]:
+    """Move each distinct constant of `main` to a parameter after the inputs.
+
+    Of `large_weights`, by the address of their numbers, the values are not read. Raises
+    LargeWeightRead if another pass may have read them.
+    """
+    lifter = _Lifter(module, large_weights)
     main = lifter.visit_expr(module["main"])
+    if lifter.large.keys() != large_weights.keys():
+        raise LargeWeightRead
     inputs = len(main.params)
     variables = list(lifter.variables.values())
     if variables:
@@ -203,10 +219,15 @@ def lift_constants_into_parameters(module: tvm.IRModule) -> tuple[tvm.IRModule, 
 
 @mutator
 class _Lifter(PyExprMutator):  # type: ignore[misc]
-    """Replaces each distinct constant tensor by a variable."""
+    """Replaces each distinct constant tensor by a variable.
 
-    def __init__(self, module: tvm.IRModule) -> None:
+    `large` are the large weights that it found, by the address of their numbers.
+    """
+
+    def __init__(self, module: tvm.IRModule, large_weights: Mapping[int, ExpandedWeight]) -> None:
         super().__init__(module)
+        self._large_weights = large_weights
+        self.large: dict[int, ExpandedWeight] = {}
         self.variables: dict[object, relax.Var] = {}
         self.values: dict[object, Array] = {}
 
@@ -214,11 +235,20 @@ class _Lifter(PyExprMutator):  # type: ignore[misc]
         value = tensor_as_array(expression.value)
         if value.nbytes <= _INLINE_BYTES:
             return expression
-        key = (str(value.dtype), value.shape, hashlib.sha256(array_bytes(value)).digest())
+        key: object
+        if source := self._large_weights.get(address := array_address(value)):
+            self.large[address] = source
+            key = (source.transform, _digest(source.weight))
+        else:
+            key = _digest(value)
         if key not in self.variables:
             self.variables[key] = relax.Var(f"parameter_{len(self.variables)}", expression.ty)
             self.values[key] = value
         return self.variables[key]
+
+
+def _digest(value: Array) -> tuple[object, ...]:
+    return str(value.dtype), value.shape, hashlib.sha256(array_bytes(value)).digest()
 
 
 @mutator

@@ -218,13 +218,16 @@ class ConfigSelector:
     `room` are the bytes that `large_weights` may take beyond the weights; None sets no limit.
     `decisions` logs the workloads for which a rule has candidates, by key. `searched` logs the keys
     of kernels without a rule, which only the record of a search can configure. `large_weights` logs
-    the constants that builds do not store, by the address of their numbers.
+    the constants that builds do not store, by the address of their numbers. With
+    `without_large_values` these constants have a shape and memory, but their values are not
+    computed: no pass may read them.
     """
 
     cpu: CpuModel
     records: Records = field(default_factory=lambda: NO_RECORDS)
     fp16_weights: bool = False
     room: int | None = None
+    without_large_values: bool = False
     decisions: dict[str, ConfigDecision] = field(default_factory=dict, init=False)
     searched: set[str] = field(default_factory=set, init=False)
     large_weights: dict[int, ExpandedWeight] = field(default_factory=dict, init=False)

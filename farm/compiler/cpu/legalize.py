@@ -173,9 +173,13 @@ def _transformed(
     weight: Array, transform: WeightTransform, selector: ConfigSelector
 ) -> relax.Constant:
     """Return a transformed weight, and log of what it is made when a build is loaded."""
-    value = transform.apply(weight)
-    made = relax.const(value)
-    source = ExpandedWeight(made, value.shape, np.ascontiguousarray(weight), transform)
+    shape = transform.shape(weight.shape)
+    made = relax.const(
+        tvm.runtime.empty(shape, "float32")
+        if selector.without_large_values
+        else transform.apply(weight)
+    )
+    source = ExpandedWeight(made, shape, np.ascontiguousarray(weight), transform)
     selector.large_weights[constant_address(made)] = source
     return made
 

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
-from relax_models import CPUS, module, target
+from relax_models import CPUS, compute, module, target
 from target_profiles import ARM
 from tvm import relax
 
 from farm.compiler import parameter_files
 from farm.compiler.codegen.executable import compile_executable
+from farm.compiler.host_run import make_runner
 from farm.compiler.lower import LoweredModule, lower_module, resolve_target
 from farm.compiler.parameter_files import (
     INDEX,
@@ -53,6 +54,13 @@ def loaded(made: LoweredModule, machine: Any, folder: Path) -> tuple[Any, Any]:
     return virtual, tvm.get_global_func("vm.builtin.param_array_from_cache")(PREFIX, -1)
 
 
+def right_convolution(image: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """The convolution with a padding of 1, in double precision."""
+    padded = np.pad(image.astype("float64"), [(0, 0), (0, 0), (1, 1), (1, 1)])
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), axis=(2, 3))
+    return np.einsum("nchwyx,ocyx->nohw", windows, weight.astype("float64"))
+
+
 @pytest.mark.parametrize("cpu", CPUS)
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_the_file_has_the_models_weight_and_the_device_its_transform_to_the_bit(
@@ -70,10 +78,41 @@ def test_the_file_has_the_models_weight_and_the_device_its_transform_to_the_bit(
     ).values()
     assert by_name.tobytes() == expected.tobytes()
     answer = virtual["main"](tvm.runtime.tensor(INPUTS["x"]), parameters).numpy()
-    padded = np.pad(INPUTS["x"].astype("float64"), [(0, 0), (0, 0), (1, 1), (1, 1)])
-    windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), axis=(2, 3))
-    right = np.einsum("nchwyx,ocyx->nohw", windows, weight.astype("float64"))
+    right = right_convolution(INPUTS["x"], weight)
     assert np.abs(answer - right).max() < 1e-5 * np.abs(right).max()
+
+
+def test_a_convolution_of_constants_is_computed_with_transformed_weights():
+    """TVM folds it when large weights have no values yet: the model is lowered again, with them."""
+    image = numbers.standard_normal((1, 48, 32, 32)).astype("float32")
+
+    def body(emit, x, w):
+        return relax.op.add(x, emit(relax.op.nn.conv2d(relax.const(image), w, padding=1)))
+
+    zeros = {"x": np.zeros((1, 64, 32, 32), "float32")}
+    answer = compute(zeros, body, {"w": WEIGHT})
+    assert not answer.lowered.transforms
+    np.testing.assert_allclose(answer.outputs[0], right_convolution(image, WEIGHT), atol=1e-3)
+
+
+def test_convolutions_that_share_a_weight_share_its_transform():
+    def body(emit, x, w):
+        first = emit(relax.op.nn.conv2d(x, w, padding=1))
+        return relax.op.add(first, emit(relax.op.nn.conv2d(emit(relax.op.abs(x)), w, padding=1)))
+
+    answer = compute(INPUTS, body, {"w": WEIGHT})
+    assert len(answer.lowered.parameters) == len(answer.lowered.transforms) == 1
+    right = right_convolution(INPUTS["x"], WEIGHT) + right_convolution(abs(INPUTS["x"]), WEIGHT)
+    np.testing.assert_allclose(answer.outputs[0], right, atol=2e-3)
+
+
+def test_this_machine_makes_its_parameters_by_the_function_that_a_device_calls():
+    made = lowered(target("native"))
+    run = make_runner(made, compile_executable(made.module, target("native")))
+    [answer] = run([INPUTS["x"]])
+    np.testing.assert_allclose(answer, right_convolution(INPUTS["x"], WEIGHT), atol=1e-3)
+    left = tvm.get_global_func("vm.builtin.tensor_cache.get")(f"{PREFIX}_0")
+    assert left is None
 
 
 def test_without_the_transform_the_code_refuses_the_weight(tmp_path):
