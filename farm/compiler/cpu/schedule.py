@@ -14,7 +14,6 @@ from typing import Any
 
 import tvm
 from tvm import relax, tirx
-from tvm.s_tir import Schedule
 
 from farm.compiler.cpu import metaschedule_traces
 from farm.compiler.cpu.conv_dense_schedule import RULES
@@ -34,11 +33,13 @@ from farm.compiler.graph.convolutions.transposed_conv import INTERLEAVED
 from farm.compiler.ir.annotations import WORKLOAD
 from farm.compiler.ir.blocks import (
     block_names,
+    blocks_in_loops,
     estimate_kernel_operations,
     is_loop_nest,
     is_tensor_contraction,
     narrow_indices_to_int32,
 )
+from farm.compiler.ir.unchecked_schedule import UncheckedSchedule
 from farm.kernels import recurrent, recurrent_layer_cost
 from farm.types import Kernel
 
@@ -122,7 +123,7 @@ def _schedule_one(
                 )
             except Exception as exc:  # it comes from another version of TVM
                 failure = f"its record does not apply: {_reason(exc)}"
-        sch = Schedule(
+        sch = UncheckedSchedule(
             tvm.IRModule(
                 {"main": narrow_indices_to_int32(function) if rule == GENERAL else function}
             )
@@ -147,8 +148,7 @@ def _workload(function: tirx.PrimFunc) -> str:
     """Return the key of the workload that the kernel was configured for; empty if there is none."""
     if not is_loop_nest(function):
         return ""
-    sch = Schedule(tvm.IRModule({"main": function}))
-    blocks = (sch.get(block) for block in sch.get_child_blocks(sch.get_sblock("root")))
+    blocks = (nested.block for nested in blocks_in_loops(function))
     return next(
         (str(block.annotations[WORKLOAD]) for block in blocks if WORKLOAD in block.annotations), ""
     )

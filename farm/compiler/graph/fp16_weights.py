@@ -24,7 +24,7 @@ from tvm.s_tir import Schedule
 
 from farm.compiler.graph.layer_names import update_kernel_names_in_layer_map
 from farm.compiler.ir.annotations import TILE
-from farm.compiler.ir.blocks import estimate_kernel_operations, is_loop_nest
+from farm.compiler.ir.blocks import blocks_in_loops, estimate_kernel_operations, is_loop_nest
 from farm.compiler.ir.constants import constant_value, tensor_as_array
 from farm.compiler.ir.relax_rewriter import op_name
 from farm.compiler.target.cpu_model import CpuModel
@@ -159,8 +159,7 @@ def _gains(kernel: tirx.PrimFunc, value: Array, core: CpuModel) -> bool:
 
 def _pixels(kernel: tirx.PrimFunc) -> int:
     """Return the number of pixels in the kernel's tile: how often it uses each converted weight."""
-    sch = Schedule(tvm.IRModule({"main": kernel}))
-    blocks = (sch.get(block) for block in sch.get_child_blocks(sch.get_sblock("root")))
+    blocks = (nested.block for nested in blocks_in_loops(kernel))
     return next(
         (int(block.annotations[TILE][0]) for block in blocks if TILE in block.annotations), 1
     )

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import tvm
 from tvm import tirx
-from tvm.s_tir import Schedule
+from tvm.s_tir import SBlock, SBlockRealize, Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from farm.compiler.ir.dynamic_extents import is_dynamic, product_at_batch_one, value_at_batch_one
@@ -47,8 +49,7 @@ def narrow_indices_to_int32(function: tirx.PrimFunc) -> tirx.PrimFunc:
     The function is returned unchanged if a tensor has an open extent, is int64 or has 2^31 elements
     or more.
     """
-    sch = Schedule(tvm.IRModule({"main": function}))
-    blocks = [sch.get(block) for block in sch.get_child_blocks(sch.get_sblock("root"))]
+    blocks = [nested.block for nested in blocks_in_loops(function)]
     buffers = [region.source for block in blocks for region in (*block.reads, *block.writes)]
     static = all(isinstance(extent, tirx.IntImm) for buffer in buffers for extent in buffer.shape)
     if not static or any(
@@ -68,27 +69,28 @@ def estimate_kernel_operations(function: tirx.PrimFunc) -> int:
         return recurrent_layer_cost.operation_count(function)
     if not is_loop_nest(function):
         return 0
-    sch = Schedule(tvm.IRModule({"main": function}))
-    total = 0
-    for block in sch.get_child_blocks(sch.get_sblock("root")):
-        extents = [sch.get(loop).extent for loop in sch.get_loops(block)]
-        total += (2 if has_reduction(sch, block) else 1) * product_at_batch_one(extents)
-    return total
+    return sum(
+        (2 if REDUCTION in nested.iter_types else 1)
+        * product_at_batch_one([loop.extent for loop in nested.loops])
+        for nested in blocks_in_loops(function)
+    )
 
 
 def is_tensor_contraction(function: tirx.PrimFunc) -> bool:
     """Return whether a kernel sums products of two tensors, many for each element."""
     if not is_loop_nest(function):
         return False
-    sch = Schedule(tvm.IRModule({"main": function}))
-    for block in sch.get_child_blocks(sch.get_sblock("root")):
-        if not has_reduction(sch, block):
+    for nested in blocks_in_loops(function):
+        kinds = nested.iter_types
+        if REDUCTION not in kinds:
             continue
-        read = {region.source.name for region in sch.get(block).reads}
-        loops = [sch.get(loop) for loop in sch.get_loops(block)]
-        kinds = block_iter_types(sch, block)
+        read = {region.source.name for region in nested.block.reads}
         steps = product_at_batch_one(
-            [loop.extent for loop, kind in zip(loops, kinds, strict=False) if kind == REDUCTION]
+            [
+                loop.extent
+                for loop, kind in zip(nested.loops, kinds, strict=False)
+                if kind == REDUCTION
+            ]
         )
         if len(read) > 1 and steps >= _MANY_STEPS:
             return True
@@ -105,5 +107,41 @@ def block_names(function: tirx.PrimFunc) -> list[str]:
     """Return the names of a kernel's blocks in order; none for a kernel that is no loop nest."""
     if not is_loop_nest(function):
         return []
-    sch = Schedule(tvm.IRModule({"main": function}))
-    return [block_name(sch, block) for block in sch.get_child_blocks(sch.get_sblock("root"))]
+    return [str(nested.block.name_hint) for nested in blocks_in_loops(function)]
+
+
+@dataclass(frozen=True, slots=True)
+class BlockInLoops:
+    """A block of a kernel, and the loops around it from the outermost to the innermost."""
+
+    block: SBlock
+    loops: Sequence[tirx.For]
+
+    @property
+    def iter_types(self) -> list[int]:
+        """The kind of each axis of the block: SPATIAL, REDUCTION or another of TVM's."""
+        return [int(variable.iter_type) for variable in self.block.iter_vars]
+
+
+def blocks_in_loops(function: tirx.PrimFunc) -> list[BlockInLoops]:
+    """Return the blocks within the root block of a loop nest, in order.
+
+    A Schedule would give the same; to make one takes longer than all of this.
+    """
+    return list(_find_blocks(function.body.block.body, ()))
+
+
+def _find_blocks(statement: tirx.Stmt, loops: tuple[tirx.For, ...]) -> Iterator[BlockInLoops]:
+    if isinstance(statement, SBlockRealize):
+        yield BlockInLoops(statement.block, loops)
+    elif isinstance(statement, tirx.For):
+        yield from _find_blocks(statement.body, (*loops, statement))
+    elif isinstance(statement, tirx.SeqStmt):
+        for part in statement.seq:
+            yield from _find_blocks(part, loops)
+    elif isinstance(statement, tirx.IfThenElse):
+        yield from _find_blocks(statement.then_case, loops)
+        if statement.else_case is not None:
+            yield from _find_blocks(statement.else_case, loops)
+    elif isinstance(body := getattr(statement, "body", None), tirx.Stmt):
+        yield from _find_blocks(body, loops)
