@@ -6,4 +6,5 @@ annotations      annotations by which a kernel's definition tells its schedule w
 blocks           questions about the blocks and loops of a kernel
 dynamic_extents  extents that are unknown until a model runs, as expressions of the batch
 annotated_loops  put statements into loops that a schedule annotated
+unchecked_schedule  TVM's Schedule without its checks of argument types
 """
