@@ -6,9 +6,11 @@ import shlex
 
 import click
 
+from farm.api.resolve import check_reservations
 from farm.commands.common import Session, with_session
 from farm.commands.judge import baseline_comparison
 from farm.commands.options import FiniteFloatRange
+from farm.commands.reservation_option import reserved_devices, with_reservation
 from farm.errors import UsageError
 from farm.types import PairedStoppingRule
 
@@ -31,6 +33,7 @@ from farm.types import PairedStoppingRule
     metavar="S",
     help="With --in-turns, the longest a pair may take besides that.",
 )
+@with_reservation
 @with_session
 def compare(
     session: Session,
@@ -40,6 +43,7 @@ def compare(
     in_turns: bool,
     seconds: float | None,
     deadline_s: float | None,
+    reservation: int | None,
 ) -> None:
     """Compare stored runs: is B slower than A, by how much, and with what confidence.
 
@@ -56,14 +60,20 @@ def compare(
     farm compare 4f2a 91c7 --in-turns
     farm compare release-1 release-2 --fail-on 5%
     """
-    if not in_turns and (seconds or deadline_s):
+    if not in_turns and (seconds or deadline_s or reservation):
+        option = "--seconds" if seconds else "--deadline" if deadline_s else "--reservation"
         raise UsageError(
-            f"{'--seconds' if seconds else '--deadline'}: nothing is measured",
+            f"{option}: nothing is measured",
             "kept runs are compared",
             "add --in-turns",
         )
     if in_turns:
         until = PairedStoppingRule() if seconds is None else PairedStoppingRule(seconds=seconds)
+        if reservation is not None:
+            fleet = session.fleet()
+            names = dict.fromkeys(run.device for run, _ in session.farm().pairs(first, second))
+            boards = [fleet.device(name) for name in names]
+            check_reservations(reserved_devices(session, boards, reservation))
         pairs = baseline_comparison.measure_interleaved(
             session, session.farm().pairs(first, second), until=until, deadline_s=deadline_s
         )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from farm.api.resolve import check_reservations
 from farm.commands.common import Session, host_profile, with_session
 from farm.commands.model_options import ModelProperties, with_model_properties
 from farm.commands.options import (
@@ -18,6 +19,7 @@ from farm.commands.options import (
     configured_name_completer,
 )
 from farm.commands.output import echo, show_error
+from farm.commands.reservation_option import reserved_devices, with_reservation
 
 if TYPE_CHECKING:
     from farm.pipeline.accuracy import AccuracyResults
@@ -59,6 +61,7 @@ if TYPE_CHECKING:
     help="The longest to wait for a device's next answers.",
 )
 @with_model_properties
+@with_reservation
 @with_session
 def accuracy(
     session: Session,
@@ -72,6 +75,7 @@ def accuracy(
     fresh: bool,
     deadline_s: float | None,
     described: ModelProperties,
+    reservation: int | None,
 ) -> None:
     """Measure top-1 and top-5 accuracy of a classifier on devices and on its reference.
 
@@ -92,10 +96,12 @@ def accuracy(
 
     fleet = session.fleet()
     chosen = described.of(fleet.model(model))
+    boards = reserved_devices(session, fleet.select_devices(devices, tags, everywhere), reservation)
+    check_reservations(boards)
     measured = _count(
         session,
         chosen,
-        fleet.select_devices(devices, tags, everywhere),
+        boards,
         _path(chosen, path),
         count,
         fresh,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from farm.api.resolve import check_reservations
 from farm.commands.common import (
     Session,
     check_writable,
@@ -18,6 +19,7 @@ from farm.commands.common import (
 from farm.commands.model_options import ModelProperties, with_model_properties
 from farm.commands.options import FiniteFloatRange, configured_name_completer, with_device
 from farm.commands.output import echo
+from farm.commands.reservation_option import reserved_devices, with_reservation
 from farm.commands.thread_options import (
     ThreadSettings,
     devices_per_thread_setting,
@@ -48,6 +50,7 @@ _MOST = 20  # kernels, without -v
 )
 @thread_options_decorator(several=False)
 @with_model_properties
+@with_reservation
 @click.option(
     "--deadline",
     "deadline_s",
@@ -63,6 +66,7 @@ def profile(
     seconds: float,
     trace: Path | None,
     described: ModelProperties,
+    reservation: int | None,
     deadline_s: float | None,
     asked: ThreadSettings,
 ) -> None:
@@ -83,7 +87,9 @@ def profile(
 
     check_writable(trace)
     fleet = session.fleet()
-    (device,) = devices_per_thread_setting(session, [fleet.device(device_name)], asked)
+    boards = reserved_devices(session, [fleet.device(device_name)], reservation)
+    check_reservations(boards)
+    (device,) = devices_per_thread_setting(session, boards, asked)
     chosen = described.of(fleet.model(model))
     deadline_s = fleet.deadline_s(device, deadline_s)
     with Spinner(session, f"{chosen.name} on {device.name}") as spinner:

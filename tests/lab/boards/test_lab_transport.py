@@ -391,6 +391,44 @@ def test_deploy_run_and_the_library_use_a_reservation(
         assert (lease["lease"], lease["state"]) == (held["lease"], "active")
 
 
+def test_profile_accuracy_and_a_comparison_in_turns_use_a_reservation(
+    served: Door, farm: Callable[..., Any], tmp_path: Path
+) -> None:
+    labels = np.zeros(8, "int64")
+    np.savez(tmp_path / "labelled.npz", inputs=np.zeros((8, 4), "float32"), labels=labels)
+    with reservation(served, "lab:", 1) as held:
+        number, url = str(held["reservation"]), "lab:x86"
+        words = ("profile", "-d", "one", "first.onnx", "--seconds", "0.1")
+        done = farm(served.lab, url, *words, "--reservation", number)
+        assert done.returncode == 0, done.stderr
+        words = ("accuracy", "-d", "one", "first.onnx", "--data", str(tmp_path / "labelled.npz"))
+        done = farm(served.lab, url, *words, "--reservation", number)
+        assert done.returncode == 0, done.stderr
+        words = ("bench", "--quick", "-d", "one", "first.onnx", "--json")
+        runs = []
+        for _ in range(2):
+            done = farm(served.lab, url, *words, "--reservation", number)
+            runs.append(json.loads(done.stdout)["runs"][0]["id"])
+        words = ("compare", *runs, "--in-turns", "--seconds", "1")
+        done = farm(served.lab, url, *words, "--reservation", number)
+        assert done.returncode == 0, done.stderr
+        done = farm(served.lab, url, "compare", *runs, "--reservation", number)
+        assert done.stderr.startswith("error: --reservation: nothing is measured"), done.stderr
+        for command in (("profile",), ("accuracy", "--data", str(tmp_path / "labelled.npz"))):
+            words = (*command, "-d", "one", "first.onnx", "--reservation", "999")
+            done = farm(served.lab, url, *words)
+            assert (done.returncode, done.stderr.splitlines()[0]) == (
+                2,
+                "error: there is no reservation 999",
+            )
+        with served.lab.client() as client:
+            after = [one for one in client.ask("events")["events"] if one.get("lease")]
+        newest = max(one["lease"] for one in after)
+        assert newest == held["lease"], "no board was leased besides the reservation's"
+        [lease] = leases(served)
+        assert (lease["lease"], lease["state"]) == (held["lease"], "active")
+
+
 def test_tuning_searches_on_the_boards_of_a_reservation(
     served: Door, farm: Callable[..., Any]
 ) -> None:
