@@ -175,16 +175,13 @@ int Main(int argc, char** argv) {
   return RunDeployment(RunOptionsFrom(given));
 }
 
-}  // namespace
-}  // namespace farm
-
-int main(int argc, char** argv) {
+int MainWithErrors(int argc, char** argv) {
   try {
-    return farm::Main(argc, argv);
-  } catch (const farm::UsageError& e) {
+    return Main(argc, argv);
+  } catch (const UsageError& e) {
     fprintf(stderr, "farm-agent: %s; see --help\n", e.what());
     return 2;
-  } catch (const farm::IoError& e) {
+  } catch (const IoError& e) {
     fprintf(stderr, "farm-agent: %s\n", e.text().c_str());
     return 1;
   } catch (const tvm::ffi::Error& e) {
@@ -194,4 +191,15 @@ int main(int argc, char** argv) {
     fprintf(stderr, "farm-agent: %s\n", e.what());
     return 1;
   }
+}
+
+}  // namespace
+}  // namespace farm
+
+int main(int argc, char** argv) {
+  const int code = farm::MainWithErrors(argc, argv);
+  // Destructors of TVM's globals would wait for its threads, which yield 300,000 times before they
+  // end: minutes on a board where other programs compute.
+  fflush(nullptr);
+  _exit(code);
 }
