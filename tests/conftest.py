@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -38,6 +39,11 @@ for number, handler in (
 ):
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, handler)
+
+
+# jsonschema loads this for IRIs, which no schema of ours has: seconds for their grammar in each
+# worker of pytest-xdist. test_wheel.py, whose document has IRIs, checks it in another process.
+sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]
 
 
 @pytest.fixture(autouse=True)

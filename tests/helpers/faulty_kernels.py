@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tvm_script
 from tvm.script import tirx as T  # noqa: N812
 
 N = 100  # of float32: bytes that are no multiple of 64
 FAR = 64
 
 
-@T.prim_func(s_tir=True)
+@tvm_script.prim_func(s_tir=True)
 def right(x: T.Buffer((N,), "float32"), y: T.Buffer((N,), "float32")):
     for i in T.parallel(N):
         with T.sblock("y"):
@@ -20,7 +21,7 @@ def right(x: T.Buffer((N,), "float32"), y: T.Buffer((N,), "float32")):
             y[v] = x[v] + T.float32(1)
 
 
-@T.prim_func(s_tir=True)
+@tvm_script.prim_func(s_tir=True)
 def reads_behind(x: T.Buffer((N,), "float32"), y: T.Buffer((N,), "float32")):
     for i in range(N):
         with T.sblock("y"):
@@ -28,7 +29,7 @@ def reads_behind(x: T.Buffer((N,), "float32"), y: T.Buffer((N,), "float32")):
             y[v] = x[v + FAR]
 
 
-@T.prim_func(s_tir=True)
+@tvm_script.prim_func(s_tir=True)
 def reads_before(x: T.Buffer((N,), "float32"), y: T.Buffer((N,), "float32")):
     for i in range(N):
         with T.sblock("y"):
@@ -36,7 +37,7 @@ def reads_before(x: T.Buffer((N,), "float32"), y: T.Buffer((N,), "float32")):
             y[v] = x[v - FAR]
 
 
-@T.prim_func(s_tir=True)
+@tvm_script.prim_func(s_tir=True)
 def writes_near(x: T.Buffer((N,), "float32"), y: T.Buffer((N,), "float32")):
     for i in range(N + 1):
         with T.sblock("y"):
@@ -44,7 +45,7 @@ def writes_near(x: T.Buffer((N,), "float32"), y: T.Buffer((N,), "float32")):
             y[v] = T.float32(1)
 
 
-@T.prim_func(s_tir=True)
+@tvm_script.prim_func(s_tir=True)
 def leaves_out(x: T.Buffer((N,), "float32"), y: T.Buffer((N,), "float32")):
     for i in range(N - 3):
         with T.sblock("y"):
@@ -52,7 +53,7 @@ def leaves_out(x: T.Buffer((N,), "float32"), y: T.Buffer((N,), "float32")):
             y[v] = x[v]
 
 
-@T.prim_func(s_tir=True)
+@tvm_script.prim_func(s_tir=True)
 def changes_input(x: T.Buffer((N,), "float32"), y: T.Buffer((N,), "float32")):
     for i in range(N):
         with T.sblock("y"):
@@ -61,7 +62,7 @@ def changes_input(x: T.Buffer((N,), "float32"), y: T.Buffer((N,), "float32")):
             x[v] = T.float32(7)
 
 
-@T.prim_func(s_tir=True)
+@tvm_script.prim_func(s_tir=True)
 def beyond_workspace(x: T.Buffer((N,), "float32"), y: T.Buffer((N,), "float32")):
     w = T.alloc_buffer((1000,), "float32")
     for i in range(1001):

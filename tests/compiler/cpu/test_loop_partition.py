@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tvm
+import tvm_script
 from tvm.script import tirx as T  # noqa: N812
 
 from farm.compiler.codegen.loop_nest_pipelines import register_cpu_pipeline
@@ -14,7 +15,7 @@ N = 16
 HIDDEN = "ignore_loop_partition"
 
 
-@T.prim_func(s_tir=True)
+@tvm_script.prim_func(s_tir=True)
 def own(a: T.Buffer((N, N), "int32"), limit: T.Buffer((N,), "int32"), y: T.Buffer((N, N), "int32")):
     for i in range(N):
         for j in T.serial(N // 4, annotations={"pragma_loop_partition_hint": 1}):
@@ -25,7 +26,7 @@ def own(a: T.Buffer((N, N), "int32"), limit: T.Buffer((N,), "int32"), y: T.Buffe
                     y[v, w] = T.if_then_else(w < 5, a[v, w], w)
 
 
-@T.prim_func(s_tir=True)
+@tvm_script.prim_func(s_tir=True)
 def foreign(
     a: T.Buffer((N, N), "int32"), limit: T.Buffer((N,), "int32"), y: T.Buffer((N, N), "int32")
 ):
@@ -36,7 +37,7 @@ def foreign(
                 y[v, w] = T.if_then_else(v * 7 + w < 40, a[v, w], w)
 
 
-@T.prim_func(s_tir=True)
+@tvm_script.prim_func(s_tir=True)
 def loaded(
     a: T.Buffer((N, N), "int32"), limit: T.Buffer((N,), "int32"), y: T.Buffer((N, N), "int32")
 ):
@@ -47,7 +48,7 @@ def loaded(
                 y[v, w] = T.if_then_else(w < limit[0], a[v, w], w)
 
 
-@T.prim_func(s_tir=True)
+@tvm_script.prim_func(s_tir=True)
 def both(
     a: T.Buffer((N, N), "int32"), limit: T.Buffer((N,), "int32"), y: T.Buffer((N, N), "int32")
 ):
@@ -58,7 +59,7 @@ def both(
                 y[v, w] = T.if_then_else(w < 9 and w + v * 20 < 50, a[v, w], w)
 
 
-@T.prim_func(s_tir=True)
+@tvm_script.prim_func(s_tir=True)
 def named(
     a: T.Buffer((N, N), "int32"), limit: T.Buffer((N,), "int32"), y: T.Buffer((N, N), "int32")
 ):
@@ -70,7 +71,7 @@ def named(
                 y[v, w] = T.Let(T.if_then_else(place < 40, a[v, w], w), where={place: v * 7 + w})
 
 
-@T.prim_func(s_tir=True)
+@tvm_script.prim_func(s_tir=True)
 def nested(
     a: T.Buffer((N, N), "int32"), limit: T.Buffer((N,), "int32"), y: T.Buffer((N, N), "int32")
 ):
@@ -81,7 +82,7 @@ def nested(
                 y[v, w] = T.if_then_else(v * 7 + w < 40 and v < 9, a[v, w], w)
 
 
-@T.prim_func(s_tir=True)
+@tvm_script.prim_func(s_tir=True)
 def cancelling(
     a: T.Buffer((N, N), "int32"), limit: T.Buffer((N,), "int32"), y: T.Buffer((N, N), "int32")
 ):

@@ -12,6 +12,7 @@ import pytest
 import torch
 import tvm
 import tvm_ffi
+import tvm_script
 from device_code import HOSTS, SHIPPED, binaries, disassembled
 from relax_models import const, module, target
 from tvm import relax
@@ -132,7 +133,7 @@ def test_a_sum_of_which_many_results_are_computed_is_not_computed_again_for_each
     assert "short sums" not in {kernel.rule for kernel in low.kernels}
 
 
-@T.prim_func(s_tir=True)
+@tvm_script.prim_func(s_tir=True)
 def sum_within(x: T.Buffer((8, 16, 32), "float32"), y: T.Buffer((8, 32), "float32")):
     for i, k, j in T.grid(8, 16, 32):
         with T.sblock("sum"):
