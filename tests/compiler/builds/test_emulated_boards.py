@@ -163,6 +163,12 @@ ARITHMETIC = graph(  # what a 32-bit core needs library functions for
 )
 
 
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    """A cache of all tests here: a model is imported and checked once, and built for each board."""
+    return tmp_path_factory.mktemp("cache")
+
+
 @pytest.mark.parametrize("architecture", ARM)
 @pytest.mark.parametrize(
     ("body", "rules"),
