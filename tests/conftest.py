@@ -41,9 +41,9 @@ for number, handler in (
         signal.signal(number, handler)
 
 
-# A thread of TVM's pool that has nothing to do gives its core away 300,000 times before it sleeps
-# or ends, as all of an agent's do at its end: minutes, beside other programs that compute.
-# A thousand times here, but not in agents of boards by SSH and adb, which get no variables.
+# A thread of TVM's pool that has nothing to do gives its core away 300,000 times before it sleeps,
+# each time for a time slice beside other programs that compute. A thousand times here, but not in
+# agents of boards by SSH and adb, which get no variables.
 os.environ.setdefault("TVM_THREAD_POOL_SPIN_COUNT", "1000")
 
 # jsonschema loads this for IRIs, which no schema of ours has: seconds for their grammar in each
