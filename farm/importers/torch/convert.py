@@ -216,7 +216,13 @@ def _to_relax(program: torch.export.ExportedProgram, what: str) -> Any:
     """Return the Relax module of a program; raise ModelError if TVM cannot import it."""
     from tvm.relax.frontend.torch import from_exported_program
 
-    from farm.importers.torch.converters import indexing, operators, pt2e, recurrent
+    from farm.importers.torch.converters import (
+        complex_numbers,
+        indexing,
+        operators,
+        pt2e,
+        recurrent,
+    )
 
     try:
         with suppress_output_warnings_and_logs():
@@ -225,12 +231,14 @@ def _to_relax(program: torch.export.ExportedProgram, what: str) -> Any:
             with _looking_operators_up_once():
                 program = program.run_decompositions(table)
             _drop_checks(program.graph)
+            program = complex_numbers.with_real_weights(program, what)
             ours = {
                 **pt2e.converters(),
                 **operators.converters(),
                 **indexing.converters(),
                 **recurrent.converters(program),
             }
+            ours |= complex_numbers.converters(ours)
             _check_operators(program, ours, what)
             with layer_names.recording_torch_names() as names:
                 module = from_exported_program(
@@ -287,11 +295,17 @@ def _check_operators(
     """
     from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
 
+    from farm.importers.torch.converters import complex_numbers
+
     known = {*ExportedProgramImporter().convert_map, *ours}
     unknown = defaultdict[str, list[str]](list)
     for node in program.graph.nodes:
-        if node.op == "call_function" and node.target.__name__ not in known:
+        if node.op != "call_function":
+            continue
+        if node.target.__name__ not in known:
             unknown[node.target.__name__].append(_place(node))
+        elif complex_numbers.lacks_converter(node):
+            unknown[f"{node.target.__name__} of complex numbers"].append(_place(node))
     if unknown:
         listed = [
             f"{name} x{len(places)} ({', '.join(places[:_PLACES_SHOWN])})"

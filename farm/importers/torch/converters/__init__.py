@@ -1,9 +1,10 @@
 """Convert torch operators that TVM's importer lacks or converts incorrectly.
 
-    operators  elementwise operators, reductions, views and others
-    indexing   indexing by tensors
-    recurrent  LSTM, GRU and RNN layers
-    pt2e       quantize and dequantize operators of PT2E
+    operators        elementwise operators, reductions, views and others
+    complex_numbers  operators on complex numbers, and Fourier transforms
+    indexing         indexing by tensors
+    recurrent        LSTM, GRU and RNN layers
+    pt2e             quantize and dequantize operators of PT2E
 
 Each module's `converters()` returns a table for `custom_convert_map` of TVM's importer.
 """
