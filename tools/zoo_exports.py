@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-FORMS = ("onnx", "onnx-dynamo", "onnx-open", "pt2", "torchscript")
 _OPSET, _YOLO_SIZE = 17, 160
 _SMALL = {  # of a transformers configuration, those that it has
     "hidden_size": 64,
@@ -93,15 +92,23 @@ _TORCHVISION = {
     "vgg11_bn": 224,
     "vit_b_16": 224,
     "deeplabv3_mobilenet_v3_large": 64,
+    "deeplabv3_resnet50": 64,
     "fcn_resnet50": 64,
     "lraspp_mobilenet_v3_large": 64,
     "r3d_18": 32,
     "mc3_18": 32,
     "r2plus1d_18": 32,
     "s3d": 64,
+    "mvit_v1_b": 224,
+    "swin3d_t": 64,
     "fasterrcnn_mobilenet_v3_large_320_fpn": 96,
-    "ssdlite320_mobilenet_v3_large": 320,
+    "fasterrcnn_resnet50_fpn": 96,
+    "maskrcnn_resnet50_fpn": 96,
+    "keypointrcnn_resnet50_fpn": 96,
+    "fcos_resnet50_fpn": 96,
     "retinanet_resnet50_fpn": 96,
+    "ssd300_vgg16": 300,
+    "ssdlite320_mobilenet_v3_large": 320,
     "raft_small": 128,
 }
 _TIMM = (
@@ -124,7 +131,12 @@ _TIMM = (
     "spnasnet_100 starnet_s1 swiftformer_xs swin_tiny_patch4_window7_224 "
     "swinv2_tiny_window8_256 tf_efficientnet_lite0 tiny_vit_5m_224 tinynet_e tnt_s_patch16_224 "
     "tresnet_m twins_pcpvt_small vgg11 visformer_tiny vit_tiny_patch16_224 vit_tiny_r_s16_p8_224 "
-    "volo_d1_224 vovnet39a xception41 xcit_nano_12_p16_224"
+    "volo_d1_224 vovnet39a xception41 xcit_nano_12_p16_224 "
+    "csatv2 cspnext_tiny densenet121 efficientvim_m1 fasternet_t0 hieradet_small "
+    "inception_resnet_v2 inception_v3 lcnetv2_small lowformer_b0 mambaout_femto "
+    "nasnetalarge nextvit_small pnasnet5large legacy_seresnet18 "
+    "swinv2_cr_tiny_ns_224 vit_relpos_small_patch16_224 vitamin_small_224 legacy_xception "
+    "naflexvit_base_patch16_gap"
 )
 _YOLO = (
     "yolov3-tiny yolov5n yolov6n yolov8n yolov8n-seg yolov8n-pose yolov8n-cls yolov8n-obb yolov9t "
@@ -171,12 +183,14 @@ def _exported(name: str, form: str, folder: Path) -> tuple[Path, dict[str, list[
         shapes = {"images": [1, 3, _YOLO_SIZE, _YOLO_SIZE]} if form == "onnx-open" else {}
         return _of_ultralytics(model, form, path), shapes
     network, inputs = _BUILDERS[package](model)
-    network = _Plain(network.eval(), tuple(inputs))
     values = tuple(inputs.values())
+    if form == "torchscript-script":
+        return _scripted(network.eval(), values, path)
+    network = _Plain(network.eval(), tuple(inputs))
     shapes = {f"input{index}": list(value.shape) for index, value in enumerate(values)}
     with torch.no_grad():
         made = _WRITERS[form](network, values, path)
-    return made, shapes if form == "onnx-open" else {}
+    return made, shapes if form.endswith("-open") else {}
 
 
 def _with_torchvision() -> None:
@@ -234,20 +248,23 @@ def _of_torchvision(name: str) -> tuple[Any, dict[str, Any]]:
     size = _TORCHVISION[name]
     more: dict[str, Any] = {"weights": None}
     for part in ("weights_backbone",):
-        if any(word in name for word in ("deeplab", "fcn", "lraspp", "rcnn", "ssd", "retina")):
+        if any(word in name for word in (*_DETECTORS, "deeplab", "fcn_", "lraspp")):
             more[part] = None
     if name in ("googlenet", "inception_v3"):
         more |= {"init_weights": False, "aux_logits": name == "inception_v3"}
     network = torchvision.models.get_model(name, **more)
-    if name in ("r3d_18", "mc3_18", "r2plus1d_18"):
+    if name in ("r3d_18", "mc3_18", "r2plus1d_18", "swin3d_t"):
         return network, {"video": torch.rand(1, 3, 8, size, size)}
-    if name == "s3d":
+    if name in ("s3d", "mvit_v1_b"):
         return network, {"video": torch.rand(1, 3, 16, size, size)}
     if name.startswith("raft"):
         return network, {key: torch.rand(1, 3, size, size) for key in ("image1", "image2")}
-    if any(word in name for word in ("rcnn", "ssd", "retina")):
+    if any(word in name for word in _DETECTORS):
         return network, {"images": torch.rand(1, 3, size, size)}
     return network, {"image": torch.rand(1, 3, size, size)}
+
+
+_DETECTORS = ("rcnn", "ssd", "retina", "fcos")
 
 
 def _of_timm(name: str) -> tuple[Any, dict[str, Any]]:
@@ -366,24 +383,58 @@ def _onnx(network: Any, values: Any, path: Path, **more: Any) -> Path:
     return end
 
 
-def _onnx_open(network: Any, values: Any, path: Path) -> Path:
-    axes = {
-        f"input{index}": {0: "batch", **({1: "length"} if value.dim() == 2 else {})}
+def _axes(values: Any, form: str) -> dict[str, dict[int, str]]:
+    """Return the axes of each input that a form leaves open: the batch, and extents and lengths."""
+    more = {2: {1: "length"}, 4: {2: "height", 3: "width"}} if form.endswith("-open") else {}
+    return {
+        f"input{index}": {0: "batch", **more.get(value.dim(), {})}
         for index, value in enumerate(values)
     }
-    return _onnx(network, values, path, dynamic_axes=axes)
 
 
-def _onnx_dynamo(network: Any, values: Any, path: Path) -> Path:
-    return _onnx(network, values, path, dynamo=True, opset_version=18, external_data=False)
+def _onnx_batch(network: Any, values: Any, path: Path) -> Path:
+    return _onnx(network, values, path, dynamic_axes=_axes(values, "onnx-batch"))
 
 
-def _pt2(network: Any, values: Any, path: Path) -> Path:
+def _onnx_open(network: Any, values: Any, path: Path) -> Path:
+    return _onnx(network, values, path, dynamic_axes=_axes(values, "onnx-open"))
+
+
+def _onnx_dynamo(network: Any, values: Any, path: Path, **more: Any) -> Path:
+    settings = {"opset_version": 18, "external_data": False, **more}
+    return _onnx(network, values, path, dynamo=True, **settings)
+
+
+def _onnx_dynamo_batch(network: Any, values: Any, path: Path) -> Path:
+    return _onnx_dynamo(network, values, path, dynamic_shapes=_dimensions(values, "batch"))
+
+
+def _onnx_dynamo_open(network: Any, values: Any, path: Path) -> Path:
+    return _onnx_dynamo(network, values, path, dynamic_shapes=_dimensions(values, "-open"))
+
+
+def _dimensions(values: Any, form: str) -> tuple[Any, ...]:
+    """Return the open axes as torch.export takes them, for a network of `*values`."""
+    import torch
+
+    named = _axes(values, form).values()
+    return (tuple(dict.fromkeys(axes, torch.export.Dim.DYNAMIC) for axes in named),)
+
+
+def _pt2(network: Any, values: Any, path: Path, **more: Any) -> Path:
     import torch
 
     end = path.with_suffix(".pt2")
-    torch.export.save(torch.export.export(network, values, strict=False), end)
+    torch.export.save(torch.export.export(network, values, strict=False, **more), end)
     return end
+
+
+def _pt2_batch(network: Any, values: Any, path: Path) -> Path:
+    import torch
+
+    batch = torch.export.Dim("batch", max=64)
+    values = tuple(torch.cat([value, value]) for value in values)  # 1 would be taken for fixed
+    return _pt2(network, values, path, dynamic_shapes=(tuple({0: batch} for _ in values),))
 
 
 def _torchscript(network: Any, values: Any, path: Path) -> Path:
@@ -394,6 +445,17 @@ def _torchscript(network: Any, values: Any, path: Path) -> Path:
     return end
 
 
+def _scripted(network: Any, values: Any, path: Path) -> tuple[Path, dict[str, list[int]]]:
+    """Script a network as its users do, by itself; its inputs have the names of its arguments."""
+    import torch
+
+    end = path.with_suffix(".pt")
+    script = torch.jit.script(network)
+    script.save(end)
+    names = [argument.name for argument in script.forward.schema.arguments[1:]]
+    return end, {name: list(value.shape) for name, value in zip(names, values, strict=False)}
+
+
 _BUILDERS: dict[str, Callable[[str], tuple[Any, dict[str, Any]]]] = {
     "torchvision": _of_torchvision,
     "timm": _of_timm,
@@ -401,9 +463,13 @@ _BUILDERS: dict[str, Callable[[str], tuple[Any, dict[str, Any]]]] = {
 }
 _WRITERS: dict[str, Callable[[Any, Any, Path], Path]] = {
     "onnx": _onnx,
-    "onnx-dynamo": _onnx_dynamo,
+    "onnx-batch": _onnx_batch,
     "onnx-open": _onnx_open,
+    "onnx-dynamo": _onnx_dynamo,
+    "onnx-dynamo-batch": _onnx_dynamo_batch,
+    "onnx-dynamo-open": _onnx_dynamo_open,
     "pt2": _pt2,
+    "pt2-batch": _pt2_batch,
     "torchscript": _torchscript,
 }
 
