@@ -36,7 +36,7 @@ def make_intermediate_results_function(
 class _Recorder(torch.fx.Interpreter):  # type: ignore[misc]
     """Interpreter that records the tensor of each operation.
 
-    Tensors of types that numpy lacks are converted to float32.
+    Tensors of types that numpy lacks are converted to float32; complex ones are pairs of reals.
     """
 
     def __init__(self, module: torch.fx.GraphModule) -> None:
@@ -49,6 +49,8 @@ class _Recorder(torch.fx.Interpreter):  # type: ignore[misc]
         if node.op == "call_function" and isinstance(result, torch.Tensor):
             operator = getattr(node.target, "__name__", str(node.target)).removesuffix(".default")
             known = result if is_numpy_dtype(result.dtype) else result.float()
+            if known.is_complex():
+                known = torch.view_as_real(known.resolve_conj())
             self.found.append((_module(node) or node.name, operator, known.numpy().copy()))
         return result
 

@@ -117,6 +117,16 @@ def test_complex_weights_are_kept_as_pairs_and_the_batch_stays_open(tmp_path):
     assert_agrees(imported)
 
 
+def test_complex_values_between_operators_are_pairs_of_reals(tmp_path):
+    model = exported(Rotating(), torch.randn(1, 5, 4), tmp_path)
+    imported = importers.import_model(model, tmp_path)
+    layers = {operator: value for _, operator, value in imported.layers(imported.example)}
+    assert layers["mul.Tensor"].shape == (1, 5, 2, 2)
+    assert layers["mul.Tensor"].dtype == "float32"
+    expected = imported.reference(imported.example)[0]
+    assert (layers["mul.Tensor"].reshape(expected.shape) == expected).all()
+
+
 def test_a_traced_fourier_transform_is_right(tmp_path):
     class Mixing(torch.nn.Module):
         def forward(self, x):
