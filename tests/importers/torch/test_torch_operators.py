@@ -61,6 +61,10 @@ FORMS = {
     "nothing but infinities by scatter_reduce": lambda x: x[0].scatter_reduce(
         0, INDEX, torch.full_like(x[1], -torch.inf), "amax", include_self=False
     ),
+    "adaptive_max_pool1d": lambda x: torch.nn.functional.adaptive_max_pool1d(x, 2),
+    "adaptive_max_pool2d": lambda x: torch.nn.functional.adaptive_max_pool2d(x, (1, 3)),
+    "adaptive_max_pool2d of all": lambda x: torch.nn.functional.adaptive_max_pool2d(x, 1),
+    "adaptive_max_pool3d": lambda x: torch.nn.functional.adaptive_max_pool3d(x[None], (None, 2, 4)),
     "unfold": lambda x: x.unfold(1, 2, 1),
     "unfold with steps": lambda x: x.unfold(-1, 2, 3),
     "bags of rows, added": lambda x: bags(x, "sum"),

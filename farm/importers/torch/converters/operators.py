@@ -55,6 +55,8 @@ def converters() -> dict[str, Converter]:
         "scatter_add.default": _scatter_add,
         "scatter_reduce.two": _scatter_reduce,
         "unfold.default": _unfold,
+        "adaptive_max_pool2d.default": _adaptive_max_pool,
+        "adaptive_max_pool3d.default": _adaptive_max_pool,
         "_embedding_bag_forward_only.default": _embedding_bag,
         **{name: _in_single(name) for name in _PRODUCTS},
         **{f"reflection_pad{count}d.default": _pad("reflect") for count in (1, 2, 3)},
@@ -353,6 +355,30 @@ def _unfold(node: torch.fx.Node, importer: Any) -> relax.Expr:
     return emit(
         relax.op.permute_dims(windows, [*(at for at in range(rank) if at != axis + 1), axis + 1])
     )
+
+
+def _adaptive_max_pool(node: torch.fx.Node, importer: Any) -> relax.Expr:
+    """Convert adaptive_max_pool: the maxima of windows, as many as the result has elements.
+
+    Window i of n over an axis of the extent l begins at floor(i l / n) and ends before
+    ceil((i + 1) l / n). An axis is reduced after the other; a window that is shorter than others
+    has its last element again.
+    """
+    if any(user.args[1] != 0 for user in node.users if user.target.__name__ == "getitem"):
+        raise NotImplementedError("the indices of adaptive_max_pool")
+    value, emit = importer.env[node.args[0]], importer.block_builder.emit
+    counts = node.args[1]
+    first = int(value.ty.ndim) - len(counts)
+    for axis, count in enumerate(counts, first):
+        extent = int(value.ty.shape[axis])
+        if count == extent:
+            continue
+        at = np.arange(count)
+        begins, ends = at * extent // count, -((at + 1) * extent // -count)
+        places = np.minimum(begins[:, None] + np.arange((ends - begins).max()), ends[:, None] - 1)
+        windows = emit(relax.op.take(value, relax.const(places, "int64"), axis))
+        value = emit(relax.op.max(windows, [axis + 1]))
+    return relax.Tuple([value])
 
 
 def _embedding_bag(node: torch.fx.Node, importer: Any) -> relax.Expr:
