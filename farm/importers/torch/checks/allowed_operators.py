@@ -7,6 +7,9 @@ among them), and it has operators that write files, start processes and load lib
 from __future__ import annotations
 
 import re
+from pathlib import Path
+
+from farm.errors import ModelError
 
 _PART = r"[A-Za-z_][A-Za-z0-9_]*"
 _OVERLOADED = re.compile(rf"torch\.ops\.({_PART})\.({_PART})(?:\.({_PART}))?")
@@ -234,6 +237,42 @@ _OF_NAMESPACES = {
     "quantized_decomposed": _OF_QUANTIZED_DECOMPOSED,
     "torchao": _OF_QUANTIZED_DECOMPOSED,
 }
+
+
+# Packages whose operators are common in exported models. They compute, but farm loads no packages.
+_PACKAGES = frozenset(("torchvision", "torchaudio"))
+
+
+class OperatorOfPackage(Exception):
+    """An operator that a package defines, which farm does not load."""
+
+    def __init__(self, package: str, operator: str) -> None:
+        super().__init__(f"{package}::{operator}")
+        self.package = package
+
+    def as_model_error(self, path: Path, place: str) -> ModelError:
+        """Return the ModelError for the file `path`, which has the operator at `place`."""
+        fix = (
+            "end the module before it and do that step outside, or export the module to ONNX "
+            "(torch.onnx.export), which has operators in the place of some of these"
+        )
+        return ModelError(
+            f"{path} uses an operator of {self.package}, which farm does not load",
+            f"{place}: it calls {self}; farm has torch's own operators only",
+            fix,
+        )
+
+
+def check_not_of_package(namespace: str, name: str) -> None:
+    """Raise OperatorOfPackage if a package is known to define the operator namespace::name."""
+    if namespace in _PACKAGES:
+        raise OperatorOfPackage(namespace, name)
+
+
+def check_target_not_of_package(target: str) -> None:
+    """Raise OperatorOfPackage if a package is known to define the target of a program's node."""
+    if found := _OVERLOADED.fullmatch(target):
+        check_not_of_package(found.group(1), found.group(2))
 
 
 def is_allowed(namespace: str, name: str) -> bool:

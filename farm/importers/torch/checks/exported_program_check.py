@@ -22,7 +22,11 @@ from typing import Any
 from farm.errors import ModelError
 from farm.importers.archive_check import Archive
 from farm.importers.size_limits import check_tensor_fits_memory
-from farm.importers.torch.checks.allowed_operators import is_allowed_target
+from farm.importers.torch.checks.allowed_operators import (
+    OperatorOfPackage,
+    check_target_not_of_package,
+    is_allowed_target,
+)
 from farm.importers.torch.checks.exported_program_schema import RECORDS, UNIONS, Record
 from farm.importers.torch.checks.expressions import (
     ForbiddenExpression,
@@ -104,6 +108,8 @@ def _check_json(path: Path, archive: Archive, name: str, kind: str) -> None:
     try:
         value = json.loads(archive.read(name, _JSON_BYTES), object_pairs_hook=_without_repeats)
         _check(value, kind, kind, 0)
+    except OperatorOfPackage as exc:
+        raise exc.as_model_error(path, f"{name.rpartition('/')[2]} in it") from exc
     except _Forbidden as exc:
         raise _refusal(path, f"{name.rpartition('/')[2]} in it: {exc}") from exc
     except (ValueError, RecursionError) as exc:
@@ -272,6 +278,7 @@ def _forbidden(_: Any, where: str) -> None:
 def _operator(value: Any, where: str) -> None:
     """Check that an operator is allowed."""
     if not is_allowed_target(_of(str, value, where)):
+        check_target_not_of_package(value)
         raise _Forbidden(
             f"{where} is {_shown(value)}, which is none of the operators that farm lets a file run"
         )

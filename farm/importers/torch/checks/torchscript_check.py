@@ -20,7 +20,11 @@ from typing import Any
 
 from farm.errors import ModelError
 from farm.importers.archive_check import Archive, machine_memory_bytes
-from farm.importers.torch.checks.allowed_operators import is_allowed
+from farm.importers.torch.checks.allowed_operators import (
+    OperatorOfPackage,
+    check_not_of_package,
+    is_allowed,
+)
 from farm.importers.torch.checks.expressions import (
     ForbiddenExpression,
     SyntaxTree,
@@ -122,9 +126,10 @@ def check_torchscript(path: Path) -> None:
         methods = frozenset[str]().union(*(source.methods for source in parsed.values()))
         for name, source in parsed.items():
             if objection := _objection(source, methods):
-                raise _refusal(
-                    path, f"{name.partition('/')[2]}, line {objection.line}: {objection.why}"
-                )
+                place = f"{name.partition('/')[2]}, line {objection.line}"
+                if objection.foreign is not None:
+                    raise objection.foreign.as_model_error(path, place)
+                raise _refusal(path, f"{place}: {objection.why}")
         for pickled, folder in (
             ("data.pkl", "data"),
             ("constants.pkl", "constants"),
@@ -203,6 +208,7 @@ class _Objection:
 
     line: int
     why: str
+    foreign: OperatorOfPackage | None = None  # if that is all
 
 
 def _objection(source: _Source, methods: frozenset[str]) -> _Objection | None:
@@ -211,10 +217,15 @@ def _objection(source: _Source, methods: frozenset[str]) -> _Objection | None:
     `methods` are those that all sources of the archive define.
     """
     check = _NodeCheck(source, methods)
+    foreign: tuple[int, OperatorOfPackage] | None = None
     for node in source.nodes:
-        if why := check.objection(node):
-            return _Objection(getattr(node, "lineno", 0), why)
-    return None
+        line = getattr(node, "lineno", 0)
+        try:
+            if why := check.objection(node):
+                return _Objection(line, why)
+        except OperatorOfPackage as operator:
+            foreign = foreign or (line, operator)
+    return foreign and _Objection(foreign[0], str(foreign[1]), foreign[1])
 
 
 class _Source:
@@ -312,6 +323,7 @@ class _NodeCheck:
             return "" if "." not in rest and is_allowed("aten", rest) else f"it calls aten::{rest}"
         if first == "ops":
             namespace, _, name = rest.partition(".")
+            check_not_of_package(namespace, name)
             return (
                 ""
                 if "." not in name and is_allowed(namespace, name)
