@@ -9,8 +9,9 @@ cannot resolve.
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,6 +19,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import torch
+from torch._export import converter
 from torch.jit._recursive import wrap_cpp_module
 
 from farm.errors import ModelError, did_you_mean
@@ -205,12 +207,15 @@ def _check_run(script: Callable[..., Any], inputs: Tensors, what: str) -> None:
 
 def _by_program(script: Any, inputs: Tensors, what: str) -> ImportedModel:
     """Import the script by way of an exported program."""
-    from torch._export.converter import TS2EPConverter
-
     arguments: Arguments = (tuple(inputs.values()), {})
     try:
-        with suppress_output_warnings_and_logs(), torch.no_grad(), CheckedArguments():
-            program = TS2EPConverter(script, arguments[0]).convert()
+        with (
+            suppress_output_warnings_and_logs(),
+            torch.no_grad(),
+            CheckedArguments(),
+            _converting_for_these_shapes(),
+        ):
+            program = converter.TS2EPConverter(script, arguments[0]).convert()
     except Exception as exc:
         raise ModelError(
             f"{what}: torch cannot convert the script to an exported program",
@@ -220,6 +225,25 @@ def _by_program(script: Any, inputs: Tensors, what: str) -> ImportedModel:
     return import_program(
         export_module(program.module(), arguments, what), script, arguments, what, list(inputs)
     )
+
+
+@contextlib.contextmanager
+def _converting_for_these_shapes() -> Iterator[None]:
+    """Have torch's converter of scripts export for the shapes of the example within the block.
+
+    It exports for all shapes, which takes minutes for a model that computes with them, such as one
+    that divides an image into windows. Only these shapes are needed.
+    """
+    name = "_tree_map_with_path"  # makes the argument dynamic_shapes of the export
+    before = getattr(converter, name, None)
+    if before is None:  # another torch
+        yield
+        return
+    setattr(converter, name, lambda *_: None)
+    try:
+        yield
+    finally:
+        setattr(converter, name, before)
 
 
 def _by_frozen_program(script: Any, inputs: Tensors, what: str) -> ImportedModel:

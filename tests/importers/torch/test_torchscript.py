@@ -14,6 +14,7 @@ from host_build import assert_agrees
 
 from farm import importers
 from farm.errors import ModelError
+from farm.importers.torch import torchscript
 from farm.types import Model, TensorSpec
 
 sys.path.append(str(Path(__file__).parent.parent))
@@ -134,6 +135,27 @@ def test_control_flow_over_shapes_is_followed_and_defaults_hold(imported):
     made = imported(torch.jit.script(Looping()), shapes={"x": (1, 2, 3)})
     assert [spec.name for spec in made.inputs] == ["x"]
     agree(made)
+
+
+def test_a_script_is_exported_for_its_shapes_alone(imported, monkeypatch):
+    """For all shapes, an export of attention within windows takes minutes."""
+    extents = []
+
+    def recorded(program, arguments, what):
+        extents.extend(
+            extent
+            for node in program.graph.nodes
+            if isinstance(value := node.meta.get("val"), torch.Tensor)
+            for extent in value.shape
+        )
+        return export_module(program, arguments, what)
+
+    export_module = torchscript.export_module
+    monkeypatch.setattr(torchscript, "export_module", recorded)
+    made = imported(torch.jit.script(Small().eval()), shapes={"image": (1, 3, 8, 8)})
+    assert_agrees(made)
+    assert {8, 6} <= set(extents)
+    assert all(isinstance(extent, int) for extent in extents)
 
 
 def test_an_argument_with_a_default_is_fed_where_its_shape_is_given(imported):
