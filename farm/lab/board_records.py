@@ -71,9 +71,10 @@ class BoardRecords:
         record = before or BoardRecord(board, kind)
         record = dataclasses.replace(record, kind=kind, seen_at=now, **fields)
         self._records[board] = self._changed[board] = record
+        self._records.move_to_end(board)
 
     def _forget_one(self) -> None:
-        """Forget the oldest record of those that may go; the oldest of all if none may."""
+        """Forget the board that was seen longest ago of those that may go; of all if none may."""
         may_go = (
             name
             for name, record in self._records.items()

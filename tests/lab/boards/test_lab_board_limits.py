@@ -83,6 +83,17 @@ def test_boards_that_strangers_offer_do_not_displace_what_is_known_of_others(
     assert [one.name for one in records.all()] == ["listed", "drained", "stranger-7", "stranger-8"]
 
 
+def test_of_too_many_boards_that_which_was_seen_longest_ago_is_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A board at work would lose its open session and its health to those that are long gone."""
+    monkeypatch.setattr(board_records, "MOST_RECORDS", 3)
+    records = BoardRecords(BoardRecord(name, "pi5") for name in ("a", "b", "c"))
+    records.change("a", "pi5", NOW, health=Health(failed=2))
+    records.change("d", "pi5", NOW)
+    assert [one.name for one in records.all()] == ["c", "a", "d"]
+
+
 def test_the_addresses_of_loopback_are_one_owner(lender: LabLender) -> None:
     """Each owner may wait so often; a user of this machine connects from any of 127.0.0.0/8."""
     offer(lender, 1, 9001)
