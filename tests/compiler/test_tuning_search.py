@@ -167,6 +167,17 @@ def test_a_gain_in_too_few_rounds_is_none():
     assert work.kernels[0].speedup == 1.0 and not work.kernels[0].busy
 
 
+def test_a_gain_that_the_rounds_do_not_agree_on_is_none():
+    work = search(one=2)
+    measure(work, {})
+    wanted = work.next()
+    ratios = [0.8] * 5 + [1.2] * 4  # a median of 0.8, whose interval reaches 1.2
+    work.take(batch(wanted), [{0: 1.0, 1: 0.8}, *({0: 1.0, 1: ratio} for ratio in ratios)], {})
+    assert work.kernels[0].tried["direct 2"] == 0.8
+    assert work.kernels[0].best.words == "direct 1"
+    assert work.kernels[0].speedup == 1.0
+
+
 def test_a_wrong_answer_is_never_tried_again():
     work = search(one=4)
     measure(work, {})
