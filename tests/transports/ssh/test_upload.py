@@ -73,6 +73,19 @@ def test_what_the_faster_way_leaves_goes_in_pieces(file: Path, end: int) -> None
     assert (store.writes == 0) == (end == SIZE)
 
 
+def test_what_the_faster_way_lost_on_the_way_is_sent_again(file: Path) -> None:
+    store = Store()
+
+    def carry(path: Path, digest: str, offset: int, note: Note) -> int:
+        """Send all of it through a channel that breaks before the last third has arrived."""
+        store.part[offset:] = CONTENT[offset : 2 * SIZE // 3]
+        return SIZE - offset
+
+    lost = SIZE - 2 * SIZE // 3
+    assert store_file(store.call, carry, file, DIGEST, lambda _: None) == SIZE + lost  # type: ignore[arg-type]
+    assert store.whole == CONTENT
+
+
 def test_a_small_rest_goes_by_calls(file: Path) -> None:
     store = Store(SIZE - 1000)
     assert store_file(store.call, store.carry_up_to(SIZE), file, DIGEST, lambda _: None) == 1000  # type: ignore[arg-type]
