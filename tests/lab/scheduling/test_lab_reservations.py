@@ -350,6 +350,16 @@ def test_an_owner_reserves_so_often_and_so_much_and_no_more() -> None:
     reserve(lab, "ann", count=2)
 
 
+def test_reservations_that_only_touch_are_not_at_once() -> None:
+    classes = {**RULES.classes, "interactive": LeaseClass(2 * HOUR, boards=2)}
+    lab = scheduler("a1", "a2", rules=dataclasses.replace(RULES, classes=classes))
+    reserve(lab, starts_at=2 * HOUR, count=2)
+    reserve(lab, starts_at=3 * HOUR, count=2)
+    reserve(lab, starts_at=HOUR, count=2)
+    with pytest.raises(UsageError, match="2 more boards are too many"):
+        reserve(lab, starts_at=1.5 * HOUR, for_s=0.6 * HOUR, count=2)
+
+
 def test_its_owner_cancels_a_reservation_and_an_administrator_with_a_reason() -> None:
     lab = scheduler("a1")
     made = reserve(lab)
