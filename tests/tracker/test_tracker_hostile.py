@@ -271,6 +271,18 @@ def test_the_oldest_stranger_gives_way_and_whoever_has_spoken_does_not() -> None
     assert admission.enter(8, "d").admitted
 
 
+def test_an_address_with_too_many_connections_takes_no_place_of_another() -> None:
+    admission = ConnectionAdmission(ConnectionLimits(connections=9, of_address=2))
+    for number in (1, 2):
+        assert admission.enter(number, "a").admitted
+        admission.trust(number)
+    assert admission.enter(3, "b").admitted  # a stranger
+    decision = admission.enter(4, "a")
+    assert not decision.admitted and decision.gives_way is None
+    admission.leave(1)
+    assert admission.enter(5, "a").admitted
+
+
 def test_a_flood_of_notices_is_counted() -> None:
     said: list[str] = []
     notices = LimitedLog(said.append)
