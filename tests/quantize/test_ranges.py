@@ -83,6 +83,14 @@ def test_zero_is_one_of_the_integers_whatever_the_range(calibration):
     assert positive == pytest.approx(5 / 255)
 
 
+@pytest.mark.parametrize(("low", "high"), [(-1, 3), (-3, 1), (-7, 2), (-1, 9)])
+def test_the_ends_of_a_range_are_off_by_half_a_step_at_the_most(low, high):
+    values = np.linspace(low, high, 99, dtype=np.float32)
+    scale, zero = scale_and_zero_point(seen(values), QuantizeSettings("minmax"))
+    for end, integer in ((low, 0), (high, 255)):
+        assert abs((integer - zero) * scale - end) <= 0.501 * scale
+
+
 def test_the_global_scale_is_the_same_for_every_tensor():
     found = [
         scale_and_zero_point(seen(values.astype(np.float32)), QuantizeSettings("global_scale"))
