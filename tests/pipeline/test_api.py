@@ -15,11 +15,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from report_runs import timed
+from report_runs import failed, timed
 
 import farm
 from farm import Farm, Result
 from farm.api.resolve import (
+    comparable_runs,
     deadline_from_options_or_preset,
     model_with_input_shapes,
     plan_with_overrides,
@@ -350,3 +351,12 @@ def test_what_no_input_can_have_as_a_value_is_refused(value: object) -> None:
     with pytest.raises(UsageError, match=r"values={'sr': .*}: no value of an input") as caught:
         model_with_input_shapes(Model("voice", "/voice.onnx"), None, {"sr": value})  # type: ignore[dict-item]
     assert "a number, true, false" in caught.value.why
+
+
+def test_only_runs_that_were_timed_and_right_are_compared_with_later_ones() -> None:
+    good = timed("host", "net", 1)
+    wrong, untimed = (
+        dataclasses.replace(good, **changes)
+        for changes in ({"verdict": Verdict.WRONG}, {"latency": None})
+    )
+    assert comparable_runs([wrong, failed("host", "net", 2), good, untimed]) == [good]
