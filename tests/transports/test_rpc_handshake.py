@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import resource
 import socket
 import struct
 import threading
@@ -75,6 +76,14 @@ def test_a_server_that_greets_in_no_such_way(said: bytes, why: str) -> None:
 def test_a_server_that_never_greets_is_given_up_in_time() -> None:
     with server() as sock, pytest.raises(TimeoutError):
         greet_server(sock, "key", 0.1)
+
+
+def test_a_wait_for_a_silent_server_sleeps_until_its_end() -> None:
+    before = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
+    with server() as sock, pytest.raises(TimeoutError):
+        greet_server(sock, "key", 1.0)
+    slept = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw - before
+    assert slept < 100, "times that the thread was woken within a second"
 
 
 def test_a_server_that_greets_byte_by_byte_is_given_up_in_time() -> None:
