@@ -265,6 +265,18 @@ def test_an_axis_that_two_inputs_share_has_one_extent_even_if_its_name_was_count
     assert caught.value.why == "another extent sets axis 0, which it shares, to 2"
 
 
+@pytest.mark.parametrize("axes", [(3, 2), (-1, -2), (2, -1)])
+def test_a_region_along_axes_that_count_from_the_end_is_resized(axes, onnx_file, load, agree):
+    crop = {"coordinate_transformation_mode": "tf_crop_and_resize", "mode": "linear"}
+    nodes = [helper.make_node("Resize", ["x", "region", "", "sizes"], ["y"], axes=axes, **crop)]
+    sizes = [{2: 4, 3: 5}[axis % 4] for axis in axes]
+    weights = {
+        "region": np.array([0.1, 0.25, 0.6, 0.9], np.float32),
+        "sizes": np.array(sizes, np.int64),
+    }
+    agree(load(onnx_file(nodes, {"x": [1, 2, 9, 7]}, {"y": [1, 2, 4, 5]}, weights, 19)))
+
+
 def test_a_sign_that_is_masked_out_of_the_bits_of_floats_leaves_the_magnitude(
     onnx_file, load, agree
 ):
