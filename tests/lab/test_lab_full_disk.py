@@ -20,11 +20,12 @@ from timeouts import wait_until
 from tracker_processes import REQUEST, Wire
 
 from farm.errors import FarmError, NoSpaceError, UnavailableError
+from farm.lab.board_records import BoardRecord
 from farm.lab.entities import Caller, LeaseRequest, SharingRules
 from farm.lab.lab_toml import LabSettings
 from farm.lab.run import LabServer, LabServerOptions
 from farm.lab.scheduling.scheduler import LeaseScheduler
-from farm.lab.storage.lab_database import LabDatabase, LabDatabaseBatch
+from farm.lab.storage.lab_database import EndedSession, LabDatabase, LabDatabaseBatch
 from farm.lab.storage.lab_database_writer import LabDatabaseWriter
 
 READ = (
@@ -270,6 +271,43 @@ def test_what_could_not_be_kept_is_kept_later_in_order_and_said_only_then(
     assert ended.state.value == "expired"
     events = [event.what for event in database.events(0, 100)]
     assert events == ["board-came", "lease-queued", "lease-granted", "lease-expired"]
+
+
+def test_sessions_and_boards_that_could_not_be_kept_are_kept_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("farm.lab.storage.lab_database_writer._SPACE_S", 0.05)
+    database = FullNow(tmp_path / "lab" / "lab.sqlite")
+    database.open()
+    now = time.time()
+    told: list[bool] = []
+
+    def note(writer: LabDatabaseWriter, board: str, agent: str) -> None:
+        writer.note_boards({board: BoardRecord(board, "pi5", agent, now)})
+        writer.note(EndedSession(board, "pi5", "ann", now, now + len(agent)))
+
+    async def run() -> None:
+        writer = LabDatabaseWriter(asyncio.get_running_loop(), database, lambda _: None)
+        writer.told_full = lambda error: told.append(error is not None)
+        try:
+            database.full = True
+            note(writer, "a", "1")
+            note(writer, "b", "1")
+            writer.flush()
+            await asyncio.sleep(0)  # it is being written now
+            note(writer, "b", "1.0")
+            note(writer, "c", "1.0")
+            while not told:
+                await asyncio.sleep(0.01)
+            database.full = False
+            await writer.drain()
+        finally:
+            writer.close()
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+    kept = LabDatabase(tmp_path / "lab" / "lab.sqlite")
+    assert {one.name: one.agent for one in kept.open().boards} == {"a": "1", "b": "1.0", "c": "1.0"}
+    assert {one.board for one in kept.stretches(0.0, 100)} == {"a", "b", "c"}
 
 
 def test_a_server_that_ends_with_a_full_disk_does_not_wait_for_space(tmp_path: Path) -> None:
