@@ -88,6 +88,12 @@ def test_the_digest_depends_on_all_that_matters(prepared, kept, monkeypatch):
             prepared, replace(X86, target={**X86.target, "mcpu": "x86-64"})
         ),
         build_digests.build_inputs_digest_without_records(prepared, replace(X86, linker=("gcc",))),
+        *(
+            build_digests.build_inputs_digest_without_records(
+                prepared, replace(X86, memory_mb=memory_mb)
+            )
+            for memory_mb in (1, 512)
+        ),
         build_digests.build_inputs_digest_without_records(
             prepared, replace(X86, target={**X86.target, "mcpu": "native"})
         ),
