@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
 import json
 import os
@@ -26,6 +27,7 @@ from farm import Farm, transports
 from farm.api.resolve import device_with_options
 from farm.config import load_fleet
 from farm.errors import DeviceError, FarmError, UnavailableError, UsageError
+from farm.lab_client.leasing import WantedBoards, ask_for_reserved
 from farm.transports.lab import transport
 from farm.types import Device
 
@@ -439,6 +441,16 @@ def test_tuning_searches_on_the_boards_of_a_reservation(
         assert set(json.loads(done.stdout)["boards"]) == {"one-1", "one-2"}
         [lease] = leases(served)
         assert (lease["lease"], lease["state"]) == (held["lease"], "active")
+
+
+def test_a_reservation_is_used_only_if_all_its_boards_are_wanted(served: Door) -> None:
+    with reservation(served, "lab:", 2) as held, served.lab.client() as client:
+        wanted = WantedBoards(reservation=held["reservation"])
+        for fitting in (wanted, dataclasses.replace(wanted, kind="x86")):
+            assert ask_for_reserved(client, fitting)["lease"] == held["lease"]
+        for board in held["boards"]:
+            with pytest.raises(UsageError, match=f"is not of the board {board} only"):
+                ask_for_reserved(client, dataclasses.replace(wanted, board=board))
 
 
 def test_a_reservation_whose_boards_are_all_taken_makes_runs_unavailable(
