@@ -93,7 +93,8 @@ def merge_rounds(parts: Sequence[DeviceResults]) -> DeviceResults:
     measured_s = math.fsum(part.measured_s or 0.0 for part in measured)
     told = [part for part in measured if part.held_up is not None]
     held_up = (
-        math.fsum((part.held_up or 0.0) * (part.measured_s or 0.0) for part in told) / measured_s
+        math.fsum((part.held_up or 0.0) * (part.measured_s or 0.0) for part in told)
+        / math.fsum(part.measured_s or 0.0 for part in told)
         if told
         else None
     )

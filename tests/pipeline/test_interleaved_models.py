@@ -96,6 +96,14 @@ def test_rounds_share_the_samples_and_the_time_and_the_first_does_what_is_done_o
     assert not later.install and later.dataset_limit == 0 and later.block == 7
 
 
+def test_the_share_of_waiting_is_that_of_the_rounds_that_tell_it_by_their_length() -> None:
+    parts = [
+        samples(1.0, held_up=held_up, measured_s=measured_s)
+        for held_up, measured_s in ((0.1, 1.0), (0.3, 3.0), (None, 4.0))
+    ]
+    assert merge_rounds(parts).held_up == pytest.approx(0.25)
+
+
 def test_rounds_are_one_measurement_in_the_end() -> None:
     parts = [
         samples(1.0, 2.0, held_up=0.1),
