@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import stat
 import struct
 import subprocess
@@ -134,6 +135,10 @@ def test_a_key_has_one_owner_and_a_port_one_board(tmp_path: Path) -> None:
     file.add(AuthorizedKey("pi5-07", key(2), 20007), DOOR)
     for entry, words in [
         (AuthorizedKey("bob", key()), "this key is alice's already"),
+        (
+            AuthorizedKey("bob", dataclasses.replace(key(), comment="bob@home")),
+            "this key is alice's already",
+        ),
         (AuthorizedKey("pi5-08", key(3), 20007), "port 20007 is pi5-07's already"),
         (AuthorizedKey("pi5-07", key(3)), "pi5-07 is a board already"),
         (AuthorizedKey("alice", key(3), 20008), "alice is a person already"),
