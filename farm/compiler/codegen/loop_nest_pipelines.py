@@ -32,7 +32,7 @@ def register_gpu_pipeline() -> str:
 
 def _cpu_pipeline() -> tuple[object, object, object]:
     return (
-        tvm.transform.Sequential(_cpu_passes()),
+        tvm.transform.Sequential(_passes(for_gpu=False)),
         lambda: tvm.transform.Sequential([TilesOnStack(), pipeline.finalize_host_passes()]),
         pipeline.finalize_device_passes,
     )
@@ -40,35 +40,52 @@ def _cpu_pipeline() -> tuple[object, object, object]:
 
 def _gpu_pipeline() -> tuple[object, object, object]:
     return (
-        tvm.transform.Sequential(_gpu_passes()),
+        tvm.transform.Sequential(_passes(for_gpu=True)),
         pipeline.finalize_host_passes,
         pipeline.finalize_device_passes,
     )
 
 
-def _cpu_passes() -> list[tvm.transform.Pass]:
-    """Return the passes for CPUs that come before those of the host and of the device, in order.
+def _passes(*, for_gpu: bool) -> list[tvm.transform.Pass]:
+    """Return the passes that come before those of the host and of the device, in order.
 
     ConvertSSA comes first: a block that is inlined in two places binds one variable by two `Let`,
     and TVM's simplifier would use the first value for both. RenormalizeSplitPattern comes before
     loops are unrolled and not after: there is less to read, and the code is the same.
     """
+
+    def gpu(*passes: tvm.transform.Pass) -> tuple[tvm.transform.Pass, ...]:
+        return passes if for_gpu else ()
+
     return [
         tirx.transform.ConvertSSA(),
         HideUnsafeConditions(),
         s_tir.transform.CanonicalizeLoop(),
+        *gpu(s_tir.transform.LowerCrossThreadReduction()),
         s_tir.transform.LowerInitBlock(),
         s_tir.transform.PlanAndUpdateBufferAllocationLocation(),
         s_tir.transform.ConvertBlocksToOpaque(),
+        *gpu(
+            s_tir.transform.LiftThreadBinding(),
+            s_tir.transform.ManifestSharedMemoryLocalStage(),
+        ),
         s_tir.transform.CompactBufferAllocation(),
+        *gpu(s_tir.transform.LowerAutoCopy(), s_tir.transform.UnifyThreadBinding()),
         s_tir.transform.LowerMatchBuffer(),
         s_tir.transform.StmtSimplify(),
+        *gpu(
+            s_tir.transform.InjectPermutedLayout(),
+            s_tir.transform.AnnotateIrregularLoop(),
+            s_tir.transform.InjectSoftwarePipeline(),
+            s_tir.transform.TransformMmaBufferLayout(),
+        ),
         s_tir.transform.LowerOpaqueBlock(),
         FlattenBufferWithoutConditions(),
         tirx.transform.BF16ComputeLegalize(),
         tirx.transform.NarrowDataType(32),
         s_tir.transform.LoopPartition(),
         tirx.transform.VectorizeLoop(),
+        *gpu(s_tir.transform.InjectVirtualThread(), s_tir.transform.InjectDoubleBuffer()),
         tirx.transform.StorageRewrite(),
         s_tir.transform.HoistIfThenElse(),
         s_tir.transform.RenormalizeSplitPattern(),
@@ -78,63 +95,17 @@ def _cpu_passes() -> list[tvm.transform.Pass]:
         s_tir.transform.RewriteUnsafeSelect(),
         tirx.transform.CommonSubexprElim(),
         tirx.transform.FP8ComputeLegalize(),
+        *gpu(s_tir.transform.VerifyVTCMLimit(), s_tir.transform.LowerVtcmAlloc()),
         tirx.transform.VerifyMemory(),
         tirx.transform.AnnotateEntryFunc(),
-        tirx.transform.SplitHostDevice(),
-        tirx.transform.MakePackedAPI(),
-        tirx.transform.FP8StorageLegalize(),
-        tirx.transform.BF16StorageLegalize(),
-    ]
-
-
-def _gpu_passes() -> list[tvm.transform.Pass]:
-    """Return the passes for GPUs, which have more memories and kinds of threads."""
-    return [
-        tirx.transform.ConvertSSA(),
-        HideUnsafeConditions(),
-        s_tir.transform.CanonicalizeLoop(),
-        s_tir.transform.LowerCrossThreadReduction(),
-        s_tir.transform.LowerInitBlock(),
-        s_tir.transform.PlanAndUpdateBufferAllocationLocation(),
-        s_tir.transform.ConvertBlocksToOpaque(),
-        s_tir.transform.LiftThreadBinding(),
-        s_tir.transform.ManifestSharedMemoryLocalStage(),
-        s_tir.transform.CompactBufferAllocation(),
-        s_tir.transform.LowerAutoCopy(),
-        s_tir.transform.UnifyThreadBinding(),
-        s_tir.transform.LowerMatchBuffer(),
-        s_tir.transform.StmtSimplify(),
-        s_tir.transform.InjectPermutedLayout(),
-        s_tir.transform.AnnotateIrregularLoop(),
-        s_tir.transform.InjectSoftwarePipeline(),
-        s_tir.transform.TransformMmaBufferLayout(),
-        s_tir.transform.LowerOpaqueBlock(),
-        FlattenBufferWithoutConditions(),
-        tirx.transform.BF16ComputeLegalize(),
-        tirx.transform.NarrowDataType(32),
-        s_tir.transform.LoopPartition(),
-        tirx.transform.VectorizeLoop(),
-        s_tir.transform.InjectVirtualThread(),
-        s_tir.transform.InjectDoubleBuffer(),
-        tirx.transform.StorageRewrite(),
-        s_tir.transform.HoistIfThenElse(),
-        tirx.transform.UnrollLoop(),
-        s_tir.transform.RenormalizeSplitPattern(),
-        tirx.transform.StmtSimplify(),
-        tirx.transform.RemoveNoOp(),
-        s_tir.transform.RewriteUnsafeSelect(),
-        tirx.transform.CommonSubexprElim(),
-        tirx.transform.FP8ComputeLegalize(),
-        s_tir.transform.VerifyVTCMLimit(),
-        s_tir.transform.LowerVtcmAlloc(),
-        tirx.transform.VerifyMemory(),
-        tirx.transform.AnnotateEntryFunc(),
-        s_tir.transform.ThreadSync("shared"),
-        s_tir.transform.ThreadSync("shared.dyn"),
-        s_tir.transform.ThreadSync("warp"),
-        s_tir.transform.InferFragment(),
-        s_tir.transform.LowerThreadAllreduce(),
-        s_tir.transform.MergeSharedMemoryAllocations(),
+        *gpu(
+            s_tir.transform.ThreadSync("shared"),
+            s_tir.transform.ThreadSync("shared.dyn"),
+            s_tir.transform.ThreadSync("warp"),
+            s_tir.transform.InferFragment(),
+            s_tir.transform.LowerThreadAllreduce(),
+            s_tir.transform.MergeSharedMemoryAllocations(),
+        ),
         tirx.transform.SplitHostDevice(),
         tirx.transform.MakePackedAPI(),
         tirx.transform.FP8StorageLegalize(),
