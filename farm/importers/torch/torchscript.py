@@ -10,6 +10,7 @@ cannot resolve.
 from __future__ import annotations
 
 import contextlib
+import operator
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -214,6 +215,7 @@ def _by_program(script: Any, inputs: Tensors, what: str) -> ImportedModel:
             torch.no_grad(),
             CheckedArguments(),
             _converting_for_these_shapes(),
+            _converting_containers(),
         ):
             program = converter.TS2EPConverter(script, arguments[0]).convert()
     except Exception as exc:
@@ -244,6 +246,66 @@ def _converting_for_these_shapes() -> Iterator[None]:
         yield
     finally:
         setattr(converter, name, before)
+
+
+# Operators on lists and dicts as Python has them, by their names in aten.
+_ON_CONTAINERS: dict[str, Callable[..., Any]] = {
+    "copy": lambda values: dict(values) if isinstance(values, dict) else list(values),
+    "slice": lambda values, start, end, step: values[start:end:step],
+    "_set_item": operator.setitem,
+    "len": len,
+    "__contains__": operator.contains,
+    "dict": dict,
+    "keys": list,
+    "values": lambda values: list(values.values()),
+    "items": lambda values: list(values.items()),
+}
+_CONTAINERS = ("ListType", "DictType")
+
+
+def _leave_out(_converter: Any, _node: Any) -> None:
+    """Convert a node to nothing."""
+
+
+@contextlib.contextmanager
+def _converting_containers() -> Iterator[None]:
+    """Have torch's converter of scripts convert operators on lists and dicts within the block.
+
+    It takes them for operators on tensors, which they are not: torchvision's Swin Transformer and
+    its models of segmentation, scripted, write to lists and dicts. These are Python's when the
+    converted program is traced. Warnings are left out.
+    """
+
+    def converting(function: Callable[..., Any]) -> Callable[[Any, Any], None]:
+        def convert(own: Any, node: Any) -> None:
+            kinds = [value.type().kind() for value in node.inputs()][:1]
+            if function is not dict and kinds[0] not in _CONTAINERS:
+                own.convert_call_function_op(node)
+                return
+            values = tuple(own.get_fx_value_by_ir_value(value) for value in node.inputs())
+            made = own.fx_graph.call_function(function, values)
+            for output in node.outputs():
+                own.name_to_node[output.debugName()] = made
+
+        return convert
+
+    graph_converter = getattr(converter, "TS2FXGraphConverter", object)
+    added = {
+        f"convert_aten_{name}": converting(function)
+        for name, function in _ON_CONTAINERS.items()
+        if not hasattr(graph_converter, f"convert_aten_{name}")
+    }
+    if graph_converter is object:  # another torch
+        added = {}
+    else:
+        added["convert_aten_warn"] = _leave_out
+    for name, convert in added.items():
+        setattr(graph_converter, name, convert)
+    try:
+        yield
+    finally:
+        for name in added:
+            delattr(graph_converter, name)
 
 
 def _by_frozen_program(script: Any, inputs: Tensors, what: str) -> ImportedModel:

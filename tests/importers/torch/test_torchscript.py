@@ -5,6 +5,8 @@ refused in words.
 from __future__ import annotations
 
 import sys
+import warnings
+from collections import OrderedDict
 from pathlib import Path
 
 import numpy as np
@@ -46,6 +48,36 @@ class Looping(torch.nn.Module):
         for index in range(3):
             x = x * 2 + index
         return x if offset is None else x + offset
+
+
+class Shifting(torch.nn.Module):
+    """A list of extents that is copied and written to, as in torchvision's Swin Transformer."""
+
+    def __init__(self):
+        super().__init__()
+        self.shift = [1, 2]
+
+    def forward(self, x):
+        shift = self.shift.copy()
+        if x.size(1) <= 4:
+            shift[0] = 0
+        if sum(shift) > 0:
+            x = torch.roll(x, shifts=(-shift[0], -shift[1]), dims=(1, 2))
+        return x * self.shift[0]
+
+
+class Naming(torch.nn.Module):
+    """Results in a dict, and a part of a shape, as in torchvision's models of segmentation."""
+
+    def forward(self, x):
+        found: dict[str, torch.Tensor] = OrderedDict()
+        for name in ("low", "high"):
+            found[name] = x * len(found) + 1
+        size = x.shape[-2:]
+        warnings.warn("a script may warn", stacklevel=2)
+        if "low" in found and len(size) == 2 and len(found.keys()) == 2:
+            x = torch.nn.functional.interpolate(x, [2 * size[0], size[1]])
+        return x, found["high"], found.items()[0][1] + found.values()[1]
 
 
 class Branching(torch.nn.Module):
@@ -135,6 +167,15 @@ def test_control_flow_over_shapes_is_followed_and_defaults_hold(imported):
     made = imported(torch.jit.script(Looping()), shapes={"x": (1, 2, 3)})
     assert [spec.name for spec in made.inputs] == ["x"]
     agree(made)
+
+
+@pytest.mark.parametrize("rows", [4, 5])
+def test_a_list_that_a_script_copies_is_written_to(rows, imported):
+    agree(imported(torch.jit.script(Shifting()), shapes={"x": (1, rows, 6)}))
+
+
+def test_dicts_and_parts_of_shapes_in_a_script_are_pythons(imported):
+    agree(imported(torch.jit.script(Naming()), shapes={"x": (1, 2, 4, 6)}))
 
 
 def test_a_script_is_exported_for_its_shapes_alone(imported, monkeypatch):
