@@ -228,6 +228,8 @@ def _to_relax(program: torch.export.ExportedProgram, what: str) -> Any:
         with suppress_output_warnings_and_logs():
             table = recurrent.decompositions_without_recurrent_layers(program)
             table.update(operators.additional_decompositions())
+            for whole in operators.undecomposed():
+                table.pop(whole, None)
             with _looking_operators_up_once():
                 program = program.run_decompositions(table)
             _drop_checks(program.graph)

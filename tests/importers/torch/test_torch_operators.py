@@ -65,6 +65,20 @@ FORMS = {
     "adaptive_max_pool2d": lambda x: torch.nn.functional.adaptive_max_pool2d(x, (1, 3)),
     "adaptive_max_pool2d of all": lambda x: torch.nn.functional.adaptive_max_pool2d(x, 1),
     "adaptive_max_pool3d": lambda x: torch.nn.functional.adaptive_max_pool3d(x[None], (None, 2, 4)),
+    "upsample_nearest2d": lambda x: torch.ops.aten.upsample_nearest2d.default(x[None], [6, 7]),
+    "clamp of integers from above": lambda x: (x * 9).long().clamp(max=2),
+    "clamp of integers from below": lambda x: (x * 9).int().clamp(min=-3),
+    "clamp of integers between floats": lambda x: (x * 9).long().clamp(-1.5, 2.5),
+    "clamp of integers": lambda x: (x * 9).long().clamp(-2, 4),
+    "nearest twice as large": lambda x: torch.nn.functional.interpolate(x[None], scale_factor=2),
+    "nearest to a size": lambda x: torch.nn.functional.interpolate(x[None], (6, 7)),
+    "nearest by a factor": lambda x: torch.nn.functional.interpolate(x[None], scale_factor=1.5),
+    "upsample_bilinear2d": lambda x: torch.ops.aten.upsample_bilinear2d.default(
+        x[None], [6, 7], True
+    ),
+    "upsample_bicubic2d": lambda x: torch.ops.aten.upsample_bicubic2d.default(
+        x[None], [6, 10], False, 2.0, 2.0
+    ),
     "unfold": lambda x: x.unfold(1, 2, 1),
     "unfold with steps": lambda x: x.unfold(-1, 2, 3),
     "bags of rows, added": lambda x: bags(x, "sum"),

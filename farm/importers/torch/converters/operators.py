@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,18 @@ def additional_decompositions() -> dict[Any, Callable[..., torch.Tensor]]:
     return {torch.ops.aten._transformer_encoder_layer_fwd.default: _encoder_layer}
 
 
+def undecomposed() -> tuple[Any, ...]:
+    """Return the operators of torch's table of decompositions that are converted as they are.
+
+    Their decompositions read each element by indices that they compute.
+    """
+    return (
+        torch.ops.aten.upsample_bilinear2d.default,
+        torch.ops.aten.upsample_bicubic2d.default,
+        torch.ops.aten.upsample_nearest2d.default,
+    )
+
+
 def converters() -> dict[str, Converter]:
     """Return the converters for `custom_convert_map` of `from_exported_program`."""
     return {
@@ -55,6 +68,10 @@ def converters() -> dict[str, Converter]:
         "scatter_add.default": _scatter_add,
         "scatter_reduce.two": _scatter_reduce,
         "unfold.default": _unfold,
+        "clamp.default": _clamp,
+        **{f"upsample_{method}2d.default": _upsample(method) for method in ("bilinear", "bicubic")},
+        "upsample_nearest2d.default": _upsample_nearest,
+        "upsample_nearest2d.vec": _upsample_nearest,
         "adaptive_max_pool2d.default": _adaptive_max_pool,
         "adaptive_max_pool3d.default": _adaptive_max_pool,
         "_embedding_bag_forward_only.default": _embedding_bag,
@@ -355,6 +372,75 @@ def _unfold(node: torch.fx.Node, importer: Any) -> relax.Expr:
     return emit(
         relax.op.permute_dims(windows, [*(at for at in range(rank) if at != axis + 1), axis + 1])
     )
+
+
+def _upsample(method: str) -> Converter:
+    """Return the converter of upsampling to a size, the form that scripts have.
+
+    TVM converts the other form, which has a size or factors.
+    """
+
+    def convert(node: torch.fx.Node, importer: Any) -> relax.Expr:
+        data, size, *others = node.args
+        align_corners, scales = others[0], [*others[1:], *node.kwargs.values()]
+        extents = data.meta["val"].shape[2:]
+        for scale, extent, length in zip(scales, extents, size, strict=False):
+            # torch takes the ratio of the extents where no positive scale is given
+            if scale is not None and scale > 0 and extent * scale != length:
+                raise NotImplementedError(f"upsampling {extent} elements by {scale} to {length}")
+        return _resized(method, (data, list(size), align_corners, None), node, importer)
+
+    return convert
+
+
+def _resized(method: str, arguments: Any, node: torch.fx.Node, importer: Any) -> relax.Expr:
+    """Return what TVM's converter of upsampling makes of these arguments."""
+    real = SimpleNamespace(
+        args=arguments,
+        kwargs={},
+        meta=node.meta,
+        all_input_nodes=node.all_input_nodes,
+        name=node.name,
+        target=node.target,
+    )
+    return importer.create_convert_map()[f"upsample_{method}2d.vec"](real)
+
+
+def _clamp(node: torch.fx.Node, importer: Any) -> relax.Expr:
+    """Convert clamp; TVM's converter gives integers that have one bound an infinite one."""
+    value, emit = importer.env[node.args[0]], importer.block_builder.emit
+    dtype = str(node.meta["val"].dtype).removeprefix("torch.")
+    if str(value.ty.dtype) != dtype:  # integers between floats
+        value = emit(relax.op.astype(value, dtype))
+    elif "float" in dtype:
+        return importer.create_convert_map()["clamp.default"](node)
+    bounds = (_argument(node, 1, "min", None), _argument(node, 2, "max", None))
+    for bound, operator in zip(bounds, (relax.op.maximum, relax.op.minimum), strict=True):
+        if bound is not None:
+            value = emit(operator(value, relax.const(bound, dtype)))
+    return value
+
+
+def _upsample_nearest(node: torch.fx.Node, importer: Any) -> relax.Expr:
+    """Convert upsampling by the nearest element below: element i is that at floor(i / scale).
+
+    TVM's converter takes the nearest on either side where the scale is not whole.
+    """
+    data, _, *given = node.args
+    scales = given[0] if given and isinstance(given[0], (list, tuple)) else given
+    extents = data.meta["val"].shape[2:]
+    lengths = node.meta["val"].shape[2:]
+    if all(length % extent == 0 for extent, length in zip(extents, lengths, strict=True)):
+        return _resized("nearest", (data, list(lengths)), node, importer)
+    value, emit = importer.env[data], importer.block_builder.emit
+    for axis, (extent, length) in enumerate(zip(extents, lengths, strict=True), 2):
+        scale = scales[axis - 2] if len(scales) == len(extents) else None
+        step = np.float32(1 / scale if scale is not None and scale > 0 else extent / length)
+        places = np.floor(np.arange(length, dtype=np.float32) * step).astype(np.int64)
+        value = emit(
+            relax.op.take(value, relax.const(np.minimum(places, extent - 1), "int64"), axis)
+        )
+    return value
 
 
 def _adaptive_max_pool(node: torch.fx.Node, importer: Any) -> relax.Expr:
