@@ -98,7 +98,7 @@ _TORCHVISION = {
     "r3d_18": 32,
     "mc3_18": 32,
     "r2plus1d_18": 32,
-    "s3d": 64,
+    "s3d": 224,
     "mvit_v1_b": 224,
     "swin3d_t": 64,
     "fasterrcnn_mobilenet_v3_large_320_fpn": 96,
