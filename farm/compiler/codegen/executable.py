@@ -32,12 +32,16 @@ def compile_executable(
     target: tvm.target.Target,
     *,
     load: bool = False,
+    check_arguments: bool = True,
     workspace: Path | None = None,
 ) -> Any:
     """Return the executable of a module for a target.
 
-    With `load`, it is for this process. Object files are written to the folder `workspace`, if
-    there is one, and found there by `export_shared_library`.
+    With `load`, it is for this process. Without `check_arguments`, kernels for CPUs do not check
+    what they are called with: for a caller whose parameters are those of the module. The virtual
+    machine checks the inputs all the same, and the calls in the module are checked here. Object
+    files are written to the folder `workspace`, if there is one, and found there by
+    `export_shared_library`. Raises TypeError if a call gives a kernel another tensor than it takes.
     """
     if is_gpu(target):
         return tvm.compile(module, target=target, tir_pipeline=register_gpu_pipeline())
@@ -48,8 +52,9 @@ def compile_executable(
     kernels = vm_build._filter_tir(vm_build._vmcodegen(builder, module))
     if kernels is None:
         return vm_build._vmlink(builder, target)
+    loop_nests = register_cpu_pipeline(check_arguments=check_arguments)
     first, *others = compile_primfuncs_to_libraries(
-        kernels, target, register_cpu_pipeline(), load=load, workspace=workspace
+        kernels, target, loop_nests, load=load, workspace=workspace
     )
     for library in others:
         first.import_module(library)
@@ -75,6 +80,57 @@ def _given(function: relax.Function) -> set[str]:
         for parameter in function.params
         for variable in relax.analysis.tir_vars_in_type(parameter.ty)
     }
+
+
+@tvm.transform.module_pass(opt_level=0, name="farm.CheckKernelCalls")
+class _CheckKernelCalls:
+    """Pass that raises TypeError if a call gives a kernel another tensor than it takes.
+
+    The number of tensors, their data types and their shapes are compared, except for extents that
+    are not known.
+    """
+
+    def transform_module(self, module: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
+        kernels = {
+            variable: function
+            for variable, function in module.functions_items()
+            if isinstance(function, tirx.PrimFunc)
+        }
+
+        def check(node: Any) -> None:
+            if isinstance(node, relax.Call) and isinstance(node.op, tvm.ir.GlobalVar):
+                kernel = kernels.get(node.op)
+                if kernel is not None:
+                    _check_call(str(node.op.name_hint), kernel, node.args)
+
+        for function in module.functions.values():
+            if isinstance(function, relax.Function):
+                relax.analysis.post_order_visit(function, check)
+        return module
+
+
+def _check_call(name: str, kernel: tirx.PrimFunc, arguments: Sequence[Any]) -> None:
+    """Raise TypeError if a kernel takes other tensors than it is called with."""
+    if len(kernel.params) != len(arguments):
+        raise TypeError(f"{name} takes {len(kernel.params)} arguments, not {len(arguments)}")
+    for parameter, argument in zip(kernel.params, arguments, strict=True):
+        if isinstance(parameter.ty, tirx.BufferType) and not _takes(parameter, argument.ty):
+            raise TypeError(
+                f"{name} takes {parameter.dtype} {list(parameter.shape)} for {parameter.name}, "
+                f"not {argument.ty}"
+            )
+
+
+def _takes(parameter: Any, given: Any) -> bool:
+    if not isinstance(given, relax.TensorType) or str(given.dtype) != str(parameter.dtype):
+        return False
+    if not isinstance(given.shape, relax.ShapeExpr):
+        return bool(given.ndim == len(parameter.shape))
+    pairs = list(zip(given.shape.values, parameter.shape, strict=False))
+    return len(given.shape.values) == len(parameter.shape) and not any(
+        isinstance(one, tirx.IntImm) and isinstance(other, tirx.IntImm) and int(one) != int(other)
+        for one, other in pairs
+    )
 
 
 @tvm.transform.module_pass(opt_level=0, name="farm.StorageOfOpenBatches")
@@ -139,6 +195,7 @@ _PIPELINE = tvm.transform.Sequential(
         relax.transform.ToNonDataflow(),
         relax.transform.RemovePurityChecking(),
         relax.transform.CallTIRRewrite(),
+        _CheckKernelCalls(),
         relax.transform.StaticPlanBlockMemory(),
         _StorageOfOpenBatches(),
         relax.transform.LowerAllocTensor(),

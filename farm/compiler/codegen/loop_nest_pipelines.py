@@ -15,11 +15,20 @@ from farm.compiler.codegen.stack_tiles import TilesOnStack
 from farm.compiler.cpu.tir_passes.flatten_without_conditions import FlattenBufferWithoutConditions
 from farm.compiler.cpu.tir_passes.safe_loop_partition import HideUnsafeConditions
 
-_CPU, _GPU = "farm", "farm-gpu"  # the names of the pipelines
+# The names of the pipelines
+_CPU, _CPU_UNCHECKED, _GPU = "farm", "farm-unchecked", "farm-gpu"
 
 
-def register_cpu_pipeline() -> str:
-    """Register the pipeline for CPUs, and return its name for TVM's builds."""
+def register_cpu_pipeline(*, check_arguments: bool = True) -> str:
+    """Register the pipeline for CPUs, and return its name for TVM's builds.
+
+    With `check_arguments`, each kernel checks the types, shapes and devices of the tensors that it
+    is called with. LLVM takes up to half of its time for these checks; the other code of the kernel
+    is the same without them.
+    """
+    if not check_arguments:
+        register_tir_pipeline(_CPU_UNCHECKED, _unchecked_cpu_pipeline)
+        return _CPU_UNCHECKED
     register_tir_pipeline(_CPU, _cpu_pipeline)
     return _CPU
 
@@ -36,6 +45,12 @@ def _cpu_pipeline() -> tuple[object, object, object]:
         lambda: tvm.transform.Sequential([TilesOnStack(), pipeline.finalize_host_passes()]),
         pipeline.finalize_device_passes,
     )
+
+
+def _unchecked_cpu_pipeline() -> tuple[object, object, object]:
+    kernels, _, device = _cpu_pipeline()
+    host = [tirx.transform.SkipAssert(), TilesOnStack(), pipeline.finalize_host_passes()]
+    return kernels, lambda: tvm.transform.Sequential(host), device
 
 
 def _gpu_pipeline() -> tuple[object, object, object]:
