@@ -202,8 +202,8 @@ def connect_and_load_model(
                 link = _connect(attempt, context, device, agent, deadline, ledger)
                 with add_block_duration(ledger, "upload"):
                     _push(link, artifact, meter)
-                context.note(Progress(Stage.LOADING))
                 with add_block_duration(ledger, "load"):
+                    context.note(Progress(Stage.LOADING))
                     loaded = load_model(link, device, artifact.inputs, has_parameters(artifact))
                 stack.enter_context(attempt.pop_all())
                 return loaded, link, meter.sent
@@ -238,8 +238,9 @@ def _connect(
     deadline: Deadline,
     ledger: dict[str, float],
 ) -> Link:
-    context.note(Progress(Stage.CONNECTING, device.url))
+    # A message may take as long as a time slice of the program that it wakes
     with add_block_duration(ledger, "connect"):
+        context.note(Progress(Stage.CONNECTING, device.url))
         link = stack.enter_context(
             transports.open(
                 device,

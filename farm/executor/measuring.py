@@ -152,7 +152,8 @@ def run_and_check_first_inference(
     """
     with add_block_duration(ledger, "feed"):
         loaded.feed(inputs)
-    context.note(Progress(Stage.RUNNING, "first inference"))
+    with add_block_duration(ledger, "progress"):
+        context.note(Progress(Stage.RUNNING, "first inference"))
     begin = time.perf_counter()
     with add_block_duration(ledger, "first run"):
         loaded.run()
@@ -218,7 +219,8 @@ class _Meter:
         """
         if not self.plan.warmup:
             return typical
-        self.context.note(Progress(Stage.MEASURING, "warming up"))
+        with add_block_duration(self.ledger, "progress"):
+            self.context.note(Progress(Stage.MEASURING, "warming up"))
         windows: list[list[float]] = []
         deadline = Deadline(self.plan.warmup_s)
         with add_block_duration(self.ledger, "warm-up"):
@@ -242,7 +244,8 @@ class _Meter:
             ):
                 break
             done = enough if enough < 1 else elapsed / plan.maximum_s
-            self.context.note(Progress(Stage.MEASURING, f"{len(self.seconds)} samples", done))
+            with add_block_duration(self.ledger, "progress"):
+                self.context.note(Progress(Stage.MEASURING, f"{len(self.seconds)} samples", done))
             batch_begin = time.perf_counter()
             count = min(plan.most, _count(batch_s, typical))
             if enough < 1:
@@ -344,13 +347,13 @@ def _classify(
     """
     if model.dataset is None or plan.dataset_limit == 0:
         return None, None
-    samples, correct = (
-        data.open_labelled_data_set(model.dataset, model, prepared.inputs, prepared.outputs),
-        0,
-    )
-    chosen = samples.spread(plan.dataset_limit)  # a folder's samples come class by class
-    total = len(chosen)
+    correct = 0
     with add_block_duration(ledger, "accuracy"):
+        samples = data.open_labelled_data_set(
+            model.dataset, model, prepared.inputs, prepared.outputs
+        )
+        chosen = samples.spread(plan.dataset_limit)  # a folder's samples come class by class
+        total = len(chosen)
         told = -math.inf
         for number, (sample, output) in enumerate(
             run_samples_in_batches(loaded, samples.read(chosen))
