@@ -248,17 +248,38 @@ def _converting_for_these_shapes() -> Iterator[None]:
         setattr(converter, name, before)
 
 
-# Operators on lists and dicts as Python has them, by their names in aten.
+def _copied(values: Any) -> Any:
+    """Return a copy of a list or dict that can be written to."""
+    return dict(values) if isinstance(values, dict) else list(values)
+
+
+def _sliced(values: Any, start: int | None, end: int | None, step: int) -> Any:
+    """Return a part of a list."""
+    return values[start:end:step]
+
+
+def _dict_values(values: Any) -> list[Any]:
+    """Return the values of a dict."""
+    return list(values.values())
+
+
+def _dict_items(values: Any) -> list[tuple[Any, Any]]:
+    """Return the keys and values of a dict."""
+    return list(values.items())
+
+
+# Operators on lists and dicts as Python has them, by their names in aten. They have names, by which
+# torch finds them where it copies a part of a program.
 _ON_CONTAINERS: dict[str, Callable[..., Any]] = {
-    "copy": lambda values: dict(values) if isinstance(values, dict) else list(values),
-    "slice": lambda values, start, end, step: values[start:end:step],
+    "copy": _copied,
+    "slice": _sliced,
     "_set_item": operator.setitem,
     "len": len,
     "__contains__": operator.contains,
     "dict": dict,
     "keys": list,
-    "values": lambda values: list(values.values()),
-    "items": lambda values: list(values.items()),
+    "values": _dict_values,
+    "items": _dict_items,
 }
 _CONTAINERS = ("ListType", "DictType")
 
@@ -271,8 +292,8 @@ def _leave_out(_converter: Any, _node: Any) -> None:
 def _converting_containers() -> Iterator[None]:
     """Have torch's converter of scripts convert operators on lists and dicts within the block.
 
-    It takes them for operators on tensors, which they are not: torchvision's Swin Transformer and
-    its models of segmentation, scripted, write to lists and dicts. These are Python's when the
+    It takes them for operators on tensors, which they are not: torchvision's models of
+    segmentation, scripted, take parts of shapes and write to dicts. These are Python's when the
     converted program is traced. Warnings are left out.
     """
 
