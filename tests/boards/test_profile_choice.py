@@ -214,6 +214,16 @@ def test_cores_of_32_bit_inherit_a_profile_of_32_bit(tmp_path: Path) -> None:
     )
 
 
+def test_cores_of_32_bit_have_no_scalable_vectors(tmp_path: Path) -> None:
+    """LLVM's target for 32-bit programs knows neither, so neither can be switched off."""
+    evidence = boards.hardware_from_report(
+        "armv7", report(tmp_path, cpuinfo([(0x41, 0xD47)] * 4, V7), "Banana Pi")
+    )
+    table = boards.choose_profile("banana", evidence, SHIPPED).table
+    assert table is not None and table["target"]["mcpu"] == "cortex-a710"
+    assert table["target"]["mattr"] == ["+neon", "-fullfp16", "-dotprod", "-i8mm", "-bf16"]
+
+
 def test_unknown_cores_get_generic_code_and_the_user_is_told(tmp_path: Path) -> None:
     choice = boards.choose_profile(
         "new",
