@@ -27,7 +27,7 @@ from tracker_processes import MAGIC, PING, REQUEST, Wire
 from farm.errors import DeviceError, LinkError, UsageError
 from farm.lab.relay.sessions import LeaseSessionSource, ProxiedBoards
 from farm.lab.relay.tracker import RelayTracker
-from farm.lab_client.control_client import LabClient
+from farm.lab_client.control_client import ANSWER_S, LabClient
 from farm.transports.lab import transport
 from farm.transports.lab.reach_lab import LocalLab
 from farm.types import Device, Profile
@@ -258,6 +258,25 @@ def test_who_follows_the_events_resumes_without_a_gap(served: Lab) -> None:
                 client.ask("end", lease=asking(client)["lease"])
             thread.join(LIMIT_S)
     assert seen == list(range(1, 13))
+
+
+def test_who_follows_the_events_of_a_quiet_lab_waits_for_the_next_without_a_limit() -> None:
+    ours, theirs = socket.socketpair()
+    with ThreadPoolExecutor(1) as pool, theirs:
+
+        def serve() -> None:
+            with theirs.makefile("rb") as requests:
+                requests.readline()
+                theirs.sendall(b'{"ok": {"protocol": 1}}\n')
+                requests.readline()
+                theirs.sendall(b'{"event": {"number": 8}}\n')
+
+        served = pool.submit(serve)
+        with LabClient(Path("lab.sock"), ours) as client:
+            assert ours.gettimeout() == ANSWER_S
+            assert next(client.follow(7)) == {"number": 8}
+            assert ours.gettimeout() is None
+        served.result()
 
 
 def test_a_lease_ends_by_itself_without_heartbeats(served: Lab) -> None:
