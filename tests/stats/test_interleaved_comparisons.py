@@ -81,6 +81,16 @@ def test_rounds_that_are_alike_and_few_rounds_are_less_evidence() -> None:
     )
 
 
+def test_rounds_that_are_alike_widen_the_interval_of_builds_that_differ_too() -> None:
+    draw = np.random.default_rng(2)
+    together = np.repeat(draw.normal(0, 0.02, 20), 10)
+    one = np.ones(200)
+    (_, same), (_, slower) = (
+        stats.interleaved_ratio_interval(one, np.exp(shift + together)) for shift in (0.0, 0.5)
+    )
+    assert slower == pytest.approx([math.exp(0.5) * end for end in same])
+
+
 def test_rounds_that_are_alike_are_less_evidence_however_far_the_test_is_from_doubt() -> None:
     draw = np.random.default_rng(3)
     values = np.repeat(draw.normal(0.05, 0.01, 30), 10)  # ten in a row are one
