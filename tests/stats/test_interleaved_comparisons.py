@@ -125,6 +125,17 @@ def test_what_lasts_for_one_load_is_no_difference_of_the_builds() -> None:
     )
 
 
+def test_the_loads_of_a_pair_count_in_its_comparison() -> None:
+    """The second build was slower in one of two loads: that shows nothing of the builds."""
+    run = Run("one", "host", "net", "x86", "local:", "2026-07-01T12:00:00", Verdict.STABLE, "")
+    after = tuple(1 + 0.001 * index for index in range(10)) + (1.2,) * 90
+    measured = [PairedSamples((1.0,) * 100, after, {}, loads) for loads in ((10, 90), (100,))]
+    each, once = comparison.compare_interleaved_measurements([(run, run)] * 2, measured)
+    assert once.found.change is stats.ChangeVerdict.SLOWER
+    assert each.found.change is not stats.ChangeVerdict.SLOWER
+    assert each.found.interval and each.found.interval[0] == pytest.approx(1.0045, abs=1e-5)
+
+
 @pytest.mark.parametrize(
     ("inference_s", "until", "loads"),
     [
