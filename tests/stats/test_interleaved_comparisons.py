@@ -169,6 +169,26 @@ def test_loads_share_the_time_and_the_rounds_that_are_needed(
     assert all(0 <= share <= 1 for _, _, share in notes)
 
 
+def test_a_drift_is_the_same_for_all_that_is_measured_interleaved() -> None:
+    """Each inference takes longer than the one before: every other round is in reverse order."""
+    ran: list[str] = []
+
+    def block(name: str) -> interleaved_measurement.Block:
+        def timed(count: int) -> list[float]:
+            ran.extend(name * count)
+            return [1.0 + 0.01 * (len(ran) - count + place) for place in range(count)]
+
+        return timed
+
+    medians = interleaved_measurement.measure_interleaved(
+        {name: block(name) for name in "ab"},
+        interleaved_measurement.continue_for_rounds(4),
+        interleaved_measurement.BlockLength(block_s=0.0, fewest=1, warm=1),
+    )
+    assert "".join(ran[-16:]) == "aabbbbaaaabbbbaa"
+    assert sum(medians["a"]) == pytest.approx(sum(medians["b"]))
+
+
 def test_one_of_many_pairs_in_turns_needs_more_evidence() -> None:
     draw = np.random.default_rng(4)
     pairs = [
