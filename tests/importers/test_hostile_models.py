@@ -10,6 +10,7 @@ import pickle
 import re
 import struct
 import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -566,6 +567,32 @@ def test_an_archive_that_two_readers_would_read_differently_is_refused(damage, s
     path = tmp_path / "m.pt2"
     path.write_bytes(damage(saved.read_bytes()))
     refused(path)
+
+
+def with_large_sizes(content: bytes, *sizes: int) -> bytes:
+    """An archive of one file, whose size is in the ZIP64 fields of the directory, one for each."""
+    name, crc, full = b"m/data", zlib.crc32(content), 0xFFFFFFFF
+    extra = b"".join(struct.pack("<2HQ", 1, 8, size) for size in sizes)
+    length = len(content)
+    local = struct.pack("<4s5H3L2H", b"PK\3\4", 45, 0, 0, 0, 0, crc, length, length, len(name), 0)
+    head = struct.pack("<4s6H3L", b"PK\1\2", 45, 45, 0, 0, 0, 0, crc, length, full)
+    tail = struct.pack("<5H2L", len(name), len(extra), 0, 0, 0, 0, 0)
+    before, directory = local + name + content, head + tail + name + extra
+    end = struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, 1, 1, len(directory), len(before), 0)
+    return before + directory + end
+
+
+def test_an_entry_whose_size_is_said_twice_is_refused(tmp_path):
+    """One reader takes the first ZIP64 field, another the last."""
+    path = tmp_path / "m.pt2"
+    path.write_bytes(with_large_sizes(b"tensor", 6))
+    with Archive(path) as archive, zipfile.ZipFile(path) as other:
+        assert archive.read("m/data", 6) == other.read("m/data") == b"tensor"
+    for sizes in ((5, 6), (6, 6)):
+        path.write_bytes(with_large_sizes(b"tensor", *sizes))
+        with pytest.raises(ModelError) as found:
+            Archive(path)
+        assert found.value.why == "m/data in it has a damaged header"
 
 
 def test_archives_of_torch_and_repacked_ones_are_read(saved, tmp_path):
