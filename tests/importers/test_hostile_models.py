@@ -33,6 +33,7 @@ from farm.importers.format_risks import (
     WEIGHTS,
     format_risk_of,
 )
+from farm.importers.onnx.external_data_files import external_files
 from farm.importers.tflite.flatbuffer_check import check_tflite
 from farm.importers.torch import torchscript
 from farm.importers.torch.checks.allowed_operators import is_allowed, is_allowed_target
@@ -912,6 +913,43 @@ def test_an_onnx_file_with_a_group_is_refused(tmp_path):
     with pytest.raises(ModelError, match="is not read") as caught:
         import_fingerprint(Model("m", str(path)), tmp_path / "cache")
     assert "group" in caught.value.why
+
+
+def test_external_weights_are_found_wherever_a_model_may_have_a_tensor(tmp_path):
+    """One that is not found is read without being in the model's digest."""
+    names = iter("abcdefghijkl")
+    expected = []
+
+    def weight() -> TensorProto:
+        expected.append(tmp_path / next(names))
+        return external(expected[-1].name)
+
+    def graph() -> onnx.GraphProto:
+        return onnx.GraphProto(
+            initializer=[weight()],
+            sparse_initializer=[onnx.SparseTensorProto(values=weight(), indices=weight())],
+        )
+
+    def sparse() -> onnx.SparseTensorProto:
+        return onnx.SparseTensorProto(values=weight())
+
+    attributes = [
+        onnx.AttributeProto(t=weight()),
+        onnx.AttributeProto(tensors=[weight()]),
+        onnx.AttributeProto(g=graph()),
+        onnx.AttributeProto(graphs=[graph()]),
+        onnx.AttributeProto(sparse_tensor=sparse()),
+        onnx.AttributeProto(sparse_tensors=[sparse()]),
+    ]
+    model = onnx.ModelProto(
+        graph=onnx.GraphProto(node=[onnx.NodeProto(attribute=attributes)]),
+        functions=[
+            onnx.FunctionProto(node=[onnx.NodeProto(attribute=[onnx.AttributeProto(t=weight())])])
+        ],
+    )
+    path = tmp_path / "m.onnx"
+    path.write_bytes(model.SerializeToString())
+    assert external_files(path) == expected
 
 
 def external(name: str) -> TensorProto:
