@@ -50,6 +50,26 @@ def test_whatever_a_name_holds_a_line_stays_a_line(name: str) -> None:
     )
 
 
+def test_a_bucket_of_a_histogram_counts_all_values_up_to_its_edge() -> None:
+    waits = metrics.Histogram("waits_seconds", "Waits.", (1.0, 10.0))
+    assert metrics.format_metrics([waits]) == ""
+    for value in (0.5, 1.0, 2.0, 99.0):
+        waits.observe(value, kind="pi5")
+    waits.observe(10.0, kind="pi4")
+    assert samples(metrics.format_metrics([waits])) == {
+        'waits_seconds_bucket{kind="pi4",le="1"}': 0.0,
+        'waits_seconds_bucket{kind="pi4",le="10"}': 1.0,
+        'waits_seconds_bucket{kind="pi4",le="+Inf"}': 1.0,
+        'waits_seconds_sum{kind="pi4"}': 10.0,
+        'waits_seconds_count{kind="pi4"}': 1.0,
+        'waits_seconds_bucket{kind="pi5",le="1"}': 2.0,
+        'waits_seconds_bucket{kind="pi5",le="10"}': 3.0,
+        'waits_seconds_bucket{kind="pi5",le="+Inf"}': 4.0,
+        'waits_seconds_sum{kind="pi5"}': 102.5,
+        'waits_seconds_count{kind="pi5"}': 4.0,
+    }
+
+
 def test_a_trackers_summary_counts_boards_by_their_key() -> None:
     servers = [ServerInfo("server:pi4", "10.0.0.1", 1), ServerInfo("server:pi4", "10.0.0.2", 1)]
     summary = Summary(
