@@ -17,6 +17,7 @@ _DEFAULT_DOMAINS = ("", "ai.onnx")
 _MICROSOFT_ONLY = (
     "FastGelu",
     "BiasGelu",
+    "QuickGelu",
     "MatMulInteger16",
     "SkipLayerNormalization",
     "EmbedLayerNormalization",

@@ -202,6 +202,17 @@ def test_an_operator_of_onnxruntime_that_tvm_knows_is_imported(onnx_file, load, 
     )
 
 
+@pytest.mark.parametrize("kind", [TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE])
+@pytest.mark.parametrize("attributes", [{}, {"alpha": -0.5}])
+def test_a_quick_gelu_of_onnxruntime_is_imported_by_a_converter_of_farms_own(
+    attributes, kind, onnx_file, load, agree
+):
+    quick_gelu = helper.make_node("QuickGelu", ["x"], ["y"], domain="com.microsoft", **attributes)
+    opsets = [helper.make_opsetid("com.microsoft", 1)]
+    path = onnx_file([quick_gelu], {"x": (kind, [2, 300])}, {"y": (kind, [2, 300])}, opsets=opsets)
+    agree(load(path))
+
+
 def test_weights_in_a_file_of_their_own_are_read(graph, tmp_path, load, agree):
     path = tmp_path / "model.onnx"
     onnx.save(

@@ -150,10 +150,15 @@ def test_inputs_that_are_not_numbers_are_refused(onnx_file, load):
     assert "input 'x' is a string tensor" in error.what
 
 
-def test_operators_of_onnxruntime_are_only_promised_where_tvm_has_a_converter():
-    from tvm.relax.frontend.onnx.onnx_frontend import _get_convert_map
+def test_operators_of_onnxruntime_are_only_promised_where_there_is_a_converter():
+    from farm.importers.onnx.converters import converter_table
 
-    assert set(_MICROSOFT) <= set(_get_convert_map())
+    assert set(_MICROSOFT) <= set(converter_table())
+
+
+def test_an_operator_of_onnxruntime_is_refused_outside_of_its_domain(onnx_file, load):
+    node = helper.make_node("QuickGelu", ["x"], ["y"])
+    assert "QuickGelu" in failure(load, onnx_file([node], {"x": [2]}, {"y": [2]})).what
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning", "ignore::DeprecationWarning")

@@ -1,6 +1,7 @@
 """Convert ONNX operators that TVM 0.27 does not convert, or only for some inputs.
 
-The definitions: https://onnx.ai/onnx/operators
+The definitions: https://onnx.ai/onnx/operators, and, of the domain com.microsoft,
+https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md
 """
 
 from __future__ import annotations
@@ -36,6 +37,22 @@ class Celu(OnnxOpConverter):  # type: ignore[misc]
         return builder.emit(
             relax.op.add(relax.op.maximum(data, zero), relax.op.minimum(falls, zero))
         )
+
+
+class QuickGelu(OnnxOpConverter):  # type: ignore[misc]
+    """QuickGelu of ONNX Runtime: x * sigmoid(alpha * x)."""
+
+    @classmethod
+    def _impl_v1(
+        cls, builder: relax.BlockBuilder, inputs: Inputs, attributes: Attributes, _: Any
+    ) -> relax.Expr:
+        data, given = inputs[0], str(inputs[0].ty.dtype)
+        alpha = np.array(attributes.get("alpha", 1.702), given)
+        if given == "float16":  # ONNX Runtime computes in float32, alpha being a float16
+            data = builder.emit(relax.op.astype(data, "float32"))
+        gate = relax.op.sigmoid(relax.op.multiply(relax.const(alpha, str(data.ty.dtype)), data))
+        made = relax.op.multiply(data, gate)
+        return builder.emit(relax.op.astype(made, given) if given == "float16" else made)
 
 
 class BitCast(OnnxOpConverter):  # type: ignore[misc]
@@ -447,6 +464,7 @@ def require_constant(value: Any, operator: str, name: str) -> Any:
 
 CONVERTERS = {
     "Celu": Celu,
+    "QuickGelu": QuickGelu,
     "BitCast": BitCast,
     "Pow": Pow,
     "LpNormalization": LpNormalization,
