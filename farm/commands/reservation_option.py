@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from farm.api.resolve import devices_with_reservation
+from farm.api.resolve import check_reservations, devices_with_reservation
 
 if TYPE_CHECKING:
     from farm.commands.common import Session
@@ -34,4 +34,16 @@ def reserved_devices(
         fleet = session.fleet()
         known = {**fleet.devices, **{device.name: device for device in found}}
         session.use(replace(fleet, devices=known))
+    return found
+
+
+def checked_reserved_devices(
+    session: Session, devices: Sequence[Device], number: int | None
+) -> list[Device]:
+    """Return the devices like `reserved_devices`, after asking the lab for the reservation.
+
+    Raises UsageError if it cannot be used, before anything is built.
+    """
+    found = reserved_devices(session, devices, number)
+    check_reservations(found)
     return found

@@ -6,11 +6,10 @@ import shlex
 
 import click
 
-from farm.api.resolve import check_reservations
 from farm.commands.common import Session, with_session
 from farm.commands.judge import baseline_comparison
 from farm.commands.options import FiniteFloatRange
-from farm.commands.reservation_option import reserved_devices, with_reservation
+from farm.commands.reservation_option import checked_reserved_devices, with_reservation
 from farm.errors import UsageError
 from farm.types import PairedStoppingRule
 
@@ -73,7 +72,7 @@ def compare(
             fleet = session.fleet()
             names = dict.fromkeys(run.device for run, _ in session.farm().pairs(first, second))
             boards = [fleet.device(name) for name in names]
-            check_reservations(reserved_devices(session, boards, reservation))
+            checked_reserved_devices(session, boards, reservation)
         pairs = baseline_comparison.measure_interleaved(
             session, session.farm().pairs(first, second), until=until, deadline_s=deadline_s
         )

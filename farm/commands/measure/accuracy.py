@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from farm.api.resolve import check_reservations
 from farm.commands.common import Session, host_profile, with_session
 from farm.commands.model_options import ModelProperties, with_model_properties
 from farm.commands.options import (
@@ -19,7 +18,7 @@ from farm.commands.options import (
     configured_name_completer,
 )
 from farm.commands.output import echo, show_error
-from farm.commands.reservation_option import reserved_devices, with_reservation
+from farm.commands.reservation_option import checked_reserved_devices, with_reservation
 
 if TYPE_CHECKING:
     from farm.pipeline.accuracy import AccuracyResults
@@ -96,8 +95,9 @@ def accuracy(
 
     fleet = session.fleet()
     chosen = described.of(fleet.model(model))
-    boards = reserved_devices(session, fleet.select_devices(devices, tags, everywhere), reservation)
-    check_reservations(boards)
+    boards = checked_reserved_devices(
+        session, fleet.select_devices(devices, tags, everywhere), reservation
+    )
     measured = _count(
         session,
         chosen,

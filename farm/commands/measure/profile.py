@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from farm.api.resolve import check_reservations
 from farm.commands.common import (
     Session,
     check_writable,
@@ -19,7 +18,7 @@ from farm.commands.common import (
 from farm.commands.model_options import ModelProperties, with_model_properties
 from farm.commands.options import FiniteFloatRange, configured_name_completer, with_device
 from farm.commands.output import echo
-from farm.commands.reservation_option import reserved_devices, with_reservation
+from farm.commands.reservation_option import checked_reserved_devices, with_reservation
 from farm.commands.thread_options import (
     ThreadSettings,
     devices_per_thread_setting,
@@ -87,8 +86,7 @@ def profile(
 
     check_writable(trace)
     fleet = session.fleet()
-    boards = reserved_devices(session, [fleet.device(device_name)], reservation)
-    check_reservations(boards)
+    boards = checked_reserved_devices(session, [fleet.device(device_name)], reservation)
     (device,) = devices_per_thread_setting(session, boards, asked)
     chosen = described.of(fleet.model(model))
     deadline_s = fleet.deadline_s(device, deadline_s)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from farm.api.resolve import check_reservations
 from farm.commands.common import Session, host_profile, with_session
 from farm.commands.model_options import ModelProperties, with_model_properties
 from farm.commands.options import (
@@ -17,7 +16,7 @@ from farm.commands.options import (
     create_device_option,
 )
 from farm.commands.output import echo, show_error
-from farm.commands.reservation_option import reserved_devices, with_reservation
+from farm.commands.reservation_option import checked_reserved_devices, with_reservation
 
 if TYPE_CHECKING:
     from farm.pipeline.tuning.loop import BoardState, TuningState
@@ -72,8 +71,9 @@ def tune(
     session.cluster = cluster
     fleet = session.fleet()
     chosen = described.of(fleet.model(model))
-    boards = reserved_devices(session, fleet.select_devices(devices, (), False), reservation)
-    check_reservations(boards)
+    boards = checked_reserved_devices(
+        session, fleet.select_devices(devices, (), False), reservation
+    )
     last: list[TuningState] = []
 
     with (
