@@ -30,6 +30,7 @@ from farm.compiler.artifact import LIBRARY, PARAMETERS  # noqa: E402
 from farm.compiler.build import OBJECTS, generate_module_code, link_objects  # noqa: E402
 from farm.compiler.codegen.executable import compile_executable  # noqa: E402
 from farm.compiler.codegen.link import fcompile_for_profile  # noqa: E402
+from farm.compiler.codegen.loop_nest_pipelines import ArgumentChecks  # noqa: E402
 from farm.compiler.codegen.parallel_codegen import export_shared_library  # noqa: E402
 from farm.compiler.diagnostics import guarded_run  # noqa: E402
 from farm.compiler.diagnostics.steps_of_main import MainSteps  # noqa: E402
@@ -75,7 +76,7 @@ def check_with_guards(imported: ImportedModel, path: Path, cpu: str) -> Answer:
             steps = MainSteps("graph", main, lowered.parameters_as_called())
             outputs = steps.of(main.body.body)
             export_shared_library(
-                compile_executable(lowered.module, target),
+                compile_executable(lowered.module, target, checks=ArgumentChecks.MARKED),
                 library,
                 fcompile_for_profile(profile),
                 Path(folder),

@@ -170,12 +170,14 @@ def _run_there(session: Any, folder: Path, imported: Any, inputs: list[Array]) -
 def _compiled(imported: Any) -> tuple[Any, list[Array]]:
     from farm.compiler.build import tvm_errors_as_build_errors
     from farm.compiler.codegen.executable import compile_executable
+    from farm.compiler.codegen.loop_nest_pipelines import ArgumentChecks
     from farm.compiler.lower import lower_module, resolve_target
 
     target = resolve_target(HOST)
     with tvm_errors_as_build_errors("the model", HOST):
         lowered = lower_module(imported.module, imported.weights, target, {})
-        return compile_executable(lowered.module, target), lowered.parameters_as_called()
+        executable = compile_executable(lowered.module, target, checks=ArgumentChecks.MARKED)
+        return executable, lowered.parameters_as_called()
 
 
 def _run(executable: Any, device: Any, inputs: list[Array], parameters: Any) -> list[Array]:

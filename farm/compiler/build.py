@@ -295,6 +295,7 @@ def generate_module_code(
     Adds the seconds of each stage to `seconds`. Raises whatever TVM's passes raise.
     """
     from farm.compiler.codegen.executable import compile_executable
+    from farm.compiler.codegen.loop_nest_pipelines import ArgumentChecks
     from farm.compiler.codegen.nvrtc import use_nvrtc_for_cuda
     from farm.compiler.codegen.parallel_codegen import export_shared_library
     from farm.compiler.cpu.kernel_config import decode_recorded_configs
@@ -313,7 +314,9 @@ def generate_module_code(
     note("machine code")
     graph = describe_execution_graph(lowered.module)
     with add_block_duration(seconds, "code"), use_nvrtc_for_cuda(target, Store(cache)):
-        executable = compile_executable(lowered.module, target, workspace=workspace)
+        executable = compile_executable(
+            lowered.module, target, checks=ArgumentChecks.MARKED, workspace=workspace
+        )
     with add_block_duration(seconds, "link"):  # `find_or_build_model` does the rest of it
         export_shared_library(
             executable,

@@ -24,11 +24,12 @@ def compile_host_runner(
     Raises whatever TVM's passes raise.
     """
     from farm.compiler.codegen.executable import compile_executable
+    from farm.compiler.codegen.loop_nest_pipelines import ArgumentChecks
     from farm.compiler.lower import lower_module, resolve_target
 
     target = resolve_target(host)
     lowered = lower_module(module, weights, target, {})
-    executable = compile_executable(lowered.module, target, load=True, check_arguments=False)
+    executable = compile_executable(lowered.module, target, checks=ArgumentChecks.NONE, load=True)
     return make_runner(lowered, executable)
 
 

@@ -1,8 +1,9 @@
 """Store parameters as the model has them, and make what the kernels read when a build is loaded.
 
 A build's library has a function `ON_LOAD`, which whoever loads the build calls once, after TVM's
-tensor cache has the parameters: it replaces those that kernels read in another form. The device
-computes these forms on all of its cores:
+tensor cache has the parameters. It checks the type and shape of each, which most kernels and TVM's
+virtual machine do not, and replaces those that kernels read in another form. The device computes
+these forms on all of its cores:
 
     float16 -> float32                the model has float16 weights, see graph.fp16_weights
     a weight -> Winograd's transform  four times as large, see winograd_weights
@@ -24,6 +25,10 @@ from farm.compiler.cpu.kernel_config import ExpandedWeight
 from farm.compiler.cpu.winograd.weight_transform_kernel import weight_transform_kernel
 from farm.compiler.graph import fp16_weights
 from farm.compiler.graph.fp16_weights import HALF, SINGLE, WIDENING
+from farm.compiler.ir.checked_kernels import (
+    mark_checked_kernel,
+    mark_first_kernel_of_parameters,
+)
 from farm.compiler.ir.constants import array_address
 from farm.compiler.parameter_files import ON_LOAD, PREFIX
 from farm.compiler.winograd_weights import WeightTransform, transform_coefficients
@@ -44,11 +49,13 @@ class ModuleWithStoredParameters:
 def defer_transforms_to_load(
     module: tvm.IRModule, parameters: Sequence[Array], sources: Mapping[int, ExpandedWeight]
 ) -> ModuleWithStoredParameters:
-    """Return the module and the parameters as they are stored, with a function ON_LOAD if needed.
+    """Return the module and the parameters as they are stored.
 
-    The module's parameters must be lifted. `sources` are what the legalization has transformed, by
-    the address of the transformed numbers: constants are not copied by TVM's passes. A parameter
-    that was copied is stored as the kernels read it.
+    With parameters, the module has a function ON_LOAD. The first kernel that reads a parameter
+    which the function transforms is marked to check its arguments: it refuses the parameter of a
+    caller that does not call the function. The module's parameters must be lifted. `sources` are
+    what the legalization has transformed, by the address of the transformed numbers: constants are
+    not copied by TVM's passes. A parameter that was copied is stored as the kernels read it.
     """
     found = {
         index: source
@@ -59,15 +66,12 @@ def defer_transforms_to_load(
     kept = {index: kept.get(index, value) for index, value in enumerate(parameters)}
     halves = fp16_weights.fp16_parameters(module["main"], kept)
     transforms = {index: source.transform for index, source in found.items()}
-    changed = sorted({*halves, *transforms})
-    if changed:
-        main = module["main"]
-        taken = {index: main.params[-1].ty.fields[index] for index in changed}
-        shapes = {index: tuple(kept[index].shape) for index in changed}
-        module = _with_function(module, shapes, taken, set(halves), transforms)
-    return ModuleWithStoredParameters(
-        module, [halves.get(index, value) for index, value in kept.items()], transforms
-    )
+    stored = [halves.get(index, value) for index, value in kept.items()]
+    if changed := {*halves, *transforms}:
+        module = mark_first_kernel_of_parameters(module, changed)
+    if stored:
+        module = _with_function(module, stored, set(halves), transforms)
+    return ModuleWithStoredParameters(module, stored, transforms)
 
 
 def transform_parameters(
@@ -87,19 +91,20 @@ def transform_parameters(
 
 def _with_function(
     module: tvm.IRModule,
-    shapes: Mapping[int, tuple[int, ...]],
-    taken: Mapping[int, Any],
+    stored: Sequence[Array],
     halves: set[int],
     transforms: Mapping[int, WeightTransform],
 ) -> tvm.IRModule:
-    """Add the function that changes these parameters in the tensor cache.
+    """Add the function that checks all parameters in the tensor cache, and changes some.
 
-    `shapes` are those that are stored, `taken` the types that `main` takes. The function returns
-    all that it made, so that no two share memory.
+    The function returns all that it made, so that no two share memory.
     """
     builder = relax.BlockBuilder(module.clone())
+    taken = module["main"].params[-1].ty.fields
     kernels = {
-        name: builder.add_func(kernel.with_attr("tirx.is_scheduled", True), name)
+        name: builder.add_func(
+            mark_checked_kernel(kernel.with_attr("tirx.is_scheduled", True)), name
+        )
         for name, kernel, used in (
             (WIDENING, fp16_weights.fp16_to_fp32_kernel(), halves),
             (_TRANSFORM, weight_transform_kernel(), transforms),
@@ -112,15 +117,18 @@ def _with_function(
     }
     with builder.function(ON_LOAD, [], pure=False):
         made = []
-        for index, shape in shapes.items():
+        for index, array in enumerate(stored):
             name = tvm.ir.StringImm(f"{PREFIX}_{index}")
-            type_ = relax.TensorType(list(shape), HALF if index in halves else SINGLE)
-            value = builder.emit(_runtime("tensor_cache.get", type_, name))
+            found = builder.emit(_runtime("tensor_cache.get", relax.ObjectType(), name))
+            type_ = relax.TensorType(list(array.shape), str(array.dtype))
+            value = builder.match_cast(found, type_)
             if index in halves:
-                value = _widened(builder, kernels[WIDENING], value, shape)
+                value = _widened(builder, kernels[WIDENING], value, array.shape)
             if index in transforms:
                 arguments = [value, matrices[transforms[index].size]]
                 value = builder.emit(relax.call_tir(kernels[_TRANSFORM], arguments, taken[index]))
+            if index not in halves and index not in transforms:
+                continue
             again = tirx.const(1, "int64")
             builder.emit(_runtime("tensor_cache.update", relax.ObjectType(), name, value, again))
             made.append(value)

@@ -29,6 +29,7 @@ from farm.compiler.cpu.kernel_config import (
 from farm.compiler.gpu import schedule as gpu_schedule
 from farm.compiler.graph import fp16_weights
 from farm.compiler.ir.blocks import is_loop_nest
+from farm.compiler.ir.checked_kernels import mark_kernels_of_inputs
 from farm.compiler.target.cpu_model import cpu_model_of
 from farm.compiler.winograd_weights import WeightTransform
 from farm.errors import BuildError
@@ -156,7 +157,7 @@ def _lower_bound_module(
         else relax_pipeline.NO_LARGE_WEIGHTS,
     )
     stored = load_time_transforms.defer_transforms_to_load(module, parameters, large_weights)
-    module, parameters = stored.module, stored.parameters
+    module, parameters = mark_kernels_of_inputs(stored.module), stored.parameters
     module["no_kernel"] = NOTHING if selector else NOTHING.with_attr("target", target.host)
     decisions = selector.decisions if selector else {}
     widened = fp16_weights.fp16_widening_site_by_kernel(module, parameters)

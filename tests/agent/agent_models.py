@@ -177,8 +177,15 @@ def transformed(kind: str, folder: Path) -> Deployable:
     lowered = lower_module(builder.get(), [], target, {})
     [parameter] = lowered.parameters
     source = ExpandedWeight(None, parameter.shape, weight, transform)
+    without_on_load = tvm.IRModule(
+        {
+            variable: function
+            for variable, function in lowered.module.functions_items()
+            if variable.name_hint != parameter_files.ON_LOAD
+        }
+    )
     stored = load_time_transforms.defer_transforms_to_load(
-        lowered.module, [parameter], {array_address(parameter): source}
+        without_on_load, [parameter], {array_address(parameter): source}
     )
     assert [value.shape for value in stored.parameters] == [weight.shape]
     parameter_files.write_parameters(folder / "parameters", stored.parameters, stored.transforms)

@@ -14,6 +14,7 @@ import tvm
 from tvm import relax
 
 from farm.compiler.codegen.executable import compile_executable
+from farm.compiler.codegen.loop_nest_pipelines import ArgumentChecks
 from farm.compiler.host_run import flatten_outputs
 from farm.compiler.lower import LoweredModule, lower_module, resolve_target
 from farm.types import Kernel, Profile
@@ -121,7 +122,7 @@ def run(low: LoweredModule, inputs: Sequence[Array], cpu: str = "native") -> lis
 
 def runner(low: LoweredModule, cpu: str = "native") -> Callable[[Sequence[Array]], list[Array]]:
     """What gives the outputs for inputs, compiled once."""
-    executable = compile_executable(low.module, target(cpu), check_arguments=False)
+    executable = compile_executable(low.module, target(cpu), checks=ArgumentChecks.NONE)
     machine = relax.VirtualMachine(executable, tvm.cpu())
     parameters: list[Any] = (
         [[tvm.runtime.tensor(value) for value in low.parameters_as_called()]]

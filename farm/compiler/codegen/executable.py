@@ -18,7 +18,11 @@ from tvm import relax, tirx
 from tvm.relax import vm_build
 from tvm.sym import Analyzer
 
-from farm.compiler.codegen.loop_nest_pipelines import register_cpu_pipeline, register_gpu_pipeline
+from farm.compiler.codegen.loop_nest_pipelines import (
+    ArgumentChecks,
+    register_cpu_pipeline,
+    register_gpu_pipeline,
+)
 from farm.compiler.codegen.parallel_codegen import compile_primfuncs_to_libraries
 from farm.compiler.gpu.schedule import is_gpu
 from farm.compiler.ir.relax_rewriter import op_name
@@ -32,16 +36,17 @@ def compile_executable(
     target: tvm.target.Target,
     *,
     load: bool = False,
-    check_arguments: bool = True,
+    checks: ArgumentChecks = ArgumentChecks.ALL,
     workspace: Path | None = None,
 ) -> Any:
     """Return the executable of a module for a target.
 
-    With `load`, it is for this process. Without `check_arguments`, kernels for CPUs do not check
-    what they are called with: for a caller whose parameters are those of the module. The virtual
-    machine checks the inputs all the same, and the calls in the module are checked here. Object
-    files are written to the folder `workspace`, if there is one, and found there by
-    `export_shared_library`. Raises TypeError if a call gives a kernel another tensor than it takes.
+    With `load`, it is for this process. `checks` says which kernels for CPUs check what they are
+    called with: unless it is ALL, the caller's parameters must be those of the module, or be
+    checked when they are loaded (load_time_transforms). The virtual machine checks the shapes and
+    types of inputs in each case, and the calls in the module are checked here. Object files are
+    written to the folder `workspace`, if there is one, and found there by `export_shared_library`.
+    Raises TypeError if a call gives a kernel another tensor than it takes.
     """
     if is_gpu(target):
         return tvm.compile(module, target=target, tir_pipeline=register_gpu_pipeline())
@@ -52,7 +57,7 @@ def compile_executable(
     kernels = vm_build._filter_tir(vm_build._vmcodegen(builder, module))
     if kernels is None:
         return vm_build._vmlink(builder, target)
-    loop_nests = register_cpu_pipeline(check_arguments=check_arguments)
+    loop_nests = register_cpu_pipeline(checks)
     first, *others = compile_primfuncs_to_libraries(
         kernels, target, loop_nests, load=load, workspace=workspace
     )

@@ -6,6 +6,8 @@ passes are therefore listed here, without those for options that farm does not s
 
 from __future__ import annotations
 
+from enum import Enum
+
 import tvm
 from tvm import s_tir, tirx
 from tvm.s_tir import pipeline
@@ -14,43 +16,67 @@ from tvm.tirx.compilation_pipeline import register_tir_pipeline
 from farm.compiler.codegen.stack_tiles import TilesOnStack
 from farm.compiler.cpu.tir_passes.flatten_without_conditions import FlattenBufferWithoutConditions
 from farm.compiler.cpu.tir_passes.safe_loop_partition import HideUnsafeConditions
+from farm.compiler.ir.checked_kernels import is_marked
 
-# The names of the pipelines
-_CPU, _CPU_UNCHECKED, _GPU = "farm", "farm-unchecked", "farm-gpu"
+# The name of the pipeline for GPUs
+_GPU = "farm-gpu"
 
 
-def register_cpu_pipeline(*, check_arguments: bool = True) -> str:
-    """Register the pipeline for CPUs, and return its name for TVM's builds.
+class ArgumentChecks(Enum):
+    """Which kernels for CPUs check what they are called with.
 
-    With `check_arguments`, each kernel checks the types, shapes and devices of the tensors that it
-    is called with. LLVM takes up to half of its time for these checks; the other code of the kernel
-    is the same without them.
+    A check compares the types, shapes, strides and devices of the tensors. LLVM takes up to half
+    of its time for these checks; the other code of a kernel is the same without them. The values
+    are the names of the pipelines.
     """
-    if not check_arguments:
-        register_tir_pipeline(_CPU_UNCHECKED, _unchecked_cpu_pipeline)
-        return _CPU_UNCHECKED
-    register_tir_pipeline(_CPU, _cpu_pipeline)
-    return _CPU
+
+    ALL = "farm"
+    MARKED = "farm-marked"  # those that ir.checked_kernels has marked
+    NONE = "farm-unchecked"
+
+
+def register_cpu_pipeline(checks: ArgumentChecks = ArgumentChecks.ALL) -> str:
+    """Register the pipeline for CPUs, and return its name for TVM's builds."""
+    without_checks: dict[ArgumentChecks, tuple[tvm.transform.Pass, ...]] = {
+        ArgumentChecks.ALL: (),
+        ArgumentChecks.MARKED: (_SkipUnmarkedChecks(),),
+        ArgumentChecks.NONE: (tirx.transform.SkipAssert(),),
+    }
+
+    def host_passes() -> tvm.transform.Pass:
+        return tvm.transform.Sequential(
+            [*without_checks[checks], TilesOnStack(), pipeline.finalize_host_passes()]
+        )
+
+    register_tir_pipeline(
+        checks.value,
+        lambda: (
+            tvm.transform.Sequential(_passes(for_gpu=False)),
+            host_passes,
+            pipeline.finalize_device_passes,
+        ),
+    )
+    return checks.value
+
+
+@tvm.transform.module_pass(opt_level=0, name="farm.SkipUnmarkedChecks")
+class _SkipUnmarkedChecks:
+    """Pass that removes the checks of arguments from the kernels that are not marked."""
+
+    def transform_module(self, module: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
+        unmarked = {
+            variable: function
+            for variable, function in module.functions_items()
+            if not is_marked(function)
+        }
+        module.update(tirx.transform.SkipAssert()(tvm.IRModule(unmarked)))
+        return module
 
 
 def register_gpu_pipeline() -> str:
     """Register the pipeline for GPUs, and return its name for TVM's builds."""
     register_tir_pipeline(_GPU, _gpu_pipeline)
     return _GPU
-
-
-def _cpu_pipeline() -> tuple[object, object, object]:
-    return (
-        tvm.transform.Sequential(_passes(for_gpu=False)),
-        lambda: tvm.transform.Sequential([TilesOnStack(), pipeline.finalize_host_passes()]),
-        pipeline.finalize_device_passes,
-    )
-
-
-def _unchecked_cpu_pipeline() -> tuple[object, object, object]:
-    kernels, _, device = _cpu_pipeline()
-    host = [tirx.transform.SkipAssert(), TilesOnStack(), pipeline.finalize_host_passes()]
-    return kernels, lambda: tvm.transform.Sequential(host), device
 
 
 def _gpu_pipeline() -> tuple[object, object, object]:

@@ -1,5 +1,5 @@
-"""Kernels of a program that compiles and calls them itself do not check their arguments, and their
-other code is the same; the calls are checked when they are compiled.
+"""Kernels check their arguments only where the virtual machine cannot know that they are right, and
+their other code is the same; the calls of a module are checked when they are compiled.
 """
 
 from __future__ import annotations
@@ -9,11 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import tvm
+import tvm_ffi
 from relax_models import lowered, target
 from tvm import relax
 
 from farm.compiler.codegen.executable import compile_executable
+from farm.compiler.codegen.loop_nest_pipelines import ArgumentChecks
 
 IMAGE = np.ones((1, 8, 6, 7), "float32")
 WEIGHTS = np.ones((16, 8, 3, 3), "float32")
@@ -45,14 +48,52 @@ def compile_text(executable: Any) -> str:
 def test_only_the_checks_of_arguments_are_left_out() -> None:
     module = convolution()
     checked, unchecked = (
-        functions(compile_executable(module, target(), check_arguments=check))
-        for check in (True, False)
+        functions(compile_executable(module, target(), checks=checks))
+        for checks in (ArgumentChecks.ALL, ArgumentChecks.NONE)
     )
     kernels = [name for name in checked if name.endswith("_compute_")]
     assert len(kernels) >= 2
     assert {name: unchecked[name] for name in kernels} == {name: checked[name] for name in kernels}
     assert any("set_raised" in body for body in checked.values())
     assert not any("set_raised" in body for body in unchecked.values())
+
+
+def kernels_with_checks(module: Any, checks: ArgumentChecks) -> list[str]:
+    made = functions(compile_executable(module, target(), checks=checks))
+    prefix = "__tvm_ffi_"
+    return sorted(
+        name.removeprefix(prefix)
+        for name, body in made.items()
+        if name.startswith(prefix) and "set_raised" in body
+    )
+
+
+def test_of_a_build_for_a_device_only_kernels_that_read_an_input_check_it() -> None:
+    def body(emit: Any, x: Any, y: Any) -> Any:
+        second = emit(relax.op.nn.softmax(emit(relax.op.nn.softmax(x)), 1))
+        return relax.op.nn.log_softmax(emit(relax.op.add(second, y)), 2)
+
+    module = lowered({"x": IMAGE, "y": IMAGE}, body).module
+    checked = kernels_with_checks(module, ArgumentChecks.MARKED)
+    assert checked == ["fused_softmax1_add", "softmax"]
+    every = kernels_with_checks(module, ArgumentChecks.ALL)
+    assert set(every) - set(checked) == {"log_softmax", "no_kernel"}
+
+
+@pytest.mark.parametrize("reshaped", [False, True])
+def test_an_input_that_is_not_contiguous_is_refused(reshaped: bool) -> None:
+    def body(emit: Any, x: Any) -> Any:
+        given = emit(relax.op.reshape(x, (8, 42))) if reshaped else x
+        return relax.op.nn.softmax(emit(relax.op.exp(given)))
+
+    executable = compile_executable(
+        lowered({"x": IMAGE}, body).module, target(), checks=ArgumentChecks.MARKED
+    )
+    machine = relax.VirtualMachine(executable, tvm.cpu())
+    every_second = torch.ones(1, 8, 6, 14)[..., ::2]
+    given = tvm_ffi.from_dlpack(every_second, require_contiguous=False)
+    with pytest.raises((RuntimeError, ValueError), match="compact array"):
+        machine["main"](given)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +103,7 @@ def test_only_the_checks_of_arguments_are_left_out() -> None:
 )
 def test_inputs_are_checked_all_the_same(given: np.ndarray[Any, Any]) -> None:
     low = lowered({"x": IMAGE}, lambda emit, x: emit(relax.op.exp(x)))
-    executable = compile_executable(low.module, target(), check_arguments=False)
+    executable = compile_executable(low.module, target(), checks=ArgumentChecks.NONE)
     machine = relax.VirtualMachine(executable, tvm.cpu())
     with pytest.raises((RuntimeError, ValueError), match="param=x"):
         machine["main"](tvm.runtime.tensor(given))

@@ -15,6 +15,7 @@ from tvm import relax
 
 from farm.compiler import parameter_files
 from farm.compiler.codegen.executable import compile_executable
+from farm.compiler.codegen.loop_nest_pipelines import ArgumentChecks
 from farm.compiler.host_run import make_runner
 from farm.compiler.lower import LoweredModule, lower_module, resolve_target
 from farm.compiler.parameter_files import (
@@ -48,7 +49,8 @@ def loaded(made: LoweredModule, machine: Any, folder: Path) -> tuple[Any, Any]:
     write_parameters(folder, made.parameters, made.transforms)
     tvm.get_global_func("vm.builtin.tensor_cache.clear")()
     tvm.get_global_func("vm.builtin.tensor_cache.load")(str(folder), 1, 0)
-    virtual = relax.VirtualMachine(compile_executable(made.module, machine), tvm.cpu())
+    executable = compile_executable(made.module, machine, checks=ArgumentChecks.MARKED)
+    virtual = relax.VirtualMachine(executable, tvm.cpu())
     virtual.set_input(ON_LOAD)
     virtual.invoke_stateful(ON_LOAD)
     return virtual, tvm.get_global_func("vm.builtin.param_array_from_cache")(PREFIX, -1)
@@ -115,15 +117,48 @@ def test_this_machine_makes_its_parameters_by_the_function_that_a_device_calls()
     assert left is None
 
 
-def test_without_the_transform_the_code_refuses_the_weight(tmp_path):
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_without_the_transform_the_code_refuses_the_weight(dtype):
     """A server that does not know the function has no answer, instead of a wrong one."""
-    made = lowered(target("native"))
-    write_parameters(tmp_path / "parameters", made.parameters, made.transforms)
-    virtual = relax.VirtualMachine(compile_executable(made.module, target("native")), tvm.cpu())
-    with pytest.raises(Exception, match="expected 5"):
+    made = lowered(target("native"), WEIGHT.astype(dtype))
+    executable = compile_executable(made.module, target("native"), checks=ArgumentChecks.MARKED)
+    virtual = relax.VirtualMachine(executable, tvm.cpu())
+    with pytest.raises(Exception, match="expected"):
         virtual["main"](
             tvm.runtime.tensor(INPUTS["x"]), list(map(tvm.runtime.tensor, made.parameters))
         )
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        np.ones((2, 4), "float32"),
+        np.ones((4, 3), "float32"),
+        np.ones(8, "float32"),
+        np.ones((4, 2), "float64"),
+        None,
+    ],
+    ids=["order of the axes", "extent", "axes", "data type", "none"],
+)
+def test_parameters_of_another_model_are_refused_when_they_are_loaded(other):
+    """Kernels do not check them: they would read what lies behind them."""
+    inputs, weight = {"x": np.ones((3, 4), "float32")}, np.ones((4, 2), "float32")
+    given = module(inputs, lambda emit, x, w: relax.op.matmul(x, w), {"w": weight})
+    made = lower_module(given, [weight], target("native"), {})
+    executable = compile_executable(made.module, target("native"), checks=ArgumentChecks.MARKED)
+    virtual = relax.VirtualMachine(executable, tvm.cpu())
+    clear, update = (
+        tvm.get_global_func(f"vm.builtin.tensor_cache.{name}") for name in ("clear", "update")
+    )
+    clear()
+    update(f"{PREFIX}_0", tvm.runtime.tensor(made.parameters[0]), True)
+    virtual[ON_LOAD]()
+    clear()
+    if other is not None:
+        update(f"{PREFIX}_0", tvm.runtime.tensor(other), True)
+    with pytest.raises((RuntimeError, ValueError, TypeError)):
+        virtual[ON_LOAD]()
+    clear()
 
 
 @pytest.mark.parametrize("board", ["armv7", "aarch64"])
