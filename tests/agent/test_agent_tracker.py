@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import tvm_programs
 from agent_models import SmallModel
 from agent_processes import Agent, client
 from test_agent_hostile_clients import inputs
@@ -47,7 +48,9 @@ class OwnTracker:
         file = self.folder / "tracker-port"
         file.unlink(missing_ok=True)
         self.child = subprocesses.start_program(
-            [sys.executable, "-c", SERVE, str(port), file], log=self.folder / "tracker-log"
+            [sys.executable, "-c", SERVE, str(port), file],
+            log=self.folder / "tracker-log",
+            env=tvm_programs.environment(),
         )
         wait_until(lambda: file.exists() and file.read_text().endswith("\n"), "the tracker")
         self.port = int(file.read_text())

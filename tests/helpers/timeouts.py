@@ -20,12 +20,18 @@ _QUIET_S = 1.0  # what this takes on a core of today that has nothing else to do
 
 
 def wait_until(condition: Callable[[], Any], what: str, seconds: float = LIMIT_S) -> Any:
-    """What the condition returns once it is true."""
+    """What the condition returns once it is true.
+
+    A condition that takes long, such as a command, is asked less often: it leaves most of a
+    processor to what it waits for.
+    """
     deadline = Deadline(seconds)
-    while not (found := condition()):
+    while True:
+        begin = time.monotonic()
+        if found := condition():
+            return found
         assert not deadline.expired, f"{what}: not within {seconds:.0f} s"
-        time.sleep(0.02)
-    return found
+        time.sleep(max(0.02, 3 * (time.monotonic() - begin)))
 
 
 def patient(seconds: float) -> float:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import tvm_programs
 import tvm_tracker_checks
 from timeouts import LIMIT_S
 from tracker_processes import Running, tracker
@@ -35,7 +36,9 @@ def test_the_checks_of_tvms_tracker_pass(running: Running, check: str) -> None:
         capture_output=True,
         text=True,
         timeout=LIMIT_S,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        env=tvm_programs.environment(
+            {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        ),
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == '"done"'

@@ -119,10 +119,11 @@ def test_an_upload_that_is_cut_goes_on_where_it_was(
 def test_a_run_that_is_cut_fails_and_ends_on_both_sides(
     farm: Farm, network: Network, server: SshServer, emulators: None
 ) -> None:
-    configure(farm, url(server), "rasp3b", f'launcher = "qemu-arm", deadline_s = {patient(36)}')
+    options = f'launcher = "qemu-arm", threads = 1, deadline_s = {patient(36)}'
+    configure(farm, url(server), "rasp3b", options)
     provision(farm, network)
     running = start(farm, network, "deploy", "--device", "board", "slow.onnx", "--json")
-    running.says("board slow: running")
+    running.says(r"board slow.*: running")
     network.be(delay_s=LATE_S, loss=LOSS)
     wait_until(lambda: farm.processes_like(r"^\S*qemu-arm .*farm-agent"), "the agent")
     network.be(cut=True)
