@@ -132,6 +132,14 @@ def _is_function(name: str, version: int) -> bool:
     return bool(schema.has_function or schema.has_context_dependent_function)
 
 
+def _declared_ones(value: onnx.ValueInfoProto) -> tuple[int, ...]:
+    """Return the shape of a number of a loop: as its body declares it, a scalar or of one element.
+
+    ONNX wants a scalar. torch declares the shape (1,), and ONNX Runtime gives what is declared.
+    """
+    return (1,) * len(value.type.tensor_type.shape.dim)
+
+
 class _Folder:
     """One pass over the nodes that computes constants.
 
@@ -241,8 +249,10 @@ class _Folder:
             if len(kept) > MOST_NODES:
                 return None
             fixed = f"{prefix}{run}/number", f"{prefix}{run}/going"
-            for name, value in zip(fixed, (np.int64(run), np.bool_(True)), strict=True):
-                self._add(make_named_tensor(value, name))
+            for name, value, input_ in zip(
+                fixed, (np.int64(run), np.bool_(True)), body.input, strict=False
+            ):
+                self._add(make_named_tensor(np.reshape(value, _declared_ones(input_)), name))
             results = self._copy(kept, body, [*fixed, *states], f"{prefix}{run}/")
             going = self._number(results[0])
             if going is None:

@@ -70,6 +70,31 @@ def test_a_loop_of_a_known_number_of_runs_is_unrolled(opset, tmp_path):
     assert importers.summary.summarize_onnx_or_tflite_file(Model("loop", str(path))).problems == ()
 
 
+def test_a_number_that_the_body_declares_as_a_tensor_of_one_element_bounds_a_slice(tmp_path):
+    """torch writes tensor_split so."""
+    nodes = [
+        node("Gather", ["starts", "number"], ["start"], axis=0),
+        node("Add", ["number", "one"], ["following"]),
+        node("Gather", ["starts", "following"], ["end"], axis=0),
+        node("Slice", ["x", "start", "end", "one"], ["each"]),
+        node("Identity", ["going"], ["on"]),
+    ]
+    inner = body(
+        nodes,
+        {"number": ("int64", [1]), "going": GOING},
+        {"on": GOING, "each": [2, 2]},
+        starts=np.array([0, 2, 4]),
+        one=np.array([1]),
+    )
+    outer = graph(
+        [node("Loop", ["runs", ""], ["all"], body=inner)],
+        {"x": [2, 4]},
+        {"all": [2, 2, 2]},
+        {"runs": np.int64(2)},
+    )
+    agrees(save(tmp_path / "loop.onnx", outer))
+
+
 def test_a_loop_ends_where_its_condition_is_known_to_be_false(tmp_path):
     inner = growing([node("Less", ["number", "last"], ["on"])], last=np.int64(2))
     outer = graph(
