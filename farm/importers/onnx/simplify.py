@@ -18,6 +18,7 @@ from onnx.reference import ReferenceEvaluator
 
 from farm.importers.onnx import unroll
 from farm.importers.onnx.inferred_types import infer_types
+from farm.importers.onnx.known_sequences import KnownSequences
 from farm.importers.onnx.unroll import MOST_NODES, ResultStackingNodes, copy_body, make_named_tensor
 from farm.types import TensorSpec
 
@@ -159,6 +160,7 @@ class _Folder:
             if _count(tensor.dims) <= _MOST_ELEMENTS
         }
         self._added: dict[str, onnx.TensorProto] = {}
+        self._sequences = KnownSequences()
         self._loops = 0
 
     def run(self) -> onnx.ModelProto:
@@ -175,7 +177,8 @@ class _Folder:
     def _nodes(self, nodes: Sequence[onnx.NodeProto], outputs: set[str]) -> list[onnx.NodeProto]:
         """Return the nodes that remain after folding."""
         kept: list[onnx.NodeProto] = []
-        for node in nodes:
+        for given in nodes:
+            node = self._sequences.resolved(given, self._number)
             if node.op_type == "If" and (branch := self._branch(node)) is not None:
                 kept.extend(self._nodes(_spliced(branch, node), outputs))
             elif node.op_type in _UNROLLED and (copies := self._unrolled(node)) is not None:
