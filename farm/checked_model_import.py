@@ -70,6 +70,9 @@ _MOST_AXES = 32
 _NUMBERS = re.compile(
     r"bool|u?int(4|8|16|32|64)|b?float(16|32|64)|float8_\w{1,16}|complex(64|128)", re.ASCII
 )
+# How much more error than a change of the inputs' last bit the rounding of all layers may make. Of
+# a network of 40 layers it is 10 to 25 dB.
+_ROUNDING_OF_LAYERS_DB = 30.0
 _ANOTHER_BATCH = 3  # a second batch size at which a model with an open batch is checked
 
 
@@ -326,8 +329,8 @@ def _prepare_into(
         seconds["check"] -= sum(generated.seconds.values())  # which are those of the build
     precision = lowest_precision(imported.module)
     checks = [
-        _checked(model, imported, *pair, model.limits[precision])
-        for pair in zip(answers, expected, strict=True)
+        _checked(model, imported, *answers_and_example, model.limits[precision])
+        for answers_and_example in zip(answers, expected, examples, strict=True)
     ]
     with add_block_duration(seconds, "reference"):  # last, because it may take long
         correct, total = _reference_accuracy(context, model, imported)
@@ -366,11 +369,13 @@ def _checked(
     imported: ImportedModel,
     ours: Sequence[Array],
     theirs: Sequence[Array],
+    example: Mapping[str, Array],
     limits: OutputErrorLimits,
 ) -> Agreement:
     """Return the agreement of our answers with the reference's.
 
-    Raises WrongAnswer if it is beyond the limits.
+    Raises WrongAnswer if it is beyond the limits, or ModelError if the model magnifies rounding so
+    much that no two engines agree within the limits.
     """
     check = stats.compare_outputs_with_reference(ours, theirs, limits)
     if not check.right and quantize.is_quantized_by_farm(model):
@@ -387,6 +392,7 @@ def _checked(
             else "use the float model, or widen its `limits` where that is right for you",
         )
     if not check.right:
+        _refuse_sensitive_model(model, imported, theirs, example, check, limits)
         raise WrongAnswer(
             f"{model.name}: what TVM makes of it is not what {imported.engine} makes of it",
             f"{_difference(imported, ours, theirs, check)}, on this machine: no board is to blame",
@@ -396,6 +402,34 @@ def _checked(
             ),
         )
     return check
+
+
+def _refuse_sensitive_model(
+    model: Model,
+    imported: ImportedModel,
+    theirs: Sequence[Array],
+    example: Mapping[str, Array],
+    check: Agreement,
+    limits: OutputErrorLimits,
+) -> None:
+    """Raise ModelError if our answer's error is what rounding makes of it in this model.
+
+    The reference answers again to inputs that differ in their last bit. Its own error is the
+    measure, less an allowance for the rounding of the model's layers.
+    """
+    own = min(
+        stats.compare_outputs_with_reference(imported.reference(changed), theirs, limits).snr_db
+        for changed in stats.inputs_changed_in_the_last_bit(example)
+    )
+    if check.snr_db < own - _ROUNDING_OF_LAYERS_DB:
+        return
+    raise ModelError(
+        f"{model.name} magnifies rounding: no two engines agree on its answer",
+        f"{imported.engine} itself is at {own:.1f} dB if its inputs differ in the last bit; ours: "
+        f"{check.why or f'signal to noise {check.snr_db:.1f} dB'}",
+        "use trained weights, and inputs of the model's range; or widen its `limits` where that is "
+        "right for you",
+    )
 
 
 def lowest_precision(module: Any) -> str:

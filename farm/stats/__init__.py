@@ -6,6 +6,7 @@
     compare_runs               Mann-Whitney test and bootstrap ratio of two separate runs
     probability_distributions  beta, binomial, Student's t and normal distributions, without SciPy
     energy_and_throughput      throughput, power and energy per inference
+    input_perturbation         inputs that differ in their last bit
     paired_test                Wilcoxon test and ratio of two builds that were measured interleaved
     quantiles                  latency percentiles, their intervals, MLPerf's early stopping
     tensor_fingerprint         fingerprints of tensors that do not depend on the order of axes
@@ -30,6 +31,7 @@ from farm.stats.energy_and_throughput import (
     inferences_per_second,
     power_w,
 )
+from farm.stats.input_perturbation import inputs_changed_in_the_last_bit
 from farm.stats.paired_test import (
     LEAST_ROUNDS,
     compare_interleaved_pairs,
@@ -74,6 +76,7 @@ __all__ = [
     "find_level_shifts",
     "fingerprint",
     "inferences_per_second",
+    "inputs_changed_in_the_last_bit",
     "interleaved_ratio_interval",
     "is_warmed_up",
     "judge",

@@ -209,6 +209,25 @@ def test_an_import_that_computes_something_else_is_a_wrong_answer_and_is_not_kep
     assert kept(cache) == [] and not list((cache / "tmp").iterdir())
 
 
+def test_a_model_that_magnifies_rounding_is_refused_and_not_called_wrong(run, cache, tmp_path):
+    """The sine of 10^5 times a long sum differs between any two orders of the sum."""
+    count = 4096
+    nodes = [
+        node("MatMul", ["x", "w"], ["sum"]),
+        node("Mul", ["sum", "much"], ["large"]),
+        node("Sin", ["large"], ["y"]),
+    ]
+    weights = np.random.default_rng(3).standard_normal((count, CLASSES)).astype("float32")
+    body = graph(
+        nodes, {"x": [1, count]}, {"y": [1, CLASSES]}, {"w": weights, "much": np.float32(1e5)}
+    )
+    with pytest.raises(ModelError) as caught:
+        run(Model("model", str(save(tmp_path / "model.onnx", body))))
+    assert "model magnifies rounding" in caught.value.what
+    assert "onnxruntime" in caught.value.why and "limits" in caught.value.fix
+    assert kept(cache) == []
+
+
 def test_an_output_of_another_type_is_named(run, tmp_path, monkeypatch):
     monkeypatch.delitem(converters._OURS, "OneHot")  # TVM's importer makes float64 of it
     nodes = [node("OneHot", ["x", "d", "v"], ["y"])]
