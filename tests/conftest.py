@@ -16,6 +16,8 @@ from farm.agent.build import ensure_executable
 from farm.processes.deadline import Deadline
 
 _BUILD_S = 1200.0
+# Folders whose tests compute; those of the others mostly wait.
+_COMPUTING = ("compiler", "importers", "pipeline", "quantize", "zoo")
 
 # Hypothesis calls an example a failure that takes 0.2 s, which a busy machine may need for any.
 # The same examples each time, unless FARM_HYPOTHESIS=random asks for others.
@@ -77,6 +79,27 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Pass over files of other tiers without importing them."""
     return True if config.getoption("--quick") and not is_quick(collection_path) else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mix the files that compute with those that wait for boards, deadlines and networks.
+
+    Each kind keeps its order, and both come to their ends together: workers that take a file after
+    the other then wait and compute at the same time.
+    """
+    files: dict[Path, list[pytest.Item]] = {}
+    for item in items:
+        files.setdefault(item.path, []).append(item)
+    root = Path(__file__).parent
+
+    def computes(file: Path) -> bool:
+        return file.is_relative_to(root) and file.relative_to(root).parts[0] in _COMPUTING
+
+    places: list[tuple[float, Path]] = []
+    for kind in (True, False):
+        found = [file for file in files if computes(file) is kind]
+        places += [(place / len(found), file) for place, file in enumerate(found)]
+    items[:] = [item for _, file in sorted(places) for item in files[file]]
 
 
 @pytest.fixture(scope="session")
