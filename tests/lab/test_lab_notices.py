@@ -275,6 +275,18 @@ def test_boards_that_anybody_may_offer_are_told_ten_times_an_hour(tmp_path: Path
     assert told.words(12)[-1] == "the board stranger-50 is bad"
 
 
+def test_within_the_hour_nobody_is_told_more_of_boards_that_anybody_may_offer(
+    tmp_path: Path,
+) -> None:
+    told = Told(tmp_path)
+    for number in range(10):
+        told.happen("board-bad", board=f"stranger-{number}")
+    told.now += 3500.0
+    told.happen("board-bad", board="stranger-10")
+    told.happen("board-bad", "wrong: digits")
+    assert told.words(11)[-1] == "the board pi5-07 is bad: wrong: digits"
+
+
 def test_the_end_of_a_kind_is_told_if_it_is_of_the_lab_or_had_a_lease(tmp_path: Path) -> None:
     told = Told(tmp_path)
     for board, kind in (("mine", "pi5"), ("stranger", "<!channel>"), ("lent", "pi4")):

@@ -59,6 +59,19 @@ def test_turns_see_through_what_disturbs_both_sides_alike() -> None:
     assert stats.compare_separate_runs([(first, slower)])[0].change is stats.ChangeVerdict.UNSURE
 
 
+def test_times_that_the_clock_could_not_resolve_are_short_and_not_endless() -> None:
+    """A round of 0 s has a ratio, which is far from the others, as any disturbed round is."""
+    draw = random.Random(4)
+    first = [0.01 * draw.gauss(1, 0.01) for _ in range(40)]
+    second = [1.5 * value for value in first]
+    first[3] = second[7] = first[9] = second[9] = 0.0
+    (found,) = stats.compare_interleaved_pairs([(first, second)])
+    assert found.change is stats.ChangeVerdict.SLOWER
+    assert found.ratio == pytest.approx(1.5) and found.interval == pytest.approx((1.5, 1.5))
+    (none,) = stats.compare_interleaved_pairs([([0.0] * 20, [0.0] * 20)])
+    assert none.change is stats.ChangeVerdict.SAME and none.ratio == 1.0
+
+
 def test_rounds_that_are_alike_and_few_rounds_are_less_evidence() -> None:
     draw = np.random.default_rng(2)
     apart = draw.normal(0, 0.02, 200)

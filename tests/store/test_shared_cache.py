@@ -490,3 +490,17 @@ def test_the_environment_comes_before_the_configuration(
     monkeypatch.setenv("FARM_SHARED_CACHE", "http://lab")
     with pytest.raises(UsageError, match="FARM_SHARED_CACHE names no shared cache"):
         resolve_location(None)
+
+
+def test_an_archive_of_many_small_files_is_unpacked_whole(tmp_path: Path) -> None:
+    """The heads of its members are more than its files."""
+    folder, other = tmp_path / "one", tmp_path / "two"
+    folder.mkdir()
+    other.mkdir()
+    for number in range(1300):
+        (folder / f"{number}.bin").write_bytes(b"%d" % number)
+    file = io.BytesIO()
+    write_archive(folder, "artifacts", DIGEST, None, file)
+    file.seek(0)
+    read_archive(file, "artifacts", DIGEST, None, other)
+    assert content(other) == content(folder)

@@ -4,6 +4,7 @@ not have.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import resource
 import signal
@@ -34,12 +35,14 @@ from tracker_processes import (
     tracker,
 )
 
+from farm.tracker import server
 from farm.tracker.admission import ConnectionAdmission, ConnectionLimits
 from farm.tracker.errors import ProtocolError
 from farm.tracker.framing import FrameBuffer
 from farm.tracker.limited_log import LimitedLog
+from farm.tracker.metrics_page import MetricsPage, serve_metrics
 from farm.tracker.protocol import parse_message
-from farm.tracker.scheduler import ALIVE_S
+from farm.tracker.scheduler import ALIVE_S, KeyQueue, Summary
 
 
 @pytest.fixture(scope="module", params=["tracker", "lab serve"])
@@ -255,6 +258,46 @@ def test_the_end_is_clean_with_connections_open(tmp_path: Path) -> None:
         assert running.child.wait(LIMIT_S) == 0
         assert all(wire.is_closed() for wire in wires[1:])
         assert "Traceback" not in running.said and "error" not in running.said
+
+
+def test_whoever_completes_no_message_is_hung_up_on_though_others_came_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(server, "_TICK_S", 0.01)
+    monkeypatch.setattr(server, "_UNFINISHED_S", 0.5)
+
+    async def serve() -> None:
+        loop = asyncio.get_running_loop()
+        tracked = server.TrackerServer(loop, server.TrackerServerSettings(), lambda _: None)
+        listening = await loop.create_server(tracked.connection, HOST, 0)
+        port = listening.sockets[0].getsockname()[1]
+        for _ in range(3):
+            reader, writer = await asyncio.open_connection(HOST, port)
+            writer.write(MAGIC[:2])
+            async with asyncio.timeout(LIMIT_S):
+                assert await reader.read() == b""
+            writer.close()
+        listening.close()
+
+    asyncio.run(serve())
+
+
+def test_the_head_of_the_metrics_page_comes_without_the_page() -> None:
+    async def ask() -> bytes:
+        with socket.create_server((HOST, 0)) as listener:
+            page = MetricsPage(lambda: Summary({"pi": KeyQueue(1, 0)}, ()))
+            serving = await serve_metrics(page, listener)
+            reader, writer = await asyncio.open_connection(*listener.getsockname())
+            writer.write(b"HEAD /metrics HTTP/1.1\r\n\r\n")
+            async with asyncio.timeout(LIMIT_S):
+                said = await reader.read()
+            writer.close()
+            serving.close()
+            return said
+
+    said = asyncio.run(ask())
+    assert said.startswith(b"HTTP/1.1 200 OK") and b"Content-Length: " in said
+    assert said.endswith(b"\r\n\r\n") and said.count(b"\r\n\r\n") == 1
 
 
 def test_the_oldest_stranger_gives_way_and_whoever_has_spoken_does_not() -> None:

@@ -12,9 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from farm.errors import DeviceError
 from farm.transports.agent import answer_validation as agent_answers
-from farm.transports.agent import manifest_validation
+from farm.transports.agent import manifest_validation, version
 from farm.transports.agent.answer_validation import AgentAnswerError
+from farm.types import Device, Profile
 
 FACTS: dict[str, Any] = {
     "agent": "0.1.0",
@@ -292,3 +294,15 @@ def test_a_list_of_cores_has_numbers_that_a_core_can_have(cores: str, fits: bool
     else:
         with pytest.raises(AgentAnswerError, match="big_cores"):
             agent_answers.check_facts(answer)
+
+
+@pytest.mark.parametrize(
+    ("fact", "words"), [("protocol", "protocol"), ("agent", "farm"), ("tvm", "TVM")]
+)
+def test_an_agent_of_another_protocol_farm_or_tvm_is_refused(fact: str, words: str) -> None:
+    device = Device("board", Profile("x86", {}, ""), "rpc://board:9090")
+    version.check_versions(device, version.expected_facts())
+    facts = {**version.expected_facts(), fact: "0.0"}
+    with pytest.raises(DeviceError, match="is of another version") as caught:
+        version.check_versions(device, facts)
+    assert f"it has {words} 0.0, this farm has {words} " in caught.value.why

@@ -16,7 +16,9 @@ from pathlib import Path
 import pytest
 from accepting import accepting
 
+from farm.config import load_fleet
 from farm.errors import DeviceError
+from farm.pipeline.discover import discover_boards
 from farm.transports.adb import adb_program, devices, server
 from farm.transports.adb.server import ListedDevice, ServerAddress, ServerError
 from farm.types import Device
@@ -97,6 +99,18 @@ def test_a_server_that_sends_a_byte_now_and_then_is_given_up(
         threading.Thread(target=trickle, daemon=True).start()
         with pytest.raises((ServerError, TimeoutError)):
             server.list_devices(ServerAddress("127.0.0.1", listener.getsockname()[1]))
+
+
+def test_a_server_that_breaks_off_its_list_has_failed() -> None:
+    def break_off(connection: socket.socket) -> None:
+        with connection as sock:
+            sock.recv(int(sock.recv(4), 16))
+            sock.sendall(b"OKAY0040HT7A1")
+
+    with socket.create_server(("127.0.0.1", 0)) as listener, accepting(listener, break_off):
+        address = ServerAddress("127.0.0.1", listener.getsockname()[1])
+        with pytest.raises(ServerError, match="breaks off"):
+            server.list_devices(address)
 
 
 @pytest.mark.parametrize("state", ["offline", "recovery"])
@@ -198,3 +212,17 @@ def test_a_state_of_adbs_list_has_its_words_and_its_cure(
     assert caught.value.what == what
     assert why in caught.value.why and not caught.value.why.endswith("usb:3-1")
     assert fix in caught.value.fix
+
+
+def test_a_serial_number_that_no_url_takes_hides_no_other_device(
+    adb: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    serials = ["HT7A1", "(no serial number)", "//one", "HT7A2", "HT7A3"]
+    states = ["device", UDEV, "device", "offline", "device"]
+    lines = "".join(
+        f"{serial:22} {state} usb:1-4\n" for serial, state in zip(serials, states, strict=True)
+    )
+    with listing(lines, monkeypatch):
+        found = discover_boards(load_fleet(None))
+    assert [one.url for one in found if one.source == "adb devices"] == ["adb:HT7A1", "adb:HT7A3"]

@@ -123,6 +123,22 @@ def test_a_killed_run_goes_on_where_it_was(farm: Farm, many: Path) -> None:
     farm.assert_nothing_is_left()
 
 
+def test_answers_to_images_that_were_prepared_otherwise_do_not_count(
+    farm: Farm, folder: Path
+) -> None:
+    """Nothing else tells them from others: without samples of its own, the model's build is one."""
+    alone = DIGITS.replace('dataset = "package:zoo/digits/digits-test.npz"', "")
+    farm.configure(DEVICES + alone + QUICK)
+    command = ("accuracy", "--device", "host", "digits", "--data", folder, "--json")
+    assert farm.run(*command).json["devices"][0]["kept"] == 0
+    assert farm.run(*command).json["devices"][0]["kept"] == 20
+    shifted = 'preprocess = { layout = "NCHW", channels = "L", mean = [0.5] }'
+    other = alone.replace('preprocess = "grey"', shifted)
+    farm.configure(DEVICES + other + QUICK)
+    changed = farm.run(*command)
+    assert changed.json["devices"][0]["kept"] == changed.json["reference"]["kept"] == 0, changed.err
+
+
 def test_folders_of_images_are_counted_and_conversions_said(farm: Farm, folder: Path) -> None:
     Image.open(folder / "3" / "0.png").convert("RGB").save(folder / "3" / "0.png")
     done = farm.run("accuracy", "--device", "host", "digits", "--data", folder)

@@ -15,6 +15,7 @@ from farm.compiler.build import find_or_build_model
 from farm.compiler.cpu.kernel_config import ScheduleTrace, decode_recorded_configs
 from farm.compiler.cpu.metaschedule_traces import workload_key
 from farm.compiler.lower import lower_module
+from farm.compiler.tuning import metaschedule_search
 from farm.compiler.tuning.batch_build import build_variant_batch, cpu_model_key_and_tuning_tasks
 from farm.compiler.tuning.metaschedule_search import predict_scores
 from farm.store import TuningRecordStore, read_records_file, write_records_file
@@ -130,6 +131,41 @@ def test_what_is_proposed_compiles_differs_and_gives_the_same_answer_as_a_record
         )
         [answer] = runner(low)([X["x"]])
         np.testing.assert_allclose(answer, plain, rtol=1e-4, atol=1e-5)
+
+
+def test_those_candidates_are_proposed_that_are_expected_to_take_least(
+    context, kept, records, tmp_path, monkeypatch
+):
+    expectations = []
+
+    def expected(*given):
+        expectations.append((given, predict_scores(*given)))
+        return expectations[-1][1]
+
+    monkeypatch.setattr(metaschedule_search, "predict_scores", expected)
+    chosen = []
+    proposed = metaschedule_search.SearchSpace.proposed
+
+    def noted(space, count, tried, taken):
+        found = proposed(space, count, tried, taken)
+        if expectations:
+            (known, ratios, _), _ = expectations[-1]
+            features = np.stack([space._features(steps) for steps in found])
+            chosen.extend(predict_scores(known, ratios, features))
+        return found
+
+    monkeypatch.setattr(metaschedule_search.SearchSpace, "proposed", noted)
+    prepared = kept(X, volumes, W)
+    task = convolution(cpu_model_key_and_tuning_tasks(prepared, HOST, records)[1])
+    first = build_variant_batch(
+        context, prepared, HOST, [(task.workload, asked(6))], tmp_path / "first"
+    )
+    tried = [(one.candidate, 1 + 0.2 * place) for place, one in enumerate(first.variants)]
+    more = [(task.workload, asked(2, *tried, seed=2))]
+    build_variant_batch(context, prepared, HOST, more, tmp_path / "second")
+    [(_, scores)] = expectations
+    assert len(scores) == 12 and len(chosen) == 2
+    assert max(chosen) <= np.median(scores)
 
 
 def test_a_record_is_carried_and_applied_and_for_its_core_only(
