@@ -73,6 +73,8 @@ _NUMBERS = re.compile(
 # How much more error than a change of the inputs' last bit the rounding of all layers may make. Of
 # a network of 40 layers it is 10 to 25 dB.
 _ROUNDING_OF_LAYERS_DB = 30.0
+# A change of the inputs' last bit is 130 to 140 dB; a model that magnifies rounding leaves less.
+_MAGNIFIES_BELOW_DB = 100.0
 _ANOTHER_BATCH = 3  # a second batch size at which a model with an open batch is checked
 
 
@@ -421,7 +423,7 @@ def _refuse_sensitive_model(
         stats.compare_outputs_with_reference(imported.reference(changed), theirs, limits).snr_db
         for changed in stats.inputs_changed_in_the_last_bit(example)
     )
-    if check.snr_db < own - _ROUNDING_OF_LAYERS_DB:
+    if own > _MAGNIFIES_BELOW_DB or check.snr_db < own - _ROUNDING_OF_LAYERS_DB:
         return
     raise ModelError(
         f"{model.name} magnifies rounding: no two engines agree on its answer",

@@ -40,14 +40,16 @@ child = subprocess.Popen((folder / "command").read_text().split("\\n"), stdin=su
 """
 NO_PROCESS = 999999999
 HEALTHY_TICKS = 2_000_000  # that a kernel of a healthy board takes at least: about a millisecond
-# A kernel of TVM's begins: push rax; cmp edx, COUNT; jne ...
-KERNEL, BEGIN, JUMP = b"__tvm_ffi_", b"\x50\x83\xfa", b"\x0f\x85"
-CAVE = b"__tvm_ffi_no_kernel"  # an entry that nobody calls, of 84 bytes
+# A kernel that does not check its arguments begins: push REGISTER; xor eax, eax; cmp [rsi], 70 ...
+KERNEL, ENTRY = b"__tvm_ffi_", b"\x31\xc0\x83\x3e\x46"
+# One that checks them begins: push rax; cmp edx, COUNT; jne ERROR. Nobody comes to the code there.
+CHECKING, JUMP = b"\x50\x83\xfa", b"\x0f\x85"
+PATCHED = b"\xe9"  # jmp ...
 COUNT = b"\xff" * 4
 WAIT = (
     b"\x52\x51\x0f\x31\x89\xc1"  # push rdx; push rcx; rdtsc; mov ecx, eax
     b"\x0f\x31\x29\xc8\x3d" + COUNT + b"\x72\xf5"  # 1: rdtsc; sub eax, ecx; cmp eax, COUNT; jb 1b
-    b"\x59\x5a\xe9\0\0\0\0"  # pop rcx; pop rdx; jmp ...
+    b"\x59\x5a" + ENTRY + b"\xe9\0\0\0\0"  # pop rcx; pop rdx; the kernel's entry; jmp ...
 )
 DIGITS = """
 [devices.one]
@@ -156,25 +158,24 @@ def library_in(store: Path) -> Path:
 def slow_down(library: Path, ticks: int) -> None:
     """Let a kernel of a library for x86-64 wait for so many ticks of the time stamp counter.
 
-    However busy the machine is, that takes the same time. The kernel's entry becomes a jump to code
-    in an entry which nobody calls; that waits, and jumps back.
+    However busy the machine is, that takes the same time. The kernel's entry becomes a jump to the
+    code for another kernel's error, which becomes code that waits and jumps back.
     """
     data = bytearray(library.read_bytes())
-    places = functions(data)
-    cave = places[CAVE]
-    wait, back = WAIT.index(COUNT), len(WAIT) - 4
-    if not data.startswith(WAIT[:wait], cave):
-        kernel = next(
-            at
-            for name, at in sorted(places.items())
-            if name.startswith(KERNEL)
-            and data[at : at + 3] == BEGIN
-            and data[at + 4 : at + 6] == JUMP
-        )
-        data[kernel + 1 : kernel + 6] = b"\xe9" + struct.pack("<i", cave - (kernel + 6))
-        data[cave : cave + len(WAIT)] = WAIT
-        data[cave + back : cave + len(WAIT)] = struct.pack("<i", kernel + 10 - (cave + len(WAIT)))
-    data[cave + wait : cave + wait + 4] = struct.pack("<I", ticks)
+    places = [at for name, at in sorted(functions(data).items()) if name.startswith(KERNEL)]
+    checking = next(
+        at for at in places if data[at : at + 3] == CHECKING and data[at + 4 : at + 6] == JUMP
+    )
+    kernel = next(
+        at for at in places if data[at + 1 : at + 6] == ENTRY or data[at + 1 : at + 2] == PATCHED
+    )
+    cave = checking + 10 + struct.unpack_from("<i", data, checking + 6)[0]
+    data[kernel + 1 : kernel + 6] = PATCHED + struct.pack("<i", cave - (kernel + 6))
+    end = cave + len(WAIT)
+    data[cave:end] = WAIT
+    data[end - 4 : end] = struct.pack("<i", kernel + 6 - end)
+    wait = cave + WAIT.index(COUNT)
+    data[wait : wait + 4] = struct.pack("<I", ticks)
     library.write_bytes(data)
 
 
