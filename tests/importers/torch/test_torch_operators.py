@@ -79,6 +79,20 @@ FORMS = {
     "upsample_bicubic2d": lambda x: torch.ops.aten.upsample_bicubic2d.default(
         x[None], [6, 10], False, 2.0, 2.0
     ),
+    "upsampling to a row, corners aligned": lambda x: torch.nn.functional.interpolate(
+        x[None], (1, 7), mode="bilinear", align_corners=True
+    ),
+    "upsample_bilinear2d to a column": lambda x: torch.ops.aten.upsample_bilinear2d.default(
+        x[None], [4, 1], True
+    ),
+    "upsample_bicubic2d to a point": lambda x: torch.nn.functional.interpolate(
+        x[None], (1, 1), mode="bicubic", align_corners=True
+    ),
+    "upsampling of a row, corners aligned": lambda x: torch.nn.functional.interpolate(
+        x[None, :, :1], (1, 9), mode="bilinear", align_corners=True
+    ),
+    "group norm": lambda x: torch.nn.functional.group_norm(x[None].repeat(1, 2, 1, 1), 2),
+    "group norm with a weight": lambda x: torch.nn.functional.group_norm(x, 1, x[0, 0, :3] + 2),
     "unfold": lambda x: x.unfold(1, 2, 1),
     "unfold with steps": lambda x: x.unfold(-1, 2, 3),
     "bags of rows, added": lambda x: bags(x, "sum"),

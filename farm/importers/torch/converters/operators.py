@@ -70,6 +70,8 @@ def converters() -> dict[str, Converter]:
         "unfold.default": _unfold,
         "clamp.default": _clamp,
         **{f"upsample_{method}2d.default": _upsample(method) for method in ("bilinear", "bicubic")},
+        **{f"upsample_{method}2d.vec": _upsample_vec(method) for method in ("bilinear", "bicubic")},
+        "native_group_norm.default": _group_norm,
         "upsample_nearest2d.default": _upsample_nearest,
         "upsample_nearest2d.vec": _upsample_nearest,
         "adaptive_max_pool2d.default": _adaptive_max_pool,
@@ -388,9 +390,66 @@ def _upsample(method: str) -> Converter:
             # torch takes the ratio of the extents where no positive scale is given
             if scale is not None and scale > 0 and extent * scale != length:
                 raise NotImplementedError(f"upsampling {extent} elements by {scale} to {length}")
-        return _resized(method, (data, list(size), align_corners, None), node, importer)
+        return _resized_between_corners(method, data, list(size), align_corners, node, importer)
 
     return convert
+
+
+def _upsample_vec(method: str) -> Converter:
+    """Return the converter of upsampling to a size or by factors."""
+
+    def convert(node: torch.fx.Node, importer: Any) -> relax.Expr:
+        data, _, align_corners, *_ = node.args
+        lengths = list(node.meta["val"].shape[2:])
+        if not align_corners or 1 not in lengths:
+            return importer.create_convert_map()[f"upsample_{method}2d.vec"](node)
+        return _resized_between_corners(method, data, lengths, align_corners, node, importer)
+
+    return convert
+
+
+def _resized_between_corners(
+    method: str,
+    data: torch.fx.Node,
+    lengths: list[int],
+    align_corners: bool,
+    node: torch.fx.Node,
+    importer: Any,
+) -> relax.Expr:
+    """Return an image that is resized to these lengths.
+
+    With align_corners, torch takes the first element for a length of 1, for which TVM divides by
+    zero: it is the first of two here.
+    """
+    if not align_corners:
+        return _resized(method, (data, lengths, align_corners, None), node, importer)
+    two = [max(length, 2) for length in lengths]
+    value = _resized(method, (data, two, align_corners, None), node, importer)
+    axes = [axis for axis, length in enumerate(lengths, 2) if length == 1]
+    if not axes:
+        return value
+    begin, end = [0] * len(axes), [1] * len(axes)
+    return importer.block_builder.emit(relax.op.strided_slice(value, axes, begin, end))
+
+
+def _group_norm(node: torch.fx.Node, importer: Any) -> relax.Expr:
+    """Convert a group norm, of which TVM's converter wants both a weight and a bias."""
+    data, weight, bias, _, channels, _, groups, epsilon = node.args
+    if weight is not None and bias is not None:
+        return importer.create_convert_map()["native_group_norm.default"](node)
+    value, emit = importer.env[data], importer.block_builder.emit
+    gamma, beta = (
+        relax.const(np.full(channels, default), value.ty.dtype)
+        if given is None
+        else importer.env[given]
+        for given, default in ((weight, 1.0), (bias, 0.0))
+    )
+    axes = list(range(2, len(value.ty.shape)))
+    return emit(
+        relax.op.nn.group_norm(
+            value, gamma, beta, num_groups=groups, channel_axis=1, axes=axes, epsilon=epsilon
+        )
+    )
 
 
 def _resized(method: str, arguments: Any, node: torch.fx.Node, importer: Any) -> relax.Expr:
