@@ -300,3 +300,21 @@ def test_a_sign_that_is_masked_out_of_the_bits_of_floats_leaves_the_magnitude(
     imported = load(onnx_file(nodes, {"x": ["n", 3, 7]}, {"y": ["n", 3, 7]}, mask, opset=26))
     assert imported.inputs[0].open
     agree(imported)
+
+
+@pytest.mark.parametrize("mode", ["NOTSET", "SAME_UPPER", "SAME_LOWER"])
+@pytest.mark.parametrize("wanted", [[9, 11], [8, 9], [10, 10]], ids=str)
+def test_a_transposed_convolution_has_its_output_shape_beside_an_output_padding(
+    mode, wanted, onnx_file, load, agree
+):
+    conv = helper.make_node(
+        "ConvTranspose",
+        ["x", "w"],
+        ["y"],
+        strides=[2, 3],
+        output_padding=[1, 2],
+        output_shape=wanted,
+        auto_pad=mode,
+    )
+    shapes = ({"x": [1, 2, 4, 4]}, {"y": [1, 3, *wanted]})
+    agree(load(onnx_file([conv], *shapes, {"w": normal(2, 3, 3, 3)})))
