@@ -1,0 +1,126 @@
+"""A held lease outlasts a server that is started again, and gives way to others."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+from lab_process import Board, lab
+from timeouts import wait_until
+
+from farm.errors import LinkError
+from farm.lab_client import leasing
+from farm.lab_client.leasing import AWAY_S, HeldLease, WantedBoards
+from farm.transports.lab.reach_lab import LocalLab
+
+ACTIVE = {"lease": 1, "state": "active", "boards": ["one"], "lost": {}, "why": ""}
+BETWEEN_S = 2 * AWAY_S / 3  # between two heartbeats
+
+
+class Patience:
+    """A deadline by the clock of the test."""
+
+    now = 0.0
+
+    def __init__(self, seconds: float) -> None:
+        self._end = Patience.now + seconds
+
+    @property
+    def remaining(self) -> float:
+        return self._end - Patience.now
+
+    @property
+    def expired(self) -> bool:
+        return self.remaining <= 0
+
+
+class Server:
+    """A server that answers heartbeats, or breaks the connection, as it is told in order."""
+
+    def __init__(self, answers: Sequence[bool]) -> None:
+        self._answers = list(answers)
+        self.done = threading.Event()
+
+    def client(self) -> Server:
+        return self
+
+    def ask(self, what: str, **_: Any) -> dict[str, Any]:
+        if what == "heartbeat":
+            if not self._answers:
+                self.done.set()
+            else:
+                Patience.now += BETWEEN_S
+                if not self._answers.pop(0):
+                    raise LinkError("the lab is gone", "", "")
+        return {"lease": ACTIVE}
+
+    def close(self) -> None:
+        pass
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(leasing, "Deadline", Patience)
+    monkeypatch.setattr(Patience, "now", 0.0)
+    for name in ("_BEAT_S", "_QUEUE_S"):
+        monkeypatch.setattr(leasing, name, 0.01)
+    yield
+
+
+def ended(held: HeldLease) -> bool:
+    return not held.usable
+
+
+@contextlib.contextmanager
+def holding(server: Server) -> Iterator[HeldLease]:
+    held = HeldLease(lambda: nullcontext(server), WantedBoards(kind="pi5"), lambda _: None)
+    try:
+        yield held
+    finally:
+        held.end()
+        held.join()
+
+
+def test_a_server_that_has_answered_since_may_be_away_again(clock: None) -> None:
+    server = Server([True, True, False, True])
+    with holding(server) as held:
+        wait_until(lambda: server.done.is_set() or ended(held), "the heartbeats")
+        assert held.usable
+
+
+def test_a_server_that_stays_away_ends_the_lease(clock: None) -> None:
+    with holding(Server([True, False, False])) as held:
+        wait_until(lambda: ended(held), "the end of the lease")
+        with pytest.raises(LinkError, match="the lab is gone"):
+            held.check()
+
+
+def test_batch_work_gives_way_to_who_waits_for_its_kind_of_boards() -> None:
+    with lab() as served, served.client() as other:
+        Board(served.port, "pi5"), Board(served.port, "pi4", at=9091)
+        wanted = WantedBoards(kind="pi5", rank="batch")
+        held = HeldLease(lambda: nullcontext(LocalLab(served.socket)), wanted, lambda _: None)
+        try:
+            held.wait()
+            other.ask("speak-for", user="alice")
+
+            def state_of_a_request(kind: str) -> str:
+                return str(other.ask("request", kind=kind, for_s=600.0)["lease"]["state"])
+
+            assert [state_of_a_request("pi4") for _ in range(2)] == ["active", "queued"]
+            assert not held.is_due()
+            assert state_of_a_request("pi5") == "queued"
+            assert held.is_due()
+        finally:
+            held.end()
+            held.join()
