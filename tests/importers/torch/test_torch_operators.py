@@ -93,6 +93,8 @@ FORMS = {
     ),
     "group norm": lambda x: torch.nn.functional.group_norm(x[None].repeat(1, 2, 1, 1), 2),
     "group norm with a weight": lambda x: torch.nn.functional.group_norm(x, 1, x[0, 0, :3] + 2),
+    "an empty slice that is written": lambda x: torch.slice_scatter(x * 2, x[:, 3:], 1, 3),
+    "a slice that is written": lambda x: torch.slice_scatter(x * 2, x[:, 1:], 1, 1),
     "unfold": lambda x: x.unfold(1, 2, 1),
     "unfold with steps": lambda x: x.unfold(-1, 2, 3),
     "bags of rows, added": lambda x: bags(x, "sum"),

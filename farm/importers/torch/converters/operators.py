@@ -72,6 +72,7 @@ def converters() -> dict[str, Converter]:
         **{f"upsample_{method}2d.default": _upsample(method) for method in ("bilinear", "bicubic")},
         **{f"upsample_{method}2d.vec": _upsample_vec(method) for method in ("bilinear", "bicubic")},
         "native_group_norm.default": _group_norm,
+        "slice_scatter.default": _slice_scatter,
         "upsample_nearest2d.default": _upsample_nearest,
         "upsample_nearest2d.vec": _upsample_nearest,
         "adaptive_max_pool2d.default": _adaptive_max_pool,
@@ -430,6 +431,17 @@ def _resized_between_corners(
         return value
     begin, end = [0] * len(axes), [1] * len(axes)
     return importer.block_builder.emit(relax.op.strided_slice(value, axes, begin, end))
+
+
+def _slice_scatter(node: torch.fx.Node, importer: Any) -> relax.Expr:
+    """Convert slice_scatter, which changes nothing if what is written has no elements.
+
+    There is no code for a kernel without elements.
+    """
+    data, source, *_ = node.args
+    if any(isinstance(one, int) and one == 0 for one in source.meta["val"].shape):
+        return importer.env[data]
+    return importer.create_convert_map()["slice_scatter.default"](node)
 
 
 def _group_norm(node: torch.fx.Node, importer: Any) -> relax.Expr:
