@@ -423,7 +423,8 @@ def _refuse_sensitive_model(
         stats.compare_outputs_with_reference(imported.reference(changed), theirs, limits).snr_db
         for changed in stats.inputs_changed_in_the_last_bit(example)
     )
-    if own > _MAGNIFIES_BELOW_DB or check.snr_db < own - _ROUNDING_OF_LAYERS_DB:
+    # Numbers that are not finite have no ratio: a comparison with NaN is false.
+    if not (own <= _MAGNIFIES_BELOW_DB and check.snr_db >= own - _ROUNDING_OF_LAYERS_DB):
         return
     raise ModelError(
         f"{model.name} magnifies rounding: no two engines agree on its answer",
