@@ -73,8 +73,8 @@ _NUMBERS = re.compile(
 # How much more error than a change of the inputs' last bit the rounding of all layers may make. Of
 # a network of 40 layers it is 10 to 25 dB.
 _ROUNDING_OF_LAYERS_DB = 30.0
-# A change of the inputs' last bit is 130 to 140 dB; a model that magnifies rounding leaves less.
-_MAGNIFIES_BELOW_DB = 100.0
+# A change of the inputs' last bit is 130 to 140 dB; an ill-conditioned model leaves less.
+_ILL_CONDITIONED_BELOW_DB = 100.0
 _ANOTHER_BATCH = 3  # a second batch size at which a model with an open batch is checked
 
 
@@ -376,8 +376,8 @@ def _checked(
 ) -> Agreement:
     """Return the agreement of our answers with the reference's.
 
-    Raises WrongAnswer if it is beyond the limits, or ModelError if the model magnifies rounding so
-    much that no two engines agree within the limits.
+    Raises WrongAnswer if it is beyond the limits, or ModelError if the model is ill-conditioned: if
+    no two engines can agree within the limits.
     """
     check = stats.compare_outputs_with_reference(ours, theirs, limits)
     if not check.right and quantize.is_quantized_by_farm(model):
@@ -394,7 +394,7 @@ def _checked(
             else "use the float model, or widen its `limits` where that is right for you",
         )
     if not check.right:
-        _refuse_sensitive_model(model, imported, theirs, example, check, limits)
+        _refuse_ill_conditioned_model(model, imported, theirs, example, check, limits)
         raise WrongAnswer(
             f"{model.name}: what TVM makes of it is not what {imported.engine} makes of it",
             f"{_difference(imported, ours, theirs, check)}, on this machine: no board is to blame",
@@ -406,7 +406,7 @@ def _checked(
     return check
 
 
-def _refuse_sensitive_model(
+def _refuse_ill_conditioned_model(
     model: Model,
     imported: ImportedModel,
     theirs: Sequence[Array],
@@ -414,7 +414,7 @@ def _refuse_sensitive_model(
     check: Agreement,
     limits: OutputErrorLimits,
 ) -> None:
-    """Raise ModelError if our answer's error is what rounding makes of it in this model.
+    """Raise ModelError if the model is ill-conditioned: if rounding explains our answer's error.
 
     The reference answers again to inputs that differ in their last bit. Its own error is the
     measure, less an allowance for the rounding of the model's layers.
@@ -424,10 +424,10 @@ def _refuse_sensitive_model(
         for changed in stats.inputs_changed_in_the_last_bit(example)
     )
     # Numbers that are not finite have no ratio: a comparison with NaN is false.
-    if not (own <= _MAGNIFIES_BELOW_DB and check.snr_db >= own - _ROUNDING_OF_LAYERS_DB):
+    if not (own <= _ILL_CONDITIONED_BELOW_DB and check.snr_db >= own - _ROUNDING_OF_LAYERS_DB):
         return
     raise ModelError(
-        f"{model.name} magnifies rounding: no two engines agree on its answer",
+        f"{model.name} is ill-conditioned: it magnifies rounding, and no two engines agree",
         f"{imported.engine} itself is at {own:.1f} dB if its inputs differ in the last bit; ours: "
         f"{check.why or f'signal to noise {check.snr_db:.1f} dB'}",
         "use trained weights, and inputs of the model's range; or widen its `limits` where that is "

@@ -82,8 +82,9 @@ def ended(held: HeldLease) -> bool:
 
 
 @contextlib.contextmanager
-def holding(server: Server) -> Iterator[HeldLease]:
-    held = HeldLease(lambda: nullcontext(server), WantedBoards(kind="pi5"), lambda _: None)
+def holding(server: Server | LocalLab, rank: str = "interactive") -> Iterator[HeldLease]:
+    wanted = WantedBoards(kind="pi5", rank=rank)
+    held = HeldLease(lambda: nullcontext(server), wanted, lambda _: None)
     try:
         yield held
     finally:
@@ -108,9 +109,7 @@ def test_a_server_that_stays_away_ends_the_lease(clock: None) -> None:
 def test_batch_work_gives_way_to_who_waits_for_its_kind_of_boards() -> None:
     with lab() as served, served.client() as other:
         Board(served.port, "pi5"), Board(served.port, "pi4", at=9091)
-        wanted = WantedBoards(kind="pi5", rank="batch")
-        held = HeldLease(lambda: nullcontext(LocalLab(served.socket)), wanted, lambda _: None)
-        try:
+        with holding(LocalLab(served.socket), "batch") as held:
             held.wait()
             other.ask("speak-for", user="alice")
 
@@ -121,6 +120,3 @@ def test_batch_work_gives_way_to_who_waits_for_its_kind_of_boards() -> None:
             assert not held.is_due()
             assert state_of_a_request("pi5") == "queued"
             assert held.is_due()
-        finally:
-            held.end()
-            held.join()

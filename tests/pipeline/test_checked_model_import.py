@@ -223,7 +223,7 @@ def test_a_model_that_magnifies_rounding_is_refused_and_not_called_wrong(run, ca
     )
     with pytest.raises(ModelError) as caught:
         run(Model("model", str(save(tmp_path / "model.onnx", body))))
-    assert "model magnifies rounding" in caught.value.what
+    assert "model is ill-conditioned: it magnifies rounding" in caught.value.what
     assert "onnxruntime" in caught.value.why and "limits" in caught.value.fix
     assert kept(cache) == []
 

@@ -11,6 +11,8 @@ from collections.abc import Callable
 import onnx
 from onnx import helper
 
+from farm.importers.onnx.unroll import node_attribute
+
 _Names = tuple[str, ...]
 
 
@@ -21,13 +23,11 @@ class KnownSequences:
         self._elements: dict[str, _Names] = {}
 
     def resolved(self, node: onnx.NodeProto, number: Callable[[str], int | None]) -> onnx.NodeProto:
-        """Return a node, or the `Identity` or `Concat` of tensors that has the same result.
+        """Return a node of ONNX, or the `Identity` or `Concat` that has the same result.
 
         `number` returns the value of a constant, None for other names. A sequence that the node
         returns is remembered.
         """
-        if node.domain not in ("", "ai.onnx"):
-            return node
         made = self._made(node, number)
         if made is not None:
             self._elements[node.output[0]] = made
@@ -39,11 +39,9 @@ class KnownSequences:
             place = number(node.input[1])
             if place is not None and -len(elements) <= place < len(elements):
                 return helper.make_node("Identity", [elements[place]], list(node.output), node.name)
-        attributes = {one.name: one.i for one in node.attribute}
-        if node.op_type == "ConcatFromSequence" and not attributes.get("new_axis", 0):
-            return helper.make_node(
-                "Concat", elements, list(node.output), node.name, axis=attributes["axis"]
-            )
+        if node.op_type == "ConcatFromSequence" and not node_attribute(node, "new_axis", 0):
+            axis = node_attribute(node, "axis")
+            return helper.make_node("Concat", elements, list(node.output), node.name, axis=axis)
         return node
 
     def _made(self, node: onnx.NodeProto, number: Callable[[str], int | None]) -> _Names | None:

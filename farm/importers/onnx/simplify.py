@@ -178,7 +178,9 @@ class _Folder:
         """Return the nodes that remain after folding."""
         kept: list[onnx.NodeProto] = []
         for given in nodes:
-            node = self._sequences.resolved(given, self._number)
+            node = given
+            if given.domain in _DEFAULT_DOMAINS:
+                node = self._sequences.resolved(given, self._number)
             if node.op_type == "If" and (branch := self._branch(node)) is not None:
                 kept.extend(self._nodes(_spliced(branch, node), outputs))
             elif node.op_type in _UNROLLED and (copies := self._unrolled(node)) is not None:

@@ -17,7 +17,6 @@ from lab_process import Lab, lab
 from timeouts import wait_until
 
 from farm.errors import UsageError
-from farm.lab_client.control_client import LabClient
 
 LAB = """
 [lab]
@@ -46,27 +45,6 @@ def served(powered: Powered) -> Iterator[Lab]:
         yield one
 
 
-def checked_until_bad(client: LabClient, name: str) -> None:
-    """Check a board until it is out. One check is not enough beside other tests: the board's usual
-    time was that of a busy machine, and it may not be called slow.
-    """
-
-    def checks() -> int:
-        return [what for what, _ in happened(client, name)].count("board-checked")
-
-    def is_bad() -> bool:
-        nonlocal before
-        if "board-bad" in [what for what, _ in happened(client, name)]:
-            return True
-        if checks() != before:
-            before = checks()
-            client.ask("check", board=name)
-        return False
-
-    before = -1
-    wait_until(is_bad, f"{name} is found bad")
-
-
 def test_boards_that_are_wrong_slow_or_dead_are_lent_again_without_hands_and_without_users(
     agents: Callable[[str], Path], tmp_path: Path
 ) -> None:
@@ -88,7 +66,7 @@ def test_boards_that_are_wrong_slow_or_dead_are_lent_again_without_hands_and_wit
                     have_happened(client, each.name, *["board-checked"] * checks)
             dead.unplug(), wrong.wrong(), slow.slow(3.0), slower.slow(1.3)
             for each in (wrong, slow, slower):
-                checked_until_bad(client, each.name)
+                client.ask("check", board=each.name)
             for each, how in (
                 (wrong, "wrong: digits: the answer is off"),
                 (slow, "slow: [12]\\d\\d % slower than its usual"),

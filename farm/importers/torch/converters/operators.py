@@ -391,7 +391,7 @@ def _upsample(method: str) -> Converter:
             # torch takes the ratio of the extents where no positive scale is given
             if scale is not None and scale > 0 and extent * scale != length:
                 raise NotImplementedError(f"upsampling {extent} elements by {scale} to {length}")
-        return _resized_between_corners(method, data, list(size), align_corners, node, importer)
+        return _interpolated(method, data, list(size), align_corners, node, importer)
 
     return convert
 
@@ -404,12 +404,12 @@ def _upsample_vec(method: str) -> Converter:
         lengths = list(node.meta["val"].shape[2:])
         if not align_corners or 1 not in lengths:
             return importer.create_convert_map()[f"upsample_{method}2d.vec"](node)
-        return _resized_between_corners(method, data, lengths, align_corners, node, importer)
+        return _interpolated(method, data, lengths, align_corners, node, importer)
 
     return convert
 
 
-def _resized_between_corners(
+def _interpolated(
     method: str,
     data: torch.fx.Node,
     lengths: list[int],
@@ -417,14 +417,14 @@ def _resized_between_corners(
     node: torch.fx.Node,
     importer: Any,
 ) -> relax.Expr:
-    """Return an image that is resized to these lengths.
+    """Return an image that is resized to these lengths by interpolation.
 
     With align_corners, torch takes the first element for a length of 1, for which TVM divides by
     zero: it is the first of two here.
     """
     if not align_corners:
         return _resized(method, (data, lengths, align_corners, None), node, importer)
-    two = [max(length, 2) for length in lengths]
+    two = [2 if length == 1 else length for length in lengths]
     value = _resized(method, (data, two, align_corners, None), node, importer)
     axes = [axis for axis, length in enumerate(lengths, 2) if length == 1]
     if not axes:
