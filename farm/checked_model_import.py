@@ -428,8 +428,8 @@ def _refuse_ill_conditioned_model(
         return
     raise ModelError(
         f"{model.name} is ill-conditioned: it magnifies rounding, and no two engines agree",
-        f"{imported.engine} itself is at {own:.1f} dB if its inputs differ in the last bit; ours: "
-        f"{check.why or f'signal to noise {check.snr_db:.1f} dB'}",
+        f"two answers of {imported.engine} to inputs that differ in the last bit agree to "
+        f"{own:.1f} dB; farm's answer agrees with its to {check.snr_db:.1f} dB",
         "use trained weights, and inputs of the model's range; or widen its `limits` where that is "
         "right for you",
     )
