@@ -18,7 +18,7 @@ from farm.agent import build, recipe
 from farm.errors import BuildError, DeadlineError
 from farm.processes.deadline import Deadline
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def no_note(_text: str, _fraction: float | None) -> None:
