@@ -8,12 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tvm
-from relax_models import Array, module
-from tvm import relax
 
 from farm.processes.workers import TaskContext
 from farm.types import Agreement, PreparedModel, TensorSpec
+
+Array = np.ndarray[Any, Any]
 
 
 @pytest.fixture
@@ -33,6 +32,9 @@ def kept(tmp_path: Path) -> Callable[..., PreparedModel]:
     """Keeps a Relax module as `prepare` does: kept({"x": array}, body, {"w": array},
     name="model").
     """
+    import tvm
+    from relax_models import module
+    from tvm import relax
 
     def keep(
         inputs: Mapping[str, Array],
