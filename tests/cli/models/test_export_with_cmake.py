@@ -40,7 +40,7 @@ folder, kept, command, arguments = {folder!r}, Path({kept!r}), {command!r}, sys.
 if "-c" not in arguments or "CMakeScratch" in os.getcwd() + " ".join(arguments):
     sys.exit(subprocess.run([*command, *arguments]).returncode)
 made = [Path(arguments[arguments.index(option) + 1]) for option in ("-o", "-MF") if option in arguments]
-content = hashlib.sha256(repr([command, *(word.replace(folder, "") for word in arguments)]).encode())
+content = hashlib.sha256(repr([*command[1:], *(word.replace(folder, "") for word in arguments)]).encode())
 there = [kept / f"{{content.hexdigest()}}{{path.suffix}}" for path in made]
 if not all(path.exists() for path in there):
     if code := subprocess.run([*command, *arguments]).returncode:
@@ -58,7 +58,8 @@ def built(folder: Path, arch: str, cache: Path) -> Path:
     """The example, linked statically by zig, which stands for any cross compiler here. It is
     not optimised, which takes a fourth of the time: the model's kernels are compiled already.
 
-    Objects of sources that have not changed come from an earlier run of the tests.
+    Objects of sources that have not changed come from an earlier run of the tests, in another
+    clone, too: the path of its Python is no part of their names.
     """
     sources = [
         path
