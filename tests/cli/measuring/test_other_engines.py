@@ -41,6 +41,7 @@ def test_a_torch_model_runs_in_torch_and_by_its_onnx_export_in_onnx_runtime(farm
         assert len(rival["seconds"]) == len(contest["seconds"]) >= 10 and min(rival["seconds"]) > 0
         low, high = rival["interval"]
         assert low <= rival["ratio"] <= high
+    assert len({tuple(one["seconds"]) for one in (contest, *contest["rivals"])}) == 3
 
 
 @pytest.mark.parametrize("name", ["small-float", "small-int8"])

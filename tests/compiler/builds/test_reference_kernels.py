@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from handmade_records import record
 from onnx_models import graph, node, save
 from qdq_models import Network, residual_network
 from relax_models import HOST
@@ -16,6 +17,8 @@ from farm.checked_model_import import prepare_model
 from farm.compiler import host_run
 from farm.compiler.build import find_or_build_model
 from farm.compiler.diagnostics.reference_kernels import build_reference_kernels
+from farm.compiler.tuning.batch_build import cpu_model_key_and_tuning_tasks
+from farm.errors import BuildError
 from farm.store import TuningRecordStore
 from farm.types import Model, Profile, QuantizeSettings
 
@@ -112,3 +115,33 @@ def test_steps_of_an_open_batch_are_those_of_a_batch_of_one(profile, answer, cac
     [expected] = built_here(model, cache, x)
     assert found[0].shape == (1, 10)
     np.testing.assert_allclose(found[0], expected, rtol=1e-5)
+
+
+def test_a_tuned_build_is_taken_apart_by_the_records_of_its_cpu_model(context, cache, tmp_path):
+    w = (0.05 * numbers.standard_normal((64, 64, 3, 3))).astype(np.float32)
+    net = graph(
+        [node("Conv", ["x", "w"], ["y"], pads=[1, 1, 1, 1])],
+        {"x": [1, 64, 28, 28]},
+        {"y": [1, 64, 28, 28]},
+        {"w": w},
+    )
+    model = Model("tuned", str(save(tmp_path / "tuned.onnx", net)))
+    profile, other = ARM["aarch64"], ARM["armv7"]
+    records = TuningRecordStore(tmp_path / "records.sqlite")
+    prepared = prepare_model(context, model, HOST, cache)
+    core, tasks = cpu_model_key_and_tuning_tasks(prepared, profile, records)
+    [task] = [task for task in tasks if task.workload.startswith("convolution")]
+    slower = next(
+        one for one in task.candidates if one.choice["method"] != task.default.choice["method"]
+    )
+    tuned, not_this = (
+        record(one, task.workload, choice)
+        for one, choice in ((profile, slower.choice), (other, task.default.choice))
+    )
+    records.keep(tuned)
+    built = find_or_build_model(context, prepared, profile, cache, records)
+    recorded = {one.core: {one.workload: one.choice} for one in (not_this, tuned)}
+    parts = build_reference_kernels(prepared, built, profile, recorded)
+    assert core == tuned.core != not_this.core and parts.steps
+    with pytest.raises(BuildError, match="is not of this model"):
+        build_reference_kernels(prepared, built, profile, {})

@@ -12,8 +12,10 @@ from convolution_cases import AFTER, Convolution, check
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
 from relax_models import CPUS, target
+from tvm import s_tir, te
 
 from farm.compiler.cpu.depthwise_pool import _lanes
+from farm.compiler.cpu.general_schedule import vectorize_with_tail
 from farm.compiler.cpu.tir_passes.vector_tails import vector_starts_and_widths
 from farm.compiler.target.cpu_model import cpu_model_of
 
@@ -28,6 +30,19 @@ def test_the_pieces_of_a_rest_cover_it_once_by_halves_of_a_vector(width, lanes):
     ]
     assert covered == list(range(width))
     assert all(lanes % wide == 0 for _, wide in vector_starts_and_widths(width, lanes))
+
+
+@pytest.mark.parametrize(
+    ("extent", "widths"), [(27, [8, 3]), (9, [8, 1]), (24, [8]), (8, [8]), (5, [5])]
+)
+def test_a_loop_goes_by_whole_vectors_and_its_rest_by_a_narrower_one(extent, widths):
+    data = te.placeholder((extent,), name="data")
+    function = te.create_prim_func([data, te.compute((extent,), lambda at: data[at] + 1.0)])
+    work = s_tir.Schedule(function)
+    (loop,) = work.get_loops(work.get_child_blocks(work.get_sblock("root"))[0])
+    vectorize_with_tail(work, loop, 8)
+    found = re.findall(r"T\.vectorized\((?:(\d+), )?(\d+)\)", work.mod["main"].script())
+    assert [int(end) - int(begin or 0) for begin, end in found] == widths
 
 
 @settings(max_examples=24, suppress_health_check=list(HealthCheck))

@@ -244,6 +244,21 @@ def computed(function: tvm.tirx.PrimFunc, name: str) -> int:
     return found
 
 
+@pytest.mark.parametrize("order", [PIXELS, CHANNELS])
+def test_a_band_has_its_own_input_and_blocks_of_channels_share_the_whole_one(order):
+    one = case((1, 24, 20, 32), 64, band=2, order=order)
+    function, report = schedule.create_kernel_scheduler(ConfigSelector(A53))(
+        "one", kernel(one, A53)
+    )
+    assert report.note == ""
+    work = tvm.s_tir.Schedule(tvm.IRModule({"main": function}))
+    outputs, inputs = (
+        work.get(work.get_loops(work.get_sblock(name))[0])
+        for name in (winograd_compute.TILES_OUT, winograd_compute.TILES_IN)
+    )
+    assert outputs.same_as(inputs) == (order == PIXELS)
+
+
 @pytest.mark.parametrize("cpu", ["cortex-a53", "cortex-a72", "x86-64-v3"])
 @pytest.mark.parametrize("order", [PIXELS, CHANNELS])
 @pytest.mark.parametrize("band", [1, 3, 6])
