@@ -27,6 +27,7 @@ from farm.compiler.graph.convolutions.conv_of_concat import ConvOfConcatRewriter
 from farm.compiler.graph.convolutions.pad_group_channels import pad_group_channels_pass
 from farm.compiler.graph.convolutions.transposed_conv import transposed_conv_pass
 from farm.compiler.graph.convolutions.trim_padding_taps import PaddingTapTrimmer
+from farm.compiler.graph.decomposed_gelu import DecomposedGeluRewriter
 from farm.compiler.graph.fusion_barriers import FusionBarrierMarker
 from farm.compiler.graph.group_norm import GroupNormRewriter
 from farm.compiler.graph.quantization.qdq_to_int8 import Int8Rewriter
@@ -136,6 +137,7 @@ def fold_norms_and_constants(module: tvm.IRModule) -> tvm.IRModule:
         rewriter_pass("farm.ScaleAndShift", _Normalizer),
         transform.DecomposeOpsForInference(),
         rewriter_pass("farm.Simplify", _Simplifier),
+        rewriter_pass("farm.DecomposedGelus", DecomposedGeluRewriter),
         rewriter_pass("farm.LogicOfBooleans", BooleanLogicRewriter),
         rewriter_pass("farm.BoundedIndices", IndexClamper),
         ConstantFolder(),

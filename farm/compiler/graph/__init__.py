@@ -13,6 +13,9 @@ Convolutions, normalisation and layout:
     sink_transposes  move transposes towards the end until they cancel
     fusion_barriers  keep kernels apart that are slower when fused
 
+Activations:
+    decomposed_gelu  recognise GELU where it is written as five operators
+
 Precision:
     fp16_weights     keep weights in float16 and compute in float32
     fp16_arithmetic  compute in float16 on NVIDIA GPUs

@@ -431,6 +431,19 @@ def test_a_function_is_right_to_six_digits_everywhere(name, cpu):
 
 
 @pytest.mark.parametrize("cpu", CPUS)
+def test_functions_with_limits_reach_them_to_the_bit(cpu):
+    x = np.array([4.5, 6, 11, 88, 1e30, np.inf], "float32")
+    x = np.concatenate([x, -x])
+    tanh, erf = (
+        compute({"x": 3 * x}, lambda emit, x, ours=ours: emit(ours(x)), cpu=cpu).outputs[0]
+        for ours in (relax.op.tanh, relax.op.erf)
+    )
+    assert tanh.tolist() == erf.tolist() == np.sign(x).tolist()
+    gelu = compute({"x": 3 * x[:-1]}, lambda emit, x: emit(relax.op.nn.gelu(x)), cpu=cpu)
+    assert gelu.outputs[0].tolist() == np.maximum(3 * x[:-1], 0).tolist()
+
+
+@pytest.mark.parametrize("cpu", CPUS)
 @pytest.mark.parametrize("width", [10, 192, 17])
 def test_a_layer_norm(width, cpu):
     x, gain, bias = draw(2, 3, width), draw(width), draw(width)
