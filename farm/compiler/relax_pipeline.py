@@ -28,6 +28,7 @@ from farm.compiler.graph.convolutions.pad_group_channels import pad_group_channe
 from farm.compiler.graph.convolutions.transposed_conv import transposed_conv_pass
 from farm.compiler.graph.convolutions.trim_padding_taps import PaddingTapTrimmer
 from farm.compiler.graph.decomposed_gelu import DecomposedGeluRewriter
+from farm.compiler.graph.empty_tensors import EmptyTensorRewriter
 from farm.compiler.graph.fusion_barriers import FusionBarrierMarker
 from farm.compiler.graph.group_norm import GroupNormRewriter
 from farm.compiler.graph.quantization.qdq_to_int8 import Int8Rewriter
@@ -127,6 +128,7 @@ def fold_norms_and_constants(module: tvm.IRModule) -> tvm.IRModule:
     """Fold batch norms and constants, in the layout of the import."""
     transform = relax.transform
     passes = [
+        rewriter_pass("farm.EmptyTensors", EmptyTensorRewriter),
         # Before folding, which would evaluate TVM's operators; after it, shapes are known
         rewriter_pass("farm.GroupNorms", GroupNormRewriter),
         ConstantFolder(),
@@ -234,6 +236,8 @@ class _Lifter(PyExprMutator):  # type: ignore[misc]
         self.values: dict[object, Array] = {}
 
     def visit_generic_const_(self, expression: GenericConst) -> relax.Expr:
+        if not isinstance(expression.value, tvm.runtime.Tensor):  # an element type
+            return expression
         value = tensor_as_array(expression.value)
         if value.nbytes <= _INLINE_BYTES:
             return expression

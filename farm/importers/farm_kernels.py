@@ -29,27 +29,9 @@ class _Rewriter(PyExprMutator):  # type: ignore[misc]
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         call = self.visit_expr_post_order(call)
-        if getattr(call.op, "name", "") == "relax.concat":
-            return _without_empty(call)
         emit = _EMIT.get(getattr(call.op, "name", ""))
         made = emit(self.builder_, call) if emit is not None and _is_fixed(call.args[0]) else None
         return call if made is None else made
-
-
-def _without_empty(concat: relax.Call) -> relax.Expr:
-    """Return a concatenation without its empty parts.
-
-    TVM's runtime cannot load an empty constant whose zero extent is not in its first axis.
-    """
-    parts = list(concat.args[0].fields) if isinstance(concat.args[0], relax.Tuple) else []
-    kept = [
-        part
-        for part in parts
-        if not (_is_fixed(part) and any(int(extent) == 0 for extent in part.ty.shape))
-    ]
-    if len(kept) == len(parts) or not kept:
-        return concat
-    return kept[0] if len(kept) == 1 else relax.op.concat(kept, concat.attrs.axis)
 
 
 def _is_fixed(data: relax.Expr) -> bool:

@@ -5,6 +5,7 @@
 Constants and shapes:
     constant_folding  compute constant expressions and shape arithmetic in numpy
     boolean_logic     rewrite comparisons and arithmetic of booleans as logic
+    empty_tensors     replace tensors without elements, and what is computed from them
     clamp_indices     keep indices that come from an input within their tensor
 
 Convolutions, normalisation and layout:
