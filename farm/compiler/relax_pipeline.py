@@ -22,6 +22,7 @@ from farm.compiler.graph import fp16_arithmetic, fp16_weights, layer_names
 from farm.compiler.graph.boolean_logic import BooleanLogicRewriter
 from farm.compiler.graph.clamp_indices import IndexClamper
 from farm.compiler.graph.constant_folding import ConstantFolder
+from farm.compiler.graph.constant_divisors import ConstantDivisorRewriter
 from farm.compiler.graph.convolutions.conv1d_conv3d_to_conv2d import Conv1dConv3dRewriter
 from farm.compiler.graph.convolutions.conv_of_concat import ConvOfConcatRewriter
 from farm.compiler.graph.convolutions.pad_group_channels import pad_group_channels_pass
@@ -140,6 +141,7 @@ def fold_norms_and_constants(module: tvm.IRModule) -> tvm.IRModule:
         transform.DecomposeOpsForInference(),
         rewriter_pass("farm.Simplify", _Simplifier),
         rewriter_pass("farm.DecomposedGelus", DecomposedGeluRewriter),
+        rewriter_pass("farm.ConstantDivisors", ConstantDivisorRewriter),
         rewriter_pass("farm.LogicOfBooleans", BooleanLogicRewriter),
         rewriter_pass("farm.BoundedIndices", IndexClamper),
         ConstantFolder(),

@@ -14,8 +14,9 @@ Convolutions, normalisation and layout:
     sink_transposes  move transposes towards the end until they cancel
     fusion_barriers  keep kernels apart that are slower when fused
 
-Activations:
-    decomposed_gelu  recognise GELU where it is written as five operators
+Elementwise operators:
+    decomposed_gelu    recognise GELU where it is written as five operators
+    constant_divisors  multiply by reciprocals of constants
 
 Precision:
     fp16_weights     keep weights in float16 and compute in float32
