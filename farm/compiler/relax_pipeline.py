@@ -21,8 +21,8 @@ from farm.compiler.gpu import schedule
 from farm.compiler.graph import fp16_arithmetic, fp16_weights, layer_names
 from farm.compiler.graph.boolean_logic import BooleanLogicRewriter
 from farm.compiler.graph.clamp_indices import IndexClamper
-from farm.compiler.graph.constant_folding import ConstantFolder
 from farm.compiler.graph.constant_divisors import ConstantDivisorRewriter
+from farm.compiler.graph.constant_folding import ConstantFolder
 from farm.compiler.graph.convolutions.conv1d_conv3d_to_conv2d import Conv1dConv3dRewriter
 from farm.compiler.graph.convolutions.conv_of_concat import ConvOfConcatRewriter
 from farm.compiler.graph.convolutions.pad_group_channels import pad_group_channels_pass
