@@ -26,6 +26,7 @@ from farm.compiler.graph.constant_folding import ConstantFolder
 from farm.compiler.graph.convolutions.conv1d_conv3d_to_conv2d import Conv1dConv3dRewriter
 from farm.compiler.graph.convolutions.conv_of_concat import ConvOfConcatRewriter
 from farm.compiler.graph.convolutions.pad_group_channels import pad_group_channels_pass
+from farm.compiler.graph.convolutions.planar_images import PlanarImageRewriter
 from farm.compiler.graph.convolutions.transposed_conv import transposed_conv_pass
 from farm.compiler.graph.convolutions.trim_padding_taps import PaddingTapTrimmer
 from farm.compiler.graph.decomposed_gelu import DecomposedGeluRewriter
@@ -171,6 +172,8 @@ def legalize_and_fuse(module: tvm.IRModule, selector: ConfigSelector | None) -> 
             if selector
             else []
         ),
+        *([rewriter_pass("farm.PlanarImages", PlanarImageRewriter)] if selector else []),
+        transform.DeadCodeElimination(),
         transform.LegalizeOps(
             legalization_map(selector) if selector else schedule.legalization_map()
         ),

@@ -40,6 +40,7 @@ def conv2d_compute(
     config: KernelConfig,
     grouped_loads: bool,
     turned: bool,
+    planar: bool,
     data: te.Tensor,
     weight: te.Tensor,
 ) -> te.Tensor:
@@ -48,21 +49,25 @@ def conv2d_compute(
     `turned`: height and width of the workload are swapped, those of `data` and of the result are
     not. `grouped_loads`: the inputs of several reduction steps are loaded together, see
     register_tiles. If the packed weight has one column and the kernel several, that column is a
-    contiguous run of the values of all columns and channels, padded with zeros.
+    contiguous run of the values of all columns and channels, padded with zeros. `planar`: `data`
+    is NCHW, and neither turned, nor grouped, nor read as runs.
     """
     blocks, kernel_h, kernel_w, depth, block = static_shape(weight)
     _, columns, channels, _ = workload.weight
     runs = kernel_w < columns
     beyond = round_up_to_multiple(depth, channels) // channels - columns if runs else 0
     (top, left, bottom, right) = workload.padding
-    source = pad_nhwc(data, (top, left, bottom, right + beyond), turned=turned)
+    if planar:
+        source = _pad_planes(data, workload.padding)
+    else:
+        source = pad_nhwc(data, (top, left, bottom, right + beyond), turned=turned)
     out_h, out_w = workload.output(0), workload.output(1)
     ry, rx, rc = (
         te.reduce_axis((0, extent), name=name)
         for extent, name in ((kernel_h, "ry"), (kernel_w, "rx"), (depth, "rc"))
     )
     (stride_y, stride_x), (dilation_y, dilation_x) = workload.strides, workload.dilation
-    count = source.shape[0]
+    count = data.shape[0]
     shape = (count, out_h, round_up_to_multiple(out_w, config.tile.pixels), blocks * block)
 
     def value(n: te.Var, y: te.Var, x: te.Var, c: te.Var) -> tvm.tirx.Expr:
@@ -77,11 +82,11 @@ def conv2d_compute(
             y * stride_y + ry * dilation_y,
             clamp_index(x, out_w, shape[2]) * stride_x + rx * dilation_x,
         )
-        return (
-            source[n, row, column + c // channels, c % channels]
-            if runs
-            else source[n, row, column, c]
-        )
+        if runs:
+            return source[n, row, column + c // channels, c % channels]
+        if not planar:
+            return source[n, row, column, c]
+        return source[n, row, c, column] if any(workload.padding) else source[n, c, row, column]
 
     inputs = (
         te.compute((*shape[:3], kernel_h, kernel_w, depth), read, name=INPUTS)
@@ -229,6 +234,26 @@ def pad_nhwc(
 
     return te.compute(
         (count, height + top + bottom, width + left + right, channels), value, name=PADDING
+    )
+
+
+def _pad_planes(data: te.Tensor, padding: Sequence[int]) -> te.Tensor:
+    """Return an NCHW tensor with padding (top, left, bottom, right) as NHCW; itself without any.
+
+    The rows of all channels then lie as near to one another as the pixels of NHWC.
+    """
+    if not any(padding):
+        return data
+    count, channels, height, width = static_extents_as_ints(data.shape)
+    top, left, bottom, right = padding
+
+    def value(n: te.Var, y: te.Var, c: te.Var, x: te.Var) -> tvm.tirx.Expr:
+        inside = tvm.tirx.all(y >= top, y < height + top, x >= left, x < width + left)
+        zero = tvm.tirx.const(0, data.dtype)
+        return tvm.tirx.if_then_else(inside, data[n, c, y - top, x - left], zero)
+
+    return te.compute(
+        (count, height + top + bottom, channels, width + left + right), value, name=PADDING
     )
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import tvm
-from tvm import relax
+from tvm import relax, topi
 
 from farm.compiler.cpu import conv_dense_compute, depthwise_pool, softmax_layer_norm
 from farm.compiler.cpu.cost_model import (
@@ -90,12 +90,15 @@ def _convolution(
     )
     if weight is None or data is None or attributes.out_layout not in ("", "NHWC"):
         return None
+    planar = attributes.data_layout == "NCHW" and attributes.out_layout == "NHWC"
     if (attributes.data_layout, attributes.kernel_layout, weight.dtype) != (
-        "NHWC",
+        "NCHW" if planar else "NHWC",
         "HWIO",
         np.float32,
     ):
         return None
+    if planar:
+        data = (data[0], data[2], data[3], data[1])
     shared = _geometry(attributes, data)
     kernel_h, kernel_w, _, channels = weight.shape
     if attributes.groups == channels == data[3] > 1:
@@ -152,20 +155,26 @@ def _convolution(
         )
         transform = cost_model.weight_transform_for(workload, config, selector.cpu)
         transformed = _transformed(weight, transform, selector)
-        return builder.call_te(body, call.args[0], transformed, primfunc_name_hint=compute.WINOGRAD)
+        image = _channels_last(builder, call.args[0]) if planar else call.args[0]
+        return builder.call_te(body, image, transformed, primfunc_name_hint=compute.WINOGRAD)
     if run := padded_kernel_row_length(workload, selector.cpu):
         weight = _filled(weight.reshape(kernel_h, 1, -1, channels), run, axis=2)
     blocks = _blocks(weight, config.tile.block)  # [KH, KW, CI, blocks, block]
     packed = np.ascontiguousarray(blocks.transpose(3, 0, 1, 2, 4))
-    body = partial(
-        conv_dense_compute.conv2d_compute,
-        workload,
-        config,
-        uses_grouped_loads(workload, selector.cpu),
-        turn,
-    )
+    grouped = uses_grouped_loads(workload, selector.cpu)
+    image = call.args[0]
+    if planar and (turn or grouped):  # which read several numbers of a pixel at once
+        image, planar = _channels_last(builder, image), False
+    body = partial(conv_dense_compute.conv2d_compute, workload, config, grouped, bool(turn), planar)
     return builder.call_te(
-        body, call.args[0], relax.const(packed), primfunc_name_hint=conv_dense_compute.CONVOLUTION
+        body, image, relax.const(packed), primfunc_name_hint=conv_dense_compute.CONVOLUTION
+    )
+
+
+def _channels_last(builder: relax.BlockBuilder, planes: relax.Expr) -> relax.Var:
+    """Emit a transpose from NCHW to NHWC."""
+    return builder.emit(
+        builder.call_te(topi.transpose, planes, [0, 2, 3, 1], primfunc_name_hint="transpose")
     )
 
 

@@ -181,9 +181,8 @@ def test_between_convolutions_over_rows_nothing_is_moved():
         ),
     )
     assert ours.rules == ["convolution"] * 3
-    assert sum("transpose" in kernel.name for kernel in ours.kernels) == 2, (
-        ours.kernels
-    )  # at both ends
+    moved = [kernel.name for kernel in ours.kernels if "transpose" in kernel.name]
+    assert len(moved) == 1, ours.kernels  # at the end: the first convolution reads planes
 
 
 def test_a_row_is_turned_for_a_product_and_back_without_a_copy():
