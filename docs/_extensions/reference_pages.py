@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import operator_lists
+
 import farm
 from farm import config, errors
 
@@ -236,7 +238,10 @@ GENERATORS: Mapping[str, Callable[[], str]] = {
     "devices-toml": devices_toml,
     "exit-codes": exit_codes,
     "json-documents": json_documents,
+    "onnx-operators": operator_lists.onnx_operators,
     "profiles": profiles,
+    "tflite-operators": operator_lists.tflite_operators,
+    "torch-operators": operator_lists.torch_operators,
 }
 
 

@@ -8,6 +8,7 @@ import ast
 import importlib.util
 import re
 import shlex
+import sys
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from pathlib import Path
@@ -84,6 +85,8 @@ def table(heading: str, text: str = MANUAL) -> list[list[str]]:
 @pytest.fixture(scope="module")
 def generated() -> ModuleType:
     """The module that generates the reference pages."""
+    if str(DOCS / "_extensions") not in sys.path:
+        sys.path.append(str(DOCS / "_extensions"))
     spec = importlib.util.spec_from_file_location(
         "reference_pages", DOCS / "_extensions" / "reference_pages.py"
     )
@@ -251,6 +254,18 @@ def test_a_python_model_of_the_docs_imports(folder: Path) -> None:
     (folder / f"{named[1]}.py").write_text(text)
     imported = importers.import_model(Model("example", named[0]), folder / "cache")
     assert imported.reference(imported.example)[0].shape == (1, 3)
+
+
+def test_the_reference_lists_the_operators_of_each_importer(generated: ModuleType) -> None:
+    text = generated.expand((DOCS / "reference" / "operators.md").read_text("utf-8"))
+    onnx, torch, tflite = text.split("\n## ")[1:]
+    known, lacking = onnx.split("Not supported:")
+    assert all(f"`{name}`" in known for name in ("Conv", "GRU", "Loop", "QLinearConv", "Swish"))
+    assert all(f"`{name}`" in lacking for name in ("DeformConv", "RandomNormal", "QuickGelu"))
+    assert all(
+        f"`{name}`" in torch for name in ("conv2d", "_fft_r2c", "scaled_dot_product_attention")
+    )
+    assert "`CONV_2D`" in tflite and "`HASHTABLE`" not in tflite
 
 
 def test_the_exit_codes_of_the_reference_are_those_of_the_errors(generated: ModuleType) -> None:

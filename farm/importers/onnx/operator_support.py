@@ -24,7 +24,7 @@ _MICROSOFT_ONLY = (
     "AllClassNMS",
     "Attention",
 )
-_MICROSOFT = (*_MICROSOFT_ONLY, "Gelu")
+MICROSOFT = (*_MICROSOFT_ONLY, "Gelu")
 _BUILT_IN = ("If",)  # converted by the importer itself, not by a converter of its table
 _NAMES_SHOWN = 3
 _FIX = (
@@ -88,7 +88,7 @@ def has_converter(node: onnx.NodeProto) -> bool:
     from farm.importers.onnx.converters import converter_table
 
     if node.domain == "com.microsoft":
-        return node.op_type in _MICROSOFT
+        return node.op_type in MICROSOFT
     if node.domain not in _DEFAULT_DOMAINS or node.op_type in _MICROSOFT_ONLY:
         return False
     return node.op_type in _BUILT_IN or node.op_type in converter_table()

@@ -29,7 +29,7 @@ _MOVES = (
 )  # fmt: skip
 # Operators with states, subgraphs or random numbers. A build runs fixed steps and is compared with
 # a reference, so it supports none of them.
-_REFUSED = (
+REFUSED = (
     *OF_CHANCE, "ASSIGN_VARIABLE", "CALL", "CALL_ONCE", "HASHTABLE", "HASHTABLE_FIND", "HASHTABLE_IMPORT", "HASHTABLE_LOOKUP",  # noqa: E501
     "HASHTABLE_SIZE", "IF", "READ_VARIABLE", "STABLEHLO_WHILE", "VAR_HANDLE", "WHILE",
 )  # fmt: skip
@@ -64,7 +64,7 @@ def import_problems(opened: TfliteFile) -> list[ImportProblem]:
     known = FileConversion(opened)(opened.model, opened.graph, None, None)
     found = defaultdict[tuple[str, str], list[str]](list)
     for operator in opened.operators:
-        if operator.name not in known.convert_map or operator.name in _REFUSED:
+        if operator.name not in known.convert_map or operator.name in REFUSED:
             found[operator.name, ""].append(operator.place)
         elif why := _refusal(known, operator):
             found[operator.name, why].append(operator.place)
