@@ -12,9 +12,12 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sqlalchemy import Column, Connection, MetaData, Table, Text, select
 
 from farm.errors import FarmError, InternalError
 from farm.store import RunStore, run_from_json, run_to_json
+from farm.store.backends import SqliteBackend
+from farm.store.database import MigratedDatabase
 from farm.types import Agreement, DeviceResults, Failure, Latency, Run, Verdict
 
 SPAWN = multiprocessing.get_context("spawn")
@@ -198,6 +201,27 @@ def test_processes_keep_runs_at_once_from_the_very_first(store: RunStore) -> Non
     assert {run.id for run in store.runs()} == {
         f"lane{lane}-{number}" for lane in range(4) for number in range(25)
     }
+
+
+def test_tables_that_another_farm_has_just_made_are_used(tmp_path: Path) -> None:
+    names = Table("names", MetaData(), Column("name", Text))
+
+    def farm(place: SqliteBackend) -> MigratedDatabase:
+        return MigratedDatabase(place, "names", "names", names.metadata)
+
+    class Overtaken(SqliteBackend):
+        """The other one is faster, once this one has seen that there are no tables."""
+
+        def version(self, db: Connection) -> int:
+            found = SqliteBackend.version(self, db)
+            if found == 0:
+                farm(SqliteBackend(self.path)).change(
+                    lambda other: other.execute(names.insert(), {"name": "pi5"})
+                )
+            return found
+
+    slower = farm(Overtaken(tmp_path / "names.sqlite"))
+    assert slower.ask(lambda db: db.scalars(select(names.c.name)).all()) == ["pi5"]
 
 
 def test_a_record_that_is_no_database_is_reported_with_how_to_move_it_away(store: RunStore) -> None:

@@ -13,12 +13,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import compile_cuda_for_cpu
 import numpy as np
 import pytest
 import tvm
 from farm_processes import DIGITS, QUICK, Farm
-from gpu_stand_in_devices import agent, cache, device, farm, layers, recorded
+from gpu_stand_in_devices import (
+    agent,
+    cache,
+    compile_cuda_for_cpu,
+    device,
+    farm,
+    layers,
+    recorded,
+)
 from timeouts import LIMIT_S, patient, wait_until
 from tvm import relax
 

@@ -99,3 +99,30 @@ def test_where_nothing_differs_it_says_so(farm: Farm) -> None:
         and "no layer of digits differs on host, and the whole answer is right" in done.out
     )
     assert "Relu_2" in done.out and "Gemm_14" in done.out
+
+
+TWICE = """
+import torch
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)
+
+    def forward(self, x):
+        hidden = self.first(x)
+        return self.last(hidden) + torch.matmul(hidden, hidden)
+
+
+def net():
+    torch.manual_seed(0)
+    return Net().eval(), (torch.ones(8, 8),)
+"""
+
+
+def test_a_tensor_that_a_step_takes_twice_is_there_for_later_steps(farm: Farm) -> None:
+    (farm.folder / "twice.py").write_text(TWICE)
+    done = farm.run("bisect", "--device", "host", "python:twice:net", "--json")
+    assert done.code == 0, done.err
+    assert done.json["first_bad"] is None and done.json["whole"]["right"]

@@ -67,6 +67,15 @@ def test_a_bias_is_added_to_the_sums(per_channel, tmp_path, cache):
     assert types_of(imported, "relax.add") == [("int32", "int32")]
 
 
+def test_a_bias_may_be_the_first_operand(tmp_path, cache):
+    net = Network()
+    product = net.product(net.quantized("x", 0.03, 0), (12, 8))
+    net.nodes[-1].input[:] = list(reversed(net.nodes[-1].input))
+    body = net.graph(net.quantized(product, 0.1, 0), {"x": [4, 12]}, {"y": [4, 8]})
+    imported = importers.import_model(Model("m", str(save(tmp_path / "m.onnx", body))), cache)
+    assert types_of(imported, "relax.add") == [("int32", "int32")]
+
+
 @pytest.mark.parametrize("kind", ARM)
 def test_a_board_computes_the_same_to_the_bit(kind, model, imported, context, cache, agents):
     architecture = str(ARM[kind].agent)

@@ -17,7 +17,9 @@ from torch.nn import functional
 from tvm import relax
 
 from farm.compiler.build import find_or_build_model
+from farm.compiler.cpu import cost_model
 from farm.compiler.cpu.kernel_config import (
+    CHANNELS,
     DIRECT,
     PIXELS,
     ConfigSelector,
@@ -66,6 +68,19 @@ def test_the_cheapest_candidate_is_chosen_unless_a_record_names_another_that_the
         selector = ConfigSelector(cpu_model_of(resolve_target(X86)), recorded)
         assert selector.best(WORKLOAD, candidates) == chosen
         assert selector.decisions[WORKLOAD.key].recorded is used
+
+
+@pytest.mark.parametrize("profile", [X86, ARM64], ids=["x86", "arm64"])
+@pytest.mark.parametrize(
+    ("rows", "depth", "width", "order"),
+    [(4096, 64, 64, PIXELS), (64, 1024, 1024, CHANNELS)],
+    ids=["weights-stay-in-cache", "weights-do-not"],
+)
+def test_what_does_not_stay_in_the_cache_is_read_once(profile, rows, depth, width, order):
+    cpu = cpu_model_of(resolve_target(profile))
+    workload = Workload("dense", (rows, depth), (depth, width))
+    config = ConfigSelector(cpu, {}).best(workload, cost_model.gemm_candidates(workload, cpu))
+    assert config.order == order
 
 
 def test_a_choice_survives_json_and_what_another_farm_wrote_is_left_out():

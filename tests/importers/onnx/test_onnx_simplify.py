@@ -131,8 +131,9 @@ def test_images_are_resized_as_old_opsets_say(operator, opset, scale, mode, onnx
         same(path)
 
 
-def test_an_operator_that_onnx_defines_by_others_becomes_those(onnx_file):
-    same(onnx_file([node("Celu", ["x"], ["y"], alpha=2.0)], {"x": [2, 6]}, {"y": [2, 6]}))
+@pytest.mark.parametrize("attributes", [{"alpha": 2.0}, {}], ids=["given", "default"])
+def test_an_operator_that_onnx_defines_by_others_becomes_those(attributes, onnx_file):
+    same(onnx_file([node("Celu", ["x"], ["y"], **attributes)], {"x": [2, 6]}, {"y": [2, 6]}))
 
 
 @pytest.mark.parametrize(("operator", "of"), [("ReduceMax", -np.inf), ("ReduceMin", np.inf)])

@@ -22,6 +22,15 @@ def test_a_person_loses_their_own_oldest_idle_one() -> None:
     assert shared.take("e", "ann") and dropped == ["b", "d"]
 
 
+def test_what_became_idle_last_is_lost_last() -> None:
+    shared, dropped = places(10, 3)
+    assert all(shared.take(item, "ann") for item in ("a", "b", "c"))
+    for item, busy in (("a", True), ("b", True), ("b", False), ("a", False)):
+        shared.mark(item, busy=busy)
+    assert all(shared.take(item, "ann", busy=True) for item in ("d", "e", "f"))
+    assert dropped == ["c", "b", "a"]
+
+
 def test_whoever_has_the_most_gives_one_to_those_who_have_fewer() -> None:
     shared, dropped = places(4, 3)
     assert all(shared.take(item, "ann", busy=True) for item in ("a", "b", "c"))
