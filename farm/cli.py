@@ -258,9 +258,15 @@ def _fail(error: FarmError, code: int | None = None) -> int:
 
 def _usage_error(error: click.ClickException) -> UsageError:
     context = getattr(error, "ctx", None)
-    return UsageError(
-        error.format_message(), "", f"{context.command_path if context else 'farm'} --help"
-    )
+    path = context.command_path if context else "farm"
+    command = next((word for word in sys.argv[1:] if word in _COMMANDS), None)
+    if isinstance(error, click.NoSuchOption) and path == "farm" and command:
+        return UsageError(
+            f"{error.option_name} stands before the command",
+            "options belong to a command",
+            f"farm {command} {error.option_name} ...; farm {command} --help",
+        )
+    return UsageError(error.format_message(), "", f"{path} --help")
 
 
 def _output_error(error: Exception) -> FarmError | None:

@@ -38,6 +38,18 @@ def test_the_exit_code_of_an_error_is_kept() -> None:
     assert "there is no command 'nonsense'" in done.stderr and "taken apart" not in done.stdout
 
 
+def test_an_option_before_the_command_is_told_its_place() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "farm", "--config", "my.toml", "bench"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "--config stands before the command" in done.stderr
+    assert "fix: farm bench --config ...; farm bench --help" in done.stderr
+
+
 def test_what_farm_does_not_expect_is_left_to_python() -> None:
     done = run(
         "schema",
