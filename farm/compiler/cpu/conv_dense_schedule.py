@@ -223,8 +223,13 @@ def _fused(sch: Schedule, loops: list[LoopRV]) -> LoopRV:
     return sch.fuse(*loops) if len(loops) > 1 else loops[0]
 
 
-def inline_into_epilogue(sch: Schedule, main: SBlockRV, cpu: CpuModel) -> SBlockRV:
+def inline_into_epilogue(
+    sch: Schedule, main: SBlockRV, cpu: CpuModel, result: SBlockRV | None = None
+) -> SBlockRV:
     """Inline all blocks after the main block into the last one, and return that.
+
+    `result` is a block after the main block that has its results in another order: what follows
+    takes the elements of that. It is inlined, too.
 
     A main block that is the last gets a copy as its epilogue. The returned block computes each of
     its elements from one element of the main block: computed with the tiles of the main block, it
@@ -247,13 +252,14 @@ def inline_into_epilogue(sch: Schedule, main: SBlockRV, cpu: CpuModel) -> SBlock
         for block in sch.get_child_blocks(sch.get_sblock("root"))
         if block_name(sch, block) not in first
     ]
-    before = find_or_create_dominating_consumer(sch, main)
+    whole = main if result is None else result
+    before = find_or_create_dominating_consumer(sch, whole)
     if before is None and any(
         block_name(sch, producer) in sources
         for block in after
         for producer in sch.get_producers(block)
     ):
-        before = sch.cache_write(main, 0, "global")
+        before = sch.cache_write(whole, 0, "global")
     if before is None:
         for block in between:
             sch.compute_inline(block)

@@ -384,7 +384,7 @@ def schedule_sliding_windows(sch: Schedule, cpu: CpuModel) -> None:
         if block_name(sch, block) == PADDING:
             sch.compute_inline(block)
     before = producer_blocks(sch, main)
-    last = inline_into_epilogue(sch, main, cpu)
+    last = inline_into_epilogue(sch, main, cpu, _crop_of_overlapping_vectors(sch, main))
     tile, followed = annotated_tile(sch, main), _channels(sch, main) == _channels(sch, last)
     if TILE_ROWS in sch.get(main).annotations:
         schedule_row_tiles(sch, cpu, main, last, strips=_STRIPS, unrolled=_UNROLLED_TILES)
@@ -396,6 +396,12 @@ def schedule_sliding_windows(sch: Schedule, cpu: CpuModel) -> None:
         sch.compute_at(main, row, preserve_unit_loops=True)
         vectorize_with_tail(sch, sch.get_loops(last)[-1], tile.lanes)
     _tile_row(sch, cpu, main, tile, last if followed else None)
+
+
+def _crop_of_overlapping_vectors(sch: Schedule, main: SBlockRV) -> SBlockRV | None:
+    """Return the block that has each channel once; None if the main block has."""
+    crops = [block for block in sch.get_consumers(main) if block_name(sch, block) == CROP]
+    return crops[0] if crops and _channels(sch, crops[0]) < _channels(sch, main) else None
 
 
 def _row(sch: Schedule, block: SBlockRV, apart: list[SBlockRV], cpu: CpuModel) -> LoopRV:

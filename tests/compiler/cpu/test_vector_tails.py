@@ -7,12 +7,13 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from convolution_cases import AFTER, Convolution, check
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
-from relax_models import CPUS, target
-from tvm import s_tir, te
+from relax_models import CPUS, lowered, target
+from tvm import relax, s_tir, te
 
 from farm.compiler.cpu.depthwise_pool import _lanes
 from farm.compiler.cpu.general_schedule import vectorize_with_tail
@@ -98,3 +99,51 @@ def test_a_depthwise_convolution_goes_by_vectors_that_a_core_has(channels, cpu):
     )
     assert check(case, cpu).rules == ["depthwise"]
     assert check(replace(case, strides=(2, 2), then="residual"), cpu).rules == ["depthwise"]
+
+
+@pytest.mark.parametrize("cpu", CPUS)
+@pytest.mark.parametrize("channels", [72, 90, 162])
+@pytest.mark.parametrize("operator", ["depthwise", "max_pool", "average_pool"])
+def test_what_follows_overlapping_vectors_goes_a_row_at_a_time_by_whole_vectors(
+    operator, channels, cpu
+):
+    lanes = _lanes(cpu_model_of(target(cpu)), channels)
+    if channels % lanes == 0:
+        pytest.skip("vectors of this CPU divide the channels")
+    x = np.ones((1, 12, 12, channels), "float32")
+
+    def body(emit, x, w, b):
+        window = {
+            "depthwise": lambda: relax.op.nn.conv2d(
+                x,
+                w,
+                padding=(1, 1, 1, 1),
+                groups=channels,
+                data_layout="NHWC",
+                kernel_layout="HWIO",
+            ),
+            "max_pool": lambda: relax.op.nn.max_pool2d(x, (3, 3), padding=(1,) * 4, layout="NHWC"),
+            "average_pool": lambda: relax.op.nn.avg_pool2d(
+                x, (3, 3), padding=(1,) * 4, layout="NHWC"
+            ),
+        }[operator]()
+        return emit(relax.op.nn.relu(emit(relax.op.add(emit(window), b))))
+
+    weights = {
+        "w": np.ones((3, 3, 1, channels), "float32"),
+        "b": np.ones(channels, "float32"),
+    }
+    low = lowered({"x": x}, body, weights, cpu)
+    [kernel] = [kernel for kernel in low.kernels if kernel.rule != "general"]
+    text = low.module[kernel.name].script()
+    widths = {
+        int(end) - int(begin or 0)
+        for begin, end in re.findall(
+            r"T\.vectorized\((?:T\.int64\()?(?:(\d+)\)?, (?:T\.int64\()?)?(\d+)", text
+        )
+    }
+    assert widths <= {lanes, channels % lanes}
+    body = text[text.index('with T.sblock("root")') :]
+    assert (
+        len(re.findall(r"^    for ", body, re.MULTILINE)) == 1
+    )  # one nest: nothing comes after it
