@@ -45,6 +45,8 @@ from farm.compiler.target.cpu_model import CpuModel
 
 _PRODUCTS = (CONVOLUTION, DENSE, PRODUCT, CONVOLUTION_INT8, DENSE_INT8)
 _SHARE_OF_GROUP = 8  # 1/8 of the L2 cache is for the weights of blocks that are used together
+# Pixels of a tile whose multiplications hide the prefetch of a block that is used once; measured.
+_ENOUGH_PIXELS = 9
 _GROUPS = 4  # of blocks at least: each but the first is prefetched
 _FUNCTIONS = 2  # nested in an epilogue at most: see `computes_math_function`
 # Reduction steps at most: LLVM unrolls the loops of such a short row, and would keep too many
@@ -88,12 +90,12 @@ def _tile_product(sch: Schedule, cpu: CpuModel, main: SBlockRV, last: SBlockRV) 
         uses = math.prod(
             loop_extent(sch, loop) for loop in outer
         )  # rows of tiles that use a block before the next block
-        again = (
-            uses * loop_extent(sch, rows) > 1
+        pays = (
+            (uses * loop_extent(sch, rows) > 1 or tile.pixels >= _ENOUGH_PIXELS)
             and loop_extent(sch, columns) > 1
             and not is_dynamic_loop(sch, rows)
         )
-        if cpu.gains_by_prefetch and again and block_name(sch, main) in (CONVOLUTION, DENSE):
+        if cpu.gains_by_prefetch and pays and block_name(sch, main) in (CONVOLUTION, DENSE):
             sch.annotate(reduced[-1], PREFETCH_NEXT_BLOCK, uses)
         shared, place = _fused(sch, [columns, *outer]), [rows, *within][-1]
     else:

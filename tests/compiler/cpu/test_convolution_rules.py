@@ -13,7 +13,7 @@ import torch
 from convolution_cases import AFTER, Convolution, check
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
-from relax_models import CPUS, compute, const, lowered, target
+from relax_models import CPUS, compute, const, lowered, run, target
 from torch.nn import functional
 from tvm import relax
 
@@ -375,3 +375,13 @@ def test_what_is_added_to_a_tile_is_fetched_ahead():
         )
 
     assert (fetches(other=True), fetches(other=False)) == (1, 0)
+
+
+@pytest.mark.parametrize(("rows", "prefetched"), [(3, False), (9, True), (17, True), (196, True)])
+def test_weights_are_prefetched_where_the_products_of_a_tile_hide_it(rows, prefetched):
+    numbers = np.random.default_rng(17)
+    x, w = numbers.standard_normal((rows, 96)), numbers.standard_normal((96, 512))
+    x, w = x.astype("float32"), w.astype("float32")
+    low = lowered({"x": x}, lambda emit, x, w: emit(relax.op.matmul(x, w)), {"w": w}, CPUS[-1])
+    assert ("llvm.prefetch" in low.module.script()) == prefetched
+    np.testing.assert_allclose(run(low, [x], CPUS[-1])[0], x @ w, rtol=1e-4, atol=1e-4)

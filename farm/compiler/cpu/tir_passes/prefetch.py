@@ -1,7 +1,8 @@
 """Prefetch the next block of a packed weight while a kernel works on the current one.
 
 A block is used for many pixels, but its first use waits for memory, because the hardware prefetches
-only a few cache lines ahead. Each reduction step prefetches its share of the next block.
+only a few cache lines ahead; one that is used for a single tile waits in each step. Each reduction
+step prefetches its share of the next block.
 """
 
 from __future__ import annotations
