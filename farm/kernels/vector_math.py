@@ -23,6 +23,7 @@ _EXP = (0.008312519968, 0.04189015689, 0.1666711465, 0.4999923149)
 _RECIPROCAL_SEED = 0x7EF2C000  # minus the bits of x: the bits of 1 / x, to 7 %
 _RECIPROCAL_STEP = 2.00135  # not 2, as in Newton's: the error is 0.14 % in either direction
 _SIGMOID_LOWEST = -80.0  # sigmoid is 0 below
+_TO_WHOLE = 12582912.0  # 1.5 x 2^23: added to a number, it leaves the nearest integer in low bits
 # x P(x^2) / Q(x^2): the least relative error, 2e-8, of erf up to 3.92 and of tanh up to 9.02. Above
 # that the quotient grows beyond 1, where it is cut off, and x is kept below a bound.
 _ERF = (
@@ -68,6 +69,16 @@ def exp(x: Expr) -> Expr:
 
     def value(x: Expr) -> Expr:
         within = _let(tirx.max(_f(_LOWEST), tirx.min(_f(_HIGHEST), x)), _exp_within)
+        return tirx.Select(x < _f(_LOWEST), _f(0), within)
+
+    return _let(x, value)
+
+
+def exp_of_nonpositive(x: Expr) -> Expr:
+    """Return e^x for x up to 0, as in a softmax, in fewer instructions than `exp`."""
+
+    def value(x: Expr) -> Expr:
+        within = _let(tirx.max(_f(_LOWEST), x), _exp_normal)
         return tirx.Select(x < _f(_LOWEST), _f(0), within)
 
     return _let(x, value)
@@ -139,8 +150,17 @@ def _exp_within(x: Expr) -> Expr:
 
 
 def _exp_normal(x: Expr) -> Expr:
-    """Return e^x for x from -87.3 to 88, where 2^n is a normal number in one factor."""
-    return _let(_steps(x), lambda n: _let(_rest(x, n), _mantissa) * _power_of_two(n))
+    """Return e^x for x from -87.3 to 88, where 2^n is a normal number in one factor.
+
+    n is added to the exponent of e^(x - n ln 2); shifted there, it loses the bits of _TO_WHOLE.
+    """
+
+    def value(shifted: Expr) -> Expr:
+        rest = _let(shifted - _f(_TO_WHOLE), lambda n: x - n * _f(_LN2_HIGH) - n * _f(_LN2_LOW))
+        power = tirx.reinterpret(_INT, shifted) << tirx.const(23, _INT)
+        return tirx.reinterpret(_FLOAT, tirx.reinterpret(_INT, _let(rest, _mantissa)) + power)
+
+    return _let(x * _f(_LOG2_E) + _f(_TO_WHOLE), value)
 
 
 def _steps(x: Expr) -> Expr:

@@ -37,7 +37,7 @@ def softmax_compute(lanes: int, data: te.Tensor) -> te.Tensor:
     largest = _reduced(source, "largest", te.max)
     powers = te.compute(
         (*outer, blocks, lanes),
-        lambda *at: vector_math.exp(source[at] - largest[at[:-2]]),
+        lambda *at: vector_math.exp_of_nonpositive(source[at] - largest[at[:-2]]),
         name="powers",
     )
     total = _reduced(powers, "total", te.sum)
