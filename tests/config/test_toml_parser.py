@@ -109,6 +109,15 @@ def test_a_key_repeated_in_an_inline_table_is_found() -> None:
     assert parsed.is_broken(("q",))
 
 
+def test_a_key_in_a_value_is_found_after_any_number_of_values() -> None:
+    text = "".join(f"[devices.d{each}]\ntags = [\n  1,\n]\n" for each in range(50))
+    parsed = parse(text + "q = {r = 1, r = 2}\n")
+    assert parsed.line(("devices", "d49", "tags", 0)) == 199
+    assert [(one.line, one.path) for one in parsed.mistakes] == [
+        (201, ("devices", "d49", "q", "r"))
+    ]
+
+
 def test_a_table_that_was_defined_as_a_key_is_found() -> None:
     assert found("[a]\nb = {}\n[a.b]\n") == [(3, "a.b")]
 

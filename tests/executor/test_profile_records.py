@@ -56,6 +56,21 @@ def test_the_time_of_a_call_is_its_own_less_that_of_the_calls_within() -> None:
     assert [span.begin_s for span in found.spans] == pytest.approx([0, 1e-3, 4e-3])
 
 
+def test_a_call_within_another_is_taken_from_the_time_of_that_one_only() -> None:
+    content = recording(
+        ["inner", "outer"],
+        (0, 1, 11, 2),
+        (1, 0, 10, 8),
+        (1, 0, 20, 5),
+        (0, 1, 27, 1),
+        (1, 0, 26, 4),
+        (RECORDED, 0, 10, 22),
+    )
+    _, (found,) = parse_recorded_inferences(content)
+    assert [span.name for span in found.spans] == ["outer", "inner", "outer", "outer", "inner"]
+    assert found.own_s == pytest.approx((6e-3, 2e-3, 5e-3, 3e-3, 1e-3))
+
+
 def test_a_model_without_calls_is_recorded_too() -> None:
     plain, (found,) = parse_recorded_inferences(
         recording([], (PLAIN, 0, 0, 1), (RECORDED, 0, 1, 1))

@@ -19,19 +19,36 @@ class SteadyModel:
 
     def __init__(self, inference_s: float) -> None:
         self.inference_s = inference_s
+        self.counts: list[int] = []  # of inferences, by call
 
     def time(self, count: int, block: int = 1) -> list[float]:
+        self.counts.append(count * block)
         time.sleep(count * block * self.inference_s)
         return [self.inference_s] * count
 
 
+def sampled(model: SteadyModel, plan: MeasurementSettings, folder: Path) -> _Meter:
+    """What has measured a model by a plan."""
+    device = Device("board", Profile("x86", {}, ""), "rpc://board:9090")
+    nothing: Any = None
+    loaded: Any = model
+    meter = _Meter(TaskContext(folder), device, Link(nothing, native=False), loaded, plan, {})
+    meter.sample(model.inference_s)
+    return meter
+
+
 @pytest.mark.parametrize("block", [1, 10])
 def test_the_time_of_all_inferences_of_a_block_counts(block: int, tmp_path: Path) -> None:
-    model: Any = SteadyModel(0.01 / block)
     plan = MeasurementSettings(warmup=0, count=1, minimum_s=0.4, block=block)
-    device = Device("board", Profile("x86", {}, ""), "rpc://board:9090")
-    session: Any = None
-    meter = _Meter(TaskContext(tmp_path), device, Link(session, native=False), model, plan, {})
-    meter.sample(model.inference_s)
+    meter = sampled(SteadyModel(0.01 / block), plan, tmp_path)
     # A busy machine sleeps for longer, and takes fewer. The sum of 0.01 s may lie just below 0.4 s.
     assert len(meter.seconds) <= 41
+
+
+def test_a_warm_up_ends_after_its_runs_once_the_latency_is_steady(tmp_path: Path) -> None:
+    model = SteadyModel(0.02)
+    plan = MeasurementSettings(warmup=20, count=1, minimum_s=0.0, block=1)
+    meter = sampled(model, plan, tmp_path)
+    assert meter.warm
+    # 5 fit into 0.1 s, a window; the last call takes the sample
+    assert sum(model.counts[:-1]) == 20

@@ -187,3 +187,13 @@ def test_keys_without_boards_are_forgotten_after_many(monkeypatch: pytest.Monkey
         waiting, _ = scheduler.request(9, f"unknown{number}", 1.0, 0.0)
         scheduler.refuse_unknown(waiting)
     assert list(scheduler.summary(0.0).queues) == [f"key{number}" for number in range(15, 20)]
+
+
+def test_a_key_that_nobody_has_is_forgotten_with_whoever_asked_for_it() -> None:
+    scheduler = connected(1, 2)
+    scheduler.request(1, "pi5", 1.0, 0.0)
+    scheduler.request(2, "pi5", 1.0, 0.0)
+    scheduler.disconnect(1)
+    assert scheduler.summary(0.0).queues == {"pi5": KeyQueue(0, 1)}
+    scheduler.disconnect(2)
+    assert scheduler.summary(0.0).queues == {}

@@ -113,6 +113,19 @@ def test_a_server_that_breaks_off_its_list_has_failed() -> None:
             server.list_devices(address)
 
 
+def test_a_list_with_bytes_that_are_no_text_is_read() -> None:
+    line = b"HT7A1                  device usb:1-4 product:w model:Pixel\xff2\n"
+
+    def reply(connection: socket.socket) -> None:
+        with connection as sock:
+            sock.recv(int(sock.recv(4), 16))
+            sock.sendall(b"OKAY%04x%s" % (len(line), line))
+
+    with socket.create_server(("127.0.0.1", 0)) as listener, accepting(listener, reply):
+        found = server.list_devices(ServerAddress("127.0.0.1", listener.getsockname()[1]))
+    assert [(one.serial, one.state) for one in found] == [("HT7A1", "device")]
+
+
 @pytest.mark.parametrize("state", ["offline", "recovery"])
 def test_a_serial_number_is_quoted_in_a_command_to_copy(state: str) -> None:
     serial = "$(touch${IFS}owned);"

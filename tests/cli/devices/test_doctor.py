@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -109,6 +110,14 @@ def test_a_cache_that_cannot_be_written_is_found(farm: Farm) -> None:
     cache = next(one for one in layers(done, "this machine") if one["layer"] == "cache")
     assert str(farm.cache) in cache["error"]["what"]
     assert "FARM_CACHE" in cache["error"]["fix"]
+    assert done.code == 1
+
+
+def test_a_cache_in_a_folder_that_takes_no_files_is_found(farm: Farm) -> None:
+    farm.cache = Path("/sys")
+    done = farm.run("doctor", "--json")
+    cache = next(one for one in layers(done, "this machine") if one["layer"] == "cache")
+    assert not cache["holds"] and cache["error"]["what"] == "the cache /sys cannot be written"
     assert done.code == 1
 
 

@@ -19,8 +19,13 @@ from farm.errors import FarmError
 node = helper.make_node
 
 
-def save(path: Path, *nodes: onnx.NodeProto, shape: tuple[int | str, ...] = (1, 4)) -> Path:
-    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in "xy"]
+def save(
+    path: Path,
+    *nodes: onnx.NodeProto,
+    shape: tuple[int | str, ...] = (1, 4),
+    dtype: int = TensorProto.FLOAT,
+) -> Path:
+    ends = [helper.make_tensor_value_info(name, dtype, shape) for name in "xy"]
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("acme", 1)]
     onnx.save(
         helper.make_model(
@@ -53,6 +58,14 @@ def test_a_model_that_would_build_is_described_and_gives_zero(check, tmp_path):
     assert said["outline"]["operators"] == {"Relu": 1, "Add": 1}
     assert said["outline"]["inputs"] == ["x float32 [1, 4]"]
     assert said["operations"] > 0 and said["working_bytes"] == 16
+
+
+@pytest.mark.parametrize(("dtype", "each"), [(TensorProto.UINT8, 1), (TensorProto.INT64, 8)])
+def test_memory_is_counted_in_values_of_their_type(check, tmp_path, dtype, each):
+    path = save(tmp_path / "net.onnx", node("Add", ["x", "x"], ["y"]), dtype=dtype)
+    done = check(str(path), "--profile", "rasp3b", "--json")
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["working_bytes"] == 4 * each
 
 
 def test_every_operator_that_is_not_supported_is_named_at_once_with_its_place(check, tmp_path):

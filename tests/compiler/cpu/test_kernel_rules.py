@@ -4,6 +4,7 @@ gets.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -599,6 +600,16 @@ def test_a_transpose_in_tiles_moves_every_element_to_its_place(shape, axes, cpu)
         cpu=cpu,
     ).outputs
     np.testing.assert_array_equal(ours, x.transpose(axes) + bias)
+
+
+@pytest.mark.parametrize("cpu", CPUS)
+def test_a_transpose_goes_along_a_cache_line_of_its_input_before_the_next(cpu):
+    """Around the vector, the innermost loop is over 16 elements of the input's last axis."""
+    low = lowered(
+        {"x": draw(1, 256, 640)}, lambda emit, x: emit(relax.op.permute_dims(x, [0, 2, 1])), cpu=cpu
+    )
+    *_, innermost = re.findall(r"range\((\d+)\)", low.module.script())
+    assert innermost == "16"
 
 
 def test_an_embedding_with_indices_of_64_bits():

@@ -198,6 +198,8 @@ def test_a_row_is_turned_for_a_product_and_back_without_a_copy():
         @ torch.from_numpy(w),
     )
     assert ours.rules == ["convolution", "dense"]
+    moved = [kernel.name for kernel in ours.kernels if "transpose" in kernel.name]
+    assert [name for name in moved if "convolution" not in name] == ["fused_expand_dims_transpose"]
 
 
 @pytest.mark.parametrize("keepdims", [True, False])

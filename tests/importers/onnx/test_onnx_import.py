@@ -133,6 +133,14 @@ def test_open_axes_are_reported_with_the_override_to_write(onnx_file, load):
     assert "--shape x:1,3,224,224" in caught.value.fix
 
 
+def test_the_override_to_write_agrees_with_that_of_another_input(onnx_file, load):
+    product = helper.make_node("MatMul", ["x", "y"], ["z"])
+    path = onnx_file([product], {"x": ["n", "m"], "y": ["m", "k"]}, {"z": ["n", "k"]})
+    with pytest.raises(ModelError) as caught:
+        load(path, x=(2, 5))
+    assert "--shape y:5,224" in caught.value.fix
+
+
 @pytest.mark.parametrize(
     ("shapes", "words"),
     [

@@ -178,6 +178,19 @@ def test_who_does_not_know_the_key_gets_no_session(served: Door) -> None:
                 assert WORD.unpack(second.recv(4))[0] == MISMATCH
 
 
+def test_a_greeting_that_breaks_off_takes_no_session(served: Door) -> None:
+    with proxy() as port:
+        answer = Wire(port).ask([REQUEST, "x86", "", 1])
+        host, place, key = answer[1]
+        for greeting in (client_greeting(key)[:6], client_greeting(f"{key} -timeout=60")[:-1]):
+            with socket.create_connection((host, place), timeout=LIMIT_S) as broken:
+                broken.sendall(greeting)
+                broken.shutdown(socket.SHUT_WR)
+                assert broken.recv(4) == b""
+        with session(answer) as client:
+            assert WORD.unpack(client.recv(4))[0] == MAGIC
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user for a moment")
 def test_the_port_of_the_sessions_hangs_up_on_another_user(served: Door) -> None:
     class Nothing:

@@ -4,9 +4,11 @@ tables refuse.
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import stat
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,6 +29,7 @@ from farm.lab.entities import (
 from farm.lab.scheduling.scheduler import LeaseScheduler
 from farm.lab.storage.entity_json import lease_from_json, lease_to_json
 from farm.lab.storage.lab_database import EndedSession, LabDatabase, LabDatabaseBatch
+from farm.lab.storage.lab_database_writer import LabDatabaseWriter
 from farm.store import RunStore
 
 
@@ -271,6 +274,44 @@ def test_a_batch_that_is_written_again_changes_nothing(place: str) -> None:
     journal.write(batch)
     journal.write(batch)
     assert len(journal.events(0, 100)) == 3
+
+
+class SlowToPrune(LabDatabase):
+    """A database that removes what is old only when told to go on."""
+
+    def __init__(self, place: Path) -> None:
+        super().__init__(place)
+        self.go_on = threading.Event()
+
+    def prune(self, before: float) -> int:
+        assert self.go_on.wait(60)
+        return super().prune(before)
+
+
+def test_nothing_is_kept_while_a_portion_of_what_is_old_is_removed(tmp_path: Path) -> None:
+    database = SlowToPrune(tmp_path / "lab.sqlite")
+    lab = LeaseScheduler(SharingRules(), (), database.open(), 0.0)
+    lab.board_idle("a", "pi5", 1.0)
+    said: list[str] = []
+    failures: list[FarmError] = []
+
+    async def run() -> None:
+        writer = LabDatabaseWriter(asyncio.get_running_loop(), database, failures.append)
+        try:
+            writer.prune(1.0)
+            lab.request(request_of("ann"), "key", 2.0)
+            writer.put(lab.take())
+            writer.after(lambda: said.append("granted"))
+            await asyncio.sleep(0.2)
+            assert said == []
+            database.go_on.set()
+            await writer.drain()
+        finally:
+            database.go_on.set()
+            writer.close()
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+    assert (said, failures) == (["granted"], [])
 
 
 def test_a_server_whose_record_was_taken_over_can_write_no_more(place: str) -> None:
