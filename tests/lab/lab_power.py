@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import struct
@@ -42,8 +43,9 @@ NO_PROCESS = 999999999
 HEALTHY_TICKS = 2_000_000  # that a kernel of a healthy board takes at least: about a millisecond
 # A kernel that does not check its arguments begins: push REGISTER; xor eax, eax; cmp [rsi], 70 ...
 KERNEL, ENTRY = b"__tvm_ffi_", b"\x31\xc0\x83\x3e\x46"
-# One that checks them begins: push rax; cmp edx, COUNT; jne ERROR. Nobody comes to the code there.
-CHECKING, JUMP = b"\x50\x83\xfa", b"\x0f\x85"
+# One that checks them pushes registers, then: cmp edx, COUNT; jne ERROR. Nobody comes to the code
+# there.
+CHECKING = re.compile(rb"[\x41\x50-\x57]+\x83\xfa.\x0f\x85(....)", re.DOTALL)
 PATCHED = b"\xe9"  # jmp ...
 COUNT = b"\xff" * 4
 WAIT = (
@@ -163,13 +165,11 @@ def slow_down(library: Path, ticks: int) -> None:
     """
     data = bytearray(library.read_bytes())
     places = [at for name, at in sorted(functions(data).items()) if name.startswith(KERNEL)]
-    checking = next(
-        at for at in places if data[at : at + 3] == CHECKING and data[at + 4 : at + 6] == JUMP
-    )
+    checking = next(filter(None, (CHECKING.match(data, at) for at in places)))
     kernel = next(
         at for at in places if data[at + 1 : at + 6] == ENTRY or data[at + 1 : at + 2] == PATCHED
     )
-    cave = checking + 10 + struct.unpack_from("<i", data, checking + 6)[0]
+    cave = checking.end() + struct.unpack("<i", checking[1])[0]
     data[kernel + 1 : kernel + 6] = PATCHED + struct.pack("<i", cave - (kernel + 6))
     end = cave + len(WAIT)
     data[cave:end] = WAIT

@@ -9,7 +9,7 @@ from onnx import TensorProto, helper
 from onnx.backend.test.case.node import collect_testcases
 
 from farm.errors import ModelError
-from farm.importers.onnx.operator_support import _MICROSOFT
+from farm.importers.onnx.operator_support import MICROSOFT
 
 Relu = helper.make_node("Relu", ["x"], ["y"], name="relu")
 
@@ -153,7 +153,7 @@ def test_inputs_that_are_not_numbers_are_refused(onnx_file, load):
 def test_operators_of_onnxruntime_are_only_promised_where_there_is_a_converter():
     from farm.importers.onnx.converters import converter_table
 
-    assert set(_MICROSOFT) <= set(converter_table())
+    assert set(MICROSOFT) <= set(converter_table())
 
 
 def test_an_operator_of_onnxruntime_is_refused_outside_of_its_domain(onnx_file, load):
