@@ -69,7 +69,7 @@ def test_boards_that_are_wrong_slow_or_dead_are_lent_again_without_hands_and_wit
                 client.ask("check", board=each.name)
             for each, how in (
                 (wrong, "wrong: digits: the answer is off"),
-                (slow, "slow: [12]\\d\\d % slower than its usual"),
+                (slow, "slow: [1-9]\\d\\d+ % slower than its usual"),
                 (slower, "slow: [23]\\d % slower than its usual"),
                 (dead, "unreachable: not heard for"),
             ):
