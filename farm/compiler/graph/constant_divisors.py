@@ -1,9 +1,9 @@
 """Multiply by the reciprocal of a constant instead of dividing by it, where rounding is no matter.
 
-A division takes as long as ten multiplications in each lane of a vector. The product may differ
-from the quotient in its last bit, which would matter to numbers that are exact: an index, a count,
-or what is rounded to a step of quantization. So the dividend has to come from a convolution, a
-product of matrices, a norm or a mean, through operators on its elements only.
+Vectors are divided slowly, and on 32-bit ARM number by number. The product may differ from the
+quotient in its last bit, which would matter to numbers that are exact: an index, a count, or what
+is rounded to a step of quantization. So the dividend has to come from a convolution, a product of
+matrices, a norm, a mean or a function, through operators on its elements only.
 
 A division by zero is the product with infinity, to the bit. TVM compiles no division by a zero that
 it knows.
@@ -23,7 +23,7 @@ from farm.compiler.ir.relax_rewriter import ELEMENTWISE, Rewriter, Rule, op_name
 _ROUNDED = frozenset(
     f"relax.{name}"
     for name in (
-        *("matmul", "mean", "variance", "exp", "sqrt", "rsqrt", "erf", "tanh", "sigmoid"),
+        *("matmul", "mean", "variance", "exp", "rsqrt", "erf", "tanh", "sigmoid"),
         *("nn.conv1d", "nn.conv2d", "nn.conv3d", "nn.batch_norm", "nn.layer_norm"),
         *("nn.conv1d_transpose", "nn.conv2d_transpose", "nn.conv3d_transpose"),
         *("nn.avg_pool2d", "nn.adaptive_avg_pool2d", "nn.softmax", "nn.gelu", "nn.silu"),

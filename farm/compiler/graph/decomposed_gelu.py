@@ -1,8 +1,8 @@
 """Recognise GELU where it is written as a divide, an error function, an add and two multiplies.
 
 Exporters write 0.5 * x * (1 + erf(x / sqrt(2))) (Hendrycks and Gimpel, "Gaussian Error Linear
-Units") as operators, in several orders. As one operator it has no division by a constant, which
-takes longer than all of the error function.
+Units") as operators, in several orders. As one operator it has no division by a constant, and its
+kernel a name that says what it computes.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from farm.compiler.ir.relax_rewriter import op_name
 
-# What a reduction of no elements gives (numpy's, and ONNX's from operator set 20 on).
+# What reductions and products of no elements give, as in numpy; ONNX leaves a mean undefined.
 _OF_NOTHING = {
     "relax.sum": 0.0,
     "relax.prod": 1.0,
@@ -26,7 +26,10 @@ _OF_NOTHING = {
 
 @mutator
 class EmptyTensorRewriter(PyExprMutator):  # type: ignore[misc]
-    """Replaces tensors without elements by constants, and calls that read them by what remains."""
+    """Replaces calls without elements by allocations, and calls that read them by what remains.
+
+    An allocation, because TVM's runtime cannot load every constant without elements.
+    """
 
     def visit_call_(self, call: Call) -> relax.Expr:
         """Return the replacement of a call, or the call itself."""
