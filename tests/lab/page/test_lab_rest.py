@@ -446,8 +446,10 @@ def test_a_stream_resumes_after_the_server_was_killed(served: Paged) -> None:
 
 
 def test_a_reader_of_numbers_that_were_lost_is_told_to_load_anew(served: Paged) -> None:
+    [started] = wait_until(
+        lambda: served.get("/api/1/events").json["events"], "the lab's start is recorded"
+    )
     told = Events(served.port, "/api/1/stream", Last_Event_ID="1000000").next()
-    [started] = served.get("/api/1/events").json["events"]
     assert (told["event"], told["id"]) == ("reload", str(started["number"]))
 
 
