@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -44,6 +47,7 @@ def tvm_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
         [sys.executable, str(Path(__file__).with_name("tvm_echo_server.py"))],
         log=log,
         env=tvm_programs.environment(),
+        own_group=True,  # with the processes of sessions, which it leaves when it is ended
     )
     try:
         found = wait_until(
@@ -54,3 +58,5 @@ def tvm_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
         yield int(found[1])
     finally:
         subprocesses.end_program(child, grace_s=1)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
