@@ -10,6 +10,7 @@ import pwd
 import shutil
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -94,10 +95,15 @@ class PostgresServer:
 
 
 @contextlib.contextmanager
-def postgres_server(folder: Path) -> Iterator[PostgresServer]:
-    """A running server, for as long as the block lasts. The folder is one that its user can reach,
-    such as a new one under /tmp.
-    """
+def postgres_server() -> Iterator[PostgresServer]:
+    """A running server, for as long as the block lasts, in a folder that its user can reach."""
+    with tempfile.TemporaryDirectory(
+        prefix="farm-pg-", dir="/tmp", ignore_cleanup_errors=True
+    ) as folder:
+        yield from _served(Path(folder))
+
+
+def _served(folder: Path) -> Iterator[PostgresServer]:
     found = binaries()
     assert found
     user = next(name for name in USERS if _there(name)) if os.geteuid() == 0 else None

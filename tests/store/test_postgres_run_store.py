@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -33,12 +32,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[PostgresServer]:
-    with (
-        tempfile.TemporaryDirectory(
-            prefix="farm-pg-", dir="/tmp", ignore_cleanup_errors=True
-        ) as folder,
-        postgres_server(Path(folder)) as one,
-    ):
+    with postgres_server() as one:
         yield one
 
 

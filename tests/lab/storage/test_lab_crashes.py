@@ -4,9 +4,6 @@ lent twice.
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
-
 import pytest
 from lab_crash_load import hammer
 from lab_process import lab
@@ -28,10 +25,7 @@ def test_a_server_with_postgresql_is_killed_and_postgresql_too() -> None:
         "psycopg", reason="psycopg is not installed: pip install 'tvm-farm[postgresql]'"
     )
     with (
-        tempfile.TemporaryDirectory(
-            prefix="farm-pg-", dir="/tmp", ignore_cleanup_errors=True
-        ) as folder,
-        postgres_server(Path(folder)) as server,
+        postgres_server() as server,
         lab(inventory=f'[lab]\nstore = "{server.url}"\n') as one,
     ):
         found = hammer(

@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import stat
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -38,12 +37,7 @@ def server() -> Iterator[PostgresServer]:
     pytest.importorskip(
         "psycopg", reason="psycopg is not installed: pip install 'tvm-farm[postgresql]'"
     )
-    with (
-        tempfile.TemporaryDirectory(
-            prefix="farm-pg-", dir="/tmp", ignore_cleanup_errors=True
-        ) as folder,
-        postgres_server(Path(folder)) as one,
-    ):
+    with postgres_server() as one:
         yield one
 
 
