@@ -172,8 +172,14 @@ def legalize_and_fuse(module: tvm.IRModule, selector: ConfigSelector | None) -> 
             if selector
             else []
         ),
-        *([rewriter_pass("farm.PlanarImages", PlanarImageRewriter)] if selector else []),
-        transform.DeadCodeElimination(),
+        *(
+            [
+                rewriter_pass("farm.PlanarImages", PlanarImageRewriter),
+                transform.DeadCodeElimination(),
+            ]
+            if selector
+            else []
+        ),
         transform.LegalizeOps(
             legalization_map(selector) if selector else schedule.legalization_map()
         ),

@@ -38,11 +38,12 @@ INPUTS = "inputs"
 def conv2d_compute(
     workload: Workload,
     config: KernelConfig,
+    data: te.Tensor,
+    weight: te.Tensor,
+    *,
     grouped_loads: bool,
     turned: bool,
     planar: bool,
-    data: te.Tensor,
-    weight: te.Tensor,
 ) -> te.Tensor:
     """Define a convolution; with several groups, each output reads the channels of its own group.
 

@@ -90,12 +90,12 @@ def _tile_product(sch: Schedule, cpu: CpuModel, main: SBlockRV, last: SBlockRV) 
         uses = math.prod(
             loop_extent(sch, loop) for loop in outer
         )  # rows of tiles that use a block before the next block
-        pays = (
+        prefetch = (
             (uses * loop_extent(sch, rows) > 1 or tile.pixels >= _ENOUGH_PIXELS)
             and loop_extent(sch, columns) > 1
             and not is_dynamic_loop(sch, rows)
         )
-        if cpu.gains_by_prefetch and pays and block_name(sch, main) in (CONVOLUTION, DENSE):
+        if cpu.gains_by_prefetch and prefetch and block_name(sch, main) in (CONVOLUTION, DENSE):
             sch.annotate(reduced[-1], PREFETCH_NEXT_BLOCK, uses)
         shared, place = _fused(sch, [columns, *outer]), [rows, *within][-1]
     else:

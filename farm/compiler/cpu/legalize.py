@@ -143,6 +143,9 @@ def _convolution(
         candidates = gemm_candidates(workload, selector.cpu)
         kernel_h = weight.shape[0]
     config = selector.best(workload, candidates, reluctantly=cost_model.SIZES)
+    image, grouped_loads = call.args[0], uses_grouped_loads(workload, selector.cpu)
+    if planar and (turn or grouped_loads or config.method in cost_model.SIZES):
+        image, planar = _channels_last(builder, image), False  # they read vectors of channels
     if config.method in cost_model.SIZES:
         plan = cost_model.plan_with_fastest_row_count(workload, config, selector.cpu)
         body = partial(
@@ -155,17 +158,19 @@ def _convolution(
         )
         transform = cost_model.weight_transform_for(workload, config, selector.cpu)
         transformed = _transformed(weight, transform, selector)
-        image = _channels_last(builder, call.args[0]) if planar else call.args[0]
         return builder.call_te(body, image, transformed, primfunc_name_hint=compute.WINOGRAD)
     if run := padded_kernel_row_length(workload, selector.cpu):
         weight = _filled(weight.reshape(kernel_h, 1, -1, channels), run, axis=2)
     blocks = _blocks(weight, config.tile.block)  # [KH, KW, CI, blocks, block]
     packed = np.ascontiguousarray(blocks.transpose(3, 0, 1, 2, 4))
-    grouped = uses_grouped_loads(workload, selector.cpu)
-    image = call.args[0]
-    if planar and (turn or grouped):  # which read several numbers of a pixel at once
-        image, planar = _channels_last(builder, image), False
-    body = partial(conv_dense_compute.conv2d_compute, workload, config, grouped, bool(turn), planar)
+    body = partial(
+        conv_dense_compute.conv2d_compute,
+        workload,
+        config,
+        grouped_loads=grouped_loads,
+        turned=turn,
+        planar=planar,
+    )
     return builder.call_te(
         body, image, relax.const(packed), primfunc_name_hint=conv_dense_compute.CONVOLUTION
     )

@@ -31,6 +31,7 @@ _ROUNDED = frozenset(
 )
 _EXACT = frozenset(("relax.round", "relax.floor", "relax.ceil"))
 _VIEWS = frozenset(("relax.reshape", "relax.permute_dims", "relax.squeeze", "relax.expand_dims"))
+_CARRY_ROUNDING = ELEMENTWISE - _EXACT | _VIEWS
 _DEEPEST = 8  # operators between a division and what rounds
 _LEAST, _LARGEST = 1e-30, 1e30  # divisors whose reciprocals are normal numbers
 
@@ -65,9 +66,10 @@ class ConstantDivisorRewriter(Rewriter):
         bound = self.bound(expression)
         if isinstance(bound, relax.TupleGetItem):  # of a batch norm
             bound = self.bound(bound.tuple_value)
-        name = op_name(bound)
-        if name in _ROUNDED:
+        if op_name(bound) in _ROUNDED:
             return True
-        if not depth or name in _EXACT or name not in ELEMENTWISE | _VIEWS:
-            return False
-        return any(self._is_rounded(argument, depth - 1) for argument in bound.args)
+        return (
+            depth > 0
+            and op_name(bound) in _CARRY_ROUNDING
+            and any(self._is_rounded(argument, depth - 1) for argument in bound.args)
+        )

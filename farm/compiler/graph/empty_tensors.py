@@ -7,13 +7,14 @@ window, an offset or a cache happens to be empty.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import tvm
 from tvm import relax
 from tvm.ir import Call
-from tvm.relax.expr_functor import PyExprMutator, mutator
+from tvm.relax.expr_functor import mutator
 
-from farm.compiler.ir.relax_rewriter import op_name
+from farm.compiler.ir.relax_rewriter import Rewriter, Rule, op_name
 
 # What reductions and products of no elements give, as in numpy; ONNX leaves a mean undefined.
 _OF_NOTHING = {
@@ -25,65 +26,61 @@ _OF_NOTHING = {
 
 
 @mutator
-class EmptyTensorRewriter(PyExprMutator):  # type: ignore[misc]
+class EmptyTensorRewriter(Rewriter):
     """Replaces calls without elements by allocations, and calls that read them by what remains.
 
     An allocation, because TVM's runtime cannot load every constant without elements.
     """
 
+    def rules(self) -> Mapping[str, Rule]:
+        """Return the rules by the names of operators."""
+        return {
+            "relax.split": self._slices,
+            "relax.concat": self._without_empty_parts,
+            "relax.nn.pad": self._padding_alone,
+            **dict.fromkeys(_OF_NOTHING, self._of_nothing),
+        }
+
     def visit_call_(self, call: Call) -> relax.Expr:
         """Return the replacement of a call, or the call itself."""
-        call = self.visit_expr_post_order(call)
-        name = op_name(call)
-        if name == "relax.split":
-            return self._pieces(call)
-        if (shape := _static_shape(call)) is None:
-            return call
-        if 0 in shape:
-            return _filled(shape, 0.0, call)
-        if name == "relax.concat":
-            fields = list(self._tuple(call.args[0]))
-            kept = [field for field in fields if not _is_empty(field)]
-            if len(kept) == len(fields):
-                return call
-            return kept[0] if len(kept) == 1 else relax.op.concat(kept, call.attrs.axis)
-        if not any(_is_empty(argument) for argument in call.args):
-            return call
-        if name == "relax.nn.pad" and str(call.attrs.pad_mode) == "constant":
-            return _filled(shape, float(call.attrs.pad_value), call)
-        value = _OF_NOTHING.get(name)
-        if value is None or (math.isnan(value) and not str(call.ty.dtype).startswith("float")):
-            return call
-        return _filled(shape, value, call)
+        result = Rewriter.visit_call_(self, call)
+        return _filled(call, 0.0) if _is_empty(call) else result
 
-    def _pieces(self, call: Call) -> relax.Expr:
-        """Return a split with empty pieces as slices."""
+    def _slices(self, call: Call) -> relax.Expr | None:
         shapes = [_static_shape(field) for field in call.ty.fields]
         known = [shape for shape in shapes if shape is not None]
         if len(known) < len(shapes) or not any(0 in shape for shape in known):
-            return call
+            return None
         data, axis = call.args[0], int(call.attrs.axis)
         pieces, begin = [], 0
         for shape in known:
             end = begin + shape[axis]
-            pieces.append(
-                _filled(shape, 0.0, data)
-                if 0 in shape
-                else self.builder_.emit(relax.op.strided_slice(data, [axis], [begin], [end]))
-            )
+            piece = self.builder_.emit(relax.op.strided_slice(data, [axis], [begin], [end]))
+            pieces.append(self.builder_.emit(_filled(piece, 0.0)) if 0 in shape else piece)
             begin = end
         return relax.Tuple(pieces)
 
-    def _tuple(self, expression: relax.Expr) -> list[relax.Expr]:
-        while isinstance(expression, relax.Var):
-            bound = self.lookup_binding(expression)
-            if bound is None:
-                break
-            expression = bound
-        if isinstance(expression, relax.Tuple):
-            return list(expression.fields)
-        count = len(expression.ty.fields)
-        return [relax.TupleGetItem(expression, index) for index in range(count)]
+    def _without_empty_parts(self, call: Call) -> relax.Expr | None:
+        parts = self.bound(call.args[0])
+        if not isinstance(parts, relax.Tuple):
+            return None
+        kept = [part for part in parts.fields if not _is_empty(part)]
+        if len(kept) in (0, len(parts.fields)):
+            return None
+        return kept[0] if len(kept) == 1 else relax.op.concat(kept, call.attrs.axis)
+
+    def _padding_alone(self, call: Call) -> relax.Expr | None:
+        if not _is_empty(call.args[0]) or str(call.attrs.pad_mode) != "constant":
+            return None
+        return _filled(call, float(call.attrs.pad_value))
+
+    def _of_nothing(self, call: Call) -> relax.Expr | None:
+        value = _OF_NOTHING[op_name(call)]
+        if not any(_is_empty(argument) for argument in call.args) or (
+            math.isnan(value) and not str(call.ty.dtype).startswith("float")
+        ):
+            return None
+        return _filled(call, value)
 
 
 def _static_shape(expression: relax.Expr | tvm.ir.Type) -> list[int] | None:
@@ -99,10 +96,11 @@ def _is_empty(expression: relax.Expr) -> bool:
     return 0 in (_static_shape(expression) or [])
 
 
-def _filled(shape: list[int], value: float, like: relax.Expr) -> relax.Expr:
-    """Return a tensor of the element type of another, all of one value."""
+def _filled(like: relax.Expr, value: float) -> relax.Expr | None:
+    """Return a tensor like another, all of one value; None if its shape is open."""
+    if (shape := _static_shape(like)) is None:
+        return None
     dtype = str(like.ty.dtype)
-    scalar = relax.const(value, dtype)
     if 0 in shape:
         return relax.op.builtin.alloc_tensor(relax.ShapeExpr(shape), dtype, 0)
-    return relax.op.broadcast_to(scalar, shape)
+    return relax.op.broadcast_to(relax.const(value, dtype), shape)
