@@ -1,10 +1,10 @@
 """Compute exp, sigmoid, tanh and erf of float32 in arithmetic that LLVM vectorizes.
 
 The C library's functions take one number at a time. The reduction of exp is as in Moshier's Cephes
-library (https://netlib.org/cephes, expf). tanh and erf are quotients of polynomials, found by
-tools/fit-quotient, whose coefficients are all positive, so that nothing cancels. NaN gives NaN,
-infinities give the limits. exp is 0 where the result would be denormal, because denormal numbers
-are slow. Errors are within a few units of the seventh digit.
+library (https://netlib.org/cephes, expf). tanh and erf are rational functions, found by
+tools/fit-rational-function, whose coefficients are all positive, so that nothing cancels. NaN gives
+NaN, infinities give the limits. exp is 0 where the result would be denormal, because denormal
+numbers are slow. Errors are within a few units of the seventh digit.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ _LOWEST, _HIGHEST = -87.3, 89.0  # exp is 0 below and infinity above
 _LOG2_E, _LN2_HIGH, _LN2_LOW = 1.44269504088896341, 0.693359375, -2.12194440e-4
 # Coefficients after 1 + r, with the least relative error, 1.1e-7, for |r| <= ln(2) / 2.
 _EXP = (0.008312519968, 0.04189015689, 0.1666711465, 0.4999923149)
-_RECIPROCAL_SEED = 0x7EF2C000  # minus the bits of x: the bits of 1 / x, to 7 %
+_RECIPROCAL_SEED = 0x7EF2C000  # minus the bits of x: the bits of 1 / x, to 5.2 %
 _RECIPROCAL_STEP = 2.00135  # not 2, as in Newton's: the error is 0.14 % in either direction
 _SIGMOID_LOWEST = -80.0  # sigmoid is 0 below
-_TO_WHOLE = 12582912.0  # 1.5 x 2^23: added to a number, it leaves the nearest integer in low bits
-# x P(x^2) / Q(x^2): the least relative error, 2e-8, of erf up to 3.92 and of tanh up to 9.02. Above
-# that the quotient grows beyond 1, where it is cut off, and x is kept below a bound.
-_ERF = (
+# 1.5 x 2^23: added to a number, it leaves the nearest integer in the lowest bits.
+_ROUNDING_SHIFT = 12582912.0
+# x P(x^2) / Q(x^2), with a relative error of 2e-8 for erf up to 3.92 and for tanh up to 9.02. Above
+# that it grows beyond 1 and is clamped; x is clamped at the bounds.
+_ERF_NUMERATOR = (
     2.050021068e-6,
     0.0002848564957,
     0.003765000061,
@@ -34,7 +35,7 @@ _ERF = (
     0.1903937498,
     1.128379146,
 )
-_ERF_DIVISOR = (
+_ERF_DENOMINATOR = (
     3.808966389e-5,
     0.00116236294,
     0.01496799146,
@@ -43,14 +44,14 @@ _ERF_DIVISOR = (
     1.0,
 )
 _ERF_BOUND = 4.3
-_TANH = (
+_TANH_NUMERATOR = (
     1.331888326e-8,
     2.058346433e-5,
     0.003494039335,
     0.1337972413,
     0.9999999793,
 )
-_TANH_DIVISOR = (
+_TANH_DENOMINATOR = (
     7.761976457e-7,
     0.0003283096425,
     0.02587109795,
@@ -106,12 +107,12 @@ def sigmoid(x: Expr) -> Expr:
 
 def tanh(x: Expr) -> Expr:
     """Return tanh x."""
-    return _saturating_quotient(x, _TANH, _TANH_DIVISOR, _TANH_BOUND)
+    return _clamped_rational(x, _TANH_NUMERATOR, _TANH_DENOMINATOR, _TANH_BOUND)
 
 
 def erf(x: Expr) -> Expr:
     """Return the error function of x."""
-    return _saturating_quotient(x, _ERF, _ERF_DIVISOR, _ERF_BOUND)
+    return _clamped_rational(x, _ERF_NUMERATOR, _ERF_DENOMINATOR, _ERF_BOUND)
 
 
 def elementwise_tensor_function(
@@ -139,40 +140,42 @@ def one_sided_clamp_compute(intrinsic: str, bound: float) -> Callable[[te.Tensor
 def _exp_within(x: Expr) -> Expr:
     """Return e^x for x from -87.3 to 89."""
 
-    def value(n: Expr) -> Expr:
-        mantissa = _let(_rest(x, n), _mantissa)
+    def value(shifted: Expr) -> Expr:
+        mantissa = _let(_rest(x, shifted), _mantissa)
+        n = tirx.reinterpret(_INT, shifted) - tirx.reinterpret(_INT, _f(_ROUNDING_SHIFT))
         return _let(
-            n >> tirx.const(1, _INT),
-            lambda half: mantissa * _power_of_two(half) * _power_of_two(n - half),
+            n,
+            lambda n: _let(
+                n >> tirx.const(1, _INT),
+                lambda half: mantissa * _power_of_two(half) * _power_of_two(n - half),
+            ),
         )
 
-    return _let(_steps(x), value)
+    return _let(_shifted_steps(x), value)
 
 
 def _exp_normal(x: Expr) -> Expr:
     """Return e^x for x from -87.3 to 88, where 2^n is a normal number in one factor.
 
-    n is added to the exponent of e^(x - n ln 2); shifted there, it loses the bits of _TO_WHOLE.
+    n is added to the exponent of e^(x - n ln 2); the bits of _ROUNDING_SHIFT are shifted out.
     """
 
     def value(shifted: Expr) -> Expr:
-        rest = _let(shifted - _f(_TO_WHOLE), lambda n: x - n * _f(_LN2_HIGH) - n * _f(_LN2_LOW))
         power = tirx.reinterpret(_INT, shifted) << tirx.const(23, _INT)
-        return tirx.reinterpret(_FLOAT, tirx.reinterpret(_INT, _let(rest, _mantissa)) + power)
+        mantissa = _let(_rest(x, shifted), _mantissa)
+        return tirx.reinterpret(_FLOAT, tirx.reinterpret(_INT, mantissa) + power)
 
-    return _let(x * _f(_LOG2_E) + _f(_TO_WHOLE), value)
-
-
-def _steps(x: Expr) -> Expr:
-    """Return n = round(x / ln 2) as int32."""
-    # Rounds to the nearest: the argument of Cast is positive.
-    return tirx.Cast(_INT, x * _f(_LOG2_E) + _f(150.5)) - tirx.const(150, _INT)
+    return _let(_shifted_steps(x), value)
 
 
-def _rest(x: Expr, n: Expr) -> Expr:
+def _shifted_steps(x: Expr) -> Expr:
+    """Return n + _ROUNDING_SHIFT for n = round(x / ln 2): n is in the lowest bits."""
+    return x * _f(_LOG2_E) + _f(_ROUNDING_SHIFT)
+
+
+def _rest(x: Expr, shifted: Expr) -> Expr:
     """Return x - n * ln 2, with ln 2 in two parts for precision."""
-    whole = tirx.Cast(_FLOAT, n)
-    return x - whole * _f(_LN2_HIGH) - whole * _f(_LN2_LOW)
+    return _let(shifted - _f(_ROUNDING_SHIFT), lambda n: x - n * _f(_LN2_HIGH) - n * _f(_LN2_LOW))
 
 
 def _mantissa(r: Expr) -> Expr:
@@ -203,20 +206,20 @@ def _power_of_two(n: Expr) -> Expr:
     return tirx.reinterpret(_FLOAT, (n + tirx.const(127, _INT)) << tirx.const(23, _INT))
 
 
-def _saturating_quotient(
-    x: Expr, numerator: Sequence[float], divisor: Sequence[float], bound: float
+def _clamped_rational(
+    x: Expr, numerator: Sequence[float], denominator: Sequence[float], bound: float
 ) -> Expr:
     """Return x * P(x^2) / Q(x^2) between -1 and 1; P / Q is above 1 at x = `bound`."""
 
-    def quotient(x: Expr) -> Expr:
+    def rational(x: Expr) -> Expr:
         return _let(
             x * x,
             lambda square: (
-                x * _polynomial(numerator, square) * _reciprocal(_polynomial(divisor, square))
+                x * _polynomial(numerator, square) * _reciprocal(_polynomial(denominator, square))
             ),
         )
 
-    within = _let(tirx.max(_f(-bound), tirx.min(_f(bound), x)), quotient)
+    within = _let(tirx.max(_f(-bound), tirx.min(_f(bound), x)), rational)
     return tirx.max(_f(-1), tirx.min(_f(1), within))
 
 
