@@ -15,7 +15,7 @@ from onnx_models import graph, node, save
 from farm.compiler.build import find_or_build_model, find_stored_build
 from farm.compiler.build_digests import build_inputs_digest_without_records
 from farm.compiler.lower import resolve_target
-from farm.compiler.target.cpu_model import tuning_target_key
+from farm.compiler.target.cpu_model import cpu_model_of, tuning_target_key
 from farm.errors import WrongAnswer
 from farm.pipeline.operations import compile_model
 from farm.pipeline.worker_tasks import build_model_task, find_build_task, prepare_model_task
@@ -109,8 +109,9 @@ def test_a_record_that_changes_the_code_of_the_check_leads_to_a_build(tmp_path, 
     shared = find_stored_build(prepared, HOST, cache, records)
     assert shared is not None
     key = next(kernel.workload for kernel in shared.kernels if kernel.workload)
-    core = tuning_target_key(resolve_target(HOST))
-    choice = {"method": "direct", "tile": [1, 1, 16], "order": "pixels"}
+    target = resolve_target(HOST)
+    core = tuning_target_key(target)
+    choice = {"method": "direct", "tile": [1, 1, cpu_model_of(target).lanes], "order": "pixels"}
     records.keep(
         TuningRecord(core, key, choice, 1e-6, 2e-6, 9, "2026-01-02T03:04:05+00:00", "here", core, 1)
     )
