@@ -32,6 +32,10 @@ if TYPE_CHECKING:
 # Seconds of one kernel per block: long compared with the clock's resolution and with the switch
 # from one kernel to the next.
 _BLOCK_S = 0.005
+# Least seconds of a variant's first look. A single call says little: it may start with asleep
+# threads or with cold caches.
+_LOOK_S = 0.001
+_LEAST_S = 1e-7  # of a call, for a clock that says less
 _ROUNDS = 9
 _BEHIND = 1.3  # times the best of its workload: slower variants are dropped after the first look
 _TOLERANCE = 1e-3  # of the largest value: for another order of summation and for Winograd
@@ -82,6 +86,7 @@ class _Race:
     ) -> None:
         self._machine, self._batch, self._tensors = machine, batch, tensors
         self.counts: dict[int, int] = {}
+        self._fastest: dict[int, float] = {}  # seconds of a call, over a block
         answers: dict[str, list[Array]] = {}
         first: dict[int, float] = {}
         for index, variant in enumerate(batch.variants):
@@ -93,8 +98,7 @@ class _Race:
             if why := next(filter(None, (_differs(*pair) for pair in pairs)), ""):
                 context.note(WrongCompiledCandidate(index, why))
                 continue
-            self.counts[index] = 1
-            first[index] = self._seconds(index)
+            first[index] = self._look(index)
         anchors: dict[str, int] = {}  # the first of each workload: the baseline, which is kept
         best: dict[str, float] = {}
         for index, seconds in first.items():
@@ -107,12 +111,24 @@ class _Race:
             if seconds > _BEHIND * best[workload] and index != anchors[workload]:
                 del self.counts[index]
             else:
-                self.counts[index] = max(1, int(_BLOCK_S / max(seconds, 1e-7)))
+                self.counts[index] = _calls(_BLOCK_S, seconds)
+
+    def _look(self, index: int) -> float:
+        """Return the mean seconds of a call over as many calls as take `_LOOK_S`."""
+        self.counts[index] = 1
+        while (calls := _calls(_LOOK_S, self._seconds(index))) > self.counts[index]:
+            self.counts[index] = calls
+        return self._fastest[index]
 
     def block(self, index: int) -> float:
-        """Return the mean seconds of a call over one block."""
+        """Return the mean seconds of a call over one block.
+
+        The next block has more calls if this one was quicker than those before.
+        """
         self._feed(index)
-        return self._seconds(index)
+        seconds = self._seconds(index)
+        self.counts[index] = max(self.counts[index], _calls(_BLOCK_S, self._fastest[index]))
+        return seconds
 
     def _feed(self, index: int) -> None:
         variant = self._batch.variants[index]
@@ -122,9 +138,16 @@ class _Race:
 
     def _seconds(self, index: int) -> float:
         timer = self._machine.timer(self.counts[index], 1)
-        return agent_answers.check_durations(
+        [seconds] = agent_answers.check_durations(
             "the timer", timer(self._batch.variants[index].function), 1
-        )[0]
+        )
+        self._fastest[index] = min(seconds, self._fastest.get(index, seconds))
+        return seconds
+
+
+def _calls(block_s: float, seconds: float) -> int:
+    """Return how many calls of so many seconds each make a block."""
+    return max(1, round(block_s / max(seconds, _LEAST_S)))
 
 
 def _differs(answer: Array, first: Array) -> str:
