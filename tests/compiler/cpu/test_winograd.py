@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from farm.compiler.cpu.cost_model import gemm_candidates
 from farm.compiler.cpu.kernel_config import CHANNELS, PIXELS, ConfigSelector, KernelConfig, Workload
 from farm.compiler.cpu.register_tiles import Tile, should_group_reduction_step_loads
 from farm.compiler.cpu.winograd import compute as winograd_compute
-from farm.compiler.cpu.winograd.cost_model import padded_input_channels, winograd_candidates
+from farm.compiler.cpu.winograd.cost_model import padded_group_depth, winograd_candidates
 from farm.compiler.target.cpu_model import CpuModel, cpu_model_of
 from farm.compiler.winograd_weights import WeightTransform
 
@@ -41,28 +41,29 @@ class Case:
 
 
 def case(
-    data, outputs, padding=(1, 1, 1, 1), size=4, band=1, tile=TILE, order=PIXELS, then="nothing"
+    data,
+    outputs,
+    padding=(1, 1, 1, 1),
+    size=4,
+    band=1,
+    tile=TILE,
+    order=PIXELS,
+    then="nothing",
+    groups=1,
 ):
-    workload = Workload(CONVOLUTION, data, (3, 3, data[3], outputs), padding=padding)
+    weight = (3, 3, data[3] // groups, outputs)
+    workload = Workload(CONVOLUTION, data, weight, padding=padding, groups=groups)
     return Case(workload, size, band, KernelConfig(f"winograd{size}", tile, order), then)
 
 
 def kernel(case: Case, core: CpuModel) -> tvm.tirx.PrimFunc:
     workload, block, side = case.workload, case.choice.tile.block, case.size + 2
     data = te.placeholder(workload.data, name="data")
+    depth = padded_group_depth(workload, core)
     weight = te.placeholder(
-        (
-            -(-workload.channels // block),
-            side,
-            side,
-            padded_input_channels(workload.data[3], core),
-            block,
-        ),
-        name="weight",
+        (-(-workload.channels // block), side, side, depth, block), name="weight"
     )
-    grouped_loads = should_group_reduction_step_loads(
-        core, padded_input_channels(workload.data[3], core)
-    )
+    grouped_loads = should_group_reduction_step_loads(core, depth)
     result = winograd_compute.winograd_conv2d_compute(
         workload, case.choice, case.size, case.band, grouped_loads, data, weight
     )
@@ -98,7 +99,7 @@ def error(case: Case, core: CpuModel, function: Any) -> float:
         for extents in (workload.data, workload.weight, shape)
     )
     transform = WeightTransform(
-        case.size, padded_input_channels(workload.data[3], core), case.choice.tile.block
+        case.size, padded_group_depth(workload, core), case.choice.tile.block
     )
     packed = transform.apply(w)
     got = tvm.runtime.tensor(np.full(shape, np.nan, "float32"))
@@ -108,7 +109,11 @@ def error(case: Case, core: CpuModel, function: Any) -> float:
         torch.from_numpy(x.transpose(0, 3, 1, 2)).double(), (left, right, top, bottom)
     )
     wanted = (
-        functional.conv2d(padded, torch.from_numpy(w.transpose(3, 2, 0, 1)).double())
+        functional.conv2d(
+            padded,
+            torch.from_numpy(w.transpose(3, 2, 0, 1)).double(),
+            groups=workload.groups,
+        )
         .permute(0, 2, 3, 1)
         .numpy()
     )
@@ -130,6 +135,44 @@ def test_shapes_that_fit_nothing_are_right(cpu):
     ]
     for each, found in zip(cases, errors(cases, cpu), strict=True):
         assert found < ERROR[each.size], each
+
+
+@pytest.mark.parametrize("cpu", CPUS)
+def test_groups_are_right(cpu):
+    """A tile reads the inputs of its group, whatever the order and the rows at a time."""
+    cases = [
+        case((1, 10, 11, 32), 48, band=2, groups=2, then="residual"),
+        case((2, 13, 9, 64), 64, order=CHANNELS, groups=4, tile=Tile(2, 1, 8), then="residual"),
+        case((1, 6, 7, 48), 24, (0, 2, 1, 0), size=2, band=2, groups=3, tile=Tile(3, 1, 8)),
+        case((1, 9, 9, 32), 64, size=2, order=CHANNELS, groups=8, tile=Tile(4, 2, 4)),
+    ]
+    for each, found in zip(cases, errors(cases, cpu), strict=True):
+        assert found < ERROR[each.size], each
+
+
+def test_a_grouped_convolution_is_winograds_if_its_channels_fill_vectors():
+    x, w = (
+        np.random.default_rng(0).standard_normal(shape).astype("float32")
+        for shape in ((1, 128, 28, 28), (256, 64, 3, 3))
+    )
+
+    def body(emit, x, w):
+        return relax.op.nn.conv2d(x, w, padding=1, groups=2)
+
+    answer = compute({"x": x}, body, {"w": w})
+    assert (answer.rules, answer.notes) == (["winograd"], [])
+    wanted = functional.conv2d(
+        torch.from_numpy(x).double(), torch.from_numpy(w).double(), padding=1, groups=2
+    ).numpy()
+    assert np.abs(answer.outputs[0] - wanted).max() < ERROR[4] * np.abs(wanted).max()
+    workload = Workload(
+        CONVOLUTION, (1, 28, 28, 128), (3, 3, 64, 256), padding=(1, 1, 1, 1), groups=2
+    )
+    core = cpu_model_of(target())
+    for choice, _ in winograd_candidates(workload, core):
+        assert 128 % choice.tile.block == 0, "a tile has channels of one group"
+    odd = replace(workload, data=(1, 28, 28, 58), weight=(3, 3, 29, 256))
+    assert winograd_candidates(odd, core) == []
 
 
 @settings(max_examples=3)
@@ -193,7 +236,7 @@ def test_a_convolution_with_nothing_to_gain_is_direct(workload):
 
 @pytest.mark.parametrize(
     "other",
-    [{"strides": (2, 2)}, {"dilation": (2, 2)}, {"weight": (5, 5, 64, 64)}, {"groups": 2}],
+    [{"strides": (2, 2)}, {"dilation": (2, 2)}, {"weight": (5, 5, 64, 64)}],
     ids=str,
 )
 def test_other_convolutions_have_no_candidates(other):

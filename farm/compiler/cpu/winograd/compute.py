@@ -9,7 +9,7 @@ large (Barabasz et al., 2020, on the choice of points). Weights are transformed 
 when a model is loaded.
 
 Tiles are computed by bands: several rows of tiles, linear in `t`. A packed weight is
-[CO / block, m + 2, m + 2, CI, block].
+[CO / block, m + 2, m + 2, CI / groups, block].
 """
 
 from __future__ import annotations
@@ -83,7 +83,8 @@ def winograd_conv2d_compute(
     columns, bands = -(-out_w // size), -(-out_h // (size * band))
     tiles = band * columns
     covered = round_up_to_multiple(tiles, config.tile.pixels)
-    blocks, _, _, depth, block = (int(extent) for extent in weight.shape)
+    blocks, _, _, group_depth, block = (int(extent) for extent in weight.shape)
+    depth, group_channels = group_depth * workload.groups, workload.channels // workload.groups
 
     def padded(n: te.Var, y: te.Var, x: te.Var, c: te.Var) -> tirx.Expr:
         inside = [
@@ -109,8 +110,9 @@ def winograd_conv2d_compute(
         )
 
     def sums(n: te.Var, b: te.Var, t: te.Var, i: te.Var, j: te.Var, c: te.Var) -> tirx.Expr:
+        first = c // group_channels * group_depth if workload.groups > 1 else 0
         return te.sum(
-            inputs(n, b, t, i, j, rc) * weight[c // block, i, j, rc, c % block], axis=[rc]
+            inputs(n, b, t, i, j, first + rc) * weight[c // block, i, j, rc, c % block], axis=[rc]
         )
 
     def read(n: te.Var, b: te.Var, t: te.Var, i: te.Var, j: te.Var, step: te.Var) -> tirx.Expr:
@@ -137,7 +139,7 @@ def winograd_conv2d_compute(
         if grouped_loads
         else read
     )
-    rc = te.reduce_axis((0, depth), name="rc")
+    rc = te.reduce_axis((0, group_depth), name="rc")
     tile = [config.tile.pixels, config.tile.vectors, config.tile.lanes]
     attributes = {TILE: tile, ORDER: config.order, WORKLOAD: workload.key}
     main = te.compute(

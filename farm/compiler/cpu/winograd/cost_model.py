@@ -35,14 +35,11 @@ _CACHE_SHARE = 0.5  # of the L2 cache for data that must stay there
 def winograd_candidates(workload: Workload, cpu: CpuModel) -> list[tuple[KernelConfig, float]]:
     """Return both tile sizes in both orders with suitable register tiles, and predicted cycles.
 
-    There are none for convolutions other than 3 x 3 of stride 1, dilation 1 and one group.
+    There are none for convolutions other than 3 x 3 of stride 1 and dilation 1, and none for groups
+    whose channels fill no vectors.
     """
-    plain = (workload.weight[:2], workload.strides, workload.dilation, workload.groups) == (
-        (3, 3),
-        (1, 1),
-        (1, 1),
-        1,
-    )
+    plain = (workload.weight[:2], workload.strides, workload.dilation) == ((3, 3), (1, 1), (1, 1))
+    plain &= workload.groups == 1 or _fill_vectors(workload.data[3], cpu)
     if (
         workload.operator != CONVOLUTION
         or not plain
@@ -63,13 +60,13 @@ def weight_transform_for(
 ) -> WeightTransform:
     """Return how a configuration's weight is transformed."""
     return WeightTransform(
-        SIZES[config.method], padded_input_channels(workload.data[3], cpu), config.tile.block
+        SIZES[config.method], padded_group_depth(workload, cpu), config.tile.block
     )
 
 
 @dataclass(frozen=True, slots=True)
 class WinogradPlan:
-    """A configuration with the rows of tiles in a band and the padded input channels."""
+    """A configuration with the rows of tiles in a band and the padded input channels of a group."""
 
     config: KernelConfig
     band: int
@@ -86,7 +83,7 @@ def plan_with_fastest_row_count(
     workload: Workload, config: KernelConfig, cpu: CpuModel
 ) -> WinogradPlan:
     """Return the plan of a configuration with the number of rows that takes the fewest cycles."""
-    depth = padded_input_channels(workload.data[3], cpu)
+    depth = padded_group_depth(workload, cpu)
     plans = (
         WinogradPlan(config, band, depth, _cycles(workload, config, band, cpu))
         for band in _bands(workload, SIZES[config.method], cpu)
@@ -94,13 +91,24 @@ def plan_with_fastest_row_count(
     return min(plans, key=lambda plan: plan.cycles)
 
 
+def padded_group_depth(workload: Workload, cpu: CpuModel) -> int:
+    """Return the input channels of a group, padded to whole vectors if there is one group only."""
+    if workload.groups > 1:
+        return workload.weight[2]
+    return padded_input_channels(workload.data[3], cpu)
+
+
 def padded_input_channels(channels: int, cpu: CpuModel) -> int:
     """Return the input channels padded to whole vectors; narrower ones if those fit."""
-    if largest_divisor(channels, cpu.lanes) >= cpu.vector_widths[-1]:
+    if _fill_vectors(channels, cpu):
         return channels
     return round_up_to_multiple(
         channels, cpu.lanes if channels >= cpu.lanes else cpu.vector_widths[-1]
     )
+
+
+def _fill_vectors(channels: int, cpu: CpuModel) -> bool:
+    return largest_divisor(channels, cpu.lanes) >= cpu.vector_widths[-1]
 
 
 def _bands(workload: Workload, size: int, cpu: CpuModel) -> list[int]:
@@ -118,28 +126,33 @@ def _bands(workload: Workload, size: int, cpu: CpuModel) -> list[int]:
 
 
 def _tiles(workload: Workload, cpu: CpuModel, size: int) -> Iterator[Tile]:
-    """Yield the best register tile for each number of rows."""
+    """Yield the best register tile for each number of rows.
+
+    A tile has channels of one group only: all of them read the same inputs.
+    """
     columns = -(-workload.output(1) // size)
     pixels = (min(band * columns, 4 * cpu.registers) for band in _bands(workload, size, cpu))
-    depth, grouped_loads = (
-        workload.data[3],
-        should_group_reduction_step_loads(cpu, padded_input_channels(workload.data[3], cpu)),
+    depth = padded_group_depth(workload, cpu)
+    grouped_loads, channels = (
+        should_group_reduction_step_loads(cpu, depth),
+        workload.channels // workload.groups,
     )
     found = (
-        gemm_tiles_with_cycles(cpu, count, workload.channels, depth, grouped_loads, followed=False)
+        gemm_tiles_with_cycles(cpu, count, channels, depth, grouped_loads, followed=False)
         for count in set(pixels)
     )
-    best = (min(tiles, key=lambda one: one[1])[0] for tiles in found)
+    within = (
+        [one for one in tiles if workload.groups == 1 or channels % one[0].block == 0]
+        for tiles in found
+    )
+    best = (min(tiles, key=lambda one: one[1])[0] for tiles in within if tiles)
     yield from sorted(set(best), key=lambda tile: (tile.lanes, tile.vectors, tile.pixels))
 
 
 def _cycles(workload: Workload, config: KernelConfig, band: int, cpu: CpuModel) -> float:
     """Predict the cycles of one core: arithmetic, transforms, transfers beyond the cache."""
-    size, tile, depth = (
-        SIZES[config.method],
-        config.tile,
-        padded_input_channels(workload.data[3], cpu),
-    )
+    size, tile, depth = SIZES[config.method], config.tile, padded_group_depth(workload, cpu)
+    channels = depth * workload.groups
     points, columns = (size + 2) ** 2, -(-workload.output(1) // size)
     bands = workload.data[0] * -(-workload.output(0) // (size * band))
     tiles, blocks = band * columns, -(-workload.channels // tile.block)
@@ -160,14 +173,15 @@ def _cycles(workload: Workload, config: KernelConfig, band: int, cpu: CpuModel) 
         * (depth * step + tile.pixels * tile.vectors * 2)
     )
 
-    inputs = depth / largest_divisor(depth, cpu.lanes) * (size * size + size * (size + 2) + points)
+    vectors = channels / largest_divisor(channels, cpu.lanes)
+    inputs = vectors * (size * size + size * (size + 2) + points)
     outputs = workload.channels / largest_divisor(workload.channels, tile.lanes) * size * (size + 2)
     arithmetic = products + bands * tiles * (inputs + outputs) * _VECTOR_CYCLES
 
     room = cpu.l2_bytes / 2 * _CACHE_SHARE
     weights, values = (
         4 * points * depth * blocks * tile.block,
-        4 * points * tiles * depth,
+        4 * points * tiles * channels,
     )  # bytes: of all blocks, of one band
     if config.order == PIXELS:
         passes = 1 if weights <= room else bands
