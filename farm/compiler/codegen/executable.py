@@ -29,6 +29,7 @@ from farm.compiler.ir.relax_rewriter import op_name
 
 # Attribute that gives TVM's planner upper bounds of symbolic extents
 _UPPER_BOUND = "tir_var_upper_bound"
+_HOST_FUNCTION = "tirx.is_host_func"  # attribute of what VMShapeLower makes
 
 
 def compile_executable(
@@ -193,6 +194,35 @@ def _larger(one: Any, other: Any) -> Any:
     return other if analyzer.can_prove(other >= one) else tirx.max(one, other)
 
 
+@tvm.transform.module_pass(opt_level=0, name="farm.ComputedExtentsInOrder")
+class _ComputedExtentsInOrder:
+    """Pass that orders the extents that are computed from open ones by their place on the heap.
+
+    VMShapeLower iterates over a map whose hashes are addresses, so that the same module would have
+    other code each time.
+    """
+
+    def transform_module(self, module: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
+        for variable, function in module.functions_items():
+            if isinstance(function, tirx.PrimFunc) and _HOST_FUNCTION in (function.attrs or {}):
+                module.update_func(variable, function.with_body(_in_order(function.body)))
+        return module
+
+
+def _in_order(body: tirx.Stmt) -> tirx.Stmt:
+    """Return stores of computed extents in the order of their places.
+
+    Each is computed from symbolic extents, which are known before, and none from another.
+    """
+    if not isinstance(body, tirx.SeqStmt) or not all(map(_is_store, body.seq)):
+        return body
+    return tirx.SeqStmt(sorted(body.seq, key=lambda store: int(store.indices[0])))
+
+
+def _is_store(statement: tirx.Stmt) -> bool:
+    return isinstance(statement, tirx.BufferStore) and len(statement.indices) == 1
+
+
 _PIPELINE = tvm.transform.Sequential(
     [
         relax.transform.LegalizeOps(),
@@ -208,6 +238,7 @@ _PIPELINE = tvm.transform.Sequential(
         relax.transform.LowerRuntimeBuiltin(),
         relax.transform.ComputePrimValue(),
         relax.transform.VMShapeLower(),
+        _ComputedExtentsInOrder(),
         relax.transform.AttachGlobalSymbol(),
     ]
 )

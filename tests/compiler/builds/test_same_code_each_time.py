@@ -1,0 +1,50 @@
+"""The same module has the same code each time, whatever the addresses of its nodes are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from relax_models import module, target
+from tvm import relax, tirx
+
+from farm.compiler.codegen.executable import compile_executable
+from farm.compiler.codegen.loop_nest_pipelines import ArgumentChecks
+from farm.compiler.codegen.parallel_codegen import export_shared_library
+from farm.compiler.lower import lower_module
+
+WIDTHS = (16, 24, 8, 40, 12, 20, 36, 28, 44, 4)
+
+
+def code(folder: Path) -> list[bytes]:
+    """The object files of products with an open batch. Each result is an output of its own size."""
+    batch, numbers = tirx.Var("n", "int64"), np.random.default_rng(0)
+    weights = {
+        f"w{index}": numbers.standard_normal((inputs, outputs)).astype("float32")
+        for index, (inputs, outputs) in enumerate(zip(WIDTHS, WIDTHS[1:], strict=False))
+    }
+
+    def body(emit, x, *matrices):
+        results = [x]
+        for matrix in matrices:
+            results.append(emit(relax.op.matmul(results[-1], matrix)))
+        return results[1:]
+
+    given = module({"x": relax.TensorType((batch, WIDTHS[0]), "float32")}, body, weights)
+    made = lower_module(given, list(weights.values()), target(), {})
+    executable = compile_executable(made.module, target(), checks=ArgumentChecks.MARKED)
+    objects: list[Path] = []
+    folder.mkdir()
+    export_shared_library(
+        executable,
+        folder / "library.so",
+        lambda _, files, **__: objects.extend(map(Path, files)),
+        folder,
+    )
+    return [path.read_bytes() for path in sorted(objects)]
+
+
+def test_sizes_that_depend_on_the_batch_are_computed_in_the_same_order(tmp_path):
+    first, *others = [code(tmp_path / str(index)) for index in range(4)]
+    assert len(first) > 1
+    assert all(other == first for other in others)
