@@ -30,7 +30,7 @@ from farm.compiler.ir.dynamic_extents import (
 # Main blocks, with the names of kernels and rules.
 CONVOLUTION, DEPTHWISE, DENSE, PRODUCT = "convolution", "depthwise", "dense", "product"
 POOL, DEPTHWISE_INT8 = "max_pool", "depthwise_int8"
-PADDING, PACKING, CROP = "padding", "packing", "crop"
+PADDING, PADDED_PLANES, PACKING, CROP = "padding", "padded_planes", "packing", "crop"
 # The block that a main block with grouped loads reads: an input for each step of each pixel.
 INPUTS = "inputs"
 
@@ -254,7 +254,7 @@ def _pad_planes(data: te.Tensor, padding: Sequence[int]) -> te.Tensor:
         return tvm.tirx.if_then_else(inside, data[n, c, y - top, x - left], zero)
 
     return te.compute(
-        (count, height + top + bottom, channels, width + left + right), value, name=PADDING
+        (count, height + top + bottom, channels, width + left + right), value, name=PADDED_PLANES
     )
 
 

@@ -12,13 +12,21 @@ from tvm.ir import TensorLoad
 from tvm.s_tir import SBlock, Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
-from farm.compiler.cpu.conv_dense_compute import CONVOLUTION, CROP, DENSE, INPUTS, PRODUCT
+from farm.compiler.cpu.conv_dense_compute import (
+    CONVOLUTION,
+    CROP,
+    DENSE,
+    INPUTS,
+    PADDING,
+    PRODUCT,
+)
 from farm.compiler.cpu.general_schedule import (
     computes_math_function,
     contiguous_axis,
     inline_elementwise,
     parallelize_and_vectorize_block,
     parallelize_if_long_enough,
+    vectorize_widest,
 )
 from farm.compiler.cpu.int8.compute import CONVOLUTION_INT8, DENSE_INT8
 from farm.compiler.cpu.kernel_config import CHANNELS
@@ -40,7 +48,7 @@ from farm.compiler.ir.annotations import (
     annotate_fence,
 )
 from farm.compiler.ir.blocks import block_name, has_reduction, is_dynamic_loop, loop_extent
-from farm.compiler.ir.dynamic_extents import is_dynamic, shapes_are_equal
+from farm.compiler.ir.dynamic_extents import is_dynamic, shapes_are_equal, value_at_batch_one
 from farm.compiler.target.cpu_model import CpuModel
 
 _PRODUCTS = (CONVOLUTION, DENSE, PRODUCT, CONVOLUTION_INT8, DENSE_INT8)
@@ -58,13 +66,36 @@ def schedule_conv_dense(sch: Schedule, cpu: CpuModel) -> None:
     """Keep the sums of a tile in registers, then compute the epilogue on the tile."""
     main = find_main_block(sch, _PRODUCTS)
     before = producer_blocks(sch, main)
-    _tile_product(sch, cpu, main, inline_into_epilogue(sch, main, cpu))
+    by_tile = [block for block in before if _is_padded_by_tile(sch, cpu, main, block)]
+    shared = _tile_product(sch, cpu, main, inline_into_epilogue(sch, main, cpu))
     for block in before:
-        parallelize_and_vectorize_block(sch, block, cpu)
+        if block in by_tile:
+            sch.compute_at(block, shared, preserve_unit_loops=True)
+            vectorize_widest(sch, sch.get_loops(block)[-1], cpu)
+        else:
+            parallelize_and_vectorize_block(sch, block, cpu)
 
 
-def _tile_product(sch: Schedule, cpu: CpuModel, main: SBlockRV, last: SBlockRV) -> None:
-    """Tile the last two axes of the main block, and compute its one consumer on each tile."""
+def _is_padded_by_tile(sch: Schedule, cpu: CpuModel, main: SBlockRV, block: SBlockRV) -> bool:
+    """Return whether the part of a padded image that a tile reads is copied for each tile.
+
+    A copy of a whole image that the cache does not hold is written to memory and read again.
+    """
+    image = sch.get(block).writes[0].source
+    return (
+        block_name(sch, block) == PADDING
+        and block_name(sch, main) == CONVOLUTION
+        and sch.get(main).annotations[ORDER] != CHANNELS
+        and find_grouped_inputs_block(sch, main) is None
+        and 4 * math.prod(map(value_at_batch_one, image.shape)) > cpu.l2_bytes // 2
+    )
+
+
+def _tile_product(sch: Schedule, cpu: CpuModel, main: SBlockRV, last: SBlockRV) -> LoopRV:
+    """Tile the last two axes of the main block, and compute its one consumer on each tile.
+
+    Returns the loop that is divided among threads.
+    """
     tile, axes = annotated_tile(sch, main), len(sch.get(main).writes[0].source.shape)
     spatial, reduced = sch.get_loops(main)[:axes], sch.get_loops(main)[axes:]
     instruction = str(sch.get(main).annotations.get(INSTRUCTION, ""))
@@ -117,6 +148,7 @@ def _tile_product(sch: Schedule, cpu: CpuModel, main: SBlockRV, last: SBlockRV) 
     _unroll_vectorize(sch, initial[-3:-1], initial[-1])
     if instruction:
         sch.tensorize(lanes, instruction)
+    return shared
 
 
 def _split_block_groups(

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import tvm
 from convolution_cases import AFTER, Convolution, check
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
@@ -75,6 +76,58 @@ def test_taps_that_see_nothing_but_padding_are_left_out(case, left):
     answer = check(case, "native")
     weights = case.outputs * case.channels // case.groups
     assert max(value.size for value in answer.lowered.parameters) == weights * left[0] * left[1]
+
+
+@pytest.mark.parametrize("cpu", CPUS)
+@pytest.mark.parametrize(
+    ("case", "by_tile"),
+    [
+        (
+            Convolution(
+                channels=64, outputs=64, size=(80, 80), groups=4, strides=(2, 2), padding=(1,) * 4
+            ),
+            True,
+        ),
+        (
+            Convolution(
+                channels=32,
+                outputs=40,
+                size=(97, 103),
+                strides=(2, 1),
+                dilation=(1, 2),
+                padding=(0, 1, 2, 3),
+                then="residual",
+            ),
+            True,
+        ),
+        (
+            Convolution(
+                batch=2,
+                channels=24,
+                size=(120, 90),
+                kernel=(5, 2),
+                padding=(4, 1, 0, 1),
+                then="both",
+            ),
+            True,
+        ),
+        (Convolution(channels=16, size=(20, 20), strides=(2, 2), padding=(1,) * 4), False),
+    ],
+    ids=str,
+)
+def test_an_image_that_the_cache_does_not_hold_is_padded_tile_by_tile(case, by_tile, cpu):
+    """The copy of a whole one would be written to memory and read again."""
+    [kernel] = (
+        function
+        for variable, function in check(case, cpu).lowered.module.functions_items()
+        if isinstance(function, tvm.tirx.PrimFunc) and "convolution" in variable.name_hint
+    )
+    work = tvm.s_tir.Schedule(tvm.IRModule({"main": kernel}))
+    padding, products = (
+        work.get(work.get_loops(work.get_sblock(name))[0])
+        for name in ("padding", "convolution_update")
+    )
+    assert padding.same_as(products) == by_tile
 
 
 def test_taps_of_weights_that_are_computed_are_left_out_too():
