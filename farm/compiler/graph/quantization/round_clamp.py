@@ -44,7 +44,8 @@ def round_clamp_compute(
         )
         shifted = within + tirx.const(_MAGIC, "float32")
         if dtype == "float32":
-            whole = shifted - tirx.const(_MAGIC, "float32")
+            variable = tirx.Var("shifted", "float32")  # else TVM simplifies x + 1 - 1 to x
+            whole = tirx.Let(variable, shifted, variable - tirx.const(_MAGIC, "float32"))
             return whole + tirx.const(zero, "float32") if zero else whole
         bits = tirx.reinterpret(
             "int32", shifted
