@@ -145,6 +145,28 @@ def test_rounding_is_half_to_even_and_stays_within_the_bounds(tmp_path, cache):
     np.testing.assert_array_equal(answer, [0, 1, 0, 1, 122.5, -5, 0])
 
 
+@pytest.mark.parametrize(
+    ("bounds", "expected"),
+    [
+        ((), [0, 1, 0, 100, 0, 0]),
+        ((-1.0, 4.0), [-1, 1, -0.5, 4, 0, -1]),
+        ((-1000.0, 4.0), [-5, 1, -0.5, 4, 0, -3]),
+    ],
+    ids=["Relu", "Clip", "Clip from above"],
+)
+def test_bounds_between_two_quantizations_of_one_scale_hold(bounds, expected, tmp_path, cache):
+    """The integers stay as they are but for the bounds."""
+    net = Network()
+    given = [net.weight(f"bound{at}", np.float32(bound)) for at, bound in enumerate(bounds)]
+    bounded = net.op("Clip" if bounds else "Relu", net.quantized("x", 0.5, 10), *given)
+    body = net.graph(net.quantized(bounded, 0.5, 10), {"x": [6]}, {"y": [6]})
+    imported = importers.import_model(Model("m", str(save(tmp_path / "m.onnx", body))), cache)
+    x = np.array([-7, 1, -0.5, 100, 0, -3], np.float32)
+    [answer] = host_run.compile_host_runner(imported.module, imported.weights, HOST)([x])
+    np.testing.assert_array_equal(answer, expected)
+    np.testing.assert_array_equal(imported.reference({"x": x})[0], expected)
+
+
 def test_a_factor_times_a_step_is_exact_in_float32():
     for factor in numbers.uniform(1e-4, 40, 200):
         shortened = round_mantissa(float(factor))
