@@ -66,6 +66,13 @@ def test_runs_survive_exactly_and_are_found_as_in_a_file(store: RunStore, tmp_pa
     assert (store.remove_baseline("release"), store.remove_baseline("release")) == (True, False)
 
 
+def test_the_settings_of_a_url_reach_the_server(server: PostgresServer) -> None:
+    sign = "&" if "?" in server.url else "?"
+    backend = PostgresBackend(f"{server.url}{sign}application_name=nightly")
+    with backend.engine().connect() as db:
+        assert db.scalar(text("SHOW application_name")) == "nightly"
+
+
 def test_a_run_is_kept_once(store: RunStore) -> None:
     store.keep(timed("a", "b", 1))
     with pytest.raises(InternalError, match="a-b-1 is kept already"):
