@@ -45,9 +45,8 @@ _PATIENCE: dict[str, Any] = {
     "keepalives_interval": 5,
     "keepalives_count": 4,
     "tcp_user_timeout": 30_000,
-    "options": "-c statement_timeout=60000 -c lock_timeout=60000",
-    "application_name": "farm",
 }
+_LIMITS = "-c statement_timeout=60000 -c lock_timeout=60000"
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,7 +251,10 @@ def _server_engine(url: str) -> Engine:
         parameters = psycopg.conninfo.conninfo_to_dict(url)
     except (psycopg.Error, ValueError):
         raise malformed_postgres_url_error() from None
-    connect = functools.partial(psycopg.connect, **{**parameters, **_PATIENCE})
+    settings: dict[str, Any] = {"application_name": "farm", **parameters, **_PATIENCE}
+    # What the URL sets, such as a search_path, follows, and so has precedence
+    settings["options"] = f"{_LIMITS} {parameters.get('options') or ''}".rstrip()
+    connect = functools.partial(psycopg.connect, **settings)
     return create_engine(
         "postgresql+psycopg://", creator=connect, poolclass=NullPool, use_native_hstore=False
     )

@@ -68,9 +68,13 @@ def test_runs_survive_exactly_and_are_found_as_in_a_file(store: RunStore, tmp_pa
 
 def test_the_settings_of_a_url_reach_the_server(server: PostgresServer) -> None:
     sign = "&" if "?" in server.url else "?"
-    backend = PostgresBackend(f"{server.url}{sign}application_name=nightly")
-    with backend.engine().connect() as db:
+    given = "options=-c%20search_path%3Dteam&application_name=nightly"
+    with PostgresBackend(f"{server.url}{sign}{given}").engine().connect() as db:
+        assert db.scalar(text("SHOW search_path")) == "team"
         assert db.scalar(text("SHOW application_name")) == "nightly"
+        assert db.scalar(text("SHOW statement_timeout")) == "1min", "the limits hold all the same"
+    with PostgresBackend(server.url).engine().connect() as db:
+        assert db.scalar(text("SHOW application_name")) == "farm"
 
 
 def test_a_run_is_kept_once(store: RunStore) -> None:
