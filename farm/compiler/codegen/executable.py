@@ -50,7 +50,13 @@ def compile_executable(
     Raises TypeError if a call gives a kernel another tensor than it takes.
     """
     if is_gpu(target):
-        return tvm.compile(module, target=target, tir_pipeline=register_gpu_pipeline())
+        passes = [relax.get_default_pipeline(target), _ComputedExtentsInOrder()]
+        return tvm.compile(
+            module,
+            target=target,
+            relax_pipeline=tvm.transform.Sequential(passes),
+            tir_pipeline=register_gpu_pipeline(),
+        )
     with target:
         module = _PIPELINE(_plan_memory_for_batch_one(module))
     # The steps of tvm.compile, whose third takes one thread
