@@ -171,6 +171,10 @@ def test_every_mistake_is_reported_at_once_each_with_file_line_and_key(mistakes:
             '3: profiles.x.target.kind: is missing or not text, for example kind = "llvm"',
         ),
         (
+            "[profiles.x]\ntriple = 'x'\ntarget.kind = 3",
+            '3: profiles.x.target.kind: is missing or not text, for example kind = "llvm"',
+        ),
+        (
             "[profiles.x]\ninherits = 'rasp5'",
             "2: profiles.x.inherits: unknown profile 'rasp5', did you mean 'rasp4'?",
         ),
