@@ -91,6 +91,7 @@ def moments(*pairs: tuple[float, float]) -> list[dict[str, object]]:
     return [{"time_s": theirs, "host_s": ours} for theirs, ours in pairs]
 
 
+HEATED = {"gpu_slowed_by": json.dumps(["temperature"])}
 HOT = samples(at(60, 82, 85), seconds=seconds(slower_at_the_end=0.08))
 
 
@@ -102,6 +103,8 @@ HOT = samples(at(60, 82, 85), seconds=seconds(slower_at_the_end=0.08))
         (samples(seconds=()), Verdict.RIGHT, "not timed"),
         (samples(slowed("temperature, by the hardware")), Verdict.THROTTLED, "temperature, by the hardware"),  # noqa: E501
         (samples(slowed("power cap")), Verdict.STABLE, "200 samples"),
+        # before and after the run, which other work had heated
+        (samples(slowed(), facts_before=HEATED, facts_after=HEATED), Verdict.STABLE, "200 samples"),
         (samples(seconds=seconds(9)), Verdict.NOISY, "too few"),
         (samples(clock(1400, 1400, 1400, 1400, 600, 600)), Verdict.THROTTLED, "from 1400 to 600 MHz"),  # noqa: E501
         (samples(clock(1400, 1400, 1390, 1400, 1390, 1400)), Verdict.STABLE, ""),
