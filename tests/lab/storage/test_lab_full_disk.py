@@ -8,6 +8,7 @@ import dataclasses
 import json
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -271,6 +272,46 @@ def test_what_could_not_be_kept_is_kept_later_in_order_and_said_only_then(
     assert ended.state.value == "expired"
     events = [event.what for event in database.events(0, 100)]
     assert events == ["board-came", "lease-queued", "lease-granted", "lease-expired"]
+
+
+def test_a_lease_waits_for_space_also_while_it_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("farm.lab.storage.lab_database_writer._SPACE_S", 0.05)
+    database = FullNow(tmp_path / "lab" / "lab.sqlite")
+    scheduler = LeaseScheduler(SharingRules(), (), database.open(), 0.0)
+    scheduler.board_idle("a", "pi5", 1.0)
+    again, go_on = threading.Event(), threading.Event()
+    told: list[bool] = []
+
+    def slow_write(batch: LabDatabaseBatch) -> None:
+        if told:
+            again.set()
+            go_on.wait(30)
+        FullNow.write(database, batch)
+
+    async def run() -> None:
+        monkeypatch.setattr(database, "write", slow_write)
+        writer = LabDatabaseWriter(asyncio.get_running_loop(), database, lambda _: None)
+        writer.told_full = lambda error: told.append(error is not None)
+        try:
+            database.full = True
+            lease = scheduler.request(LeaseRequest("ann", "pi5", 60.0), "key", 2.0)
+            writer.put(scheduler.take())
+            while not again.is_set():
+                await asyncio.sleep(0.01)
+            assert writer.waits_for_space(lease.number)
+            assert not writer.waits_for_space(lease.number + 1)
+            database.full = False
+            go_on.set()
+            await writer.drain()
+            assert not writer.waits_for_space(lease.number)
+        finally:
+            go_on.set()
+            writer.close()
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+    assert told == [True, False]
 
 
 def test_sessions_and_boards_that_could_not_be_kept_are_kept_later(
