@@ -1,4 +1,4 @@
-"""The limits that a run is judged by again, and where a device on this machine keeps deployments."""
+"""The limits that a run is judged by again, and the store of a device on this machine."""
 
 from __future__ import annotations
 

@@ -350,6 +350,18 @@ TestAgainstLists = AgainstLists.TestCase
 TestAgainstLists.settings = settings(max_examples=60, stateful_step_count=50, deadline=None)
 
 
+def test_an_owner_may_have_so_many_leases_in_the_queue_and_no_more() -> None:
+    lab = scheduler("a1", rules=dataclasses.replace(RULES, queue=2))
+    active, *waiting = [ask(lab, "ann") for _ in range(3)]
+    assert active.state is LeaseState.ACTIVE
+    assert {one.state for one in waiting} == {LeaseState.QUEUED}
+    with pytest.raises(UsageError, match="no more leases can wait"):
+        ask(lab, "ann")
+    assert ask(lab, "bob").state is LeaseState.QUEUED, "the limit is for each owner"
+    lab.withdraw(waiting[0].number, 1.0)
+    assert ask(lab, "ann", now=1.0).state is LeaseState.QUEUED
+
+
 def test_nobody_waits_beyond_the_aging_bound_beside_a_stream_of_others() -> None:
     lab = scheduler("a1")
     current = ask(lab, "eve", for_s=300.0)
