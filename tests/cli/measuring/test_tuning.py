@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import re
 import signal
 import uuid
 from collections.abc import Callable, Iterator
@@ -148,12 +149,20 @@ def test_ctrl_c_and_agents_that_die_or_freeze_lose_no_records(
 ) -> None:
     running = tuning.start("tune", "--device", "host", "net.onnx", "--minutes", "30")
     running.says(r"[2-9] of \d+ tried")
-    agent = wait_until(lambda: tuning.processes_like("farm-agent|agents/"), "an agent")
-    for pid in agent:
-        with contextlib.suppress(ProcessLookupError):  # that of a session that is over by now
-            os.kill(pid, number)
+    signalled: set[int] = set()
+
+    def is_noticed() -> bool:
+        """Signal each agent once: the first may be that of a session that is over by now."""
+        for pid in set(tuning.processes_like("farm-agent|agents/")) - signalled:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+            signalled.add(pid)
+        return bool(re.search(r"host: .*; trying again", running.said))
+
+    wait_until(lambda: is_noticed() or signalled, "an agent")
     before = kept(tuning)  # after the signal: the search is over soon where nothing stops it
     assert before
+    wait_until(lambda: is_noticed() or running.child.poll() is not None, "another attempt")
     running.says(r"host: .*; trying again")
     running.says(r"1\d of \d+ tried")
     running.send(signal.SIGINT)
