@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 # Seconds of one kernel per block: long compared with the clock's resolution and with the switch
 # from one kernel to the next.
 _BLOCK_S = 0.005
-# Least seconds of a variant's first look. A single call says little: it may start with asleep
-# threads or with cold caches.
+# Least seconds of a variant's first look. A single call says little: its threads may have slept,
+# and its caches may be cold.
 _LOOK_S = 0.001
 _LEAST_S = 1e-7  # of a call, for a clock that says less
 _ROUNDS = 9

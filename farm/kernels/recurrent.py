@@ -18,6 +18,8 @@ from tvm import relax, te, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T  # noqa: N812  (as everywhere in TVM)
 
+from farm.kernels.vector_math import let, polynomial
+
 Expr: TypeAlias = Any  # a tirx expression; mypy has no type information for it
 Function: TypeAlias = Callable[[Expr], Expr]
 NAME = "recurrence"  # of the kernel and of its outermost block
@@ -308,26 +310,14 @@ def _tanh(x: Expr) -> Expr:
     within = tirx.max(_f(-_LIMIT), tirx.min(_f(_LIMIT), x))
 
     def value(x: Expr) -> Expr:
-        ratio = _let(x * x, lambda square: x * _polynomial(_P, square) / _polynomial(_Q, square))
+        ratio = let(x * x, lambda square: x * polynomial(_P, square) / polynomial(_Q, square))
         return tirx.Select(x >= _f(_LIMIT), _f(1), tirx.Select(x <= _f(-_LIMIT), _f(-1), ratio))
 
-    return _let(within, value)
+    return let(within, value)
 
 
 def _sigmoid(x: Expr) -> Expr:
     return _f(0.5) + _f(0.5) * _tanh(_f(0.5) * x)
-
-
-def _polynomial(coefficients: Sequence[float], x: Expr) -> Expr:
-    value = _f(coefficients[0])
-    for coefficient in coefficients[1:]:
-        value = value * x + _f(coefficient)
-    return value
-
-
-def _let(value: Expr, body: Function) -> Expr:
-    name = tirx.Var("v", _FLOAT)
-    return tirx.Let(name, value, body(name))
 
 
 def _f(value: float) -> Expr:

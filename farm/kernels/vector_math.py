@@ -24,7 +24,7 @@ _RECIPROCAL_SEED = 0x7EF2C000  # minus the bits of x: the bits of 1 / x, to 5.2 
 _RECIPROCAL_STEP = 2.00135  # not 2, as in Newton's: the error is 0.14 % in either direction
 _SIGMOID_LOWEST = -80.0  # sigmoid is 0 below
 # 1.5 x 2^23: added to a number, it leaves the nearest integer in the lowest bits.
-_ROUNDING_SHIFT = 12582912.0
+ROUNDING_SHIFT = 12582912.0
 # x P(x^2) / Q(x^2), with a relative error of 2e-8 for erf up to 3.92 and for tanh up to 9.02. Above
 # that it grows beyond 1 and is clamped; x is clamped at the bounds.
 _ERF_NUMERATOR = (
@@ -69,40 +69,40 @@ def exp(x: Expr) -> Expr:
     """
 
     def value(x: Expr) -> Expr:
-        within = _let(tirx.max(_f(_LOWEST), tirx.min(_f(_HIGHEST), x)), _exp_within)
+        within = let(tirx.max(_f(_LOWEST), tirx.min(_f(_HIGHEST), x)), _exp_within)
         return tirx.Select(x < _f(_LOWEST), _f(0), within)
 
-    return _let(x, value)
+    return let(x, value)
 
 
 def exp_of_nonpositive(x: Expr) -> Expr:
     """Return e^x for x up to 0, as in a softmax, in fewer instructions than `exp`."""
 
     def value(x: Expr) -> Expr:
-        within = _let(tirx.max(_f(_LOWEST), x), _exp_normal)
+        within = let(tirx.max(_f(_LOWEST), x), _exp_normal)
         return tirx.Select(x < _f(_LOWEST), _f(0), within)
 
-    return _let(x, value)
+    return let(x, value)
 
 
 def silu(x: Expr) -> Expr:
     """Return x * sigmoid(x)."""
-    return _let(x, lambda x: x * sigmoid(x))
+    return let(x, lambda x: x * sigmoid(x))
 
 
 def gelu(x: Expr) -> Expr:
     """Return 0.5 * x * (1 + erf(x / sqrt(2)))."""
-    return _let(x, lambda x: _f(0.5) * x * (_f(1) + erf(x * _f(_ROOT_HALF))))
+    return let(x, lambda x: _f(0.5) * x * (_f(1) + erf(x * _f(_ROOT_HALF))))
 
 
 def sigmoid(x: Expr) -> Expr:
     """Return 1 / (1 + e^-x)."""
 
     def value(x: Expr) -> Expr:
-        power = _let(tirx.max(_f(_LOWEST), tirx.min(_f(-_SIGMOID_LOWEST), -x)), _exp_normal)
+        power = let(tirx.max(_f(_LOWEST), tirx.min(_f(-_SIGMOID_LOWEST), -x)), _exp_normal)
         return tirx.Select(x < _f(_SIGMOID_LOWEST), _f(0), _reciprocal(_f(1) + power))
 
-    return _let(x, value)
+    return let(x, value)
 
 
 def tanh(x: Expr) -> Expr:
@@ -137,50 +137,68 @@ def one_sided_clamp_compute(intrinsic: str, bound: float) -> Callable[[te.Tensor
     )
 
 
+def polynomial(coefficients: Sequence[float], x: Expr) -> Expr:
+    """Evaluate a polynomial by Horner's scheme; the highest power's coefficient is first."""
+    value = _f(coefficients[0])
+    for coefficient in coefficients[1:]:
+        value = value * x + _f(coefficient)
+    return value
+
+
+def let(value: Expr, body: Callable[[tirx.Var], Expr]) -> Expr:
+    """Bind a value that is used several times to a variable.
+
+    Without it, nested functions would double the size of the expression at every level, and TVM
+    would simplify x + 1 - 1 to x, which rounds x on purpose.
+    """
+    variable = tirx.Var("v", str(value.ty.dtype) if hasattr(value, "ty") else str(value.dtype))
+    return tirx.Let(variable, value, body(variable))
+
+
 def _exp_within(x: Expr) -> Expr:
     """Return e^x for x from -87.3 to 89."""
 
     def value(shifted: Expr) -> Expr:
-        mantissa = _let(_rest(x, shifted), _mantissa)
-        n = tirx.reinterpret(_INT, shifted) - tirx.reinterpret(_INT, _f(_ROUNDING_SHIFT))
-        return _let(
+        mantissa = let(_rest(x, shifted), _mantissa)
+        n = tirx.reinterpret(_INT, shifted) - tirx.reinterpret(_INT, _f(ROUNDING_SHIFT))
+        return let(
             n,
-            lambda n: _let(
+            lambda n: let(
                 n >> tirx.const(1, _INT),
                 lambda half: mantissa * _power_of_two(half) * _power_of_two(n - half),
             ),
         )
 
-    return _let(_shifted_steps(x), value)
+    return let(_shifted_steps(x), value)
 
 
 def _exp_normal(x: Expr) -> Expr:
     """Return e^x for x from -87.3 to 88, where 2^n is a normal number in one factor.
 
-    n is added to the exponent of e^(x - n ln 2); the bits of _ROUNDING_SHIFT are shifted out.
+    n is added to the exponent of e^(x - n ln 2); the bits of ROUNDING_SHIFT are shifted out.
     """
 
     def value(shifted: Expr) -> Expr:
         power = tirx.reinterpret(_INT, shifted) << tirx.const(23, _INT)
-        mantissa = _let(_rest(x, shifted), _mantissa)
+        mantissa = let(_rest(x, shifted), _mantissa)
         return tirx.reinterpret(_FLOAT, tirx.reinterpret(_INT, mantissa) + power)
 
-    return _let(_shifted_steps(x), value)
+    return let(_shifted_steps(x), value)
 
 
 def _shifted_steps(x: Expr) -> Expr:
-    """Return n + _ROUNDING_SHIFT for n = round(x / ln 2): n is in the lowest bits."""
-    return x * _f(_LOG2_E) + _f(_ROUNDING_SHIFT)
+    """Return n + ROUNDING_SHIFT for n = round(x / ln 2): n is in the lowest bits."""
+    return x * _f(_LOG2_E) + _f(ROUNDING_SHIFT)
 
 
 def _rest(x: Expr, shifted: Expr) -> Expr:
     """Return x - n * ln 2, with ln 2 in two parts for precision."""
-    return _let(shifted - _f(_ROUNDING_SHIFT), lambda n: x - n * _f(_LN2_HIGH) - n * _f(_LN2_LOW))
+    return let(shifted - _f(ROUNDING_SHIFT), lambda n: x - n * _f(_LN2_HIGH) - n * _f(_LN2_LOW))
 
 
 def _mantissa(r: Expr) -> Expr:
     """Return e^r for |r| <= ln(2) / 2."""
-    return _f(1) + r + r * r * _polynomial(_EXP, r)
+    return _f(1) + r + r * r * polynomial(_EXP, r)
 
 
 def _reciprocal(x: Expr) -> Expr:
@@ -193,12 +211,12 @@ def _reciprocal(x: Expr) -> Expr:
         seed = tirx.reinterpret(
             _FLOAT, tirx.const(_RECIPROCAL_SEED, _INT) - tirx.reinterpret(_INT, x)
         )
-        return _let(
-            _let(seed, lambda y: y * (_f(_RECIPROCAL_STEP) - x * y)),
-            lambda y: _let(_f(1) - x * y, lambda rest: y + y * (rest + rest * rest)),
+        return let(
+            let(seed, lambda y: y * (_f(_RECIPROCAL_STEP) - x * y)),
+            lambda y: let(_f(1) - x * y, lambda rest: y + y * (rest + rest * rest)),
         )
 
-    return _let(x, value)
+    return let(x, value)
 
 
 def _power_of_two(n: Expr) -> Expr:
@@ -212,32 +230,15 @@ def _clamped_rational(
     """Return x * P(x^2) / Q(x^2) between -1 and 1; P / Q is above 1 at x = `bound`."""
 
     def rational(x: Expr) -> Expr:
-        return _let(
+        return let(
             x * x,
             lambda square: (
-                x * _polynomial(numerator, square) * _reciprocal(_polynomial(denominator, square))
+                x * polynomial(numerator, square) * _reciprocal(polynomial(denominator, square))
             ),
         )
 
-    within = _let(tirx.max(_f(-bound), tirx.min(_f(bound), x)), rational)
+    within = let(tirx.max(_f(-bound), tirx.min(_f(bound), x)), rational)
     return tirx.max(_f(-1), tirx.min(_f(1), within))
-
-
-def _polynomial(coefficients: Sequence[float], x: Expr) -> Expr:
-    """Evaluate a polynomial by Horner's scheme; the highest power's coefficient is first."""
-    value = _f(coefficients[0])
-    for coefficient in coefficients[1:]:
-        value = value * x + _f(coefficient)
-    return value
-
-
-def _let(value: Expr, body: Callable[[tirx.Var], Expr]) -> Expr:
-    """Bind a value that is used several times to a variable.
-
-    Without it, nested functions would double the size of the expression at every level.
-    """
-    variable = tirx.Var("v", str(value.ty.dtype) if hasattr(value, "ty") else str(value.dtype))
-    return tirx.Let(variable, value, body(variable))
 
 
 def _f(value: float) -> Expr:

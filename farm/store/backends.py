@@ -38,7 +38,7 @@ BUSY_S = 30.0
 _FULL = ("database or disk is full", "No space left", "quota exceeded")
 _NO_SPACE_BYTES = 1 << 20
 
-# Give up a connection to a silent server after about 30 s, a statement or a lock after 60 s.
+# Give up a connection to a silent server after about 30 s
 _PATIENCE: dict[str, Any] = {
     "connect_timeout": 10,
     "keepalives_idle": 10,
@@ -46,7 +46,7 @@ _PATIENCE: dict[str, Any] = {
     "keepalives_count": 4,
     "tcp_user_timeout": 30_000,
 }
-_LIMITS = "-c statement_timeout=60000 -c lock_timeout=60000"
+_TIMEOUTS = "-c statement_timeout=60000 -c lock_timeout=60000"  # ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,8 +252,8 @@ def _server_engine(url: str) -> Engine:
     except (psycopg.Error, ValueError):
         raise malformed_postgres_url_error() from None
     settings: dict[str, Any] = {"application_name": "farm", **parameters, **_PATIENCE}
-    # What the URL sets, such as a search_path, follows, and so has precedence
-    settings["options"] = f"{_LIMITS} {parameters.get('options') or ''}".rstrip()
+    # Of two options the last counts: what the URL sets, such as a search_path, has precedence
+    settings["options"] = f"{_TIMEOUTS} {parameters.get('options') or ''}".rstrip()
     connect = functools.partial(psycopg.connect, **settings)
     return create_engine(
         "postgresql+psycopg://", creator=connect, poolclass=NullPool, use_native_hstore=False

@@ -202,23 +202,23 @@ def _larger(one: Any, other: Any) -> Any:
 
 @tvm.transform.module_pass(opt_level=0, name="farm.ComputedExtentsInOrder")
 class _ComputedExtentsInOrder:
-    """Pass that orders the extents that are computed from open ones by their place on the heap.
+    """Pass that orders the extents that are computed from symbolic ones by their shape heap slot.
 
-    VMShapeLower iterates over a map whose hashes are addresses, so that the same module would have
-    other code each time.
+    VMShapeLower iterates over a map whose hashes are addresses: without this pass, the same module
+    has other code each time.
     """
 
     def transform_module(self, module: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
         for variable, function in module.functions_items():
             if isinstance(function, tirx.PrimFunc) and _HOST_FUNCTION in (function.attrs or {}):
-                module.update_func(variable, function.with_body(_in_order(function.body)))
+                module.update_func(variable, function.with_body(_in_slot_order(function.body)))
         return module
 
 
-def _in_order(body: tirx.Stmt) -> tirx.Stmt:
-    """Return stores of computed extents in the order of their places.
+def _in_slot_order(body: tirx.Stmt) -> tirx.Stmt:
+    """Return the stores of computed extents in the order of their slots.
 
-    Each is computed from symbolic extents, which are known before, and none from another.
+    Each value is computed from symbolic extents, which are stored before, and from no other one.
     """
     if not isinstance(body, tirx.SeqStmt) or not all(map(_is_store, body.seq)):
         return body

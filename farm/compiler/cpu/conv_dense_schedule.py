@@ -77,9 +77,10 @@ def schedule_conv_dense(sch: Schedule, cpu: CpuModel) -> None:
 
 
 def _is_padded_by_tile(sch: Schedule, cpu: CpuModel, main: SBlockRV, block: SBlockRV) -> bool:
-    """Return whether the part of a padded image that a tile reads is copied for each tile.
+    """Return whether each tile pads the part of the image that it reads, for itself.
 
-    A copy of a whole image that the cache does not hold is written to memory and read again.
+    This pays if the cache does not hold the padded image: a copy of all of it would be written to
+    memory and read again.
     """
     image = sch.get(block).writes[0].source
     return (

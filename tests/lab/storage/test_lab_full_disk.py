@@ -152,6 +152,13 @@ class FullNow(LabDatabase):
         super().write(batch)
 
 
+@pytest.fixture
+def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FullNow:
+    """What could not be kept in it is tried again soon."""
+    monkeypatch.setattr("farm.lab.storage.lab_database_writer._SPACE_S", 0.05)
+    return FullNow(tmp_path / "lab" / "lab.sqlite")
+
+
 def test_what_is_refused_because_the_disk_is_full_is_not_done_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -232,10 +239,8 @@ def test_what_is_refused_because_the_disk_is_full_is_not_done_later(
 
 
 def test_what_could_not_be_kept_is_kept_later_in_order_and_said_only_then(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    database: FullNow, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("farm.lab.storage.lab_database_writer._SPACE_S", 0.05)
-    database = FullNow(tmp_path / "lab" / "lab.sqlite")
     scheduler = LeaseScheduler(SharingRules(), (), database.open(), 0.0)
     scheduler.board_idle("a", "pi5", 1.0)
     failures: list[FarmError] = []
@@ -275,10 +280,8 @@ def test_what_could_not_be_kept_is_kept_later_in_order_and_said_only_then(
 
 
 def test_a_lease_waits_for_space_also_while_it_is_tried_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    database: FullNow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("farm.lab.storage.lab_database_writer._SPACE_S", 0.05)
-    database = FullNow(tmp_path / "lab" / "lab.sqlite")
     scheduler = LeaseScheduler(SharingRules(), (), database.open(), 0.0)
     scheduler.board_idle("a", "pi5", 1.0)
     again, go_on = threading.Event(), threading.Event()
@@ -315,10 +318,8 @@ def test_a_lease_waits_for_space_also_while_it_is_tried_again(
 
 
 def test_sessions_and_boards_that_could_not_be_kept_are_kept_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    database: FullNow, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("farm.lab.storage.lab_database_writer._SPACE_S", 0.05)
-    database = FullNow(tmp_path / "lab" / "lab.sqlite")
     database.open()
     now = time.time()
     told: list[bool] = []

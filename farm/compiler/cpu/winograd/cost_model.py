@@ -39,10 +39,10 @@ def winograd_candidates(workload: Workload, cpu: CpuModel) -> list[tuple[KernelC
     whose channels fill no vectors.
     """
     plain = (workload.weight[:2], workload.strides, workload.dilation) == ((3, 3), (1, 1), (1, 1))
-    plain &= workload.groups == 1 or _fill_vectors(workload.data[3], cpu)
     if (
         workload.operator != CONVOLUTION
         or not plain
+        or (workload.groups > 1 and not _fill_vectors(workload.data[3], cpu))
         or min(workload.output(0), workload.output(1)) < 1
     ):
         return []

@@ -22,8 +22,8 @@ from farm.compiler.graph.quantization.quantized_arithmetic import BYTES
 from farm.compiler.ir.constants import constant_value
 from farm.compiler.ir.relax_rewriter import op_name, rewriter_pass
 from farm.compiler.target.cpu_model import CpuModel
+from farm.kernels.vector_math import ROUNDING_SHIFT, let
 
-_MAGIC = 1.5 * 2**23
 _LIMIT = 2**22  # of whole numbers that are found so
 _BITS = {"uint8": (0, 255), "int8": (-128, 127)}
 
@@ -42,10 +42,10 @@ def round_clamp_compute(
         within = _extremum(
             core, "minimum", high - zero, _extremum(core, "maximum", low - zero, data[at])
         )
-        shifted = within + tirx.const(_MAGIC, "float32")
+        shift = tirx.const(ROUNDING_SHIFT, "float32")
+        shifted = within + shift
         if dtype == "float32":
-            variable = tirx.Var("shifted", "float32")  # else TVM simplifies x + 1 - 1 to x
-            whole = tirx.Let(variable, shifted, variable - tirx.const(_MAGIC, "float32"))
+            whole = let(shifted, lambda shifted: shifted - shift)
             return whole + tirx.const(zero, "float32") if zero else whole
         bits = tirx.reinterpret(
             "int32", shifted

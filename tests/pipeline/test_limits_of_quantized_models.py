@@ -1,16 +1,12 @@
-"""The limits that a run is judged by again, and the store of a device on this machine."""
+"""A run of a quantized model is judged by the limits of its float model."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import pytest
 from report_runs import timed
 
 from farm.config import load_fleet
 from farm.pipeline.compare import _limits
-from farm.pipeline.worker_tasks import device_with_default_store
-from farm.types import Device, Profile
 
 CONFIG = """
 [devices.host]
@@ -41,18 +37,3 @@ def test_a_quantized_model_has_the_limits_of_its_float_model(model, max_abs, tmp
         assert limits == fleet.limits
     else:
         assert {one.max_abs for one in limits.values()} == {max_abs}
-
-
-def test_only_a_device_of_this_machine_without_a_store_gets_one(tmp_path: Path):
-    profile = Profile("x86", {"kind": "llvm"}, "")
-    local, own = (
-        Device("host", profile, "local:", options=options)
-        for options in ({"threads": 2}, {"store": "/var/lib/models"})
-    )
-    assert device_with_default_store(local, tmp_path).options == {
-        "threads": 2,
-        "store": str(tmp_path / "devices" / "host"),
-    }
-    assert device_with_default_store(own, tmp_path) == own
-    board = Device("pi", profile, "rpc://10.0.0.7:9090")
-    assert device_with_default_store(board, tmp_path) == board
