@@ -114,6 +114,7 @@ ANSWER = Agreement(1e-3, 45.0, False, True, top1=0.5)
         ),
         (MeasurementSettings(min_top1=0.6), (7, 10), ""),
         (MeasurementSettings(min_top1=0.8), (7, 10), "70.0 %"),
+        (MeasurementSettings(min_top1=0.4), (0, 10), "0.0 %"),
     ],
 )
 def test_what_the_plan_asks_for_must_be_reached(

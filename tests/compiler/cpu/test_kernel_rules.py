@@ -313,6 +313,22 @@ def test_a_kernel_is_right(name, cpu):
         assert (answer.rules, answer.notes) == (["softmax"] if name == "softmax" else [], [])
 
 
+@pytest.mark.parametrize("channels", [7, 16])
+def test_an_average_counts_its_padding_but_nothing_behind_it(channels):
+    x = draw(2, 5, 9, channels)
+    answer = compute(
+        {"x": x},
+        lambda emit, x: emit(
+            relax.op.nn.avg_pool2d(
+                x, (3, 3), (3, 3), (0, 1), ceil_mode=True, layout="NHWC", count_include_pad=True
+            )
+        ),
+    )
+    image = torch.from_numpy(x).permute(0, 3, 1, 2)
+    expected = functional.avg_pool2d(image, 3, 3, (0, 1), ceil_mode=True)
+    close(answer.outputs, expected.permute(0, 2, 3, 1))
+
+
 @pytest.mark.parametrize("cpu", CPUS)
 @pytest.mark.parametrize(
     ("shape", "size", "stride", "padding", "ceil", "rule"),
