@@ -6,6 +6,7 @@ import contextlib
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -60,3 +61,26 @@ def test_a_folder_that_cannot_be_used_is_found(device: Device, tmp_path: Path) -
 def test_the_board_is_identified_by_its_shell(device: Device) -> None:
     with shell_transports.reach_board(device, Deadline(60), answer_nothing) as board:
         assert board.identify()["machine"] == "x86_64"
+
+
+@dataclass(frozen=True, slots=True)
+class WithFreeSpace(Wrapped):
+    free_kib: str = ""
+
+    def ask(self, script: str, arguments: Sequence[str], content: bytes = b"") -> dict[str, str]:
+        return {**Wrapped.ask(self, script, arguments, content), "free_kib": self.free_kib}
+
+
+@pytest.mark.parametrize(
+    ("free_kib", "shown"), [(8 << 10, "0.0 GiB"), (4 << 20, "4.0 GiB"), ("unknown", "")]
+)
+def test_free_space_that_suffices_is_told(device: Device, free_kib: object, shown: str) -> None:
+    board = WithFreeSpace(device, Deadline(60), str(free_kib))
+    assert board.check_room(board.look()) == shown
+
+
+def test_a_board_with_less_space_than_an_agent_takes_is_full(device: Device) -> None:
+    board = WithFreeSpace(device, Deadline(60), str((8 << 10) - 1))
+    with pytest.raises(DeviceError, match="the disk of box is full") as error:
+        board.check_room(board.look())
+    assert error.value.why == "8.0 MiB are free, the agent and its work want 8.0"
