@@ -79,6 +79,7 @@ INDEXING = {
     "select_scatter": lambda x: torch.select_scatter(x, torch.zeros(2, 4), 1, -1),
     "x[:, i, j]": lambda x: x[:, LATER, LATER],
     "x[i, :, j]": lambda x: x[FIRST, :, LATER],
+    "x[:, i, :, j]": lambda x: x[None][:, FIRST, :, LATER],
     "x[:, i of rows, j]": lambda x: x[:, LATER[:, None], LATER[:2]],
     "x[i of rows, j]": lambda x: x[FIRST[:, None], LATER],
     "x[:, i of rows, j of rows]": lambda x: x[:, LATER[:, None], LATER[:, None]],
@@ -86,6 +87,9 @@ INDEXING = {
     "x[i, j] = number": lambda x: put(x, (FIRST, LATER), 1.5),
     "x[:, i] = rows": lambda x: put(x, (slice(None), LATER), x[:, :3] * 2),
     "x[i, :, j] = row": lambda x: put(x, (FIRST, slice(None), LATER), x[0, :, 0]),
+    "x[:, i, :, j] = row": lambda x: put(
+        x[None], (slice(None), FIRST, slice(None), LATER), x[0, :, 0]
+    ),
     "x[..., j] = number": lambda x: put(x, (..., LATER), 7.0),
     "x[i] += row": lambda x: torch.index_put(x, (FIRST,), x[:1], accumulate=True),
     "x[x > 0] = number": lambda x: put(x, x > 0, 0.5),

@@ -211,6 +211,14 @@ def test_the_report_names_the_worst_layers_first_and_counts_right_answers(made):
     assert said.float_ms > 0 and said.ms > 0 and 20 < said.output_snr_db < 60
 
 
+def test_the_report_tells_the_quantized_models_accuracy_from_the_floats(asked, tmp_path):
+    coarse = replace(asked, quantize=QuantizeSettings("global_scale", global_scale=600.0))
+    floating = calibration.fold_for_int8(importers.import_model(coarse, tmp_path), "digits")
+    recipe = quantize.make_recipe(coarse, floating, HOST, silent)
+    said = compare_with_float(coarse, floating, recipe, HOST, silent)
+    assert (said.float_correct, said.total) == (357, 360) and said.correct < 300
+
+
 def test_other_settings_or_data_are_another_model(asked, tmp_path):
     key = quantize.quantized_import_fingerprint(asked, tmp_path)
     other = tmp_path / "other.npz"

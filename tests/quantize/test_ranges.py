@@ -66,6 +66,15 @@ def test_a_percentile_is_that_of_the_magnitudes():
     assert percentile_bound(one, 100) == pytest.approx(one.largest)
 
 
+def test_a_percentile_counts_the_zeros_behind_a_relu():
+    values = np.maximum(numbers.standard_normal(200_000), 0).astype(np.float32)
+    one = seen(values)
+    for percentile in (75, 99):
+        assert percentile_bound(one, percentile) == pytest.approx(
+            np.percentile(values, percentile), abs=one.largest / BINS
+        )
+
+
 @pytest.mark.parametrize("calibration", ["minmax", "percentile", "kl_divergence", "global_scale"])
 def test_zero_is_one_of_the_integers_whatever_the_range(calibration):
     settings = QuantizeSettings(calibration)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import math
 import multiprocessing
@@ -157,6 +158,18 @@ def test_runs_come_newest_first_and_are_chosen_by_model_and_device(store: RunSto
     assert ids(limit=0) == []
     assert ids(model="digits", device="host") == ["new", "old"]
     assert ids(device="PI3") == []
+
+
+def test_the_newest_runs_are_those_of_each_model_on_each_device(store: RunStore) -> None:
+    for day, model, device in itertools.product(
+        range(1, 4), ("digits", "resnet18"), ("host", "pi3")
+    ):
+        name = f"{model} {device} {day}"
+        store.keep(a_run(name, device, model, f"2026-07-0{day}T12:00:00+00:00"))
+    pairs = [("resnet18", "pi3"), ("resnet18", "host"), ("digits", "pi3"), ("digits", "host")]
+    every = [f"{model} {device} {day}" for day in (3, 2, 1) for model, device in pairs]
+    assert [run.id for run in store.newest(2)] == every[:8]
+    assert [run.id for run in store.newest(1, devices=["pi3"])] == [every[0], every[2]]
 
 
 def test_a_failed_run_is_kept_like_any_other(store: RunStore) -> None:
