@@ -64,7 +64,9 @@ _FAR_ROWS = 4  # the same if each row needs an address of its own
 # Of a row: the tests of a column are constant in each; more tiles keep too many addresses.
 _UNROLLED_TILES = 5
 _UNROLLED_TAPS = 49  # 7 x 7: more would make the code too large
-_STRIPS = 8  # of an image, to divide among threads
+_STRIPS = 8  # of an image by tiles of several rows, to divide among threads
+_THREADS = (2, 4, 8)  # among which the strips of other images are divided about evenly
+_BUFFERED_STRIPS = 16  # at most, if each strip takes and returns a buffer
 _OTHERS = 2  # registers that tiles leave free for the bounds of an epilogue
 _WAIT_CYCLES = 6  # that a row's first load waits for the multiply-adds before it
 _RESULT_CYCLES = 4  # of a vector, its bounds and its store
@@ -391,7 +393,7 @@ def schedule_sliding_windows(sch: Schedule, cpu: CpuModel) -> None:
         for other in before:
             parallelize_and_vectorize_block(sch, other, cpu)
         return
-    row = _row(sch, main if followed else last, before, cpu)
+    row = _row(sch, cpu, main, None if followed else last, before)
     if not followed:
         sch.compute_at(main, row, preserve_unit_loops=True)
         vectorize_with_tail(sch, sch.get_loops(last)[-1], tile.lanes)
@@ -404,14 +406,38 @@ def _crop_of_overlapping_vectors(sch: Schedule, main: SBlockRV) -> SBlockRV | No
     return crops[0] if crops and _channels(sch, crops[0]) < _channels(sch, main) else None
 
 
-def _row(sch: Schedule, block: SBlockRV, apart: list[SBlockRV], cpu: CpuModel) -> LoopRV:
-    """Return the loop over the rows of a strip; the strips are divided among threads."""
-    n, y, *_ = sch.get_loops(block)
-    strips, row = sch.split(y, [largest_divisor(loop_extent(sch, y), _STRIPS), None])
-    parallelize_if_long_enough(sch, sch.fuse(n, strips), [block], cpu)
+def _row(
+    sch: Schedule,
+    cpu: CpuModel,
+    main: SBlockRV,
+    buffered_for: SBlockRV | None,
+    apart: list[SBlockRV],
+) -> LoopRV:
+    """Return the loop over the rows of a strip; the strips are divided among threads.
+
+    The rows are those of the main block, or of a block for which it is computed row by row.
+    """
+    n, y, *_ = sch.get_loops(main if buffered_for is None else buffered_for)
+    rows = loop_extent(sch, y)
+    most = rows if buffered_for is None else _BUFFERED_STRIPS
+    strips, row = sch.split(y, [even_strips(rows, most), None])
+    parallelize_if_long_enough(sch, sch.fuse(n, strips), [main], cpu)
     for other in apart:
         parallelize_and_vectorize_block(sch, other, cpu)
     return row
+
+
+def even_strips(rows: int, most: int) -> int:
+    """Return the number of strips of whole rows, at most `most`, that threads idle for least.
+
+    Each of t threads takes as many strips as the one with the most.
+    """
+
+    def idle(strips: int) -> float:
+        return sum(round_up_to_multiple(strips, threads) / strips for threads in _THREADS)
+
+    fitting = (strips for strips in range(1, min(rows, most) + 1) if rows % strips == 0)
+    return min(fitting, key=lambda strips: (idle(strips), strips))
 
 
 def _tile_row(
