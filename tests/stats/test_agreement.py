@@ -44,14 +44,24 @@ def test_rows_whose_best_class_is_another_are_counted() -> None:
     ours[0, 1] = 0.0  # the best one becomes the last
     found = stats.compare_outputs_with_reference([ours], [SCORES], LIMITS["float32"])
     assert (found.same_top1, found.top1, found.top5) == (False, 0.5, 0.5)
-    ours[0, 1] = 3.5
-    assert stats.compare_outputs_with_reference([ours], [SCORES], LIMITS["float32"]).top5 == 1.0
+    for score in (3.5, 0.75):  # the second best, the fifth
+        ours[0, 1] = score
+        found = stats.compare_outputs_with_reference([ours], [SCORES], LIMITS["float32"])
+        assert (found.top1, found.top5) == (0.5, 1.0)
     assert (
         stats.compare_outputs_with_reference(
             [SCORES[:, :1]], [SCORES[:, :1]], LIMITS["float32"]
         ).top1
         is None
     )
+
+
+def test_equal_scores_are_in_the_order_of_their_classes() -> None:
+    reference = np.eye(7, dtype=np.float32)
+    found = stats.compare_outputs_with_reference(
+        [np.full_like(reference, 0.5)], [reference], LIMITS["float32"]
+    )
+    assert (found.top1, found.top5) == (pytest.approx(1 / 7), pytest.approx(5 / 7))
 
 
 @pytest.mark.parametrize(
@@ -63,6 +73,7 @@ def test_rows_whose_best_class_is_another_are_counted() -> None:
         (OutputErrorLimits(max_abs=0.02), True, ""),
         (OutputErrorLimits(max_abs=0.02, min_snr_db=41.0), False, "41 dB"),
         (OutputErrorLimits(same_top1=True), True, ""),
+        (OutputErrorLimits(min_cosine=0.99), True, ""),
         (OutputErrorLimits(), True, ""),
     ],
 )

@@ -133,9 +133,10 @@ def test_what_lasts_for_one_load_is_no_difference_of_the_builds() -> None:
     assert (
         stats.compare_interleaved_pairs(pairs[:1])[0].change is stats.ChangeVerdict.SLOWER
     )  # were it one load
-    assert stats.interleaved_ratio_interval(*pairs[0], loads=loads)[1] == pytest.approx(
-        once.interval, abs=0.002
-    )
+    low, high = stats.interleaved_ratio_interval(*pairs[0], loads=loads)[1]
+    assert (low, high) == pytest.approx(once.interval, abs=0.002)
+    back = stats.interleaved_ratio_interval(*pairs[0][::-1], loads=loads)[1]
+    assert back == pytest.approx((1 / high, 1 / low)), "as if the first were the second"
 
 
 def test_the_loads_of_a_pair_count_in_its_comparison() -> None:

@@ -10,6 +10,7 @@ from hypothesis.extra.numpy import arrays
 
 from farm import stats
 from farm.errors import DeviceError
+from farm.stats import quantiles
 from farm.types import LIMITS, Agreement, Latency, OutputErrorLimits, Verdict
 
 ABSOLUTE = LIMITS["float32"]
@@ -49,8 +50,9 @@ def test_a_percentile_is_stated_only_where_the_count_supports_it(
 ) -> None:
     got = stats.summarize_latency([0.001 * i for i in range(count)])
     assert (got.p90_ms is not None, got.p99_ms is not None) == (p90, p99)
-    if got.p99_ms is not None:
-        assert got.p99_ms == pytest.approx(np.percentile(np.arange(count), 99))
+    for q, found in ((90, got.p90_ms), (95, got.p95_ms), (99, got.p99_ms)):
+        assert found is None or found == pytest.approx(np.percentile(np.arange(count), q))
+    assert got.p90_early_ms == quantiles.early_stopping_estimate(np.arange(float(count)), 0.9)
 
 
 @pytest.mark.parametrize("seconds", [[], [0.1, math.nan], [math.inf], [-0.1, 0.1]])
@@ -90,6 +92,19 @@ def test_the_worst_output_counts() -> None:
     got = stats.compare_outputs_with_reference(outputs, reference, ABSOLUTE)
     assert (got.max_abs, got.right, got.same_top1) == (0.5, False, True)
     assert got.snr_db == pytest.approx(20 * math.log10(3.0 / 0.5))
+
+
+def test_the_worst_output_counts_by_each_measure() -> None:
+    reference = [np.array([3.0, 4.0]), np.array([3.0, 4.0])]
+    outputs = [np.array([3.3, 4.0]), np.array([3.0, 4.4])]
+    for order in (1, -1):
+        got = stats.compare_outputs_with_reference(outputs[::order], reference, ABSOLUTE)
+        assert got.max_rel == pytest.approx(0.1) and got.max_abs == pytest.approx(0.4)
+        got = stats.compare_outputs_with_reference(
+            [reference[0], outputs[1]][::order], reference, ABSOLUTE
+        )
+        assert got.max_rel == pytest.approx(0.1)
+        assert got.cosine == pytest.approx(26.6 / (5 * math.hypot(3.0, 4.4)))
 
 
 def test_a_large_output_does_not_loosen_the_bar_of_a_small_one() -> None:

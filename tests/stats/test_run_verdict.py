@@ -70,6 +70,11 @@ def clock(*mhz: int) -> list[dict[str, object]]:
     return [{"frequency_khz": [1000 * value, 300_000]} for value in mhz]
 
 
+def gpu_clock(*mhz: int) -> list[dict[str, object]]:
+    """The clock of a GPU, beside a CPU whose clock stays."""
+    return [{"gpu_clock_khz": 1000 * value, "frequency_khz": [2_000_000]} for value in mhz]
+
+
 def at(*degrees: float) -> list[dict[str, object]]:
     return [{"temperatures_c": {"cpu": value, "wifi": 30.0}} for value in degrees]
 
@@ -91,6 +96,7 @@ def moments(*pairs: tuple[float, float]) -> list[dict[str, object]]:
     return [{"time_s": theirs, "host_s": ours} for theirs, ours in pairs]
 
 
+BOOSTED = {"frequency_khz": json.dumps([1_400_000, 300_000])}
 HEATED = {"gpu_slowed_by": json.dumps(["temperature"])}
 HOT = samples(at(60, 82, 85), seconds=seconds(slower_at_the_end=0.08))
 
@@ -112,8 +118,13 @@ HOT = samples(at(60, 82, 85), seconds=seconds(slower_at_the_end=0.08))
         (samples(clock(600, 1400, 1400, 1400, 1400, 1400)), Verdict.STABLE, ""),
         # read while it was idle
         (samples(clock(1400, 1400, 600, 1400, 1400, 1400)), Verdict.STABLE, ""),
+        # of one core, before the run
+        (samples(clock(1000, 1000, 1000, 1000), facts_before=BOOSTED), Verdict.STABLE, ""),
+        (samples(gpu_clock(1700, 1700, 1000, 1000)), Verdict.THROTTLED, "from 1700 to 1000 MHz"),
         (HOT, Verdict.THROTTLED, "85 °C"),
         (samples(at(60, 82, 85)), Verdict.STABLE, ""),  # hot, and as fast as before
+        (samples(at(60, 82, 85), seconds=seconds(slower_at_the_end=0.04)), Verdict.THROTTLED, "slower by 4 %"),  # noqa: E501
+        (samples(at(60, 75, 79), seconds=seconds(slower_at_the_end=0.04)), Verdict.STABLE, ""),
         # slower, and not hot
         (samples(at(40, 41, 42), seconds=seconds(slower_at_the_end=0.08)), Verdict.NOISY, "slower by 8 %"),  # noqa: E501
         (samples(flags(0, 0b100, 0)), Verdict.THROTTLED, "it is throttled"),
@@ -133,6 +144,8 @@ HOT = samples(at(60, 82, 85), seconds=seconds(slower_at_the_end=0.08))
         (samples(moments((100, 5), (97, 6))), Verdict.NOISY, "clock moved by -3.0 s"),
         (samples(seconds=(*seconds(), 3600.0)), Verdict.NOISY, "jumped"),
         (samples(measured_s=1.0, seconds=seconds(190)), Verdict.NOISY, "clock jumped or runs fast"),
+        (samples(measured_s=1.8), Verdict.STABLE, ""),  # half a second may be missing
+        (samples(moments((100, 5), (200, 105), (301.5, 205))), Verdict.STABLE, ""),  # 2 % of 200 s
         (samples(warm=False), Verdict.NOISY, "warm-up"),
     ],
 )  # fmt: skip
@@ -167,6 +180,9 @@ def test_a_block_counts_as_all_of_its_inferences() -> None:
         ([5, 4, 3], False),
         ([3, 4, 5], False),
         ([9, 5, 5.1, 5], True),
+        ([9, 7, 5, 5.1, 5], True),
+        ([5, 5, 5, 4.8, 4.6], False),
+        ([5, 5.08, 5.16], False),
         ([5, 5.04, 5.08], True),
         ([4, 5, 4], True),
     ],
@@ -220,6 +236,36 @@ def test_a_run_that_is_not_to_be_trusted_is_no_evidence(doubtful: Verdict) -> No
     assert pair.found.change is stats.ChangeVerdict.UNSURE
     assert f"the second is {doubtful.value}: why" in pair.found.reason
     assert not pair.found.reaches(0.0)
+    if doubtful in (Verdict.NOISY, Verdict.THROTTLED):
+        assert pair.found.ratio == pytest.approx(3.0)
+    else:
+        assert math.isnan(pair.found.ratio)
+
+
+def test_a_device_that_was_warmer_or_busier_is_told_whichever_run_it_was() -> None:
+    def told(load: str, *degrees: float) -> Run:
+        first, during, last = (
+            {"temperatures_c": json.dumps({"cpu": value, "wifi": 30.0})} for value in degrees
+        )
+        found = dataclasses.replace(
+            samples(),
+            facts_before={**first, "load_1m": load},
+            facts_during=(during,),
+            facts_after=last,
+        )
+        return dataclasses.replace(run(), samples=found)
+
+    cool = told("0.1", 45.0, 44.0, 44.0)
+    for degrees in ((71.5, 50.0, 50.0), (50.0, 71.5, 50.0), (50.0, 50.0, 71.5)):
+        warm = told("0.9", *degrees)
+        assert comparison.describe_differences(cool, warm) == [
+            "temperature: 45.0 → 71.5 °C",
+            "load: 0.1 → 0.9",
+        ]
+        assert comparison.describe_differences(warm, cool) == [
+            "temperature: 71.5 → 45.0 °C",
+            "load: 0.9 → 0.1",
+        ]
 
 
 def hints(pairs: list[tuple[Run, Run]], capsys: pytest.CaptureFixture[str]) -> list[str]:
@@ -272,6 +318,14 @@ def test_runs_of_two_sets_are_paired_by_model_and_device() -> None:
     ]
     assert comparison.pair_runs([a], [b]) == [(a, b)]
     assert "device: a → b" in comparison.describe_differences(a, b)
+    two, four, other = (
+        dataclasses.replace(a, id=name, **changes)
+        for name, changes in (("2", {"threads": 2}), ("4", {"threads": 4}), ("m", {"model": "m"}))
+    )
+    assert comparison.pair_runs([a, two, other], [other, four, two]) == [
+        (other, other),
+        (two, two),
+    ]
 
 
 def test_the_agent_gives_a_power_cap_the_name_that_does_not_count() -> None:

@@ -300,6 +300,50 @@ def test_noise_is_no_evidence_either_way() -> None:
     assert "cannot tell" in found.reason
 
 
+@pytest.mark.parametrize(
+    ("ratio", "interval", "p", "change"),
+    [
+        (1.10, (1.05, 1.15), 0.009, stats.ChangeVerdict.SLOWER),
+        (1.10, (1.05, 1.15), 0.011, stats.ChangeVerdict.UNSURE),
+        (1.025, (1.021, 1.03), 1e-6, stats.ChangeVerdict.SLOWER),
+        (1.015, (1.01, 1.019), 1e-6, stats.ChangeVerdict.SAME),
+        (0.90, (0.85, 0.95), 0.009, stats.ChangeVerdict.FASTER),
+        (0.90, (0.85, 0.95), 0.011, stats.ChangeVerdict.UNSURE),
+        (0.975, (0.97, 0.979), 1e-6, stats.ChangeVerdict.FASTER),
+        (0.985, (0.981, 0.99), 1e-6, stats.ChangeVerdict.SAME),
+        (1.0, (0.96, 1.04), 0.5, stats.ChangeVerdict.SAME),
+        (1.0, (0.94, 1.04), 0.5, stats.ChangeVerdict.UNSURE),
+        (1.0, (0.96, 1.06), 0.5, stats.ChangeVerdict.UNSURE),
+    ],
+)
+def test_a_change_is_told_only_where_the_test_and_the_interval_show_it(
+    ratio: float, interval: tuple[float, float], p: float, change: stats.ChangeVerdict
+) -> None:
+    assert compare_runs.conclude(ratio, interval, p, 0.99).change is change
+
+
+def test_a_slowdown_is_reached_where_the_end_of_the_interval_is() -> None:
+    found = compare_runs.conclude(1.06, (1.04, 1.08), 1e-6, 0.99)
+    assert found.reaches(0.05) and found.reaches(0.07) and not found.reaches(0.09)
+
+
+def test_a_median_is_as_precise_as_its_rounds_and_their_order_allow() -> None:
+    assert stats.median_relative_standard_error([0.01] * 4) == math.inf
+    assert stats.median_relative_standard_error([0.01] * 400) == pytest.approx(0.0, abs=1e-12)
+    levels = [1 + 0.02 * math.sin(number) for number in range(10)]
+    rising, mixed = sorted(levels), sorted(levels, key=lambda level: abs(level - 1))
+    errors = []
+    for order in (rising, mixed):
+        seconds = [0.01 * level for level in order for _ in range(40)]
+        errors.append(stats.median_relative_standard_error(seconds))
+        assert errors[-1] >= compare_runs._drift(quantiles.split_into_rounds(seconds))
+    assert errors[0] > errors[1] > 0.002
+
+
+def test_all_of_a_very_long_run_counts() -> None:
+    assert stats.median_relative_standard_error([0.01] * 4000 + [0.02] * 4000) > 0.05
+
+
 def test_too_few_samples_are_not_compared() -> None:
     (found,) = stats.compare_separate_runs([([0.01] * 4, [0.02] * 100)])
     assert (found.change, found.interval, found.ratio) == (stats.ChangeVerdict.UNSURE, None, 2.0)

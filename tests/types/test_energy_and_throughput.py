@@ -12,8 +12,9 @@ from farm.types import Latency, Run, Verdict
 
 COUNTED = [
     {"gpu_energy_j": "1000.0", "gpu_power_w": "80.0"},
-    {"gpu_power_w": "150.0"},
-    {"gpu_energy_j": "1300.0", "gpu_power_w": "150.0"},
+    {"gpu_energy_j": "1010.0", "gpu_power_w": "110.0"},
+    {"gpu_power_w": "180.0"},
+    {"gpu_energy_j": "1300.0", "gpu_power_w": "160.0"},
 ]
 
 
