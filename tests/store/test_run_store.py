@@ -121,6 +121,18 @@ def test_json_of_an_emulated_run_carries_its_samples_and_says_what_they_are() ->
     assert run_to_json(a_run("1"))["emulated"] is False
 
 
+def test_json_of_a_run_tells_its_throughput_its_power_and_its_energy() -> None:
+    samples = DeviceResults(
+        (0.004,) * 20, 1.0, Agreement(0.0, math.inf, None, True), None, None, {}, {}, {}, 0,
+        measured_s=2.0, energy_j=300.0,
+    )  # fmt: skip
+    latency = Latency(20, 4.0, 4.0, 4.0, 0.0, None, None)
+    body = run_to_json(dataclasses.replace(a_run("1"), samples=samples, latency=latency, batch=8))
+    assert (body["inferences_per_s"], body["power_w"], body["inference_j"]) == (2000, 150, 0.075)
+    body = run_to_json(a_run("1"))
+    assert (body["inferences_per_s"], body["power_w"], body["inference_j"]) == (None,) * 3
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -170,6 +182,8 @@ def test_the_newest_runs_are_those_of_each_model_on_each_device(store: RunStore)
     every = [f"{model} {device} {day}" for day in (3, 2, 1) for model, device in pairs]
     assert [run.id for run in store.newest(2)] == every[:8]
     assert [run.id for run in store.newest(1, devices=["pi3"])] == [every[0], every[2]]
+    assert [run.id for run in store.newest(1, models=["digits"])] == every[2:4]
+    assert [run.id for run in store.newest(9, ["digits"], ["host"])] == every[3::4]
 
 
 def test_a_failed_run_is_kept_like_any_other(store: RunStore) -> None:

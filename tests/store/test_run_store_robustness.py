@@ -176,12 +176,21 @@ def test_runs_from_elsewhere_are_added_once_and_all_or_none(store: RunStore) -> 
 def test_a_baseline_has_one_run_for_each_model_on_a_device(store: RunStore) -> None:
     for run in (a_run("1"), a_run("22"), a_run("333", device="pi")):
         store.keep(run)
+    store.save_baseline("a", [a_run("1")])
     store.save_baseline("b", [a_run("1"), a_run("333", device="pi")])
     store.save_baseline("b", [a_run("22")])
     assert [run.id for run in store.baseline("b")] == ["22", "333"]
-    assert store.baselines() == {"b": 2}
+    assert store.baselines() == {"a": 1, "b": 2}
     assert (store.remove_baseline("b"), store.remove_baseline("b")) == (True, False)
     assert (store.baseline("b"), len(store.runs())) == ([], 3)
+    assert [run.id for run in store.baseline("a")] == ["1"]
+
+
+def test_a_baseline_has_one_run_for_each_number_of_threads(store: RunStore) -> None:
+    runs = [dataclasses.replace(a_run("1" * number), threads=number) for number in (1, 2)]
+    store.add(runs)
+    store.save_baseline("b", runs)
+    assert sorted(run.id for run in store.baseline("b")) == ["1", "11"]
 
 
 def test_a_run_is_found_by_the_first_letters_of_its_id(store: RunStore) -> None:

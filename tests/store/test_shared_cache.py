@@ -487,6 +487,9 @@ def test_the_environment_comes_before_the_configuration(
     assert location == SharedCacheLocation(
         "s3://other/farm", True, b"secret"
     ) and "secret" not in repr(location)
+    monkeypatch.setenv("FARM_SHARED_CACHE_READ_ONLY", "0")
+    location = resolve_location("s3://lab/farm")
+    assert location == SharedCacheLocation("s3://other/farm", False, b"secret")
     monkeypatch.setenv("FARM_SHARED_CACHE", "http://lab")
     with pytest.raises(UsageError, match="FARM_SHARED_CACHE names no shared cache"):
         resolve_location(None)

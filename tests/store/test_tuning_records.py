@@ -53,7 +53,14 @@ def test_a_record_is_found_by_its_core_and_operator_and_replaced_by_a_later_one(
     slower = replace(RECORD, seconds=2e-6)
     store.keep(slower)
     assert store.records(operator="dense") == [slower, other]
-    assert store.remove("cortex", None) == 2
+    assert store.remove("cortex", "convolution") == 1
+    assert store.records() == [slower, other]
+    store.forget(other.core, "dense 1x9 9x9")
+    assert store.records() == [slower, other]
+    store.forget(other.core, other.workload)
+    assert store.records() == [slower] and store.cores() == [slower.core]
+    store.keep(other)
+    assert store.remove("cortex", None) == 1
     assert store.records() == [other]
 
 
