@@ -136,6 +136,32 @@ def test_options_keep_their_types_and_paths_are_relative_to_the_file(
     assert fleet.device("b").options == {"store": "kept"}  # a path on the board
 
 
+def test_a_job_has_the_limit_that_was_asked_for_else_its_devices_else_that_of_all(
+    load: Load,
+) -> None:
+    fleet = load(BOARDS + "[bench]\ndeadline_s = 77\n")
+    own, other = fleet.device("a"), fleet.device("b")
+    assert [fleet.deadline_s(own, 3.0), fleet.deadline_s(own)] == [3.0, 5.0]
+    assert [fleet.deadline_s(other, 3.0), fleet.deadline_s(other)] == [3.0, 77.0]
+
+
+def test_places_for_all_are_read_and_a_path_is_relative_to_the_file(
+    load: Load, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load('store = "runs.sqlite"\ncache = "s3://lab/farm"\ncluster = "tcp://host:8786"\n')
+    monkeypatch.chdir("/")
+    fleet = config.load_fleet(folder / "devices.toml")
+    assert (fleet.store, fleet.cache, fleet.cluster) == (
+        str(folder / "runs.sqlite"),
+        "s3://lab/farm",
+        "tcp://host:8786",
+    )
+    monkeypatch.chdir(folder)
+    url = "postgresql://lab@host/farm"
+    fleet = load(f'store = "{url}"\n')
+    assert (fleet.store, fleet.cache, fleet.cluster) == (url, None, None)
+
+
 def test_mean_and_std_may_be_for_pixels_up_to_255_and_a_dataset_may_be_a_folder(
     load: Load, folder: Path
 ) -> None:
@@ -151,7 +177,7 @@ def test_mean_and_std_may_be_for_pixels_up_to_255_and_a_dataset_may_be_a_folder(
 
 
 def test_models_are_read_with_all_that_belongs_to_them(load: Load, folder: Path) -> None:
-    for name in ("m.onnx", "labels.txt", "data.npz"):
+    for name in ("m.onnx", "labels.txt", "data.npz", "calibration.npz", "weights.pth"):
         (folder / name).touch()
     text = """
     [models.m]
@@ -164,8 +190,20 @@ def test_models_are_read_with_all_that_belongs_to_them(load: Load, folder: Path)
     [models.raw]
     source = "python:a.b:c"
     preprocess = "none"
+    [models.weights]
+    source = "weights.pth"
+    module = "a.b:c"
+    dtypes = { x = "int64" }
+    calibration_data = "calibration.npz"
+    preprocess = { channels = "BGR", crop = 0.5 }
+    trust = true
     """
     fleet = load(text)
+    weights = fleet.model("weights")
+    assert (weights.module, weights.dtypes) == ("python:a.b:c", {"x": "int64"})
+    assert (weights.calibration_data, weights.dataset) == (folder / "calibration.npz", None)
+    assert weights.trust and not fleet.model("m").trust
+    assert not weights.preprocess.stated and fleet.model("raw").preprocess.stated
     model = fleet.model("m")
     assert (model.source, model.labels, model.dataset) == (
         str(folder / "m.onnx"),
@@ -182,7 +220,7 @@ def test_models_are_read_with_all_that_belongs_to_them(load: Load, folder: Path)
     )
     raw = fleet.model("raw").preprocess
     assert [(pixel / 255 - raw.mean[0]) / raw.std[0] for pixel in (0, 255)] == [0, 255]
-    assert fleet.bench.models == ("m", "raw")  # none named: all
+    assert fleet.bench.models == ("m", "raw", "weights")  # none named: all
     assert fleet.bench.plan == MeasurementSettings()
 
 
