@@ -144,6 +144,10 @@ def test_the_markdown_has_a_table_the_errors_and_the_comparison() -> None:
     assert "| device |" in text
     assert "- ✗ **pi5 " in text
     assert "🔺 slower" in text
+    [row] = [line for line in text.splitlines() if "🔺" in line]
+    assert [float(cell.split()[0]) for cell in row.split("|")[3:5]] == pytest.approx(
+        [10.0, 12.0], rel=0.05
+    )
     assert "1 step in the history" in text
 
 
@@ -288,6 +292,11 @@ def test_a_profile_becomes_a_roofline_with_the_slowest_kernel_first(tmp_path: Pa
     found = profile_of(tmp_path)
     assert [point.kernel for point in found.points] == ["conv", "relu", "reshape"]
     assert [point.kernel for point in found.drawn] == ["conv", "relu"]
+    assert [(point.milliseconds, point.intensity) for point in found.drawn] == [
+        (2.0, 800.0),
+        (0.5, 0.125),
+    ]
+    assert (found.latency_ms, found.gflops, found.gbytes_s) == (2.5, 10_000.0, 40.0)
     page = html_report.render_page(build_report([], title="", made_at="", rooflines=[found]))
     assert "2 kernels below a roof of 1e+04 GFLOP/s and 40 GB/s" in page
     assert "&lt;b&gt;conv1" in page
