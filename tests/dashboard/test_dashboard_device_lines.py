@@ -114,6 +114,23 @@ def test_the_time_left_is_that_of_the_device_that_ends_last() -> None:
     ) == eta.TimeLeftEstimate(6.0, False)
 
 
+def test_the_time_of_a_job_is_the_usual_one_on_its_device_without_its_build() -> None:
+    events = [
+        *(on(0, model, Stage.COMPILING) for model in range(4)),  # from 1 to 4 s
+        on(0, 0, Stage.CONNECTING),  # at 5 s
+        on(0, 0, Stage.DONE, run=a_run()),
+        on(0, 1, Stage.CONNECTING),  # at 7 s
+        on(0, 1, Stage.MEASURING),
+        on(0, 1, Stage.DONE, run=a_run()),
+        on(0, 2, Stage.CONNECTING),  # at 10 s
+        *(on(0, 2, Stage.MEASURING, fraction=part / 9) for part in range(8)),
+        on(0, 2, Stage.DONE, run=a_run()),
+    ]
+    board = board_of(1, 6, *events)
+    found = eta.device_time_left(board.devices["board0"], 20.0)
+    assert found == eta.TimeLeftEstimate(6.0, False), "after 1, 2 and 9 s: 3 jobs of 2 s"
+
+
 def test_what_a_running_job_has_had_is_taken_off_but_not_more_than_it_should_take() -> None:
     assert left(
         6.0, *BOTH, on(0, 1, Stage.CONNECTING), on(1, 1, Stage.CONNECTING)

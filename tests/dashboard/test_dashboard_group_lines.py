@@ -88,6 +88,22 @@ def test_what_failed_comes_first_then_odd_results_then_what_runs_longest() -> No
     assert text[-1].startswith("✗ ")
 
 
+def test_a_latency_is_far_from_others_of_its_model_whether_it_is_longer_or_shorter() -> None:
+    usual = [
+        done(f"pi3-{number}", took(p50_ms), model)
+        for number in range(9)
+        for model, p50_ms in (("model0", 40.0), ("model1", 400.0))
+    ]
+    odd = [done("pi3-20", took(20.0)), done("pi3-21", took(200.0), "model1")]
+    board = after(*usual, *odd, plan=fleet({"pi3": 99}, models=2))
+    text = drawn(board, 100, 24)
+    begin = next(place for place, line in enumerate(text) if "DEVICE " in line) + 1
+    assert [line.split()[1::2][:2] for line in text[begin:] if line.split()] == [
+        ["pi3-21", "model1"],
+        ["pi3-20", "model0"],
+    ]
+
+
 def test_a_group_with_failures_comes_first_and_groups_without_room_are_counted() -> None:
     plan = fleet({f"kind{number}": 10 for number in range(40)})
     text = drawn(after(died("kind33-4"), plan=plan), 100, 20)
