@@ -282,6 +282,18 @@ def test_a_sample_that_changes_gets_another_key_and_the_others_keep_theirs(tmp_p
     assert samples.key(0) == before[0] and samples.key(1) != before[1]
 
 
+def test_a_sample_that_is_replaced_by_one_of_the_same_size_gets_another_key(tmp_path):
+    folder, array = images(tmp_path / "folder", cat=2), tmp_path / "d.npz"
+    np.savez(array, inputs=FITTING, labels=np.array([0, 1]))
+    for path, file in ((folder, folder / "cat" / "1.png"), (array, array)):
+        before, then = opened(path).key(1), file.stat().st_mtime_ns
+        assert opened(path).key(1) == before
+        digest = data.data_set_digest(folder)
+        os.utime(file, ns=(then, then + 1_000_000))
+        assert opened(path).key(1) != before
+        assert (data.data_set_digest(folder) != digest) == (path is folder)
+
+
 def test_a_set_larger_than_memory_is_read_with_a_few_samples_in_memory(tmp_path):
     """200 MB of samples, as numpy's own allocations are counted; loaded at once they would
     all be.
