@@ -92,6 +92,7 @@ def test_rounds_share_the_samples_and_the_time_and_the_first_does_what_is_done_o
     )
     assert first.install and first.dataset_limit is None and first.block == 0
     turns.take(one, samples(1.0, block=7))
+    assert first.most == 2500
     later = turns.plan_of(one)
     assert not later.install and later.dataset_limit == 0 and later.block == 7
 
@@ -124,6 +125,19 @@ def test_rounds_are_one_measurement_in_the_end() -> None:
     assert (
         merge_rounds([replace(parts[0], energy_j=3.0), parts[1]]).energy_j is None
     )  # of which part would it be?
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_the_worst_of_all_rounds_counts(order: int) -> None:
+    parts = [
+        samples(1.0, memory_peak_bytes=peak, warm=warm, agreement=Agreement(off, 1.0, None, True))
+        for peak, warm, off in ((7, True, 1e-6), (9, False, 3e-6), (8, True, 2e-6))
+    ][::order]
+    one = merge_rounds(parts)
+    assert (one.memory_peak_bytes, one.warm, one.agreement.max_abs) == (9, False, 3e-6)
+    assert merge_rounds([replace(part, warm=True) for part in parts]).warm is True
+    wrong = replace(parts[0], agreement=Agreement(1e-9, 1.0, None, False))
+    assert not merge_rounds([wrong, *parts[1:]]).agreement.right
 
 
 def test_a_wrong_answer_in_any_round_ends_the_job_and_is_its_answer() -> None:
