@@ -40,6 +40,23 @@ def test_every_fact_is_read() -> None:
     }
 
 
+def test_a_board_that_is_awake_charging_and_unplugged_is_told_from_one_that_is_not() -> None:
+    told = {
+        "battery": "AC powered: false;  USB powered: false;  status: 2;  level: 93;  scale: 200;",
+        "saver": "0;",
+        "power": "  mWakefulness=Awake;Display Power: state=OFF;",
+        "thermal": "Thermal Status: 0;",
+    }
+    assert {name: json.loads(value) for name, value in facts_from_report(told).items()} == {
+        "battery_percent": 46,
+        "charging": True,
+        "external_power": False,
+        "battery_saver": False,
+        "screen_on": True,
+        "thermal_status": 0,
+    }
+
+
 def test_what_an_older_android_does_not_say_is_left_out() -> None:
     assert facts_from_report(
         {
