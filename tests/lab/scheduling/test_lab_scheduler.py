@@ -362,6 +362,64 @@ def test_an_owner_may_have_so_many_leases_in_the_queue_and_no_more() -> None:
     assert ask(lab, "ann", now=1.0).state is LeaseState.QUEUED
 
 
+def test_an_owners_limit_counts_the_boards_of_one_class() -> None:
+    rules = dataclasses.replace(
+        RULES, classes={**RULES.classes, "ci": LeaseClass(LONGEST_S, boards=3)}
+    )
+    lab = scheduler("a1", "a2", "a3", "a4", "a5", "a6", rules=rules)
+    assert ask(lab, "ann").state is LeaseState.ACTIVE, "of another class"
+    first, two_more, one_more = (
+        ask(lab, "ann", 1.0, rank="ci", count=count) for count in (2, 2, 1)
+    )
+    states = [lab.lease(one.number).state for one in (first, two_more, one_more)]
+    assert states == [LeaseState.ACTIVE, LeaseState.QUEUED, LeaseState.ACTIVE]
+    assert lab.prospect(two_more, 2.0).reason == "your limit of 3 boards at once"
+    assert ask(lab, "bob", 2.0, rank="ci", count=2).state is LeaseState.ACTIVE
+    lab.end(first.number, Caller("ann"), 3.0)
+    assert lab.lease(two_more.number).state is LeaseState.ACTIVE
+
+
+def test_the_use_of_an_owner_is_of_all_boards_and_halves_with_time() -> None:
+    lab = scheduler("a1", "a2", rules=dataclasses.replace(RULES, half_life_s=1000.0))
+    both = ask(lab, "ann", 100.0, count=2, for_s=500.0)
+    lab.end(both.number, Caller("ann"), 400.0)
+    assert lab.take().used == {"ann": (600.0, 400.0)}
+    one = ask(lab, "ann", 2400.0, for_s=500.0)
+    lab.end(one.number, Caller("ann"), 2400.0)
+    assert lab.take().used == {"ann": (pytest.approx(150.0), 2400.0)}
+    lab.end(ask(lab, "ann", 2400.0, for_s=500.0).number, Caller("ann"), 2450.0)
+    used, at = lab.take().used["ann"]
+    assert (used, at) == (pytest.approx(50.0 + 150.0 * 0.5**0.05), 2450.0)
+
+
+def test_boards_in_use_count_as_used_already() -> None:
+    lab = scheduler("a1", "a2", "a3")
+    ask(lab, "ann", count=2, for_s=500.0)
+    ask(lab, "bob", for_s=500.0)
+    ann, bob = ask(lab, "ann", 1.0, count=2), ask(lab, "bob", 2.0, count=2)
+    assert [lab.prospect(one, 100.0).place for one in (bob, ann)] == [1, 2]
+
+
+def test_of_one_owners_requests_the_one_of_the_higher_priority_is_next() -> None:
+    lab = scheduler("a1")
+    holder = ask(lab, "eve")
+    low, high = ask(lab, "ann", 1.0, priority=1.0), ask(lab, "ann", 2.0, priority=2.0)
+    lab.end(holder.number, Caller("eve"), 3.0)
+    assert lab.lease(high.number).state is LeaseState.ACTIVE
+    assert lab.lease(low.number).state is LeaseState.QUEUED
+
+
+def test_a_board_in_probation_is_lent_to_batch_work_only() -> None:
+    lab = scheduler("a1")
+    lab.bar("a1", "", True, "probation", 1.0)
+    refused = [ask(lab, "ann", 2.0, rank=rank).state for rank in ("interactive", "ci")]
+    assert refused == [LeaseState.QUEUED] * 2
+    batch = ask(lab, "bob", 3.0, rank="batch")
+    assert batch.boards == ("a1",)
+    lab.end(batch.number, Caller("bob"), 4.0)
+    assert ask(lab, "eve", 5.0, any_health=True).boards == ("a1",)
+
+
 def test_nobody_waits_beyond_the_aging_bound_beside_a_stream_of_others() -> None:
     lab = scheduler("a1")
     current = ask(lab, "eve", for_s=300.0)
@@ -495,13 +553,45 @@ def test_a_lease_that_is_kept_needs_no_heartbeat_any_more() -> None:
 
 def test_an_extension_goes_to_the_end_of_the_class_and_not_beyond() -> None:
     lab = scheduler("a1")
-    lease = ask(lab, "ann", for_s=3000.0)
-    assert lab.extend(lease.number, Caller("ann"), 600.0, 10.0).ends_at == LONGEST_S
+    holder, lease = ask(lab, "eve"), ask(lab, "ann", 1.0, for_s=3000.0)
+    lab.end(holder.number, Caller("eve"), 50.0)
+    assert lab.lease(lease.number).ends_at == 3050.0, "all of its time, from when it has its board"
+    assert lab.extend(lease.number, Caller("ann"), 600.0, 60.0).ends_at == 50.0 + LONGEST_S
     with pytest.raises(UsageError, match="too long for a lease of class interactive"):
-        lab.extend(lease.number, Caller("ann"), 1.0, 10.0)
-    waiting = ask(lab, "ann", 11.0)
+        lab.extend(lease.number, Caller("ann"), 1.0, 60.0)
+    waiting = ask(lab, "ann", 61.0)
     with pytest.raises(UsageError, match="still in the queue"):
-        lab.extend(waiting.number, Caller("ann"), 1.0, 12.0)
+        lab.extend(waiting.number, Caller("ann"), 1.0, 62.0)
+
+
+def test_a_lease_waits_as_long_as_it_was_told_and_not_longer() -> None:
+    lab = scheduler("a1")
+    ask(lab, "eve", for_s=3000.0)
+    short, long = ask(lab, "ann", 1000.0, wait_s=60.0), ask(lab, "bob", 1000.0)
+    lab.heartbeat(short.number, Caller("ann"), 1030.0)
+    lab.tick(1059.0)
+    assert lab.lease(short.number).state is LeaseState.QUEUED
+    lab.tick(1060.0)
+    ended = lab.lease(short.number)
+    assert (ended.state, ended.why) == (LeaseState.TIMED_OUT, "waiting for a a: 1 of 1 lent")
+    assert lab.lease(long.number).state is LeaseState.QUEUED
+
+
+def test_a_lease_that_was_granted_while_nobody_asked_lapses_and_one_that_is_claimed_does_not() -> (
+    None
+):
+    lab = scheduler("a1", "a2", rules=dataclasses.replace(RULES, pickup_s=100.0))
+    holders = [ask(lab, "eve") for _ in range(2)]
+    left, taken = ask(lab, "ann", 1.0, for_s=3000.0), ask(lab, "bob", 1.0, for_s=3000.0)
+    for holder in holders:
+        lab.end(holder.number, Caller("eve"), 50.0)
+    lab.claim(taken.number)
+    lab.tick(149.0)
+    assert lab.lease(left.number).state is LeaseState.ACTIVE
+    lab.tick(150.0)
+    states = [lab.lease(one.number).state for one in (left, taken)]
+    assert states == [LeaseState.LAPSED, LeaseState.ACTIVE]
+    assert ask(lab, "dan", 151.0).boards == lab.lease(left.number).boards
 
 
 def test_a_stranger_can_neither_end_nor_prolong_a_lease_and_an_administrator_revokes_it() -> None:
