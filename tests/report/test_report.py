@@ -225,6 +225,27 @@ def test_the_ledger_adds_up_whatever_the_number_of_parts() -> None:
     assert math.isclose(total, sum(parts.values()))
 
 
+def test_the_time_spent_is_that_of_the_newest_runs_of_each_device() -> None:
+    def spent(device: str, model: str, number: int, **parts: float) -> Run:
+        run = timed(device, model, number)
+        assert run.samples
+        return dataclasses.replace(run, samples=dataclasses.replace(run.samples, ledger=parts))
+
+    made = html_report.time_spent_by_device(
+        report(
+            [
+                spent("a", "net", 1, build=100.0),
+                spent("a", "net", 2, build=1.0, run=2.0),
+                spent("a", "other", 1, run=4.0),
+                spent("b", "net", 1, upload=8.0),
+            ]
+        )
+    )
+    assert made.parts == ("build", "run", "upload", "other")
+    assert made.rows == (("a", (1.0, 6.0, 0.0, 0), 7.0), ("b", (0.0, 0.0, 8.0, 0), 8.0))
+    assert made.longest_s == 8.0
+
+
 @pytest.fixture
 def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunStore:
     monkeypatch.setenv("FARM_DATA", str(tmp_path / "data"))

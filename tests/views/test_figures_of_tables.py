@@ -13,22 +13,33 @@ from report_runs import timed
 from rich.console import Console, Group
 from rich.table import Table
 
-from farm import comparison, stats
+from farm import comparison, stats, views
+from farm.lab.durations import clock_time
 from farm.types import (
     Accuracy,
     Agreement,
+    BisectedLayer,
     EngineComparison,
     EngineResult,
     Failure,
+    KernelBisection,
     KernelCall,
     ModelProfile,
     PairedSamples,
     Roofline,
     Run,
     Span,
+    TuningRecord,
 )
 from farm.views.accuracy import accuracy_table
+from farm.views.bisection import describe_findings, layers_table
 from farm.views.comparison import comparison_table, history_lines
+from farm.views.lab import (
+    lab_boards_table,
+    lab_checks_table,
+    lab_leases_table,
+    lab_reservations_table,
+)
 from farm.views.other_engines import engine_table, engines_to_json
 from farm.views.profiling import profile_table, profile_to_json, trace_events
 from farm.views.runs import finished_jobs_table
@@ -162,3 +173,91 @@ def test_a_trace_gives_each_kernel_the_layer_of_its_step() -> None:
     ]
     assert events[2]["args"]["layer"] == "conv1, relu1" and events[4]["args"]["bytes"] == 20480
     assert (events[2]["ts"], events[2]["dur"], events[0]["dur"]) == (100.0, 1000.0, 5000.0)
+
+
+def test_a_record_tells_microseconds_and_how_much_faster_than_the_default_it_is() -> None:
+    record = TuningRecord("znver4", "dense 1x8", {}, 2e-6, 5e-6, 9, "2026-01-02T03:04:05", "host")
+    assert shown(views.records_table([record], 100))[2] == "znver4 dense 1x8 2.00 2.50x"
+    assert shown(views.cache_table([views.CacheRow("here", 2, 3, 4_500_000)], 80))[2] == (
+        "here 2 3 4.5"
+    )
+
+
+def test_the_peak_of_memory_is_in_megabytes_and_not_an_emulators() -> None:
+    run = run_of(4.0)
+    assert run.samples
+    run = dataclasses.replace(
+        run, samples=dataclasses.replace(run.samples, memory_peak_bytes=45_000_000)
+    )
+    assert " 45.0 " in shown(finished_jobs_table([run], 250), 250)[2]
+    emulated = dataclasses.replace(run, url="qemu:")
+    assert "45" not in shown(finished_jobs_table([emulated], 250), 250)[2]
+
+
+def layer(snr_db: float, alone_db: float | None = None, **more: object) -> BisectedLayer:
+    bad = alone_db is not None
+    return BisectedLayer("conv", (1,), "float32", snr_db, 0.5, bad, "", alone_db, **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("bad", "advice"),
+    [
+        (layer(20.0, 41.0), "small errors of the layers before it add up"),
+        (layer(20.0, 39.0), "with the right inputs it is wrong too"),
+        (layer(20.0, 60.0, damaged=True), "rm -r /a/build"),
+    ],
+)
+def test_the_first_bad_layer_is_told_with_what_to_do(bad: BisectedLayer, advice: str) -> None:
+    found = KernelBisection((layer(120.0), bad, layer(110.0), layer(9.0, 8.0)), ANSWER)
+    first, second, *others = describe_findings(found, "net", "pi5", "/a/build")
+    assert "is layer 1, kernel conv: it differs: signal to noise 20.0 dB" in first
+    assert advice in second and len(others) == 1 and others[0].startswith("1 more layer is bad")
+    lines = shown(layers_table(found, 80), 80)
+    assert [line.startswith("→") for line in lines[2:]] == [False, True, False, False]
+
+
+def test_a_bisection_without_bad_layers_tells_whether_the_whole_answer_is_right() -> None:
+    right = KernelBisection((layer(120.0, name="conv1"),), ANSWER)
+    assert describe_findings(right, "net", "pi5", "")[0].endswith("the whole answer is right")
+    wrong = dataclasses.replace(
+        right,
+        layers=(*right.layers, layer(120.0)),
+        whole=dataclasses.replace(ANSWER, right=False, max_abs=0.25),
+    )
+    first, second = describe_findings(wrong, "net", "pi5", "")
+    assert first.endswith("the whole answer does: largest difference 0.25")
+    assert "layer 1, conv, is the first that the source engine does not know" in second
+
+
+def test_a_lab_tells_how_long_boards_and_leases_last_and_when_reservations_are() -> None:
+    now = 1_800_000_000.0
+    board = {"name": "pi5-07", "kind": "pi5", "use": "leased", "barred": "", "owner": "ann",
+             "lease": 7, "until": now + 5400, "tags": [], "address": ""}  # fmt: skip
+    assert shown(lab_boards_table([board], now, 80))[2] == "pi5-07 pi5 leased ann 7 1h30m"
+    lease = {"lease": 7, "owner": "ann", "count": 2, "kind": "pi5", "class": "ci",
+             "state": "active", "ended_at": None, "ends_at": now + 90, "boards": ["a", "b"],
+             "queue": None, "why": ""}  # fmt: skip
+    waiting = {**lease, "lease": 8, "count": 1, "ends_at": None, "boards": [],
+               "queue": {"place": 3, "reason": "all lent", "surely_by": now + 60}}  # fmt: skip
+    ended = {**lease, "lease": 9, "state": "expired", "ended_at": now - 5, "why": "too long"}
+    assert shown(lab_leases_table([lease, waiting, ended], now, 120))[2:] == [
+        "7 ann 2 pi5 ci active 1m30s a b",
+        "8 ann pi5 ci queued, 3. all lent; in 1m at the latest",
+        "9 ann 2 pi5 ci expired a b too long",
+    ]
+    reserved = {"reservation": 4, "owner": "bob", "count": 2, "kind": "pi5", "tags": [],
+                "starts_at": now + 3600, "until": now + 7200, "state": "planned", "missing": 1,
+                "lease": None}  # fmt: skip
+    since, until = (clock_time(now + seconds, now) for seconds in (3600, 7200))
+    assert shown(lab_reservations_table([reserved], now, 120))[2] == (
+        f"4 bob 2 pi5 {since} {until} planned, 1 of 2 boards missing"
+    )
+    checks = [
+        {"at": now + day * 86400, "verdict": verdict, "median_s": 0.0105, "why": ""}
+        for day, verdict in ((0, "right"), (1, "wrong"))
+    ]
+    lines = shown(lab_checks_table(checks, 80))[2:]
+    assert [line.split()[2:] for line in lines] == [
+        ["wrong", "10.5", "ms"],
+        ["right", "10.5", "ms"],
+    ]
