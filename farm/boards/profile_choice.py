@@ -108,13 +108,13 @@ def choose_profile(
         if here and native
         else _for_cpu(name, evidence)
     )
-    gpu = next(
+    gpu, number = next(
         (
-            found
-            for one in evidence.gpus
+            (found, number)
+            for number, one in enumerate(evidence.gpus)
             if (found := _of_gpu(evidence, one.architecture, profiles))
         ),
-        None,
+        (None, 0),
     )
     on_board = (
         cpu.profile
@@ -128,15 +128,13 @@ def choose_profile(
         )
         return ProfileChoice(cpu.profile, cpu.reason, cpu.table, (*cpu.notes, *unused))
     if builds_cuda:
-        notes = (
-            ()
-            if on_board
-            else (f"for its CPU: farm add, under another name, with --profile {cpu.profile}",)
-        )
+        notes = [] if number == 0 else [f"its other GPUs come first: add gpu = {number} to options"]
+        if not on_board:
+            notes.append(f"for its CPU: farm add, under another name, with --profile {cpu.profile}")
         return ProfileChoice(
             wanted,
-            f"its GPU is {evidence.gpus[0].name}" if evidence.gpus else cpu.reason,
-            notes=notes,
+            f"its GPU is {evidence.gpus[number].name}" if evidence.gpus else cpu.reason,
+            notes=tuple(notes),
         )
     host = cpu if on_board is None else _own(name, evidence)
     note = f"for its GPU: pip install 'tvm-farm[cuda]', then farm add with --profile {wanted}"

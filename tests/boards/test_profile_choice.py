@@ -270,6 +270,15 @@ def test_a_gpu_is_preferred_where_farm_can_build_for_it() -> None:
     assert unknown.profile == "x86-v4" and "sm_121" in unknown.notes[0]
 
 
+def test_the_gpu_that_has_a_profile_is_named_and_told_from_those_before_it() -> None:
+    evidence = boards.hardware_from_report(
+        "x86_64", {"features": ZEN4, "gpus": "12.1, A GPU;9.0, NVIDIA H200;"}
+    )
+    choice = boards.choose_profile("box", evidence, SHIPPED, builds_cuda=True)
+    assert (choice.profile, choice.reason) == ("cuda-sm90", "its GPU is NVIDIA H200")
+    assert choice.notes[0] == "its other GPUs come first: add gpu = 1 to options"
+
+
 def test_a_jetson_without_the_compiler_for_gpus_gets_its_cpu() -> None:
     said = {
         "board": "NVIDIA Jetson Orin Nano Developer Kit",
