@@ -46,6 +46,7 @@ def words(board: JobBoard, start: str, height: int = 24, width: int = 100) -> li
 
 def test_a_thousand_devices_are_a_line_for_each_profile() -> None:
     events = [done(f"pi3-{number}", took(40 + number)) for number in range(5)]
+    events += [Event(f"pi3-{number}", "model0", Stage.MEASURING) for number in (7, 8)]
     board = after(*events, plan=fleet({"pi3": 600, "pi4": 400}))
     text = drawn(board, 100, 24)
     assert len(text) <= 24

@@ -545,6 +545,7 @@ def test_a_lease_that_is_kept_needs_no_heartbeat_any_more() -> None:
     with pytest.raises(UsageError, match="is not yours"):
         lab.keep(lease.number, Caller("bob"), 1.0)
     lab.keep(lease.number, Caller("ann"), 50.0)
+    assert lab.counts("a") == (0, 0), "it does not wait again"
     lab.tick(2999.0)
     assert lab.lease(lease.number).state is LeaseState.ACTIVE
     lab.tick(3000.0)
@@ -684,6 +685,30 @@ def test_a_board_of_the_inventory_is_shown_before_it_has_connected() -> None:
     assert [(one.name, one.use, one.tags) for one in lab.boards()] == [("pi5-07", "away", ("fan",))]
     lease = ask(lab, "ann", kind="pi5")
     assert lab.prospect(lease, 1.0).reason == "1 of pi5 wanted, 0 connected"
+
+
+def test_a_board_is_shown_with_its_use_and_with_who_has_it_until_when() -> None:
+    lab = scheduler("a1", "a2", "a3", "a4", "a5", "a6", "a7", "a8")
+    ask(lab, "ann", 1.0, for_s=100.0, board="a2")
+    lab.board_busy("a3")
+    lab.board_hushed("a4")
+    lab.board_silent("a5", "nothing heard", 1.0)
+    lab.bar("a6", "a new fan", False, "good", 1.0)
+    assert lab.take_for_check("a7", "key", 50.0, 2.0) is not None
+    ask(lab, "10.0.0.1", 1.0, for_s=100.0, board="a8", implicit=True)
+    shown = {one.name: (one.use, one.owner, one.until, one.barred) for one in lab.boards()}
+    checks = shown.pop("a7")
+    assert (checks[0], checks[2]) == ("checking", 52.0)
+    assert shown == {
+        "a1": ("free", "", None, ""),
+        "a2": ("leased", "ann", 101.0, ""),
+        "a3": ("in session", "", None, ""),
+        "a4": ("silent", "", None, ""),
+        "a5": ("silent", "", None, ""),
+        "a6": ("out", "", None, "a new fan"),
+        "a8": ("in session", "10.0.0.1", None, ""),
+    }
+    assert lab.counts("a") == (1, 0)
 
 
 @pytest.mark.parametrize(
