@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from farm.types import Device, Profile, is_lease_key, layer_variable_names, new_lease_key
+from farm.types import (
+    Device,
+    Profile,
+    Run,
+    Verdict,
+    is_lease_key,
+    layer_variable_names,
+    new_lease_key,
+)
 
 BOARD = Profile("board", {"kind": "llvm"}, "aarch64-linux-gnu", agent="aarch64")
 
@@ -23,6 +31,39 @@ def test_a_device_is_emulated_by_its_url_or_by_what_launches_its_agent(
     url: str, launcher: str, emulated: bool
 ) -> None:
     assert Device("d", BOARD, url, options={"launcher": launcher}).emulated is emulated
+
+
+@pytest.mark.parametrize(
+    ("url", "here", "gets_agent"),
+    [
+        ("local:", True, True),
+        ("qemu:", True, True),
+        ("ssh://pi@board", False, True),
+        ("adb:", False, True),
+        ("exec:box", False, True),
+        ("rpc://board:9090", False, False),
+        ("tracker://lab:9190/pi5", False, False),
+        ("lab:pi5", False, False),
+    ],
+)
+def test_an_agent_runs_on_this_machine_or_is_brought_to_the_device_or_is_there(
+    url: str, here: bool, gets_agent: bool
+) -> None:
+    device = Device("d", BOARD, url)
+    assert (device.on_this_machine, device.gets_agent) == (here, gets_agent)
+
+
+def test_a_run_is_good_if_it_has_the_right_answer_and_emulated_by_its_url_or_its_verdict() -> None:
+    runs = [
+        Run("1", "d", "net", "x86", url, "2026-07-01T12:00:00+00:00", verdict, "")
+        for verdict in Verdict
+        for url in ("local:", "qemu:")
+    ]
+    right = {"RIGHT", "STABLE", "NOISY", "THROTTLED", "EMULATED"}
+    assert {run.verdict.value for run in runs if run.good} == right
+    assert {(run.verdict.value, run.url) for run in runs if not run.emulated} == {
+        (verdict.value, "local:") for verdict in Verdict if verdict is not Verdict.EMULATED
+    }
 
 
 @pytest.mark.parametrize("layer", ["/features/features.6/Conv", "a_b", "_x2f", "conv [é]"])
