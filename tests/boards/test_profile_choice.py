@@ -224,6 +224,17 @@ def test_cores_of_32_bit_have_no_scalable_vectors(tmp_path: Path) -> None:
     assert table["target"]["mattr"] == ["+neon", "-fullfp16", "-dotprod", "-i8mm", "-bf16"]
 
 
+@pytest.mark.parametrize(("cores", "count"), [("", 8), ("many", 8), ("6", 6)])
+def test_a_board_that_does_not_say_how_many_cores_it_has_has_those_that_it_lists(
+    cores: str, count: int
+) -> None:
+    said = {"arm_cores": "4 0x41 0xd0b,4 0x41 0xd05,", "features": V8_2, "cores": cores}
+    table = boards.choose_profile(
+        "own", boards.hardware_from_report("aarch64", said), SHIPPED
+    ).table
+    assert table is not None and table["target"]["num-cores"] == count
+
+
 def test_unknown_cores_get_generic_code_and_the_user_is_told(tmp_path: Path) -> None:
     choice = boards.choose_profile(
         "new",
