@@ -44,6 +44,9 @@ def test_the_newest_run_stands_for_a_model_on_a_device_whatever_the_order_of_the
     assert found.series["pi5", "resnet18"].newest.id == "pi5-resnet18-11"
     assert (found.devices, found.models) == (("host", "pi3", "pi5"), (HOSTILE, "resnet18"))
     assert found.verdicts[Verdict.FAILED] == 2
+    assert found.complaints == [
+        (f"{device} {HOSTILE}", "the board does not answer") for device in ("pi3", "pi5")
+    ]
 
 
 def test_ways_to_compute_are_series_of_their_own() -> None:
@@ -182,6 +185,27 @@ def test_a_chart_stays_within_its_box(values: list[float]) -> None:
         charts.density_chart(values, scale),
     ):
         assert all(-charts.WIDTH <= number <= charts.WIDTH for number in numbers(svg))
+
+
+def test_a_longer_time_is_drawn_higher_and_a_later_one_further_right() -> None:
+    [line] = [
+        node.attrib["points"]
+        for node in drawing(charts.history_chart([10.0, 20.0, 15.0], [None] * 3)).iter()
+        if node.get("class") == "c-line"
+    ]
+    across, down = zip(*(map(float, point.split(",")) for point in line.split()), strict=True)
+    assert across == (0.0, charts.WIDTH / 2, charts.WIDTH)
+    assert 0 <= down[1] < down[2] < down[0] <= charts.HISTORY_HEIGHT
+
+
+def test_a_roof_rises_to_its_ridge_and_is_flat_from_there() -> None:
+    across, up = charts.LogScale(0.1, 1000.0), charts.LogScale(1.0, 10_000.0)
+    svg = charts.roofline_chart([(10.0, 1000.0, 0.5)], (100.0, 10.0), across, up)
+    [roof] = [node.attrib["d"] for node in drawing(svg).iter() if node.get("class") == "c-roof"]
+    [dot] = [node.attrib["d"] for node in drawing(svg).iter() if node.get("class") == "c-dot"]
+    height = charts.HISTORY_HEIGHT
+    assert roof == f"M0 {height}L{charts.WIDTH // 2} {height // 2}L{charts.WIDTH} {height // 2}"
+    assert dot == f"M{charts.WIDTH // 2} {height // 4}h0"
 
 
 @given(POSITIVE, st.floats(1.0001, 1e6))

@@ -129,6 +129,7 @@ HOT = samples(at(60, 82, 85), seconds=seconds(slower_at_the_end=0.08))
         (samples(at(40, 41, 42), seconds=seconds(slower_at_the_end=0.08)), Verdict.NOISY, "slower by 8 %"),  # noqa: E501
         (samples(flags(0, 0b100, 0)), Verdict.THROTTLED, "it is throttled"),
         (samples(flags(0, 0, 0x10000)), Verdict.THROTTLED, "supply voltage"),
+        (samples(flags(0x20000), facts_before={"throttled": "0"}), Verdict.THROTTLED, "frequency is capped"),  # noqa: E501
         (samples(flags(0x50000, 0x50000, 0x50000)), Verdict.STABLE, ""),  # long ago
         (samples(phone({}, {}, {})), Verdict.STABLE, "200 samples"),
         (samples(phone({}, {}, {"battery_saver": True})), Verdict.THROTTLED, "its battery saver is on"),  # noqa: E501

@@ -289,3 +289,13 @@ def test_the_most_board_seconds_are_those_of_the_fullest_time() -> None:
     assert most_board_seconds([], OwnedPeriod(5, 9, 2), 100, 50) == 8
     assert most_board_seconds([OwnedPeriod(0, 1, 2)], OwnedPeriod(3, 4, 3), 10, 2.5) == 8 + 1
     assert most_board_seconds([OwnedPeriod(0, 1, 2)], OwnedPeriod(3, 4, 3), 10, 1.5) == 5
+
+
+def test_reservations_of_another_kind_are_no_part_of_the_share() -> None:
+    lab = scheduler(2)
+    for number in range(2):
+        lab.board_idle(f"b{number}", "b", 0.0)
+    starts = [MINUTE + 2 * HOUR * number for number in range(4)]
+    for at in starts[:3]:
+        lab.reserve(ReservationRequest("mallory", "b", at, 2 * HOUR, count=2), "k", 0.0)
+    assert [reserve(lab, at, 2 * HOUR, 2) for at in starts] == [True, True, True, False]

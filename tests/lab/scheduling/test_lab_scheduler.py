@@ -520,6 +520,9 @@ def test_a_lease_of_several_boards_gathers_them_and_lets_others_by_after_a_time(
     )
     lab.tick(1.0 + RULES.gather_s)
     assert lab.lease(single.number).state is LeaseState.ACTIVE
+    lab.tick(200.0)
+    later = ask(lab, "eve", 1.0 + 2 * RULES.gather_s, for_s=30.0, rank="batch")
+    assert later.state is LeaseState.QUEUED, "it gathers them again"
     lab.tick(500.0)
     assert lab.lease(both.number).state is LeaseState.ACTIVE
 
@@ -709,6 +712,8 @@ def test_a_board_is_shown_with_its_use_and_with_who_has_it_until_when() -> None:
         "a8": ("in session", "10.0.0.1", None, ""),
     }
     assert lab.counts("a") == (1, 0)
+    lab.board_gone("a1", 3.0)
+    assert "a1" not in {one.name for one in lab.boards()}, "it is in no inventory"
 
 
 @pytest.mark.parametrize(
