@@ -35,6 +35,12 @@ def weight(*shape: int) -> dict[str, Any]:
     }
 
 
+def by_columns(*shape: int) -> dict[str, Any]:
+    """Of the last axis' channels, each with a scale; those of `weight` as "wt"."""
+    made = weight(*reversed(shape))
+    return {**made, "wt": np.ascontiguousarray(made.pop("w").T)}
+
+
 def load(
     path: Path, nodes: list[onnx.NodeProto], shape: list[int], weights: dict[str, Any]
 ) -> importers.ImportedModel:
@@ -66,7 +72,13 @@ def of_one(operator: str, **attributes: Any) -> list[onnx.NodeProto]:
     return [node(operator, ["xq", "xs", "xz", "ys", "yz"], ["yq"], domain=MICROSOFT, **attributes)]
 
 
-TWICE = ["xq", "xs", "xz", "xq", "xs", "xz", "ys", "yz"]
+# A second tensor, of other numbers in another quantization.
+OTHER = [
+    node("Mul", ["x", "part"], ["t"]),
+    node("QuantizeLinear", ["t", "os", "oz"], ["oq"]),
+]
+SCALES_OF_OTHER = {"part": np.float32(-0.3), "os": np.float32(0.02), "oz": np.uint8(90)}
+BOTH = ["xq", "xs", "xz", "oq", "os", "oz"]
 CASES = {
     "convolution": (
         [
@@ -74,7 +86,7 @@ CASES = {
                 "QLinearConv",
                 ["xq", "xs", "xz", "w", "ws", "wz", "ys", "yz", "b"],
                 ["yq"],
-                pads=[1, 1, 1, 1],
+                pads=[0, 1, 2, 0],
                 strides=[2, 2],
             )
         ],
@@ -91,6 +103,11 @@ CASES = {
         [1, 12],
         {"wt": weight(12, 5)["w"], "s1": np.float32(0.02), "z1": np.int8(0)},
     ),
+    "product by columns of several scales": (
+        [node("QLinearMatMul", ["xq", "xs", "xz", "wt", "ws", "wz", "ys", "yz"], ["yq"])],
+        [1, 12],
+        by_columns(12, 12),
+    ),
     "gemm": (
         [
             node(
@@ -104,20 +121,33 @@ CASES = {
         [1, 12],
         weight(6, 12),
     ),
-    "sum": ([node("QLinearAdd", TWICE, ["yq"], domain=MICROSOFT)], [1, 12], {}),
-    "element-wise product": ([node("QLinearMul", TWICE, ["yq"], domain=MICROSOFT)], [1, 12], {}),
-    "concatenation": (
+    "gemm with a factor": (
         [
             node(
-                "QLinearConcat",
-                ["ys", "yz", "xq", "xs", "xz", "xq", "xs", "xz"],
+                "QGemm",
+                ["xq", "xs", "xz", "wt", "ws", "wz", "b", "ys", "yz"],
                 ["yq"],
                 domain=MICROSOFT,
-                axis=1,
+                alpha=0.25,
             )
         ],
+        [1, 12],
+        {**by_columns(12, 12), "ys": np.float32(0.1)},
+    ),
+    "sum": (
+        [*OTHER, node("QLinearAdd", [*BOTH, "ys", "yz"], ["yq"], domain=MICROSOFT)],
+        [1, 12],
+        SCALES_OF_OTHER,
+    ),
+    "element-wise product": (
+        [*OTHER, node("QLinearMul", [*BOTH, "ys", "yz"], ["yq"], domain=MICROSOFT)],
+        [1, 12],
+        SCALES_OF_OTHER,
+    ),
+    "concatenation": (
+        [*OTHER, node("QLinearConcat", ["ys", "yz", *BOTH], ["yq"], domain=MICROSOFT, axis=1)],
         [1, 3, 4, 4],
-        {},
+        SCALES_OF_OTHER,
     ),
     "global average": (
         of_one("QLinearGlobalAveragePool", channels_last=0),
@@ -128,6 +158,11 @@ CASES = {
         of_one("QLinearAveragePool", kernel_shape=[2, 2], strides=[2, 2]),
         [1, 3, 6, 6],
         {},
+    ),
+    "average pool that counts its padding": (
+        of_one("QLinearAveragePool", kernel_shape=[3, 2], pads=[2, 0, 0, 1], count_include_pad=1),
+        [1, 3, 6, 6],
+        {"ys": np.float32(0.05)},
     ),
     "leaky relu": (of_one("QLinearLeakyRelu", alpha=0.1), [1, 40], {}),
     "sigmoid": (of_one("QLinearSigmoid"), [1, 40], {"ys": np.float32(1 / 256), "yz": np.uint8(0)}),
@@ -156,7 +191,15 @@ def test_an_operator_gives_onnx_runtimes_answer_within_a_step(case, tmp_path):
 @pytest.mark.parametrize("zeros", [["xz"], ["xz", "wz"]])
 def test_a_convolution_of_integers_gives_their_sums(zeros, tmp_path):
     nodes = [
-        node("ConvInteger", ["xq", "w", *zeros], ["sums"], pads=[1, 1, 1, 1], group=2),
+        node(
+            "ConvInteger",
+            ["xq", "w", *zeros],
+            ["sums"],
+            pads=[0, 1, 2, 1],
+            strides=[2, 1],
+            dilations=[1, 2],
+            group=2,
+        ),
         node("Cast", ["sums"], ["real"], to=onnx.TensorProto.FLOAT),
         node("QuantizeLinear", ["real", "ys", "yz"], ["yq"]),
     ]
