@@ -134,6 +134,37 @@ def test_a_weight_with_another_zero_point_than_0_is_computed_in_float32(tmp_path
     )
 
 
+def test_a_weight_with_a_scale_for_each_input_channel_is_computed_in_float32(tmp_path, cache):
+    net = Network()
+    x = net.quantized("x", 0.03, 119)
+    weight, _ = net._weight((8, 8, 1, 1), 1, True)
+    body = net.graph(net.op("Conv", x, weight), {"x": [1, 8, 4, 4]}, {"y": [1, 8, 4, 4]})
+    imported = importers.import_model(Model("m", str(save(tmp_path / "m.onnx", body))), cache)
+    x = numbers.uniform(-4, 4, (1, 8, 4, 4)).astype(np.float32)
+    assert types_of(imported, "relax.nn.conv2d") == [("float32", "float32")]
+    np.testing.assert_allclose(
+        host_run.compile_host_runner(imported.module, imported.weights, HOST)([x])[0],
+        imported.reference({"x": x})[0],
+        atol=1e-4,
+    )
+
+
+@pytest.mark.parametrize("operator", ["Add", "Sub", "Mul"])
+def test_two_tensors_of_other_scales_meet_in_a_third(operator, tmp_path, cache):
+    net = Network()
+    met = net.op(operator, net.quantized("x", 0.03, 119), net.quantized("z", 0.05, 7))
+    body = net.graph(net.quantized(met, 0.1, 60), {"x": [4, 30], "z": [4, 30]}, {"y": [4, 30]})
+    imported = importers.import_model(Model("m", str(save(tmp_path / "m.onnx", body))), cache)
+    given = {
+        "x": numbers.uniform(-3, 3, (4, 30)).astype(np.float32),
+        "z": numbers.uniform(0, 6, (4, 30)).astype(np.float32),
+    }
+    run = host_run.compile_host_runner(imported.module, imported.weights, HOST)
+    [ours], [theirs] = run(list(given.values())), imported.reference(given)
+    assert np.unique(theirs).size > 30
+    assert np.abs(ours - theirs).max() <= 0.101
+
+
 def test_rounding_is_half_to_even_and_stays_within_the_bounds(tmp_path, cache):
     net = Network()
     y = net.quantized("x", 0.5, 10)
