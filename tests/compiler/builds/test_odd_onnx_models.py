@@ -239,6 +239,7 @@ WORKS = {
                 ["x", "s", "b", "m", "v"],
                 ["y", "running mean", "running variance"],
                 training_mode=1,
+                epsilon=0.3,
             )
         ],
         {"x": [3, 16, 6, 6]},

@@ -32,6 +32,7 @@ SAMPLE = (
         "test_celu",
         "test_convtranspose_output_shape",
         "test_cumprod_1d_reverse_exclusive",
+        "test_cumprod_2d_axis_1",
         "test_dft_axis",
         "test_l2normalization_axis_1",
     ),

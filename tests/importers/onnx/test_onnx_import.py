@@ -306,6 +306,55 @@ def test_a_sign_that_is_masked_out_of_the_bits_of_floats_leaves_the_magnitude(
     agree(imported)
 
 
+def test_a_transposed_convolution_whose_kernel_has_gaps_has_its_output_shape(
+    onnx_file, load, agree
+):
+    conv = helper.make_node(
+        "ConvTranspose",
+        ["x", "w"],
+        ["y"],
+        strides=[2, 3],
+        dilations=[2, 3],
+        output_shape=[9, 15],
+    )
+    shapes = ({"x": [1, 2, 4, 4]}, {"y": [1, 3, 9, 15]})
+    agree(load(onnx_file([conv], *shapes, {"w": normal(2, 3, 3, 3)})))
+
+
+def test_operators_that_farm_converts_heed_their_attributes_and_defaults(onnx_file, load, agree):
+    node = helper.make_node
+    nodes = [
+        node("LpNormalization", ["x"], ["magnitudes"], axis=0, p=1),
+        node("Mul", ["x", "some"], ["rows"]),
+        node("LpNormalization", ["rows"], ["norms"]),  # one row is of zeros
+        node("EyeLike", ["x"], ["above"], k=1),
+        node("ReverseSequence", ["x", "lengths"], ["reversed"]),
+        node("OneHot", ["lengths", "depth", "values"], ["hot"]),
+        node("Col2Im", ["blocks", "image", "block"], ["pixels"], pads=[1, 0, 0, 2]),
+        node("DFT", ["signal", "five"], ["spectrum"], onesided=1),
+        node("AffineGrid", ["theta", "size"], ["grid"]),
+    ]
+    inputs = {"x": [3, 4], "blocks": [1, 12, 20], "signal": [2, 7, 1], "theta": [2, 2, 3]}
+    outputs = {
+        **{name: [3, 4] for name in ("magnitudes", "norms", "above", "reversed")},
+        "hot": [4, 5],
+        "pixels": [1, 2, 4, 5],
+        "spectrum": [2, 3, 2],
+        "grid": [2, 3, 2, 2],
+    }
+    weights = {
+        "some": np.array([[1], [0], [1]], np.float32),
+        "lengths": np.array([1, 3, 2, 3], np.int64),
+        "depth": np.int64(5),
+        "values": np.array([-1, 2], np.float32),
+        "image": np.array([4, 5], np.int64),
+        "block": np.array([2, 3], np.int64),
+        "five": np.int64(5),
+        "size": np.array([2, 1, 3, 2], np.int64),
+    }
+    agree(load(onnx_file(nodes, inputs, outputs, weights, 20)))
+
+
 @pytest.mark.parametrize("mode", ["NOTSET", "SAME_UPPER", "SAME_LOWER"])
 @pytest.mark.parametrize("wanted", [[9, 11], [8, 9], [10, 10]], ids=str)
 def test_a_transposed_convolution_has_its_output_shape_beside_an_output_padding(

@@ -98,10 +98,18 @@ def test_outputs_that_are_known_from_shapes_are_constants(onnx_file):
     nodes = [
         node("Shape", ["x"], ["shape"]),
         node("Mul", ["shape", "two"], ["twice"]),
+        node("Shape", ["x"], ["middle"], start=1, end=-1),
+        node("Size", ["x"], ["size"]),
         node("Relu", ["x"], ["y"]),
     ]
-    outputs = {"shape": (TensorProto.INT64, [2]), "y": [2, 3], "twice": (TensorProto.INT64, [2])}
-    same(onnx_file(nodes, {"x": [2, 3]}, outputs, {"two": np.array([2], np.int64)}))
+    outputs = {
+        "shape": (TensorProto.INT64, [4]),
+        "y": [2, 3, 5, 4],
+        "twice": (TensorProto.INT64, [4]),
+        "middle": (TensorProto.INT64, [2]),
+        "size": (TensorProto.INT64, []),
+    }
+    same(onnx_file(nodes, {"x": [2, 3, 5, 4]}, outputs, {"two": np.array([2], np.int64)}))
 
 
 IMAGE = {"x": [1, 2, 4, 5]}
@@ -205,6 +213,21 @@ def test_layer_normalization_gives_its_mean_too(onnx_file):
         ),
         (node("Cast", ["x"], ["y"], to=TensorProto.FLOAT8E5M2), {}, "float8e5m2"),
         (node("NonZero", ["x"], ["y"]), {}, "NonZero: the size of its result"),
+        (
+            node("Dropout", ["x", "ratio", "on"], ["y"]),
+            {"ratio": np.float32(0.5), "on": np.bool_(True)},
+            "Dropout: training_mode",
+        ),
+        (
+            node("RoiAlign", ["x", "rois", "of"], ["y"], mode="max"),
+            {"rois": np.ones((1, 4), np.float32), "of": np.zeros(1, np.int64)},
+            "RoiAlign: mode='max'",
+        ),
+        (
+            node("BatchNormalization", ["x", "w", "w", "w", "w"], ["z", "y", ""], training_mode=1),
+            {"w": np.ones(4, np.float32)},
+            "BatchNormalization: the running mean",
+        ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -214,12 +237,13 @@ def test_what_tvm_converts_wrong_is_refused_by_operator_and_attribute(
     kind = {"Cast": TensorProto.FLOAT8E5M2, "NonZero": TensorProto.INT64}.get(
         made.op_type, TensorProto.FLOAT
     )
+    rank = {"NonZero": 2, "BatchNormalization": 1}.get(made.op_type, 4)
     with pytest.raises(ModelError) as error:
         load(
             onnx_file(
                 [made],
                 {"x": [1, 4, 4, 4]},
-                {"y": (kind, [None] * (2 if made.op_type == "NonZero" else 4))},
+                {"y": (kind, [None] * rank)},
                 weights,
                 20,
             )
