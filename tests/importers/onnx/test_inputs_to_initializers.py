@@ -99,6 +99,26 @@ def test_a_value_that_does_not_fit_is_refused(values, words, voice):
     assert words in f"{refused.value.what}: {refused.value.why}"
 
 
+@pytest.mark.parametrize(
+    ("kind", "least", "most"),
+    [(TensorProto.UINT8, 0, 255), (TensorProto.INT32, -(2**31), 2**31 - 1)],
+)
+def test_a_whole_number_is_in_the_range_of_its_input(kind, least, most, onnx_file):
+    nodes = [
+        node("Cast", ["number"], ["real"], to=TensorProto.DOUBLE),
+        node("Add", ["x", "real"], ["y"]),
+    ]
+    double = (TensorProto.DOUBLE, [2])
+    path = onnx_file(nodes, {"x": double, "number": (kind, [])}, {"y": double})
+    for number in (least, most):
+        made = imported(path, number=number)
+        (found,) = made.reference({"x": np.zeros(2)})
+        assert found.tolist() == [number, number]
+    for number in (least - 1, most + 1):
+        with pytest.raises(ModelError, match="out of range"):
+            imported(path, number=number)
+
+
 def test_other_formats_refuse_values():
     with pytest.raises(ModelError, match="cannot be made a constant"):
         importers.import_model(Model("net", "net.tflite", values={"x": 1}), Path())

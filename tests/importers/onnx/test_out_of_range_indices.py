@@ -81,3 +81,17 @@ def test_of_integers_it_is_the_nearest(operator, tmp_path):
         beyond, there = indices.copy(), indices.copy()
         beyond[place], there[place] = index, nearest
         np.testing.assert_array_equal(run([table, beyond])[0], run([table, there])[0])
+
+
+@pytest.mark.parametrize("kind", [TensorProto.FLOAT, TensorProto.INT32])
+def test_columns_beyond_a_table_are_nan_or_of_integers_the_nearest(kind, onnx_file, load):
+    gather = helper.make_node("Gather", ["data", "indices"], ["found"], axis=1)
+    inputs = {"data": (kind, [4, 5]), "indices": (TensorProto.INT64, [3])}
+    imported = load(onnx_file([gather], inputs, {"found": (kind, [4, 3])}))
+    run, table = built(imported), TABLE.astype(helper.tensor_dtype_to_np_dtype(kind))
+    for index, nearest in zip((*BEYOND, 2), (4, 4, 0, 2), strict=True):
+        (found,) = run([table, np.array([1, index, -2])])
+        expected = table[:, [1, nearest, 3]]
+        if kind == TensorProto.FLOAT and index != nearest:
+            expected[:, 1] = np.nan
+        np.testing.assert_array_equal(found, expected)
