@@ -31,8 +31,11 @@ FORMS = {
     "amax of all": lambda x: x.amax(),
     "amin": lambda x: x.amin(-1, keepdim=True),
     "min": lambda x: tuple(x.min(1)),
+    "min whose axis stays": lambda x: tuple(x.min(-1, keepdim=True)),
     "prod": lambda x: x.prod(1),
+    "prod whose axis stays": lambda x: x.prod(0, keepdim=True),
     "any": lambda x: (x > 2).any(),
+    "cat along the first axis": lambda x: torch.cat([x, x + 1]),
     "cat with a cache of nothing": lambda x: torch.cat([torch.zeros(0), x, x + 1], -2),
     "floor": lambda x: torch.div(x, 0.3, rounding_mode="floor"),
     "trunc": lambda x: torch.div(x, 0.3, rounding_mode="trunc"),
@@ -41,7 +44,11 @@ FORMS = {
         (x * 9).to(torch.int64), torch.tensor(4), rounding_mode="floor"
     ),
     "scatter_add": lambda x: torch.zeros(3, 4).scatter_add(0, INDEX, x[0]),
+    "scatter_add along rows": lambda x: x[0].scatter_add(1, INDEX, x[1]),
     "the greatest by scatter_reduce": lambda x: x[0].scatter_reduce(0, INDEX, x[1], "amax"),
+    "the greatest along rows by scatter_reduce": lambda x: x[0].scatter_reduce(
+        1, INDEX, x[1], "amax"
+    ),
     "products by scatter_reduce": lambda x: x[0].scatter_reduce(
         0, INDEX, x[1], "prod", include_self=False
     ),
@@ -91,7 +98,7 @@ FORMS = {
     "upsampling of a row, corners aligned": lambda x: torch.nn.functional.interpolate(
         x[None, :, :1], (1, 9), mode="bilinear", align_corners=True
     ),
-    "group norm": lambda x: torch.nn.functional.group_norm(x[None].repeat(1, 2, 1, 1), 2),
+    "group norm": lambda x: torch.nn.functional.group_norm(x[None].repeat(1, 2, 1, 1), 2, eps=0.3),
     "group norm with a weight": lambda x: torch.nn.functional.group_norm(x, 1, x[0, 0, :3] + 2),
     "an empty slice that is written": lambda x: torch.slice_scatter(x * 2, x[:, 3:], 1, 3),
     "a slice that is written": lambda x: torch.slice_scatter(x * 2, x[:, 1:], 1, 1),
