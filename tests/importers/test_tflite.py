@@ -392,11 +392,12 @@ def test_operators_that_cannot_be_imported_are_named_up_front(tmp_path, load):
     ] == [("y",)]
 
 
-def test_a_quantized_tensor_where_tvm_has_none_is_refused(tmp_path, load):
+@pytest.mark.parametrize(("scale", "zero"), [(0.2, 3), (0.1, 4)])
+def test_a_quantized_tensor_where_tvm_has_none_is_refused(scale, zero, tmp_path, load):
     graph = Graph()
     x, y = (
         graph.tensor("x", [1, 2, 3, 4], "int8", 0.1, 3),
-        graph.tensor("y", [1, 3, 2, 4], "int8", 0.2, 3),
+        graph.tensor("y", [1, 3, 2, 4], "int8", scale, zero),
     )
     graph.op(
         "TRANSPOSE",

@@ -146,11 +146,21 @@ def test_a_batch_is_asked_for_beside_shapes_that_a_file_leaves_open(onnx_file, o
 
 
 def test_a_module_of_python_is_exported_for_the_batch(tmp_path, of_batch, agree, monkeypatch):
-    lines = "import torch\n\ndef net():\n    return torch.nn.Linear(3, 2), (torch.zeros(1, 3),)\n"
+    lines = """
+import torch
+
+class Net(torch.nn.Module):
+    def forward(self, x, matrix):
+        return x @ matrix
+
+def net():
+    return Net(), (torch.zeros(1, 3), torch.zeros(3, 2))
+"""
     (tmp_path / "a_module.py").write_text(lines)
     monkeypatch.chdir(tmp_path)
     imported = of_batch("python:a_module:net", 8)
-    assert (imported.inputs[0].shape, imported.outputs[0].shape) == ((8, 3), (8, 2))
+    assert [spec.shape for spec in imported.inputs] == [(8, 3), (3, 2)]
+    assert imported.outputs[0].shape == (8, 2)
     agree(imported)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 import torch.ao.quantization.fx._decomposed
-from host_build import built
+from host_build import assert_agrees, built
 from torch import nn
 from tvm import relax
 
@@ -90,6 +90,30 @@ def test_the_answer_is_torchs_and_the_arithmetic_that_of_integers(file, tmp_path
         look,
     )
     assert found == [("uint8", "int32"), ("int8", "int32")]
+
+
+def test_numbers_by_channel_are_along_the_axis_that_is_said_and_within_its_bounds(tmp_path):
+    class ByColumns(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            numbers = torch.Generator().manual_seed(5)
+            steps = torch.randint(-127, 128, (6, 6), generator=numbers, dtype=torch.int8)
+            self.register_buffer("steps", steps)
+            scales = torch.rand(6, generator=numbers, dtype=torch.float64) * 0.05 + 0.01
+            self.register_buffer("scales", scales)
+            self.register_buffer("zeros", torch.arange(-3, 3))
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            given = (self.scales, self.zeros, 1, -90, 80, torch.int8)
+            weight = quantized.dequantize_per_channel(self.steps, *given).to(torch.float32)
+            return x @ weight, quantized.quantize_per_channel(x, *given)
+
+    x = 3 * torch.randn(6, 6, generator=torch.Generator().manual_seed(6))
+    torch.export.save(torch.export.export(ByColumns(), (x,)), tmp_path / "m.pt2")
+    imported = importers.import_model(Model("m", str(tmp_path / "m.pt2")), tmp_path)
+    imported.example.update({name: x.numpy() for name in imported.example})
+    assert {-90, 80} <= {int(step) for step in imported.reference(imported.example)[1].flat}
+    assert_agrees(imported, atol=1e-4)
 
 
 def test_another_type_than_bytes_is_refused(tmp_path):
