@@ -23,8 +23,8 @@ def draw(*shape: int) -> Any:
     return numbers.standard_normal(shape).astype("float32")
 
 
-def joined(emit, *parts):
-    return emit(OP.concat(list(parts), axis=1))
+def joined(emit, *parts, axis=1):
+    return emit(OP.concat(list(parts), axis=axis))
 
 
 def is_joined(answer):
@@ -62,13 +62,17 @@ def test_a_convolution_over_parts_of_any_shape_is_right(cpu, data):
     assert is_joined(answer) == (2 * (len(parts) - 1) * outputs > sum(channels))
 
 
-@pytest.mark.parametrize("kept", ["outputs", "second use", "kernel", "result"])
+@pytest.mark.parametrize(
+    "kept", ["outputs", "second use", "kernel", "result", "axis", "padding", "groups"]
+)
 def test_what_is_concatenated_for_others_or_for_many_outputs_stays_so(kept):
-    weight = draw(32 if kept == "outputs" else 8, 32, *((3, 3) if kept == "kernel" else (1, 1)))
+    inputs = 16 if kept in ("axis", "groups") else 32
+    weight = draw(32 if kept == "outputs" else 8, inputs, *((3, 3) if kept == "kernel" else (1, 1)))
+    how = {"padding": {"padding": 1}, "groups": {"groups": 2}}.get(kept, {})
 
     def body(emit, x, y, w):
-        both = joined(emit, x, y)
-        made = emit(OP.nn.conv2d(both, w))
+        both = joined(emit, x, y, axis=2 if kept == "axis" else 1)
+        made = emit(OP.nn.conv2d(both, w, **how))
         if kept == "second use":
             return emit(OP.add(emit(OP.mean(both, [1], keepdims=True)), made))
         return emit(relax.Tuple([made, both])) if kept == "result" else made

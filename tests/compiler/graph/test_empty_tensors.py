@@ -33,6 +33,22 @@ CASES = {
         {"y": [2, 4, 3]},
         GIVEN,
     ),
+    "a part between two others": graph(
+        [NOTHING, node("Concat", ["x", "nothing", "x"], ["y"], axis=1)],
+        INPUT,
+        {"y": [2, 8, 3]},
+        GIVEN,
+    ),
+    "a product of elements": graph(
+        [
+            NOTHING,
+            node("ReduceProd", ["nothing"], ["product"], axes=[1]),
+            node("Mul", ["product", "x"], ["y"]),
+        ],
+        INPUT,
+        {"y": [2, 4, 3]},
+        GIVEN,
+    ),
     "a sum": graph(
         [
             NOTHING,

@@ -288,6 +288,22 @@ def test_channel_shuffles_slices_and_concatenations_leave_no_transposes_between_
     assert sorted(turns) == sorted([[0, 2, 3, 1], [0, 1, 2, 4, 3], [0, 1, 2, 4, 3], [0, 3, 1, 2]])
 
 
+def test_padding_between_convolutions_is_of_its_axes_and_with_its_value():
+    def body(emit, x, v, w):
+        made = emit(OP.nn.conv2d(x, v))
+        return emit(OP.nn.conv2d(emit(OP.nn.pad(made, [0, 0, 1, 0, 0, 2, 3, 0], "constant", 7)), w))
+
+    x, v, w = draw(2, 4, 5, 7), draw(12, 4, 1, 1), draw(6, 13, 2, 3)
+    first, second = (torch.from_numpy(value) for value in (v, w))
+    padded = functional.pad(
+        functional.conv2d(torch.from_numpy(x), first), (3, 0, 0, 2, 1, 0), value=7
+    )
+    answer = compute({"x": x}, body, {"v": v, "w": w})
+    np.testing.assert_allclose(
+        answer.outputs[0], functional.conv2d(padded, second), rtol=1e-4, atol=1e-4
+    )
+
+
 def test_a_transpose_that_is_no_shuffle_stays_what_it_is():
     def body(emit, x, v):
         y = emit(OP.nn.conv2d(x, v))

@@ -132,6 +132,40 @@ def test_another_quotient_is_left_alone():
     )
 
 
+def test_the_spread_of_another_tensor_is_no_norm():
+    x, y = draw(2, 6, 7), 3 * draw(2, 6, 7)
+
+    def body(emit, x, y):
+        of_other = emit(
+            OP.add(emit(OP.variance(y, [2], keepdims=True)), relax.const(EPSILON, "float32"))
+        )
+        centred = emit(OP.subtract(x, emit(OP.mean(x, [2], keepdims=True))))
+        return emit(OP.divide(centred, emit(OP.sqrt(of_other))))
+
+    (ours,) = compute({"x": x, "y": y}, body).outputs
+    wanted = (x - x.mean(2, keepdims=True)) / np.sqrt(y.var(2, keepdims=True) + EPSILON)
+    np.testing.assert_allclose(ours, wanted, atol=1e-5)
+
+
+def test_factors_of_which_some_are_one_and_summands_of_which_some_are_zero_count():
+    x, row = draw(2, 3, 4), draw(4)
+    factors = np.array([[1], [2], [1]], "float32")
+    summands = np.array([[0], [0], [5]], "float32")
+    ones = np.ones((2, 3, 4), "float32")
+
+    def body(emit, x, row, factors, summands, ones):
+        return [
+            emit(OP.multiply(x, factors)),
+            emit(OP.add(summands, x)),
+            emit(OP.multiply(row, ones)),  # which repeats the row
+        ]
+
+    weights = {"factors": factors, "summands": summands, "ones": ones}
+    found = compute({"x": x, "row": row}, body, weights).outputs
+    for ours, theirs in zip(found, (x * factors, x + summands, row * ones), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
 def test_what_a_sum_over_rows_takes_is_kept_nowhere():
     x, y = draw(64, 32), draw(32)
     answer = compute(
