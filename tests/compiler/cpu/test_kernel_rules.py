@@ -391,6 +391,24 @@ def test_a_softmax(shape, cpu):
     assert (answer.rules, answer.notes) == (["softmax"], [])
 
 
+@pytest.mark.parametrize("cpu", CPUS)
+@pytest.mark.parametrize("axis", [-1, 1])
+def test_a_layer_norm_has_its_own_epsilon_and_axis(axis, cpu):
+    x, gain, bias = draw(3, 16, 16), draw(16), draw(16)
+    answer = compute(
+        {"x": x},
+        lambda emit, x, g, b: emit(
+            relax.op.nn.layer_norm(x, g, b, axes=[axis], epsilon=0.3, center=True, scale=True)
+        ),
+        {"g": gain, "b": bias},
+        cpu,
+    )
+    data, weight, shift = (torch.from_numpy(one) for one in (x, gain, bias))
+    exact = functional.layer_norm(data.transpose(axis, -1), (16,), weight, shift, 0.3)
+    close(answer.outputs, exact.transpose(axis, -1))
+    assert (answer.rules, answer.notes) == (["layer_norm"] if axis == -1 else [], [])
+
+
 def test_a_softmax_of_what_a_mask_hid_is_zero_there():
     x = draw(3, 40)
     x[:, 20:] = -np.inf

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from relax_models import Answer, compute, const, lowered, run
 from torch import nn
@@ -68,15 +68,15 @@ def test_a_convolution_over_rows_is_right_and_scheduled(
     sizes=st.tuples(st.integers(3, 7), st.integers(3, 9), st.integers(3, 9)),
     kernel=st.tuples(st.integers(1, 3), st.integers(1, 3), st.integers(1, 3)),
     stride=st.tuples(st.integers(1, 2), st.integers(1, 2), st.integers(1, 2)),
-    padding=st.tuples(st.integers(0, 1), st.integers(0, 1), st.integers(0, 1)),
+    padding=st.tuples(*[st.integers(0, 2)] * 6),
 )
+@example(1, (4, 5, 6), (2, 3, 3), (1, 2, 1), (0, 1, 2, 1, 2, 0))
 def test_a_convolution_over_volumes_is_right_and_scheduled(batch, sizes, kernel, stride, padding):
     x, w = draw(batch, 3, *sizes), draw(5, 3, *kernel)
     ours = compute({"x": x}, lambda emit, x, w: emit(OP.nn.conv3d(x, w, stride, padding)), {"w": w})
-    agree(
-        ours,
-        functional.conv3d(torch.from_numpy(x), torch.from_numpy(w), stride=stride, padding=padding),
-    )
+    front, top, left, back, bottom, right = padding
+    padded = functional.pad(torch.from_numpy(x), (left, right, top, bottom, front, back))
+    agree(ours, functional.conv3d(padded, torch.from_numpy(w), stride=stride))
     assert ours.rules, ours.kernels
 
 
@@ -137,19 +137,23 @@ def test_a_dilated_convolution_over_volumes_skips_planes():
 
 
 def test_pools_over_rows_are_those_of_torch():
-    x = draw(2, 5, 17)
+    x = draw(2, 5, 18)
 
     def body(emit, x):
         largest = emit(OP.nn.max_pool1d(x, 3, 2, (1, 1)))
+        of_all = emit(OP.nn.max_pool1d(x, 3, 2, (1, 1), ceil_mode=True))
         mean = emit(OP.nn.avg_pool1d(x, 4, 3, (2, 2), count_include_pad=True))
-        return [largest, mean, emit(OP.nn.adaptive_avg_pool1d(x, 1))]
+        of_inside = emit(OP.nn.avg_pool1d(x, 4, 3, (2, 2), count_include_pad=False))
+        return [largest, of_all, mean, of_inside, emit(OP.nn.adaptive_avg_pool1d(x, 1))]
 
     t = torch.from_numpy(x)
     agree(
         compute({"x": x}, body),
         *(
             functional.max_pool1d(t, 3, 2, 1),
+            functional.max_pool1d(t, 3, 2, 1, ceil_mode=True),
             functional.avg_pool1d(t, 4, 3, 2),
+            functional.avg_pool1d(t, 4, 3, 2, count_include_pad=False),
             t.mean(2, keepdim=True),
         ),
     )
