@@ -62,6 +62,11 @@ def test_bytes_and_shapes_count(model, cache, tmp_path):
     assert importers.import_fingerprint(model, cache) != key
 
 
+def test_element_types_count(model, cache):
+    asked = (model, replace(model, dtypes={"": "float16"}), replace(model, dtypes={"x": "float16"}))
+    assert len({importers.import_fingerprint(one, cache) for one in asked}) == 3
+
+
 def test_values_of_inputs_count(model, cache):
     key = importers.import_fingerprint(model, cache)
     one, two = (

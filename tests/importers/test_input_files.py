@@ -125,6 +125,16 @@ def test_an_image_is_scaled_and_normalised_per_channel(picture):
     np.testing.assert_allclose(fed, expected.transpose(2, 0, 1)[None], atol=1e-6)
 
 
+def test_an_image_that_a_camera_took_sideways_is_upright(tmp_path):
+    pixels = np.arange(6 * 4 * 3, dtype=np.uint8).reshape(6, 4, 3)
+    told = Image.Exif()
+    told[0x0112] = 6  # its orientation: a quarter turn clockwise
+    Image.fromarray(pixels).save(tmp_path / "x.png", exif=told)
+    fed = read_image(tmp_path / "x.png", IMAGE, PLAIN)[0]
+    upright = np.rot90(pixels, -1) / 255
+    np.testing.assert_allclose(fed, upright.transpose(2, 0, 1), atol=1e-6)
+
+
 def test_channels_and_layout_are_those_asked_for(picture):
     path, pixels = picture
     fed = read_image(

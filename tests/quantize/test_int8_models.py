@@ -174,6 +174,27 @@ def test_a_recipe_of_an_open_batch_takes_any(tmp_path):
     assert fixed.example["x"].shape == (3, 8) and not fixed.open
 
 
+def test_a_few_samples_are_of_the_whole_set(tmp_path):
+    body = graph(
+        [node("MatMul", ["x", "w"], ["y"])],
+        {"x": [1, 4]},
+        {"y": [1, 4]},
+        {"w": np.eye(4, dtype=np.float32)},
+    )
+    rows = np.array([[1], [2], [8], [3]], np.float32) * np.ones(4, np.float32)
+    np.savez(tmp_path / "data.npz", inputs=rows)
+    model = Model(
+        "net",
+        str(save(tmp_path / "net.onnx", body)),
+        quantize=QuantizeSettings("minmax", samples=2),
+        calibration_data=tmp_path / "data.npz",
+    )
+    floating = calibration.fold_for_int8(importers.import_model(model, tmp_path), "net")
+    found = quantize.make_recipe(model, floating, HOST, silent)
+    assert found.scales == ((pytest.approx(8 / 255), 0),)
+    assert found.data == "data.npz, 2 samples"
+
+
 def test_the_model_is_built_once_for_calibration_and_report(asked, tmp_path, monkeypatch):
     built = []
     right = host_run.compile_host_runner
@@ -226,11 +247,12 @@ def test_other_settings_or_data_are_another_model(asked, tmp_path):
     changed = [
         replace(asked, quantize=QuantizeSettings("minmax", samples=40)),
         replace(asked, calibration_data=other),
+        replace(asked, preprocess=replace(asked.preprocess, mean=(0.5,))),
         replace(asked, quantize=None),
     ]
     keys = {quantize.quantized_import_fingerprint(model, tmp_path) for model in changed}
     assert (
-        len(keys) == 3
+        len(keys) == 4
         and key not in keys
         and key == quantize.quantized_import_fingerprint(asked, tmp_path)
     )
