@@ -106,6 +106,22 @@ def test_a_kind_without_boards_a_lost_board_and_a_lease_that_ends_soon_are_told_
     ]
 
 
+def test_the_end_of_a_lease_is_told_again_if_it_was_moved_and_that_of_a_short_one_is_not(
+    told: Told,
+) -> None:
+    told.scheduler.board_idle("pi5-08", "pi5", told.now)
+    lease = told.scheduler.request(LeaseRequest("ann", "pi5", 3600.0), "key", told.now)
+    told.scheduler.request(LeaseRequest("bob", "pi5", 1200.0), "short", told.now + 2400.0)
+    told.now += 2999.0
+    told.notifier.tick()
+    told.now += 1.0
+    assert told.words(1) == ["lease 1 of ann (pi5-07) ends in 10m"]
+    told.scheduler.extend(lease.number, Caller("ann"), 1200.0, told.now)
+    told.notifier.tick()
+    told.now += 1260.0
+    assert told.words(2)[1:] == ["lease 1 of ann (pi5-07) ends in 9m"]
+
+
 def reserving(told: Told, in_s: float, for_s: float = 600.0, count: int = 1) -> int:
     request = ReservationRequest("bob", "pi5", told.now + in_s, for_s, count=count)
     return told.scheduler.reserve(request, "key", told.now).number

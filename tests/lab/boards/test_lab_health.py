@@ -153,7 +153,9 @@ def test_the_power_is_cycled_so_often_at_most() -> None:
     assert not health_state_machine.may_power_cycle(
         (0.0,), RULES, 599.0
     ) and health_state_machine.may_power_cycle((0.0,), RULES, 600.0)
-    assert not health_state_machine.may_power_cycle((0.0, 1000.0, 2000.0), RULES, 9000.0)
+    three = (0.0, 1000.0, 2000.0)
+    assert not health_state_machine.may_power_cycle(three, RULES, 86399.0)
+    assert health_state_machine.may_power_cycle(three, RULES, 86400.0), "that of a day ago is old"
 
 
 def test_health_is_read_back_as_it_was() -> None:
@@ -183,6 +185,35 @@ def test_probation_ends_by_a_right_check_once_its_time_is_over_without_any_user(
     late = health_state_machine.health_after_check(early, check(early, now=early.due_at), rules)
     assert (late.state, late.failed) == (health_state_machine.GOOD, 0)
     assert late.due_at == early.due_at + rules.every_s
+
+
+def in_probation() -> Health:
+    return Health(health_state_machine.PROBATION, since=1000.0, due_at=5000.0, failed=1)
+
+
+def test_a_board_in_probation_is_taken_out_by_its_first_fault() -> None:
+    fault = Fault(1100.0, "ann", "silent")
+    found = health_state_machine.health_after_fault(in_probation(), fault, RULES)
+    assert (found.state, found.why, found.due_at) == (health_state_machine.BAD, "silent", 1100.0)
+    assert found.barred(RULES) == "bad: silent" and found.bad_at == (1100.0,)
+
+
+def test_probation_ends_by_a_good_session_once_its_time_is_over() -> None:
+    ends_at = in_probation().since + RULES.probation_s
+    early, late = (
+        health_state_machine.health_after_session(in_probation(), True, RULES, now)
+        for now in (ends_at - 1.0, ends_at)
+    )
+    assert (early.state, early.sessions) == (health_state_machine.PROBATION, 1)
+    assert (late.state, late.sessions, late.failed) == (health_state_machine.GOOD, 0, 0)
+    bad = health_state_machine.health_after_session(in_probation(), False, RULES, ends_at)
+    assert bad.state == health_state_machine.PROBATION
+
+
+def test_a_board_that_was_taken_out_twice_in_30_days_is_of_reduced_stability() -> None:
+    day_s = 86400.0
+    found = Health(bad_at=(0.0, 10 * day_s, 35 * day_s))
+    assert found.reduced_stability(39 * day_s) and not found.reduced_stability(40 * day_s)
 
 
 def test_one_slow_check_of_three_does_not_fail_a_recovery() -> None:

@@ -28,7 +28,12 @@ from farm.lab.entities import (
     ReservationState,
     SharingRules,
 )
-from farm.lab.scheduling.queue_order import Turn, guaranteed_starts, queue_sort_key
+from farm.lab.scheduling.queue_order import (
+    DecayingUsageByOwner,
+    Turn,
+    guaranteed_starts,
+    queue_sort_key,
+)
 from farm.lab.scheduling.scheduler import LeaseScheduler
 from farm.lab.scheduling.scheduler_changes import RestoredState
 
@@ -449,6 +454,14 @@ def test_the_order_is_by_class_then_by_use_over_share_then_by_age() -> None:
     assert places == [1, 2, 3, 4], "bob has used twice as much as ann, and has four times her share"
     lab.end(holder.number, Caller("eve"), 2004.0)
     assert lab.lease(bob.number).state is LeaseState.ACTIVE
+
+
+def test_what_an_owner_has_used_counts_half_after_each_half_life() -> None:
+    used = DecayingUsageByOwner(100.0)
+    assert used.add("ann", 80.0, 0.0) == 80.0
+    assert (used.of("ann", 100.0), used.of("ann", 300.0), used.of("bob", 1.0)) == (40.0, 10.0, 0.0)
+    assert used.add("ann", 5.0, 200.0) == 25.0
+    assert (used.of("ann", 300.0), used.of("ann", 100.0)) == (12.5, 25.0)
 
 
 def test_a_waiting_lease_says_its_place_its_reason_and_when() -> None:

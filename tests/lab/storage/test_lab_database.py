@@ -270,6 +270,35 @@ def test_a_batch_that_is_written_again_changes_nothing(place: str) -> None:
     assert len(journal.events(0, 100)) == 3
 
 
+def test_who_had_a_board_is_told_of_that_board_and_after_that_time(place: str) -> None:
+    journal = LabDatabase(place)
+    lab = LeaseScheduler(SharingRules(), (), journal.open(), 0.0)
+    for name in ("a", "b"):
+        lab.board_idle(name, "pi5", 1.0)
+    for owner, since, until in (("ann", 2.0, 10.0), ("bob", 12.0, None)):
+        for lease in [lab.request(request_of(owner), f"{owner}-{at}", since) for at in range(2)]:
+            if until is not None:
+                lab.end(lease.number, Caller(owner), until)
+    batch = kept(lab)
+    batch.sessions += [
+        EndedSession(board, "pi5", "eve", since, since + 5.0)
+        for board in ("a", "b")
+        for since in (20.0, 30.0)
+    ]
+    batch.sessions.append(EndedSession("a", "pi5", "bob", 40.0, 41.0, 3))
+    journal.write(batch)
+
+    def told(since: float, most: int = 100) -> list[tuple[str, str, float | None]]:
+        return [(one.board, one.owner, one.until) for one in journal.stretches(since, most, "a")]
+
+    everything = [("a", "eve", 35.0), ("a", "eve", 25.0), ("a", "bob", None), ("a", "ann", 10.0)]
+    assert told(9.0) == everything
+    assert told(10.0) == everything[:3]
+    assert told(25.0) == [everything[0], everything[2]], "who has it still has it"
+    assert told(0.0, 1) == [everything[0], everything[2]], "so many of each sort"
+    assert len(journal.stretches(0.0, 100)) == 2 * len(everything)
+
+
 class SlowToPrune(LabDatabase):
     """A database that removes what is old only when told to go on."""
 
