@@ -20,7 +20,7 @@ from farm.errors import BuildError, DeadlineError, FarmError, InternalError
 from farm.processes import at_exit
 from farm.processes.cancellation import Cancelled, register_wait_breaker
 from farm.processes.workers import Message, MessageKind, TaskContext, WorkerPool, thread_map
-from farm.prompts import Question
+from farm.prompts import Question, terminal
 from farm.types import Progress, Stage
 
 
@@ -493,6 +493,30 @@ def test_where_nobody_can_be_asked_a_lane_goes_on_without_an_answer(pool: Worker
         pool.assign(slot, ask, deadline_s=LIMIT_S, task="asking")
     ends = finish(pool, "one", "two")
     assert [(end.kind, end.value) for end in ends.values()] == [(MessageKind.DONE, None)] * 2
+
+
+def ask_and_go_on(context: TaskContext, going: threading.Event) -> str | None:
+    answer = ask(context)
+    assert going.wait(LIMIT_S)
+    return answer
+
+
+def test_time_in_which_the_user_is_asked_does_not_count_against_a_deadline(
+    pool: WorkerPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    going, later, asked, answers = threading.Event(), [0.0], list[str](), list[tuple[str, str]]()
+    clock = time.monotonic
+    monkeypatch.setattr(time, "monotonic", lambda: clock() + later[0])
+    monkeypatch.setattr(terminal, "put", lambda slot, _: asked.append(slot))
+    monkeypatch.setattr(terminal, "answers", lambda: [answers.pop()] if answers else [])
+    pool.assign("a", ask_and_go_on, going, deadline_s=LIMIT_S, task="asking", thread=True)
+    wait_until(lambda: pool.messages(0.01) or asked, "it asks")
+    later[0] = 10.0 * LIMIT_S
+    assert pool.messages(0.15) == []
+    answers.append(("a", "ann"))
+    assert pool.messages(0.15) == []
+    going.set()
+    assert finish(pool, "a")["a"].value == "ann"
 
 
 def write_at_the_end(_: TaskContext, file: Path) -> None:

@@ -12,7 +12,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -156,6 +156,13 @@ def test_a_dataclass_passes_only_through_its_constructor() -> None:
         (Path("x"), Path, True),
         ("x", Path, False),
         ("x", list[str], False),
+        (["x", "y"], list[str], True),
+        (["x", 1], list[str], False),
+        ({1, "x"}, set[int], False),
+        ((1, 2, "x"), tuple[int, ...], False),
+        ("once", Literal["once", "twice"], True),
+        ("thrice", Literal["once", "twice"], False),
+        (True, Literal[1], False),
         (Stage.COMPILING, Stage, True),
         ("x", "unknown", False),
     ],
