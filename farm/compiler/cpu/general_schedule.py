@@ -23,8 +23,8 @@ from farm.compiler.ir.blocks import (
 from farm.compiler.ir.dynamic_extents import product_at_batch_one
 from farm.compiler.target.cpu_model import CpuModel
 
-# Cycles of one core, about 15 us: waking the others for less costs more than it gains.
-_WORTH_THREADS = 40_000
+# Predicted cycles of one core, 4 us or more: to divide a loop takes 1 to 2 us (x86, two threads).
+_WORTH_THREADS = 16_000
 _ENOUGH_ROWS = 16  # to divide among threads without splitting rows
 _OVERHEAD = 2  # cycles of an iteration beyond the multiply-add: loads and stores
 _TERMS = 32  # tensors that the expression of an element may read
