@@ -21,6 +21,7 @@ from farm.compiler.cpu.conv_dense_compute import (
     PRODUCT,
 )
 from farm.compiler.cpu.general_schedule import (
+    PRODUCT_CYCLES,
     computes_math_function,
     contiguous_axis,
     inline_elementwise,
@@ -135,7 +136,7 @@ def _tile_product(sch: Schedule, cpu: CpuModel, main: SBlockRV, last: SBlockRV) 
     _follow(sch, main, last, place, tile)
     if cpu.gains_by_prefetch:
         sch.annotate(place, PREFETCH_OPERANDS, 1)
-    parallelize_if_long_enough(sch, shared, [main], cpu)
+    parallelize_if_long_enough(sch, shared, [main], cpu, PRODUCT_CYCLES)
     _unroll_vectorize(sch, [tile_rows, vectors], None if instruction else lanes)
     if asks:
         sch.annotate(

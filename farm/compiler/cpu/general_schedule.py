@@ -25,6 +25,7 @@ from farm.compiler.target.cpu_model import CpuModel
 
 # Predicted cycles of one core, 4 us or more: to divide a loop takes 1 to 2 us (x86, two threads).
 _WORTH_THREADS = 16_000
+PRODUCT_CYCLES = 0.8  # of a vector in a register tile, which loads and stores little
 _ENOUGH_ROWS = 16  # to divide among threads without splitting rows
 _OVERHEAD = 2  # cycles of an iteration beyond the multiply-add: loads and stores
 _TERMS = 32  # tensors that the expression of an element may read
@@ -214,16 +215,20 @@ def _lanes(sch: Schedule, loop: LoopRV, cpu: CpuModel) -> int:
 
 
 def parallelize_if_long_enough(
-    sch: Schedule, loop: LoopRV, blocks: list[SBlockRV], cpu: CpuModel
+    sch: Schedule,
+    loop: LoopRV,
+    blocks: list[SBlockRV],
+    cpu: CpuModel,
+    cycles_per_vector: float = _OVERHEAD,
 ) -> None:
     """Divide a loop among threads if the blocks in it take long enough.
 
-    This is the only place that decides it.
+    `cycles_per_vector` are those of a vector of iterations. This is the only place that decides it.
     """
     iterations = sum(
         math.prod(loop_extent(sch, around) for around in sch.get_loops(block)) for block in blocks
     )
-    if iterations / cpu.lanes * _OVERHEAD >= _WORTH_THREADS and (
+    if iterations / cpu.lanes * cycles_per_vector >= _WORTH_THREADS and (
         is_dynamic_loop(sch, loop) or loop_extent(sch, loop) > 1
     ):
         sch.parallel(loop)

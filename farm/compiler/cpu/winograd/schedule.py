@@ -16,7 +16,11 @@ from farm.compiler.cpu.conv_dense_schedule import (
     schedule_grouped_loads,
     split_reduction_into_groups,
 )
-from farm.compiler.cpu.general_schedule import parallelize_if_long_enough, vectorize_widest
+from farm.compiler.cpu.general_schedule import (
+    PRODUCT_CYCLES,
+    parallelize_if_long_enough,
+    vectorize_widest,
+)
 from farm.compiler.cpu.kernel_config import CHANNELS
 from farm.compiler.cpu.register_tiles import STEPS_PER_GROUP, Tile, largest_divisor
 from farm.compiler.cpu.winograd.compute import (
@@ -75,7 +79,7 @@ def schedule_winograd(sch: Schedule, cpu: CpuModel) -> None:
         sch.reorder(n, band, block, *within)
         shared, place = sch.fuse(n, band), block
     parallelize_if_long_enough(
-        sch, shared, [main], cpu
+        sch, shared, [main], cpu, PRODUCT_CYCLES
     )  # first: TVM does not accept a loop around a crop as parallel
     _unrolled(sch, [tile_x], lane)
     grouped_loads = find_grouped_inputs_block(sch, main) is not None
