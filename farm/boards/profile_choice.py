@@ -23,13 +23,15 @@ class ProfileChoice:
     """The profile of a board, and the reason in a phrase.
 
     `table` is the board's own profile, as in devices.toml; None if `profile` is a built-in one.
-    `notes` are what a user should know besides.
+    `gpu` is the number of the GPU that the profile is for, among those of the board. `notes` are
+    what a user should know besides.
     """
 
     profile: str
     reason: str
     table: Mapping[str, Any] | None = None
     notes: tuple[str, ...] = field(default=())
+    gpu: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,13 +130,16 @@ def choose_profile(
         )
         return ProfileChoice(cpu.profile, cpu.reason, cpu.table, (*cpu.notes, *unused))
     if builds_cuda:
-        notes = [] if number == 0 else [f"its other GPUs come first: add gpu = {number} to options"]
-        if not on_board:
-            notes.append(f"for its CPU: farm add, under another name, with --profile {cpu.profile}")
+        notes = (
+            ()
+            if on_board
+            else (f"for its CPU: farm add, under another name, with --profile {cpu.profile}",)
+        )
         return ProfileChoice(
             wanted,
             f"its GPU is {evidence.gpus[number].name}" if evidence.gpus else cpu.reason,
-            notes=tuple(notes),
+            notes=notes,
+            gpu=number,
         )
     host = cpu if on_board is None else _own(name, evidence)
     note = f"for its GPU: pip install 'tvm-farm[cuda]', then farm add with --profile {wanted}"

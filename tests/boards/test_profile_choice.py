@@ -286,8 +286,8 @@ def test_the_gpu_that_has_a_profile_is_named_and_told_from_those_before_it() -> 
         "x86_64", {"features": ZEN4, "gpus": "12.1, A GPU;9.0, NVIDIA H200;"}
     )
     choice = boards.choose_profile("box", evidence, SHIPPED, builds_cuda=True)
-    assert (choice.profile, choice.reason) == ("cuda-sm90", "its GPU is NVIDIA H200")
-    assert choice.notes[0] == "its other GPUs come first: add gpu = 1 to options"
+    assert (choice.profile, choice.gpu) == ("cuda-sm90", 1)
+    assert choice.reason == "its GPU is NVIDIA H200"
 
 
 def test_a_jetson_without_the_compiler_for_gpus_gets_its_cpu() -> None:

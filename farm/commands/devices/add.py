@@ -316,8 +316,14 @@ def _identified(
         here=provisional.scheme == "local",
         builds_cuda=_builds_cuda(),
     )
+    options = {"gpu": choice.gpu} if choice.gpu else {}
+    options |= table.get("options", {})
     tables: dict[tuple[str, str], Mapping[str, Any]] = {
-        ("devices", name): {**table, "profile": choice.profile}
+        ("devices", name): {
+            **table,
+            "profile": choice.profile,
+            **({"options": options} if options else {}),
+        }
     }
     if choice.table is not None:
         tables["profiles", choice.profile] = choice.table
