@@ -65,7 +65,7 @@ _FAR_ROWS = 4  # the same if each row needs an address of its own
 _UNROLLED_TILES = 5
 _UNROLLED_TAPS = 49  # 7 x 7: more would make the code too large
 _STRIPS = 8  # of an image by tiles of several rows, to divide among threads
-_THREADS = (2, 4, 8)  # among which the strips of other images are divided about evenly
+_THREADS = (2, 4, 8)  # numbers of threads for which the strips of other images are chosen
 _BUFFERED_STRIPS = 16  # at most, if each strip takes and returns a buffer
 _OTHERS = 2  # registers that tiles leave free for the bounds of an epilogue
 _WAIT_CYCLES = 6  # that a row's first load waits for the multiply-adds before it
@@ -393,7 +393,7 @@ def schedule_sliding_windows(sch: Schedule, cpu: CpuModel) -> None:
         for other in before:
             parallelize_and_vectorize_block(sch, other, cpu)
         return
-    row = _row(sch, cpu, main, None if followed else last, before)
+    row = _row(sch, cpu, main, before, row_consumer=None if followed else last)
     if not followed:
         sch.compute_at(main, row, preserve_unit_loops=True)
         vectorize_with_tail(sch, sch.get_loops(last)[-1], tile.lanes)
@@ -410,16 +410,17 @@ def _row(
     sch: Schedule,
     cpu: CpuModel,
     main: SBlockRV,
-    buffered_for: SBlockRV | None,
     apart: list[SBlockRV],
+    row_consumer: SBlockRV | None,
 ) -> LoopRV:
     """Return the loop over the rows of a strip; the strips are divided among threads.
 
-    The rows are those of the main block, or of a block for which it is computed row by row.
+    `row_consumer` is the block that reads the main block's results row by row, from a buffer; None
+    if they are consumed tile by tile.
     """
-    n, y, *_ = sch.get_loops(main if buffered_for is None else buffered_for)
+    n, y, *_ = sch.get_loops(main if row_consumer is None else row_consumer)
     rows = loop_extent(sch, y)
-    most = rows if buffered_for is None else _BUFFERED_STRIPS
+    most = rows if row_consumer is None else _BUFFERED_STRIPS
     strips, row = sch.split(y, [even_strips(rows, most), None])
     parallelize_if_long_enough(sch, sch.fuse(n, strips), [main], cpu)
     for other in apart:
@@ -428,16 +429,16 @@ def _row(
 
 
 def even_strips(rows: int, most: int) -> int:
-    """Return the number of strips of whole rows, at most `most`, that threads idle for least.
+    """Return the number of equal strips of an image's rows with which threads wait least.
 
-    Each of t threads takes as many strips as the one with the most.
+    It is at most `most`. Threads wait for the one that computes the most strips.
     """
 
-    def idle(strips: int) -> float:
+    def slowdown(strips: int) -> float:
         return sum(round_up_to_multiple(strips, threads) / strips for threads in _THREADS)
 
     fitting = (strips for strips in range(1, min(rows, most) + 1) if rows % strips == 0)
-    return min(fitting, key=lambda strips: (idle(strips), strips))
+    return min(fitting, key=lambda strips: (slowdown(strips), strips))
 
 
 def _tile_row(

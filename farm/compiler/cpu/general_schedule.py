@@ -23,11 +23,13 @@ from farm.compiler.ir.blocks import (
 from farm.compiler.ir.dynamic_extents import product_at_batch_one
 from farm.compiler.target.cpu_model import CpuModel
 
-# Predicted cycles of one core, 4 us or more: to divide a loop takes 1 to 2 us (x86, two threads).
+# The least cycles of a loop that is divided among threads, about 4 us of one core: to divide it
+# takes 1 to 2 us (x86, two threads).
 _WORTH_THREADS = 16_000
-PRODUCT_CYCLES = 0.8  # of a vector in a register tile, which loads and stores little
+# Predicted cycles of a vector of iterations: of a product in a register tile, and of a pass over
+# tensors, which loads and stores more.
+PRODUCT_CYCLES, PASS_CYCLES = 0.8, 2.0
 _ENOUGH_ROWS = 16  # to divide among threads without splitting rows
-_OVERHEAD = 2  # cycles of an iteration beyond the multiply-add: loads and stores
 _TERMS = 32  # tensors that the expression of an element may read
 _SIDE_BY_SIDE = 8  # vectors in flight of a sum over rows, in neighbouring cache lines
 _COLOURS = 4  # of an image at most
@@ -219,11 +221,11 @@ def parallelize_if_long_enough(
     loop: LoopRV,
     blocks: list[SBlockRV],
     cpu: CpuModel,
-    cycles_per_vector: float = _OVERHEAD,
+    cycles_per_vector: float = PASS_CYCLES,
 ) -> None:
     """Divide a loop among threads if the blocks in it take long enough.
 
-    `cycles_per_vector` are those of a vector of iterations. This is the only place that decides it.
+    `cycles_per_vector` is predicted for a vector of iterations. Only this function decides it.
     """
     iterations = sum(
         math.prod(loop_extent(sch, around) for around in sch.get_loops(block)) for block in blocks
