@@ -39,7 +39,9 @@ class Network:
         ]
         return self.op("DequantizeLinear", self.op("QuantizeLinear", value, *numbers), *numbers)
 
-    def _weight(self, shape: tuple[int, ...], axis: int, per_channel: bool) -> tuple[str, Array]:
+    def quantized_weight(
+        self, shape: tuple[int, ...], axis: int, per_channel: bool
+    ) -> tuple[str, Array]:
         scale = self._numbers.uniform(0.005, 0.02, shape[axis] if per_channel else ()).astype(
             np.float32
         )
@@ -62,7 +64,7 @@ class Network:
         **attributes: Any,
     ) -> str:
         """Of a dequantized tensor of that scale, with a bias of int32."""
-        weight, scales = self._weight(shape, 0, per_channel)
+        weight, scales = self.quantized_weight(shape, 0, per_channel)
         steps = self.weight("b", self._numbers.integers(-3000, 3000, shape[0], dtype=np.int32))
         scaled = self.weight(
             "bs", (np.float32(scale) * scales).astype(np.float32) * np.ones(shape[0], np.float32)
@@ -78,7 +80,7 @@ class Network:
 
     def product(self, value: str, shape: tuple[int, int]) -> str:
         """With a bias of float32."""
-        weight, _ = self._weight(shape, 1, True)
+        weight, _ = self.quantized_weight(shape, 1, True)
         return self.op(
             "Add",
             self.op("MatMul", value, weight),

@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import random
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from farm import stats
-from farm.types import Agreement, DeviceResults, Failure, Run, Verdict
+from farm.types import Agreement, DeviceResults, Failure, ModelProfile, Run, Verdict
 
 BEGIN = datetime(2026, 3, 1, 12, tzinfo=UTC)
 HOSTILE = "<script>document.title='harm'</script>|net"
@@ -103,3 +104,23 @@ PROFILE = {
     "steps": STEPS,
     "roof": {"gflops": 10_000.0, "gbytes_s": 40.0, "source": "measured there"},
 }
+
+
+def profiled(**changes: Any) -> ModelProfile:
+    """A profile of `net` on pi5, without kernels."""
+    profile = ModelProfile(
+        device="pi5",
+        model="net",
+        profile="x86",
+        url="local:",
+        artifact_digest="0" * 64,
+        started_at="2026-11-27T00:00:00+00:00",
+        agreement=Agreement(max_abs=3e-6, snr_db=120.0, same_top1=True, right=True),
+        steps=(),
+        runtime_s=0.0,
+        runtime_calls=0,
+        plain_s=(1e-3,),
+        recorded_s=(1e-3,),
+        trace=(),
+    )
+    return dataclasses.replace(profile, **changes)

@@ -9,7 +9,7 @@ import io
 import json
 
 import pytest
-from report_runs import timed
+from report_runs import profiled, timed
 from rich.console import Console, Group
 from rich.table import Table
 
@@ -24,7 +24,6 @@ from farm.types import (
     Failure,
     KernelBisection,
     KernelCall,
-    ModelProfile,
     PairedSamples,
     Roofline,
     Run,
@@ -125,14 +124,7 @@ STEPS = (
     KernelCall("conv", 1e-3, 8_000_000, 4096, "conv1, relu1"),
     KernelCall("copy", 2e-3, 0, 20480),
 )
-PROFILE = ModelProfile(
-    device="pi5",
-    model="net",
-    profile="x86",
-    url="local:",
-    artifact_digest="0" * 64,
-    started_at="2026-11-27T00:00:00+00:00",
-    agreement=ANSWER,
+PROFILE = profiled(
     steps=STEPS,
     runtime_s=0.5e-3,
     runtime_calls=7,

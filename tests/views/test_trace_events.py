@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from farm.types import Agreement, ModelProfile, Span
+from report_runs import profiled
+
+from farm.types import Span
 from farm.views.profiling import trace_events
 
 # Each begins where the one before it ends, in seconds that are no multiples of a nanosecond
@@ -14,28 +16,13 @@ def test_rounded_times_do_not_overlap():
     for index, seconds in enumerate(LENGTHS):
         spans.append(Span(f"call{index}", now, seconds, 0))
         now += seconds
-    events = [event for event in trace_events(profile(spans))["traceEvents"] if event["ph"] == "X"]
+    events = [
+        event
+        for event in trace_events(profiled(trace=tuple(spans)))["traceEvents"]
+        if event["ph"] == "X"
+    ]
     whole, *calls = events
     for one, after in zip(calls, calls[1:], strict=False):
         assert round(one["ts"] + one["dur"], 3) == after["ts"]
     assert round(calls[-1]["ts"] + calls[-1]["dur"], 3) == whole["dur"]
     assert [call["name"] for call in calls] == [span.name for span in spans]
-
-
-def profile(spans: list[Span]) -> ModelProfile:
-    agreement = Agreement(max_abs=0.0, snr_db=120.0, same_top1=True, right=True)
-    return ModelProfile(
-        device="board",
-        model="net",
-        profile="x86",
-        url="local:",
-        artifact_digest="0" * 64,
-        started_at="2026-11-27T00:00:00+00:00",
-        agreement=agreement,
-        steps=(),
-        runtime_s=0.0,
-        runtime_calls=0,
-        plain_s=(1e-3,),
-        recorded_s=(1e-3,),
-        trace=tuple(spans),
-    )

@@ -115,38 +115,35 @@ def test_what_is_not_quantized_again_stays_float32(tmp_path, cache):
     )
 
 
+def assert_convolution_is_float32(net, weight, channels, tmp_path, cache):
+    """The convolution of a quantized image of so many channels to 8 is of floats, and right."""
+    shape = [1, channels, 4, 4]
+    made = net.op("Conv", net.quantized("x", 0.03, 119), weight)
+    body = net.graph(made, {"x": shape}, {"y": [1, 8, 4, 4]})
+    imported = importers.import_model(Model("m", str(save(tmp_path / "m.onnx", body))), cache)
+    x = numbers.uniform(-4, 4, shape).astype(np.float32)
+    assert types_of(imported, "relax.nn.conv2d") == [("float32", "float32")]
+    np.testing.assert_allclose(
+        host_run.compile_host_runner(imported.module, imported.weights, HOST)([x])[0],
+        imported.reference({"x": x})[0],
+        atol=1e-4,
+    )
+
+
 def test_a_weight_with_another_zero_point_than_0_is_computed_in_float32(tmp_path, cache):
     net = Network()
-    x = net.quantized("x", 0.03, 119)
     inputs = [
         net.weight("w", numbers.integers(0, 255, (8, 3, 1, 1), dtype=np.uint8)),
         net.weight("s", np.float32(0.01)),
     ]
     weight = net.op("DequantizeLinear", *inputs, net.weight("z", np.uint8(7)))
-    body = net.graph(net.op("Conv", x, weight), {"x": [1, 3, 4, 4]}, {"y": [1, 8, 4, 4]})
-    imported = importers.import_model(Model("m", str(save(tmp_path / "m.onnx", body))), cache)
-    x = numbers.uniform(-4, 4, (1, 3, 4, 4)).astype(np.float32)
-    assert types_of(imported, "relax.nn.conv2d") == [("float32", "float32")]
-    np.testing.assert_allclose(
-        host_run.compile_host_runner(imported.module, imported.weights, HOST)([x])[0],
-        imported.reference({"x": x})[0],
-        atol=1e-4,
-    )
+    assert_convolution_is_float32(net, weight, 3, tmp_path, cache)
 
 
 def test_a_weight_with_a_scale_for_each_input_channel_is_computed_in_float32(tmp_path, cache):
     net = Network()
-    x = net.quantized("x", 0.03, 119)
-    weight, _ = net._weight((8, 8, 1, 1), 1, True)
-    body = net.graph(net.op("Conv", x, weight), {"x": [1, 8, 4, 4]}, {"y": [1, 8, 4, 4]})
-    imported = importers.import_model(Model("m", str(save(tmp_path / "m.onnx", body))), cache)
-    x = numbers.uniform(-4, 4, (1, 8, 4, 4)).astype(np.float32)
-    assert types_of(imported, "relax.nn.conv2d") == [("float32", "float32")]
-    np.testing.assert_allclose(
-        host_run.compile_host_runner(imported.module, imported.weights, HOST)([x])[0],
-        imported.reference({"x": x})[0],
-        atol=1e-4,
-    )
+    weight, _ = net.quantized_weight((8, 8, 1, 1), 1, True)
+    assert_convolution_is_float32(net, weight, 8, tmp_path, cache)
 
 
 @pytest.mark.parametrize("operator", ["Add", "Sub", "Mul"])

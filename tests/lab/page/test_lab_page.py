@@ -48,7 +48,7 @@ def browser() -> Iterator[Any]:
 
 
 @contextlib.contextmanager
-def used_lab(boards: int) -> Iterator[Paged]:
+def busy_lab(boards: int) -> Iterator[Paged]:
     """A lab of so many boards, one whose kind means harm, and one that is away; of 50 leases, and
     some that wait.
     """
@@ -81,14 +81,14 @@ def used_lab(boards: int) -> Iterator[Paged]:
 
 @pytest.fixture(scope="module")
 def large() -> Iterator[Paged]:
-    with used_lab(BOARDS) as one:
+    with busy_lab(BOARDS) as one:
         yield one
 
 
 @pytest.fixture(scope="module")
-def middling() -> Iterator[Paged]:
-    """The same pages with fewer lines: the checker takes 20 s for a thousand."""
-    with used_lab(LEASES + KINDS) as one:
+def sixty_boards() -> Iterator[Paged]:
+    """The same pages with fewer lines: the accessibility checker visits each."""
+    with busy_lab(LEASES + KINDS) as one:
         yield one
 
 
@@ -147,12 +147,12 @@ def requested(served: Paged, **more: Any) -> int:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("size", [DESK, PHONE], ids=["desk", "phone"])
 def test_the_accessibility_checker_finds_nothing(
-    middling: Paged, opened: Callable[..., Any], path: str, scheme: str, size: Any
+    sixty_boards: Paged, opened: Callable[..., Any], path: str, scheme: str, size: Any
 ) -> None:
     from axe_playwright_python.sync_playwright import Axe
 
-    page = opened(middling.link(), viewport=size, color_scheme=scheme)
-    page.goto(middling.url + path)
+    page = opened(sixty_boards.link(), viewport=size, color_scheme=scheme)
+    page.goto(sixty_boards.url + path)
     found = Axe().run(page).response
     assert len(found["passes"]) > 15
     assert [
