@@ -13,13 +13,14 @@ import tvm_ffi
 from tvm import tirx
 
 TILE_BYTES = 2048  # size of the largest tile: all vector registers of AVX-512
+_SCOPES = ("global", "local")  # a CPU has the same memory for both
 # TVM's annotation that leaves an allocation as it is, on the stack
 _STAYS = "disable_lower_builtin"
 
 
 def _on_stack(allocation: tirx.AllocBuffer) -> tirx.AllocBuffer:
     buffer = allocation.buffer
-    if buffer.scope() != "global" or not all(
+    if buffer.scope() not in _SCOPES or not all(
         isinstance(extent, tirx.IntImm) for extent in buffer.shape
     ):
         return allocation

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,6 +28,10 @@ from farm.compiler.cpu.winograd import compute as winograd_compute
 from farm.compiler.cpu.winograd.cost_model import padded_group_depth, winograd_candidates
 from farm.compiler.target.cpu_model import CpuModel, cpu_model_of
 from farm.compiler.winograd_weights import WeightTransform
+
+sys.path.append(str(Path(__file__).parents[3] / "tools"))
+
+import inner_loops
 
 ERROR = {2: 2e-6, 4: 1e-5}  # of the largest output, at most
 TILE = Tile(3, 2, 4)
@@ -212,6 +219,36 @@ def test_a_convolution_of_many_channels_and_pixels_is_winograds(core):
     assert best(
         Workload(CONVOLUTION, (1, 56, 56, 64), (3, 3, 64, 64), padding=(1, 1, 1, 1)), core
     ).startswith("winograd")
+
+
+def test_bands_of_few_channels_are_winograds_too():
+    """A row of tiles of such an image takes less than 16 register tiles of AVX-512."""
+    squeezed = Workload(CONVOLUTION, (1, 27, 27, 32), (3, 3, 32, 128), padding=(1, 1, 1, 1))
+    assert best(squeezed, cpu_model_of(target("x86-64-v4"))).startswith("winograd")
+
+
+def test_sums_stay_in_registers_beside_small_buffers():
+    """TVM lets buffers of the scope "global" share memory with those up to 16 times their size."""
+    avx512 = target("x86-64-v4")
+    tile = Tile(7, 3, 16)
+    function, report = schedule.create_kernel_scheduler(ConfigSelector(cpu_model_of(avx512)))(
+        "one", kernel(case((1, 28, 28, 36), 36, tile=tile), cpu_model_of(avx512))
+    )
+    assert report.note == ""
+    library = tvm.compile(
+        tvm.IRModule({"one": function.with_attr("global_symbol", "one")}),
+        target=avx512,
+        tir_pipeline=register_cpu_pipeline(),
+    )
+    found = inner_loops.functions(inner_loops.assembly(library.mod))
+    products = [
+        loop.lines
+        for loop in inner_loops.inner_loops("one", found, are_sums=True, least=0)
+        if loop.multiply_adds == 4 * tile.pixels * tile.vectors  # vectors of 16 bytes
+    ]
+    assert products
+    for line in (line for lines in products for line in lines):
+        assert not re.search(r"vmov\S+\s+%zmm\d+, .*\(", line), "a sum in memory"
 
 
 @pytest.mark.parametrize(

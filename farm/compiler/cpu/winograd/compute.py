@@ -40,11 +40,20 @@ Array = np.ndarray[Any, Any]
 Line = Callable[[int], tirx.Expr]  # the value at each position of a line through a tile
 
 
-def minimum_unshared_buffer_bytes(cpu: CpuModel) -> int:
-    """Return the least bytes of a buffer before the products.
+def register_scope(cpu: CpuModel) -> str:
+    """Return the scope of what should live in registers.
 
-    TVM lets a register tile share the memory of a smaller buffer.
+    TVM lets buffers of the scope "global" share memory, a small one that of a larger one too, and
+    LLVM promotes no shared memory to registers. The scope "local" has memory of its own; but with
+    it, LLVM spills registers in the transforms for ARM.
     """
+    return "local" if cpu.has_memory_operands else "global"
+
+
+def minimum_unshared_buffer_bytes(cpu: CpuModel) -> int:
+    """Return the least bytes of a buffer before the products; smaller ones would be shared."""
+    if register_scope(cpu) != "global":
+        return 0
     return max(_LEAST_BYTES, _REUSED * 4 * cpu.lanes * cpu.accumulators)
 
 

@@ -31,6 +31,7 @@ from farm.compiler.cpu.winograd.compute import (
     WINOGRAD,
     channel_blocks_per_product,
     minimum_unshared_buffer_bytes,
+    register_scope,
 )
 from farm.compiler.ir.annotations import ORDER, PREFETCH_NEXT_PANEL, TILE, FenceKind, annotate_fence
 from farm.compiler.ir.blocks import block_name
@@ -59,7 +60,8 @@ def schedule_winograd(sch: Schedule, cpu: CpuModel) -> None:
     columns = int(sch.get(tiles_out).writes[0].source.shape[2]) // size
     blocks = int(sch.get(main).writes[0].source.shape[-1]) // tile.block
     at_once = channel_blocks_per_product(cpu, blocks, tiles, size, tile.block) if by_channels else 1
-    last, products = _last(sch, cpu), sch.cache_write(main, 0, "global")
+    registers = register_scope(cpu)
+    last, products = _last(sch, cpu), sch.cache_write(main, 0, registers)
 
     n, y, x, c = sch.get_loops(tiles_out)
     band, row, tile_y = sch.split(y, [None, tiles // columns, size])
@@ -97,6 +99,8 @@ def schedule_winograd(sch: Schedule, cpu: CpuModel) -> None:
     if grouped_loads and _fills_tiles(sch, tile):
         _pack(sch, transformed, tile.pixels)
     _follow(sch, last, tile_y, tile)
+    for transform in (rows_out, tiles_out):
+        sch.set_scope(transform, 0, registers)
     sch.unroll(tile_y)
     for loop in half:
         sch.unroll(loop)
@@ -196,7 +200,9 @@ def _schedule_input(sch: Schedule, cpu: CpuModel, place: LoopRV | None, columns:
     writes the transformed inputs.
     """
     padding, rows_in, tiles_in = (sch.get_sblock(name) for name in (PADDING, ROWS_IN, TILES_IN))
-    rows, tiles = sch.cache_write(rows_in, 0, "global"), sch.cache_write(tiles_in, 0, "global")
+    rows, tiles = (
+        sch.cache_write(transform, 0, register_scope(cpu)) for transform in (rows_in, tiles_in)
+    )
     if place is not None:
         sch.compute_at(tiles, place, preserve_unit_loops=True)
     *outer, t, i, j, c = sch.get_loops(tiles)
@@ -226,16 +232,12 @@ def _schedule_input(sch: Schedule, cpu: CpuModel, place: LoopRV | None, columns:
 def _vectors(sch: Schedule, rows: SBlockRV, lanes: int, cpu: CpuModel) -> int:
     """Return the vectors of channels that are transformed together.
 
-    They fill whole cache lines, and no buffer is so small that TVM reuses it for a register tile.
+    They fill whole cache lines, and no buffer is so small that it would be shared.
     """
     *_, side, width, depth = map(value_at_batch_one, sch.get(rows).writes[0].source.shape)
     vectors = depth // lanes
-    least = min(
-        vectors,
-        max(
-            1, _LINE // lanes, -(-minimum_unshared_buffer_bytes(cpu) // (4 * side * width * lanes))
-        ),
-    )
+    unshared = -(-minimum_unshared_buffer_bytes(cpu) // (4 * side * width * lanes))
+    least = min(vectors, max(1, _LINE // lanes, unshared))
     return next(count for count in range(least, vectors + 1) if vectors % count == 0)
 
 
