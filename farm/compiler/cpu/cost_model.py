@@ -50,7 +50,14 @@ def gemm_candidates(workload: Workload, cpu: CpuModel) -> list[tuple[KernelConfi
             else [(tile, predicted_row_cycles(cpu, tile, pixels, channels, depth, False, True))]
         )
     else:
-        tiles = gemm_tiles_with_cycles(cpu, pixels, channels, depth, grouped_loads)
+        tiles = gemm_tiles_with_cycles(
+            cpu,
+            pixels,
+            channels,
+            depth,
+            grouped_loads,
+            pixel_bytes=4 * workload.data[-1] * workload.strides[-1],
+        )
     found = []
     for tile, cycles in tiles:
         weights = (

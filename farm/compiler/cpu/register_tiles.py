@@ -21,6 +21,7 @@ _MANY = 14
 STEPS_PER_GROUP = 4
 _WAIT_CYCLES = 2  # that a group's first load waits for the multiply-adds before it
 _GROUPS = 8  # of steps in one iteration at most
+_LINE_BYTES = 64  # of a cache
 
 
 def largest_divisor(number: int, limit: int) -> int:
@@ -94,13 +95,14 @@ def gemm_tiles_with_cycles(
     depth: int,
     grouped_loads: bool = False,
     followed: bool = True,
+    pixel_bytes: int = 0,
 ) -> list[tuple[Tile, float]]:
     """Return the tiles for an output of pixels x channels with their predicted cycles.
 
     Each output element is a sum of `depth` products. A tile need not divide the output: what it
     computes beyond the edges costs cycles and is dropped. `grouped_loads`: see
     `should_group_reduction_step_loads`. `followed`: an epilogue processes the results before they
-    are stored.
+    are stored. `pixel_bytes`: see `cache_set_conflict_cycles`.
     """
     tiles = [
         Tile(high, vectors, lanes)
@@ -111,7 +113,12 @@ def gemm_tiles_with_cycles(
         or _registers(cpu, high, vectors, grouped_loads) <= cpu.registers
     ]
     return [
-        (tile, predicted_row_cycles(cpu, tile, pixels, channels, depth, grouped_loads, followed))
+        (
+            tile,
+            predicted_row_cycles(
+                cpu, tile, pixels, channels, depth, grouped_loads, followed, pixel_bytes
+            ),
+        )
         for tile in tiles
     ]
 
@@ -150,6 +157,7 @@ def predicted_row_cycles(
     depth: int,
     grouped_loads: bool,
     followed: bool,
+    pixel_bytes: int = 0,
 ) -> float:
     """Return the predicted cycles of a row of pixels, of all channels.
 
@@ -166,7 +174,9 @@ def predicted_row_cycles(
         step = grouped_step_cycles(cpu, tile)
     else:
         step = (
-            arithmetic + loads if cpu.in_order else max(arithmetic, loads, weights)
+            arithmetic + loads
+            if cpu.in_order
+            else max(arithmetic, loads, weights, cache_set_conflict_cycles(cpu, tile, pixel_bytes))
         ) + _STEP_CYCLES
     store = _STORE_CYCLES + (
         _CROWDED_CYCLES if followed and cpu.has_memory_operands and sums > _MANY else 0
@@ -176,3 +186,19 @@ def predicted_row_cycles(
         * math.ceil(channels / tile.block)
         * (depth * step + sums * store)
     )
+
+
+def cache_set_conflict_cycles(cpu: CpuModel, tile: Tile, pixel_bytes: int) -> float:
+    """Return the cycles of a reduction step whose inputs come from the L2 cache each time.
+
+    `pixel_bytes` is the distance between the inputs of two pixels. They come from there if their
+    cache lines fill the sets that they share: the inputs of 14 pixels of 1,024 channels are 4 KiB
+    apart, so that all of them share one set. Returns 0 if the lines stay in the L1 cache from one
+    channel to the next (one way is left to the weights), and for `pixel_bytes` of 0, not known.
+    """
+    if not pixel_bytes:
+        return 0
+    sets = cpu.l1_way_bytes // math.gcd(pixel_bytes, cpu.l1_way_bytes)
+    if -(-tile.pixels // sets) < cpu.l1_ways:
+        return 0
+    return tile.pixels * _LINE_BYTES / cpu.l2_bytes_per_cycle

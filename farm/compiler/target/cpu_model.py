@@ -40,6 +40,10 @@ class CpuModel:
         False  # NaN-propagating maximum and minimum are one instruction
     )
     l1_bytes: int = 32 * _KIB
+    # Lines of the L1 cache whose addresses are this far apart share a set of so many lines. x86
+    # indexes the cache within a page; the ways are those of the least associative caches.
+    l1_way_bytes: int = 4 * _KIB
+    l1_ways: int = 8
     l2_bytes: int = 512 * _KIB
     l2_bytes_per_cycle: float = math.inf  # bytes per cycle from the L2 cache
     dram_bytes_per_cycle: float = 2.0  # bytes per cycle from beyond the L2 cache (L3 or DRAM)

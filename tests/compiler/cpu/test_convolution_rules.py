@@ -21,6 +21,9 @@ from tvm import relax
 from farm.compiler.codegen.executable import compile_executable
 from farm.compiler.codegen.stack_tiles import TILE_BYTES
 from farm.compiler.cpu import legalize, schedule
+from farm.compiler.cpu.conv_dense_compute import CONVOLUTION
+from farm.compiler.cpu.cost_model import gemm_candidates
+from farm.compiler.cpu.kernel_config import ConfigSelector, Workload
 from farm.compiler.cpu.register_tiles import gemm_tiles_with_cycles
 from farm.compiler.graph.convolutions.pad_group_channels import padded_group_channels
 from farm.compiler.ir.blocks import blocks_in_loops
@@ -401,6 +404,27 @@ def test_the_largest_tiles_are_in_registers(cpu):
     sums = max((text for _, text in innermost), key=lambda text: text.count("vfmadd"))
     assert sums.count("vfmadd") > cpu_model_of(target(cpu)).registers * 5 // 8
     assert not re.search(r"[yz]mm\d+.*%r[sb]p|%r[sb]p.*[yz]mm\d+", sums)
+
+
+@pytest.mark.parametrize(
+    ("channels", "stride", "shared"),
+    [
+        *[(1024, 1, True), (2048, 1, True), (512, 2, True)],
+        *[(512, 1, False), (1536, 1, False), (1025, 1, False)],
+    ],
+)
+def test_the_inputs_of_a_tile_do_not_evict_each_other(channels, stride, shared):
+    """Inputs 4 KiB apart share a set of the L1 cache, which has 8 lines; one is for the weights."""
+    size = 28 * stride
+    workload = Workload(
+        CONVOLUTION,
+        (1, size, size, channels),
+        (1, 1, channels, 256),
+        strides=(stride, stride),
+    )
+    core = cpu_model_of(target("x86-64-v4"))
+    config = ConfigSelector(core).best(workload, gemm_candidates(workload, core))
+    assert (config.tile.pixels <= 7) == shared
 
 
 def test_what_is_added_to_a_tile_is_fetched_ahead():

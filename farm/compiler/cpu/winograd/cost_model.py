@@ -9,6 +9,7 @@ from farm.compiler.cpu.conv_dense_compute import CONVOLUTION
 from farm.compiler.cpu.kernel_config import CHANNELS, PIXELS, KernelConfig, Workload
 from farm.compiler.cpu.register_tiles import (
     Tile,
+    cache_set_conflict_cycles,
     gemm_tiles_with_cycles,
     grouped_step_cycles,
     largest_divisor,
@@ -138,7 +139,9 @@ def _tiles(workload: Workload, cpu: CpuModel, size: int) -> Iterator[Tile]:
         workload.channels // workload.groups,
     )
     found = (
-        gemm_tiles_with_cycles(cpu, count, channels, depth, grouped_loads, followed=False)
+        gemm_tiles_with_cycles(
+            cpu, count, channels, depth, grouped_loads, False, _tile_bytes(workload, cpu, size)
+        )
         for count in set(pixels)
     )
     within = (
@@ -147,6 +150,11 @@ def _tiles(workload: Workload, cpu: CpuModel, size: int) -> Iterator[Tile]:
     )
     best = (min(tiles, key=lambda one: one[1])[0] for tiles in within if tiles)
     yield from sorted(set(best), key=lambda tile: (tile.lanes, tile.vectors, tile.pixels))
+
+
+def _tile_bytes(workload: Workload, cpu: CpuModel, size: int) -> int:
+    """Return the bytes of a tile's transformed inputs, of all groups."""
+    return 4 * (size + 2) ** 2 * padded_group_depth(workload, cpu) * workload.groups
 
 
 def _cycles(workload: Workload, config: KernelConfig, band: int, cpu: CpuModel) -> float:
@@ -159,6 +167,7 @@ def _cycles(workload: Workload, config: KernelConfig, band: int, cpu: CpuModel) 
     step = max(
         tile.pixels * tile.vectors / cpu.fmas_per_cycle,
         (tile.pixels + tile.vectors) / cpu.loads_per_cycle,
+        cache_set_conflict_cycles(cpu, tile, _tile_bytes(workload, cpu, size)),
         cpu.fma_latency,
     )
     if cpu.gains_by_prefetch:
