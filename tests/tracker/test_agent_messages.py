@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from farm.tracker.agent_messages import (
     AgentHello,
     BoardSession,
@@ -14,6 +16,7 @@ from farm.tracker.agent_messages import (
     parse_hello,
     parse_session_ended,
 )
+from farm.tracker.errors import ProtocolError
 
 SESSION = {"match_key": "pi5:0.1", "since_s": 12.5, "ends_s": 30}
 
@@ -41,3 +44,14 @@ def test_a_heartbeat_has_each_number_of_the_boards_state_in_its_place() -> None:
 def test_the_end_of_a_session_says_how_by_which_signal_and_after_how_long() -> None:
     said = {"match_key": "pi5:0.1", "how": "signal", "signal": 11, "seconds": 3}
     assert parse_session_ended(said) == SessionEnded("pi5:0.1", "signal", 11, 3.0)
+
+
+def test_what_an_agent_says_is_bounded_in_its_form_its_length_and_its_time() -> None:
+    with pytest.raises(ProtocolError, match="name"):
+        parse_hello({"board": "pi5/../b"})
+    long = {"match_key": "k" * 1024, "since_s": 1e300}
+    assert parse_hello({"board": "b", "session": long}) == AgentHello(
+        "b", "", "", BoardSession("k" * 1024, 366 * 86400.0)
+    )
+    with pytest.raises(ProtocolError, match="match_key"):
+        parse_hello({"board": "b", "session": {**long, "match_key": "k" * 1025}})

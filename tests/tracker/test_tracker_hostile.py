@@ -5,14 +5,17 @@ not have.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import resource
 import signal
 import socket
 import struct
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -266,20 +269,89 @@ def test_whoever_completes_no_message_is_hung_up_on_though_others_came_later(
     monkeypatch.setattr(server, "_TICK_S", 0.01)
     monkeypatch.setattr(server, "_UNFINISHED_S", 0.5)
 
-    async def serve() -> None:
-        loop = asyncio.get_running_loop()
-        tracked = server.TrackerServer(loop, server.TrackerServerSettings(), lambda _: None)
-        listening = await loop.create_server(tracked.connection, HOST, 0)
-        port = listening.sockets[0].getsockname()[1]
-        for _ in range(3):
-            reader, writer = await asyncio.open_connection(HOST, port)
-            writer.write(MAGIC[:2])
-            async with asyncio.timeout(LIMIT_S):
-                assert await reader.read() == b""
-            writer.close()
+    async def come_and_say_no_more() -> None:
+        async with tracked_server([]) as (_, port):
+            for _ in range(3):
+                reader, writer = await asyncio.open_connection(HOST, port)
+                writer.write(MAGIC[:2])
+                async with asyncio.timeout(LIMIT_S):
+                    assert await reader.read() == b""
+                writer.close()
+
+    asyncio.run(come_and_say_no_more())
+
+
+@contextlib.asynccontextmanager
+async def tracked_server(said: list[str]) -> AsyncIterator[tuple[server.TrackerServer, int]]:
+    """A tracker of this process, and its port; `said` gets its lines for the operator."""
+    loop = asyncio.get_running_loop()
+    tracked = server.TrackerServer(loop, server.TrackerServerSettings(), said.append)
+    listening = await loop.create_server(tracked.connection, HOST, 0)
+    try:
+        yield tracked, listening.sockets[0].getsockname()[1]
+    finally:
+        tracked.close()
         listening.close()
 
-    asyncio.run(serve())
+
+def test_a_message_that_comes_byte_by_byte_is_not_waited_for_without_an_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(server, "_TICK_S", 0.01)
+    monkeypatch.setattr(server, "_UNFINISHED_S", 0.5)
+
+    async def trickle() -> bytes:
+        async with tracked_server([]) as (_, port), asyncio.timeout(LIMIT_S / 10):
+            reader, writer = await asyncio.open_connection(HOST, port)
+            writer.write(MAGIC + struct.pack("<i", 1 << 16))
+            answered = asyncio.ensure_future(reader.read())
+            while not answered.done():
+                writer.write(b" ")
+                await asyncio.wait([answered], timeout=0.01)
+            writer.close()
+            return await answered
+
+    assert asyncio.run(trickle()) == MAGIC
+
+
+def test_messages_that_are_incomplete_are_bounded_all_together_as_long_as_they_are_held(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(server, "_MOST_HELD_BYTES", 5000)
+    message = struct.pack("<i", 3000) + b"[1]".ljust(3000)
+    said: list[str] = []
+
+    async def hold() -> None:
+        async with tracked_server(said) as (tracked, port), asyncio.timeout(LIMIT_S / 10):
+
+            async def begin(size: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+                before = sum(tracked._held.values())
+                reader, writer = await asyncio.open_connection(HOST, port)
+                writer.write(MAGIC + message[:size])
+                while sum(tracked._held.values()) != before + size:
+                    await asyncio.sleep(0.005)
+                return reader, writer
+
+            for _ in range(3):  # completed, or given up: neither is held any longer
+                reader, writer = await begin(2000)
+                writer.write(message[2000:])
+                assert await reader.readexactly(9) == MAGIC + struct.pack("<i", 1) + b"0"
+                _, other = await begin(2000)
+                for one in (writer, other):
+                    one.close()
+                while tracked._peers:
+                    await asyncio.sleep(0.005)
+            held = [await begin(size) for size in (2500, 2000)]
+            reader, writer = await asyncio.open_connection(HOST, port)
+            writer.write(MAGIC + message[:2500])
+            assert await reader.read() == MAGIC
+            held += [await begin(1024)]  # as long as messages of boards and clients
+            assert len(tracked._peers) == len(held)
+            for _, one in (*held, (reader, writer)):
+                one.close()
+
+    asyncio.run(hold())
+    assert len(said) == 1 and said[0].endswith("its message is incomplete, as are too many")
 
 
 def test_the_head_of_the_metrics_page_comes_without_the_page() -> None:
@@ -334,6 +406,26 @@ def test_a_flood_of_notices_is_counted() -> None:
     notices.tick(12.0)
     assert len(said) == 21 and said[-1] == "980 more such lines in the last 10 s"
     assert "\x1b" not in "".join(said)
+    for _ in range(30):
+        notices.note("x" * 1000, 13.0)
+    assert said[21:] == ["x" * 500] * 20, "in the next period lines are passed on again"
+
+
+OPEN_FILES = """
+import resource
+resource.setrlimit(resource.RLIMIT_NOFILE, (100, 1000))
+from farm.tracker.admission import ConnectionLimits, limits_within_open_files
+for wanted, beside in ((100, 0), (8192, 0), (8192, 100), (8192, 900)):
+    limits = limits_within_open_files(ConnectionLimits(wanted, wanted), beside)
+    print(limits.connections, limits.of_address)
+"""
+
+
+def test_connections_leave_files_for_all_else_and_one_address_leaves_half_of_them() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", OPEN_FILES], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines() == ["100 50", "936 468", "836 418", "686 343"]
 
 
 JSON = st.recursive(

@@ -179,3 +179,15 @@ def test_success_is_the_text_that_the_servers_in_cpp_read_as_a_number(
         wire.send([REQUEST, "cpp", "", 1])
         assert wire.answer() == '[0, ["127.0.0.1", 9090, "cpp:0.5"]]'
         wire.close()
+
+
+def test_a_board_is_found_where_it_says_to_be(ports: tuple[int, int, int]) -> None:
+    """But not in a lab, whose boards say only where they listen on their own machine."""
+    for port in ports[:2]:
+        wire = Wire(port)
+        assert wire.ask([INFO, {"key": "server:far", "addr": ["192.0.2.7", 9090]}]) == 0
+        (told,) = wire.ask([SUMMARY])[1]["server_info"]
+        assert (told["key"], told["addr"]) == ("server:far", ["192.0.2.7", 9090])
+        assert wire.ask([PUT, "far", [9091, "far:1"], "192.0.2.8"]) == 0
+        assert wire.ask([REQUEST, "far", "", 1]) == [0, ["192.0.2.8", 9091, "far:1"]]
+        wire.close()

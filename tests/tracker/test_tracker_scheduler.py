@@ -128,6 +128,19 @@ def test_a_board_that_is_silent_is_passed_over_and_lent_once_it_speaks() -> None
     assert scheduler.heard(1, 13.0, True) == [Grant(3, offer(1, "pi4:1"))]
 
 
+def test_an_offerer_that_asks_for_its_offers_is_a_board_of_all_its_keys() -> None:
+    """TVM's proxy registers no server of its own."""
+    scheduler = connected(1, 2)
+    for ping in (True, False):
+        scheduler.heard(1, 0.0, ping)
+    for key in KEYS:
+        scheduler.offer(1, offer(1, f"{key}:1", key), 0.0)
+    for key in KEYS:
+        assert scheduler.request(2, key, 1.0, 12.0)[1] == []
+    given = [Grant(2, offer(1, f"{key}:1", key)) for key in KEYS]
+    assert scheduler.heard(1, 13.0, False) == given
+
+
 def test_a_server_that_connects_anew_replaces_its_own_older_connection_only() -> None:
     scheduler = connected(1, 2, 3)
     scheduler.connect(4, "10.0.0.66", 0.0)
@@ -146,7 +159,8 @@ def test_behind_tunnels_only_a_silent_server_is_replaced() -> None:
     server = ServerInfo("server:pi4", "127.0.0.1", 20007)
     assert scheduler.register(1, server) is None
     assert scheduler.register(2, server) is None, "the first was heard lately"
-    assert scheduler.register(3, server) == 1
+    scheduler.disconnect(2)
+    assert scheduler.register(3, server) == 1, "the second was never registered in its place"
 
 
 def test_a_request_is_refused_only_if_no_board_has_had_its_key() -> None:
@@ -161,6 +175,16 @@ def test_a_request_is_refused_only_if_no_board_has_had_its_key() -> None:
     scheduler.disconnect(1)
     later, _ = scheduler.request(2, "pi4", 1.0, 0.0)
     assert scheduler.refuse_unknown(later) is None, "its board may be rebooting"
+
+
+def test_whoever_asks_for_an_unknown_key_is_shown_some_of_the_others_clean() -> None:
+    scheduler = connected(1, 2)
+    for number in range(23):
+        scheduler.offer(1, offer(1, f"{number}", f"pi\x1b[7m{number:02}"), 0.0)
+    refusal = scheduler.refuse_unknown(scheduler.request(2, "pi\x1b[7m0x", 1.0, 0.0)[0])
+    assert refusal and refusal.why.isprintable()
+    assert "there are: pi00, pi01, " in refusal.why
+    assert "pi19 and 3 more (did you mean pi0" in refusal.why and "pi20" not in refusal.why
 
 
 def test_what_one_connection_may_hold_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
