@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\nshowpage
 IMAGE = TensorSpec("image", (1, 3, 4, 6), "float32")
 TOKENS = TensorSpec("tokens", (1, 5), "int64")
 PLAIN = PreprocessSettings()
+ONE_NAN = np.where(np.arange(72) == 50, np.nan, 1).reshape(1, 3, 4, 6).astype(np.float32)
 
 
 def failure(call, *arguments):
@@ -49,16 +51,19 @@ def test_an_npz_feeds_each_input_by_name(tmp_path):
 
 
 def test_one_array_of_any_name_feeds_a_model_of_one_input(tmp_path):
-    np.savez(tmp_path / "x.npz", np.ones((1, 5), np.int64))
-    np.save(tmp_path / "x.npy", np.ones((1, 5), np.int64))
+    tokens = np.arange(7, 12).reshape(1, 5)
+    np.savez(tmp_path / "x.npz", tokens)
+    np.save(tmp_path / "x.npy", tokens)
     for name in ("x.npz", "x.npy"):
-        assert read_inputs(tmp_path / name, (TOKENS,), PLAIN)["tokens"].tolist() == [[1] * 5]
+        assert read_inputs(tmp_path / name, (TOKENS,), PLAIN)["tokens"].tolist() == tokens.tolist()
 
 
 def test_a_cast_that_loses_nothing_is_made(tmp_path):
-    np.save(tmp_path / "x.npy", np.full((1, 3, 4, 6), 7, np.uint8))
+    array = np.arange(72, dtype=np.uint8).reshape(1, 3, 4, 6)
+    np.save(tmp_path / "x.npy", array)
     fed = read_inputs(tmp_path / "x.npy", (IMAGE,), PLAIN)["image"]
-    assert fed.dtype == np.float32 and (fed == 7).all()
+    assert fed.dtype == np.float32
+    np.testing.assert_array_equal(fed, array)
 
 
 @pytest.mark.parametrize(
@@ -66,7 +71,7 @@ def test_a_cast_that_loses_nothing_is_made(tmp_path):
     [
         (np.zeros((3, 4, 6), np.float32), "takes [1, 3, 4, 6], the array is [3, 4, 6]"),
         (np.zeros((1, 3, 4, 6)), 'array.astype("float32")'),
-        (np.full((1, 3, 4, 6), np.nan, np.float32), "holds NaN"),
+        (ONE_NAN, "holds NaN\nwhy: 1 of its 72 values"),
     ],
 )
 def test_an_array_that_does_not_fit_is_refused(array, words, tmp_path):
@@ -117,12 +122,14 @@ def test_pickled_objects_are_not_loaded(tmp_path):
 
 def test_an_image_is_scaled_and_normalised_per_channel(picture):
     path, pixels = picture
-    fed = read_inputs(
-        path, (IMAGE,), PreprocessSettings(mean=(0.1, 0.2, 0.3), std=(0.5, 1.0, 2.0))
-    )["image"]
+    asked = PreprocessSettings(mean=(0.1, 0.2, 0.3), std=(0.5, 1.0, 2.0))
+    fed = read_inputs(path, (IMAGE,), asked)["image"]
     expected = (pixels / 255 - [0.1, 0.2, 0.3]) / [0.5, 1.0, 2.0]
     assert fed.dtype == np.float32 and fed.flags["C_CONTIGUOUS"]
     np.testing.assert_allclose(fed, expected.transpose(2, 0, 1)[None], atol=1e-6)
+    last = TensorSpec("image", (1, 4, 6, 3), "float32")
+    fed = read_inputs(path, (last,), replace(asked, layout="NHWC"))["image"]
+    np.testing.assert_allclose(fed, expected[None], atol=1e-6)
 
 
 def test_an_image_that_a_camera_took_sideways_is_upright(tmp_path):
@@ -170,6 +177,10 @@ def test_a_quantized_input_gets_the_stated_numbers_by_its_scale(picture):
     np.testing.assert_allclose((fed[0] + 20.0) / 100, numbers, atol=0.0051)
     far = read_image(path, spec, PreprocessSettings((-9.0,), (0.5,), "NHWC", stated=True))
     assert (far == 127).all()  # cut off
+    wide = TensorSpec("x", (1, 4, 6, 3), "int16", scale=1 / 10_000, zero=5)
+    fed = read_image(path, wide, PreprocessSettings(layout="NHWC"))
+    assert fed.dtype == np.int16, "its range is not that of the pixels, so its scale is taken"
+    np.testing.assert_allclose((fed[0] - 5.0) / 10_000, pixels / 255, atol=0.000051)
 
 
 @pytest.mark.parametrize(("dtype", "lowest"), [("uint8", 0), ("int8", -128)])
@@ -204,6 +215,9 @@ def test_an_image_is_resized_to_height_and_width(tmp_path):
 
 def test_an_image_for_an_input_that_is_none_is_refused(picture):
     assert "does not take an image" in failure(read_inputs, picture[0], (TOKENS,), PLAIN)
+    four = TensorSpec("x", (4, 3, 4, 6), "float32")
+    assert "does not take an image" in failure(read_inputs, picture[0], (four,), PLAIN)
+    assert read_image(picture[0], replace(IMAGE, open=True), PLAIN).shape == (1, 3, 4, 6)
     fed = read_image(picture[0], TensorSpec("x", (1, 4, 6, 3), "float32"), PreprocessSettings())
     np.testing.assert_array_equal(
         fed, read_image(picture[0], IMAGE, PreprocessSettings()).transpose(0, 2, 3, 1)
@@ -225,24 +239,27 @@ def test_labels_are_a_line_each(tmp_path):
 
 
 def test_a_crop_keeps_the_proportions_and_takes_the_middle(tmp_path):
-    """As torchvision's Resize(16), CenterCrop(14) of a 40 x 20 image: 32 x 16, from 9 to 23 across
-    and 1 to 15 down.
+    """As torchvision's Resize(16), CenterCrop(14) of a 42 x 20 image: 33 x 16, from 9.5, which is
+    rounded to 10, to 24 across and 1 to 15 down. As timm's crop of 0.9: Resize(15), as 15.6 is cut.
     """
-    pixels = np.random.default_rng(0).integers(0, 256, (20, 40, 3), np.uint8)
-    for turned, shape in ((pixels, (20, 40)), (pixels.transpose(1, 0, 2), (40, 20))):
-        Image.fromarray(turned).save(tmp_path / "x.png")
-        fed = read_image(
-            tmp_path / "x.png",
-            TensorSpec("x", (1, 14, 14, 3), "uint8"),
-            PreprocessSettings(layout="NHWC", crop=0.875),
-        )[0]
-        small = np.asarray(
-            Image.fromarray(turned).resize(
-                (32, 16) if shape[1] == 40 else (16, 32), Image.Resampling.BILINEAR
+    pixels = np.random.default_rng(0).integers(0, 256, (20, 42, 3), np.uint8)
+    for crop, size, left, top in ((0.875, (33, 16), 10, 1), (0.9, (31, 15), 8, 0)):
+        for turned in (pixels, pixels.transpose(1, 0, 2)):
+            Image.fromarray(turned).save(tmp_path / "x.png")
+            fed = read_image(
+                tmp_path / "x.png",
+                TensorSpec("x", (1, 14, 14, 3), "uint8"),
+                PreprocessSettings(layout="NHWC", crop=crop),
+            )[0]
+            is_wide = turned.shape[1] == 42
+            small = np.asarray(
+                Image.fromarray(turned).resize(
+                    size if is_wide else size[::-1], Image.Resampling.BILINEAR
+                )
             )
-        )
-        expected = small[1:15, 9:23] if shape[1] == 40 else small[9:23, 1:15]
-        np.testing.assert_array_equal(fed, expected)
+            across, down = (left, top) if is_wide else (top, left)
+            expected = small[down : down + 14, across : across + 14]
+            np.testing.assert_array_equal(fed, expected)
     wide = read_image(
         tmp_path / "x.png",
         TensorSpec("x", (1, 4, 30, 3), "uint8"),
