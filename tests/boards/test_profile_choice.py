@@ -201,6 +201,21 @@ def test_extensions_that_the_kernel_does_not_tell_of_are_not_used(tmp_path: Path
     assert table is not None
     assert table["target"]["mcpu"] == "neoverse-n2"
     assert table["target"]["mattr"] == ["+neon", "-i8mm", "-bf16", "-sve", "-sve2"]
+    odd = dataclasses.replace(evidence, features=evidence.features | {"sve2", "i8mm"})
+    table = boards.choose_profile("n2", odd, SHIPPED).table
+    assert table is not None
+    assert table["target"]["mattr"] == ["+neon", "-bf16", "-sve", "-sve2"], "it stands on SVE"
+
+
+@pytest.mark.parametrize(
+    ("large", "little"), [(0x800, 0x801), (0x802, 0x803), (0x804, 0x805)], ids=["2", "3", "4"]
+)
+def test_kryo_cores_of_silver_are_the_little_ones(large: int, little: int) -> None:
+    said = {"arm_cores": f"4 0x51 {little:#x},4 0x51 {large:#x},", "features": V8_2}
+    choice = boards.choose_profile("phone", boards.hardware_from_report("aarch64", said), SHIPPED)
+    core, other = core_by_midr(0x51, large), core_by_midr(0x51, little)
+    assert core and other and core.size > other.size
+    assert choice.table is not None and choice.table["target"]["mcpu"] == core.mcpu
 
 
 def test_cores_of_32_bit_inherit_a_profile_of_32_bit(tmp_path: Path) -> None:
@@ -221,6 +236,7 @@ def test_cores_of_32_bit_have_no_scalable_vectors(tmp_path: Path) -> None:
     )
     table = boards.choose_profile("banana", evidence, SHIPPED).table
     assert table is not None and table["target"]["mcpu"] == "cortex-a710"
+    assert table["inherits"] == "rasp4", "of 32-bit programs on cores of ARMv8"
     assert table["target"]["mattr"] == ["+neon", "-fullfp16", "-dotprod", "-i8mm", "-bf16"]
 
 
@@ -257,6 +273,10 @@ def test_an_x86_board_gets_the_highest_level_that_it_has() -> None:
     assert chosen(ZEN4).profile == "x86-v4"
     assert chosen(ZEN4, here=True).profile == "x86"
     assert chosen(ZEN4.partition(" avx512f")[0]).profile == "x86-v3"
+    for lacking in ("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"):
+        assert chosen(ZEN4.replace(lacking, "")).profile == "x86-v3", "as Knights Landing"
+    for lacking in ("avx2", "fma", "bmi2", "f16c", "movbe"):
+        assert chosen(ZEN4.replace(f" {lacking} ", " ")).profile == "pc"
     old = chosen("fpu sse sse2 pni ssse3 cx16 sse4_1 sse4_2 popcnt lahf_lm")
     assert old.table is not None and (old.table["inherits"], old.table["target"]["mcpu"]) == (
         "x86-v3",
@@ -305,6 +325,29 @@ def test_a_jetson_without_the_compiler_for_gpus_gets_its_cpu() -> None:
     cpu = boards.choose_profile("orin", evidence, SHIPPED)
     assert cpu.table is not None and cpu.table["target"]["mcpu"] == "cortex-a78ae"
     assert "--profile jetson-orin-nano" in cpu.notes[-1]
+
+
+def test_an_agents_facts_name_the_cpu_of_a_pc_the_board_of_others_and_the_gpu() -> None:
+    facts = {
+        "machine": "x86_64",
+        "cpu": "AMD EPYC 9654",
+        "cores": "96",
+        "memory_total_bytes": "8000000000",
+        "gpu": "NVIDIA H200",
+        "gpu_architecture": "sm_90",
+    }
+    gpu = boards.Gpu("NVIDIA H200", "sm_90")
+    assert boards.hardware_from_facts(facts) == boards.DetectedHardware(
+        "x86_64",
+        "x86_64",
+        cpu="AMD EPYC 9654",
+        core_count=96,
+        memory_bytes=8_000_000_000,
+        gpus=(gpu,),
+    )
+    assert boards.hardware_from_facts({"machine": "aarch64", "cpu": "A Pi", "cores": "4"}) == (
+        boards.DetectedHardware("aarch64", "aarch64", "A Pi", core_count=4)
+    )
 
 
 def test_an_agent_at_an_address_is_recognized_by_the_name_of_its_board() -> None:
