@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import logging
 import os
 import signal
 import socket
@@ -18,7 +19,7 @@ from timeouts import LIMIT_S, wait_until
 
 from farm.errors import BuildError, DeadlineError, FarmError, InternalError
 from farm.processes import at_exit
-from farm.processes.cancellation import Cancelled, register_wait_breaker
+from farm.processes.cancellation import Cancellation, Cancelled, register_wait_breaker
 from farm.processes.workers import Message, MessageKind, TaskContext, WorkerPool, thread_map
 from farm.prompts import Question, terminal
 from farm.types import Progress, Stage
@@ -322,6 +323,50 @@ def die_in_quiet(context: TaskContext) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+def quiet_until(context: TaskContext, begun: Path, enough: Path) -> None:
+    with context.quiet():
+        begun.touch()
+        while not enough.exists():
+            time.sleep(0.005)
+
+
+def stops(pool: WorkerPool, slot: str) -> bool:
+    child = pool._workers[slot].child
+    assert child
+    return Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
+def test_what_comes_in_anothers_quiet_waits_for_its_end_and_a_lane_that_goes_wants_none(
+    pool: WorkerPool, tmp_path: Path
+) -> None:
+    begun, enough = tmp_path / "begun", tmp_path / "enough"
+    pool.assign("quiet", quiet_until, begun, enough, deadline_s=LIMIT_S, task="quiet")
+    wait_until(lambda: pool.messages(0.05) or begun.exists(), "its quiet")
+    pool.assign("late", add, 1, 2, deadline_s=LIMIT_S, task="late")
+    wait_until(lambda: stops(pool, "late"), "its pause")
+    pool.assign("gone", quiet_span, 0.0, deadline_s=LIMIT_S, task="gone", here=False)
+    wait_until(lambda: pool.messages(0.05) or pool._wants_quiet == ["gone"], "its wish")
+    pool.drop("gone")
+    enough.touch()
+    ends = finish(pool, "quiet", "late")
+    assert (ends["quiet"].kind, ends["late"].value) == (MessageKind.DONE, 3)
+    pool.assign("next", quiet_span, 0.0, deadline_s=LIMIT_S, task="next")
+    assert finish(pool, "next")["next"].kind is MessageKind.DONE
+
+
+def warn(_: TaskContext, what: str) -> None:
+    logging.getLogger("farm").warning("the bucket is %s", what)
+
+
+def test_a_warning_of_several_lanes_is_logged_once(
+    pool: WorkerPool, caplog: pytest.LogCaptureFixture
+) -> None:
+    for slot, what in (("a", "away"), ("b", "away"), ("a", "away"), ("b", "full")):
+        pool.assign(slot, warn, what, deadline_s=LIMIT_S, task="warning")
+        finish(pool, slot)
+    assert caplog.messages == ["the bucket is away", "the bucket is full"]
+
+
 LARGE = bytes(8 << 20)  # far more than a connection's buffer
 
 
@@ -468,6 +513,26 @@ def test_a_thread_that_was_given_up_begins_no_further_wait(tmp_path: Path) -> No
     assert told == ["it is cancelled"]
 
 
+def test_all_waits_of_a_thread_are_broken_whatever_one_of_them_says() -> None:
+    work, broken = Cancellation(), list[str]()
+
+    def refuse() -> None:
+        broken.append("outer")
+        raise OSError("it is closed already")
+
+    def wait_within() -> None:
+        with register_wait_breaker(lambda: broken.append("inner")):
+            work.cancel()
+
+    with work.in_this_thread(), register_wait_breaker(refuse):
+        wait_within()
+        with pytest.raises(Cancelled):
+            wait_within()
+    assert sorted(broken) == ["inner", "outer"]
+    wait_within()  # nobody cancels this thread any more
+    assert sorted(broken) == ["inner", "outer"]
+
+
 def full_disk(_: TaskContext) -> None:
     with Path("/dev/full").open("w") as file:
         file.write("x")
@@ -520,7 +585,12 @@ def test_time_in_which_the_user_is_asked_does_not_count_against_a_deadline(
 
 
 def write_at_the_end(_: TaskContext, file: Path) -> None:
-    at_exit.register(lambda: file.touch())
+    def write(word: str) -> None:
+        with file.open("a") as opened:
+            opened.write(word)
+
+    at_exit.register(lambda: write("what was taken first"))
+    at_exit.register(lambda: write("last and "))
 
 
 def write_at_the_end_and_hang(context: TaskContext, file: Path) -> None:
@@ -537,4 +607,5 @@ def test_what_a_worker_holds_elsewhere_is_given_back_when_it_ends(tmp_path: Path
         pool.assign("busy", write_at_the_end_and_hang, busy, deadline_s=LIMIT_S, task="t")
         wait_until(lambda: pool.messages(0.1), "its note")
         assert not idle.exists() and not busy.exists()
-    assert idle.exists() and busy.exists()
+    for file in (idle, busy):
+        assert file.read_text() == "last and what was taken first"
