@@ -27,7 +27,7 @@ from farm.types import (
 PROFILE = Profile("x86", {"kind": "llvm"}, "")
 HOST, BOARD = Device("host", PROFILE, "local:"), Device("pi3", PROFILE, "qemu:")
 PLAN = MeasurementSettings(
-    count=100, minimum_s=6.0, maximum_s=60.0, precision=0.004, rounds=4, install=True
+    count=102, most=10_001, minimum_s=6.0, maximum_s=60.0, precision=0.004, rounds=4, install=True
 )
 
 
@@ -85,14 +85,14 @@ def test_rounds_share_the_samples_and_the_time_and_the_first_does_what_is_done_o
     turns, one = FinishedRounds(), job("a")
     first = turns.plan_of(one)
     assert (first.count, first.minimum_s, first.maximum_s, first.precision) == (
-        25,
+        26,
         1.5,
         15.0,
         pytest.approx(0.008),
     )
     assert first.install and first.dataset_limit is None and first.block == 0
     turns.take(one, samples(1.0, block=7))
-    assert first.most == 2500
+    assert first.most == 2501
     later = turns.plan_of(one)
     assert not later.install and later.dataset_limit == 0 and later.block == 7
 
@@ -107,14 +107,24 @@ def test_the_share_of_waiting_is_that_of_the_rounds_that_tell_it_by_their_length
 
 def test_rounds_are_one_measurement_in_the_end() -> None:
     parts = [
-        samples(1.0, 2.0, held_up=0.1),
-        samples(3.0, held_up=0.3, memory_peak_bytes=7, correct=None, total=None, warm=False),
+        samples(1.0, 2.0, held_up=0.1, facts_during=({"a": "early"},)),
+        samples(
+            3.0,
+            held_up=0.3,
+            memory_peak_bytes=7,
+            correct=None,
+            total=None,
+            warm=False,
+            facts_during=({"a": "late"}, {"a": "later"}),
+        ),
     ]
     one = merge_rounds(parts)
     assert one.seconds == (1.0, 2.0, 3.0) and one.ledger == {"compute": 6.0} and one.uploaded == 10
     assert (one.measured_s, one.wall_s, one.memory_peak_bytes) == (4.0, 6.0, 7)
     assert one.held_up == pytest.approx(0.2) and (one.correct, one.total) == (9, 10)
     assert (one.facts_before, one.facts_after) == ({"a": "first"}, {"a": "last"})
+    assert [facts["a"] for facts in one.facts_during] == ["early", "late", "later"]
+    assert one.warm is None, "the first does not tell"
     assert one.energy_j is None
     assert (
         merge_rounds(
@@ -125,6 +135,14 @@ def test_rounds_are_one_measurement_in_the_end() -> None:
     assert (
         merge_rounds([replace(parts[0], energy_j=3.0), parts[1]]).energy_j is None
     )  # of which part would it be?
+
+
+def test_a_job_is_done_with_its_last_round() -> None:
+    turns, one = FinishedRounds(), job("a")
+    for number in (1.0, 2.0, 3.0):
+        assert turns.take(one, samples(number)) is None
+    done = turns.take(one, samples(4.0))
+    assert done is not None and done.seconds == (1.0, 2.0, 3.0, 4.0)
 
 
 @pytest.mark.parametrize("order", [1, -1])
