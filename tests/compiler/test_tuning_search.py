@@ -70,6 +70,77 @@ def test_first_all_defaults_are_measured_then_the_hardest_kernel_and_what_promis
     assert [choice.words for _, choice in wanted] == [f"direct {number}" for number in range(1, 9)]
 
 
+def of_parts(order: str, *tile: int, predicted: float = 1.0) -> Candidate:
+    choice = {"method": "direct", "tile": list(tile), "order": order}
+    return Candidate(choice, f"{order} {tile}", predicted)
+
+
+def test_of_choices_that_promise_alike_that_which_is_like_the_best_is_tried_first():
+    best = of_parts("pixels", 1, 1, 16)
+    other, alike = of_parts("channels", 2, 2, 8), of_parts("pixels", 1, 1, 8)
+    faster = of_parts("channels", 4, 4, 8, predicted=0.7)
+    kernel = KernelSearch(Task("one", 1, (other, alike, faster), best, best))
+    assert kernel.left == [faster, alike, other]
+
+
+def of_calls(**calls: int) -> TuningSearch:
+    """Kernels by name, which a model calls so often."""
+    several = tuple(candidate(number, number) for number in range(1, 60))
+    tasks = [Task(name, count, several, several[0], several[0]) for name, count in calls.items()]
+    return TuningSearch([KernelSearch(task) for task in tasks])
+
+
+def test_the_time_of_a_kernel_is_that_of_all_its_calls():
+    work = of_calls(slow=1, often=50)
+    measure(work, {("slow", "direct 1"): 10.0})
+    assert [work.share(kernel) for kernel in work.kernels] == [10 / 60, 50 / 60]
+    assert measure(work, {}) == ["often"]
+
+
+def test_a_kernel_without_a_gain_lets_others_have_their_turn():
+    work = of_calls(large=10, small=6)
+    assert [measure(work, {})[0] for _ in range(5)] == ["large", "large", "small", "large", "small"]
+
+
+def test_what_is_used_now_is_measured_beside_the_default():
+    default, now = candidate(1), candidate(5)
+    work = TuningSearch([KernelSearch(Task("one", 1, (default, now), default, now))])
+    assert [choice.words for _, choice in work.next()] == ["direct 1", "direct 5"]
+    work.kernels[0].busy = False
+    measure(work, {("one", "direct 5"): 0.5})
+    assert (work.kernels[0].best.words, work.kernels[0].speedup) == ("direct 5", 2.0)
+
+
+def test_the_first_look_is_no_round():
+    work = search(one=3)
+    wanted = batch(work.next())
+    assert work.take(wanted, [{0: 9.0}, {0: 1.0}, {0: 2.0}], {}) == []
+    (kernel,) = work.take(wanted, [{0: 9.0}, {0: 1.0}, {0: 2.0}, {0: 3.0}], {})
+    assert (kernel.default_s, kernel.runs) == (2.0, 3)
+
+
+def test_without_a_default_to_compare_with_a_kernel_is_left():
+    wrong, deadly = search(one=4), search(one=4)
+    for work in (wrong, deadly):
+        measure(work, {})
+    wrong.take(batch(wrong.next()), [{1: 1.0}] * 9, {0: "its answer is off by 1"})
+    wanted = batch(deadly.next())
+    assert [deadly.strike(wanted, 0, "it died") for _ in range(2)] == ["", "direct 1 of one"]
+    deadly.take(wanted, [], {})
+    assert wrong.next() == deadly.next() == ()
+
+
+def test_what_cannot_be_built_is_skipped_but_not_the_best_beside_it():
+    work = search(one=20)
+    measure(work, {})
+    work.give_up(work.next(), "it does not link")
+    assert set(work.kernels[0].skipped) == {f"direct {number}" for number in range(2, 9)}
+    assert [choice.words for _, choice in work.next()][:2] == ["direct 1", "direct 9"]
+    alone = search(one=20)
+    alone.give_up(alone.next(), "it does not link")
+    assert alone.kernels[0].skipped == {"direct 1": "it does not link"} and alone.next() == ()
+
+
 def test_a_gain_is_taken_and_the_search_goes_on_from_there():
     work = search(one=20)
     measure(work, {})
@@ -126,6 +197,9 @@ def test_an_open_task_is_asked_for_proposals_and_these_are_told_what_was_found()
     )
     (kernel,) = work.kernels
     assert (kernel.best.words, kernel.speedup, kernel.progress) == ("steps 3", 4.0, "4")
+    asked = measure_open(work, {})
+    assert asked is not None
+    assert asked.tried == ((steps(1), 0.5), (steps(2), 2.0), (steps(3), 0.25)), "of the default"
 
 
 def test_an_open_task_is_done_after_more_batches_without_a_gain_be_they_empty_or_not_to_be_built():
@@ -201,6 +275,8 @@ def test_a_model_that_is_slower_as_a_whole_is_told_from_one_that_is_not(artifact
     slower = TuningResult(artifact, artifact, PairedSamples((1.0,) * 9, (1.1,) * 9, {}))  # type: ignore[arg-type]
     same = TuningResult(artifact, artifact, PairedSamples((1.0, 1.1, 1.0), (1.0, 1.0, 1.1), {}))  # type: ignore[arg-type]
     assert slower.slower and not same.slower
+    noisy = TuningResult(artifact, artifact, PairedSamples((1.0,) * 9, (1.1, 0.95, 1.1) * 3, {}))  # type: ignore[arg-type]
+    assert noisy.speedup is not None and noisy.speedup[0] < 0.95 and not noisy.slower
     assert not TuningResult(artifact, artifact, None).slower  # type: ignore[arg-type]
 
 
