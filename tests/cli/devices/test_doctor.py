@@ -146,6 +146,56 @@ def test_what_makes_figures_worthless_is_advised_with_its_cure() -> None:
         found["clock"].detail == "7200.0 s behind ours"
         and "timedatectl set-ntp" in found["clock"].advice
     )
+    ahead = {finding.layer: finding for finding in condition_findings(ill, 7200.0)}["clock"]
+    assert ahead.detail == "7200.0 s ahead of ours" and ahead.advice == found["clock"].advice
+    silent = list(condition_findings({}, 0.0))
+    assert [(one.layer, one.detail) for one in silent] == [
+        ("governor", "it has none"),
+        ("temperature", "it does not tell"),
+        ("throttling flags", "it has none"),
+    ]
+    assert [one.advice for one in silent] == [""] * 3
+
+
+@pytest.mark.parametrize(
+    ("facts", "layer", "detail", "advice"),
+    [
+        (
+            {"battery_percent": "42", "external_power": "false", "battery_saver": "false"},
+            "battery",
+            "42 %, not on external power",
+            "plug it in",
+        ),
+        (
+            {"battery_percent": "42", "external_power": "true", "battery_saver": "false"},
+            "battery",
+            "42 %, on external power",
+            "",
+        ),
+        (
+            {"battery_percent": "42", "external_power": "false", "battery_saver": "true"},
+            "battery",
+            "42 %, not on external power, its saver is on",
+            "switch its battery saver off",
+        ),
+        ({"battery_saver": "false"}, "battery", "its saver is off", ""),
+        ({"screen_on": "false"}, "screen", "off", "svc power stayon true"),
+        ({"screen_on": "true"}, "screen", "on", ""),
+        ({"thermal_status": "2"}, "thermal status", "2", "cool it"),
+        ({"gpu_slowed_by": '["its heat", "its power cap"]'}, "GPU clocks", "its heat, its power cap", "power limit"),  # noqa: E501
+    ],
+)  # fmt: skip
+def test_what_slows_a_phone_or_a_gpu_is_advised_with_its_cure(
+    facts: dict[str, str], layer: str, detail: str, advice: str
+) -> None:
+    [found] = [one for one in condition_findings(facts, 0.0) if one.layer == layer]
+    assert found.detail == detail
+    assert advice in found.advice and bool(advice) == bool(found.advice)
+
+
+def test_a_phone_that_is_cool_has_no_thermal_status_to_tell() -> None:
+    layers = [finding.layer for finding in condition_findings({"thermal_status": "0"}, 0.0)]
+    assert layers == ["governor", "temperature", "throttling flags"]
 
 
 def test_several_devices_are_examined_and_each_has_a_fault_of_its_own(
