@@ -16,7 +16,7 @@ from farm.errors import DeviceError
 from farm.transports.agent import answer_validation as agent_answers
 from farm.transports.agent import manifest_validation, version
 from farm.transports.agent.answer_validation import AgentAnswerError
-from farm.types import Device, Profile
+from farm.types import Device, PreprocessSettings, Profile, Release, TensorSpec
 
 FACTS: dict[str, Any] = {
     "agent": "0.1.0",
@@ -166,23 +166,23 @@ MANIFEST: dict[str, Any] = {
     "inputs": [
         {
             "name": "x",
-            "shape": [1, 1, 28, 28],
-            "dtype": "float32",
-            "open": False,
-            "scale": 0.0,
-            "zero": 0,
+            "shape": [1, 1, 28, 26],
+            "dtype": "int8",
+            "open": True,
+            "scale": 0.5,
+            "zero": -3,
         }
     ],
     "outputs": [{"name": "y", "shape": [1, 10], "dtype": "float32"}],
     "preprocess": {
         "mean": [0],
-        "std": [1.0],
-        "layout": "NCHW",
+        "std": [2.0],
+        "layout": "NHWC",
         "channels": "L",
-        "crop": None,
+        "crop": 0.875,
         "stated": True,
     },
-    "labels": ["0", "1"],
+    "labels": ["one", "nil"],
     "installed_at": "2026-01-01T00:00:00",
     "versions": {"farm": "0.1.0"},
 }
@@ -190,23 +190,39 @@ MANIFEST: dict[str, Any] = {
 
 def test_a_manifest_becomes_a_release() -> None:
     found = manifest_validation.parse_release(MANIFEST, current=True)
-    assert (found.name, found.number, found.current, found.on_gpu) == ("digits", 2, True, False)
-    assert (
-        found.inputs[0].shape == (1, 1, 28, 28)
-        and found.preprocess.mean == (0.0,)
-        and found.labels == ("0", "1")
+    assert found == Release(
+        name="digits",
+        number=2,
+        current=True,
+        artifact="a" * 12,
+        profile="x86",
+        files={"library.so": "0" * 64},
+        inputs=(TensorSpec("x", (1, 1, 28, 26), "int8", True, 0.5, -3),),
+        outputs=(TensorSpec("y", (1, 10), "float32"),),
+        preprocess=PreprocessSettings((0.0,), (2.0,), "NHWC", "L", crop=0.875, stated=True),
+        labels=("one", "nil"),
+        installed_at="2026-01-01T00:00:00",
+        versions={"farm": "0.1.0"},
     )
+    assert manifest_validation.parse_release({**MANIFEST, "target": "cuda"}, current=True).on_gpu
+
+
+def test_of_the_releases_of_a_device_one_is_current_and_older_ones_say_less() -> None:
     older = {key: value for key, value in MANIFEST.items() if key not in ("target", "labels")}
-    (listed,) = manifest_validation.parse_releases(
+    oldest = {**older, "release": 1, "preprocess": {"mean": [0.0], "std": [1.0]}}
+    listed = manifest_validation.parse_releases(
         [
-            {
-                "name": "digits",
-                "current": 2,
-                "releases": [{**older, "preprocess": {"mean": [0.0], "std": [1.0]}}],
-            }
+            {"name": "digits", "current": 2, "releases": [{**MANIFEST, "release": 3}, older]},
+            {"name": "net", "current": None, "releases": [{**oldest, "name": "net"}]},
         ]
     )
-    assert listed.current and listed.labels == ()
+    assert [(one.name, one.number, one.current) for one in listed] == [
+        ("digits", 3, False),
+        ("digits", 2, True),
+        ("net", 1, False),
+    ]
+    assert [one.labels for one in listed] == [("one", "nil"), (), ()]
+    assert listed[2].preprocess == PreprocessSettings() and not listed[2].on_gpu
 
 
 @pytest.mark.parametrize(
@@ -306,3 +322,22 @@ def test_an_agent_of_another_protocol_farm_or_tvm_is_refused(fact: str, words: s
     with pytest.raises(DeviceError, match="is of another version") as caught:
         version.check_versions(device, facts)
     assert f"it has {words} 0.0, this farm has {words} " in caught.value.why
+
+
+@pytest.mark.parametrize(
+    ("url", "kind", "command"),
+    [
+        ("rpc://board:9091", "llvm", "farm agent --port 9091"),
+        ("rpc://board:9091", "cuda", "farm agent --cuda --port 9091"),
+        (
+            "tracker://lab:9191/pi;5",
+            "cuda",
+            "farm agent --cuda --tracker lab:9191 --key 'pi;5'",
+        ),
+        ("tracker://lab/pi5", "llvm", "farm agent --tracker lab:9190 --key pi5"),
+        ("lab:pi5", "cuda", "farm agent --cuda --tracker HOST:PORT --key KIND"),
+    ],
+)
+def test_who_starts_an_agent_by_hand_is_told_the_command(url: str, kind: str, command: str) -> None:
+    profile = Profile("a", {"kind": kind}, "", agent="x86_64")
+    assert version.agent_start_command(Device("board", profile, url)) == command

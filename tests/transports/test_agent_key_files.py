@@ -63,6 +63,11 @@ def test_a_client_goes_to_the_address_of_the_agent_and_not_to_another_of_that_na
     os.close(descriptor)
     descriptor, _ = hold("0.0.0.0")
     assert find_local_agent("127.0.0.2", PORT) is not None
+    assert find_local_agent("::1", PORT) is None
+    os.close(descriptor)
+    descriptor, key = hold("::")
+    found = find_local_agent("127.0.0.2", PORT)
+    assert found is not None and (found.address, found.key) == ("127.0.0.2", key)
     os.close(descriptor)
 
 

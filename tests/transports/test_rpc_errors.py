@@ -15,6 +15,7 @@ from farm.transports.agent.errors import MEANINGS, LoggedSessionEnd, parse_last_
 from farm.transports.rpc_errors import (
     ROWS,
     SYSTEM_ROWS,
+    agent_exit_in_words,
     session_ended_error,
     shorten_tvm_message,
     translate_error,
@@ -311,6 +312,22 @@ def test_the_fix_for_a_session_that_died_is_that_of_the_signal() -> None:
     assert "memory of the board" in fix("END_SIGNAL_9")
     assert "farm bisect --device pi3" in fix("END_SIGNAL_11")
     assert fix("END_SIGNAL_15") == fix("END_EXIT_1") == "otherwise"
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        (None, "the session on pi3 ended"),
+        (0, "the session on pi3 ended"),
+        (1, "the agent on pi3 ended with exit code 1"),
+        (128, "the agent on pi3 ended with exit code 128"),
+        (137, "the agent on pi3 ended of signal 9"),
+    ],
+)
+def test_the_exit_code_of_the_shell_tells_how_an_agent_ended(
+    status: int | None, words: str
+) -> None:
+    assert agent_exit_in_words(DEVICE, status) == words
 
 
 def test_the_essence_of_a_message_is_without_its_stack() -> None:

@@ -20,3 +20,6 @@ def test_a_connection_to_a_board_breaks_after_20_s_of_silence() -> None:
         set_tcp_keepalive_and_user_timeout(opened)
         assert opened.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
         assert opened.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 20_000
+        # Who waits for an answer sends nothing: only probes notice that nobody acknowledges
+        for option, value in (("KEEPIDLE", 5), ("KEEPINTVL", 5), ("KEEPCNT", 4)):
+            assert opened.getsockopt(socket.IPPROTO_TCP, getattr(socket, f"TCP_{option}")) == value
