@@ -227,6 +227,45 @@ def test_a_state_of_adbs_list_has_its_words_and_its_cure(
     assert fix in caught.value.fix
 
 
+def test_of_several_devices_that_of_the_serial_number_is_meant() -> None:
+    listed = [ListedDevice("emulator-55540", "device"), ListedDevice("emulator-5554", "device")]
+    for one in listed:
+        assert devices.choose_listed_device(Device("a", None, f"adb:{one.serial}"), listed) == one
+    with pytest.raises(DeviceError, match="a is not connected") as caught:
+        devices.choose_listed_device(Device("a", None, "adb:emulator-555"), listed)
+    assert "it lists emulator-55540 (device), emulator-5554 (device)" in caught.value.why
+
+
+@pytest.mark.parametrize(
+    ("named", "place"),
+    [
+        ({}, "127.0.0.1:5037"),
+        ({"ANDROID_ADB_SERVER_ADDRESS": "10.0.0.9"}, "10.0.0.9:5037"),
+        ({"ANDROID_ADB_SERVER_PORT": "5038"}, "127.0.0.1:5038"),
+        ({"ADB_SERVER_SOCKET": "tcp:5039"}, "127.0.0.1:5039"),
+        ({"ADB_SERVER_SOCKET": "tcp:10.0.0.9:1", "ANDROID_ADB_SERVER_PORT": "2"}, "10.0.0.9:1"),
+        ({"ADB_SERVER_SOCKET": "tcp:[::1]:5039"}, "::1:5039"),
+        ({"ADB_SERVER_SOCKET": "localfilesystem:/adb"}, ""),
+        ({"ANDROID_ADB_SERVER_PORT": "65536"}, ""),
+        ({"ANDROID_ADB_SERVER_PORT": "adb"}, ""),
+    ],
+)  # fmt: skip
+def test_the_server_is_where_the_variables_of_adb_say(
+    monkeypatch: pytest.MonkeyPatch, named: dict[str, str], place: str
+) -> None:
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    for name, value in named.items():
+        monkeypatch.setenv(name, value)
+    assert server.is_server_configured() is bool(named)
+    if place:
+        assert str(server.server_address()) == place
+        assert server.server_address().here is not place.startswith("10.")
+    else:
+        with pytest.raises(DeviceError, match="the adb server cannot be asked"):
+            server.server_address()
+
+
 def test_a_serial_number_that_no_url_takes_hides_no_other_device(
     adb: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

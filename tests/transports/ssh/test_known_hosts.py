@@ -13,6 +13,7 @@ from farm.transports.ssh.config import Hop
 from farm.transports.ssh.known_hosts import is_revoked, known_keys
 
 KEY = paramiko.ECDSAKey.generate()
+OTHER = paramiko.ECDSAKey.generate()
 LINE = f"{KEY.get_name()} {KEY.get_base64()}"
 HASHED = HostKeys.hash_host("pi3.lab", salt=base64.b64encode(bytes(20)).decode())
 
@@ -53,3 +54,4 @@ def test_damaged_lines_are_passed_over(tmp_path: Path) -> None:
 def test_a_revoked_key_is_revoked_for_every_host(tmp_path: Path) -> None:
     assert is_revoked(hop(tmp_path, f"@revoked other {LINE}\n"), KEY)
     assert not is_revoked(hop(tmp_path, f"pi3.lab {LINE}\n"), KEY)
+    assert not is_revoked(hop(tmp_path, f"@revoked pi3.lab {LINE}\n"), OTHER)

@@ -140,7 +140,10 @@ def test_ways_to_log_in_can_be_switched_off(tmp_path: Path) -> None:
     )
     assert hop.without == {"password", "keyboard-interactive"}
     assert hop.asks_nothing
-    assert not one(tmp_path, "").without
+    assert one(tmp_path, "PubkeyAuthentication no\n").without == {"publickey"}
+    assert one(tmp_path, "ChallengeResponseAuthentication no\n").without == {"keyboard-interactive"}
+    hop = one(tmp_path, "")
+    assert not hop.without and not hop.asks_nothing and not hop.identities_only
 
 
 def test_how_long_and_from_where_to_connect_can_be_said(tmp_path: Path) -> None:
@@ -154,6 +157,15 @@ def test_host_keys_are_looked_up_even_where_the_configuration_knows_no_file(
 ) -> None:
     hop = one(tmp_path, f"UserKnownHostsFile {nowhere}\nStrictHostKeyChecking no\n")
     assert hop.known_hosts[0] == Path("~/.ssh/known_hosts").expanduser()
+
+
+def test_host_keys_that_the_system_knows_come_after_the_users(tmp_path: Path) -> None:
+    named = one(tmp_path, "UserKnownHostsFile ~/known\nGlobalKnownHostsFile /etc/a /etc/b\n")
+    assert named.known_hosts == (Path.home() / "known", Path("/etc/a"), Path("/etc/b"))
+    usual = [*(Path.home() / ".ssh" / name for name in ("known_hosts", "known_hosts2"))]
+    usual += [Path("/etc/ssh/ssh_known_hosts"), Path("/etc/ssh/ssh_known_hosts2")]
+    assert one(tmp_path, "").known_hosts == tuple(usual)
+    assert one(tmp_path, "GlobalKnownHostsFile none\n").known_hosts == tuple(usual[:2])
 
 
 def test_match_holds_for_its_user_only(tmp_path: Path) -> None:

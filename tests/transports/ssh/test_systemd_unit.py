@@ -10,7 +10,13 @@ import pytest
 
 from farm.errors import DeviceError
 from farm.processes import subprocesses
-from farm.transports.ssh.systemd_service import AgentServiceSettings, unit_text
+from farm.transports.local import agent_arguments, agent_thread_arguments
+from farm.transports.ssh.systemd_service import (
+    AgentServiceSettings,
+    _environment_value,
+    unit_text,
+)
+from farm.types import Device, Profile
 
 DIGEST = "0" * 64
 
@@ -52,14 +58,14 @@ def test_it_listens_on_loopback_unless_it_is_told_otherwise() -> None:
     assert AgentServiceSettings().arguments == ["--host", "127.0.0.1", "--port", "9090"]
     told = AgentServiceSettings(host="192.168.7.2", open_to_network=True).arguments
     assert told[:2] == ["--host", "192.168.7.2"] and "--open-to-network" in told
+    of_lab = AgentServiceSettings("lab:9190", "pi5", port=9191, board="pi5-07").arguments
+    assert of_lab[2:] == ["--port", "9191", "--tracker", "lab:9190", "--board", "pi5-07"]
 
 
 def test_what_it_may_write_to_is_named() -> None:
     text = unit(Path("/home/pi/.local/share/farm"), is_root=False)
-    assert (
-        'ReadWritePaths="/home/pi/.local/share/farm/work" "/home/pi/.local/share/farm/store"'
-        in text
-    )
+    folder = "/home/pi/.local/share/farm"
+    assert f'ReadWritePaths="{folder}/work" "{folder}/store" "{folder}/service"\n' in text
     assert "ProtectSystem=strict" in text and "PrivateTmp=yes" in text
     assert "CapabilityBoundingSet" not in text, "of root only"
     assert "CapabilityBoundingSet=\n" in unit(Path("/root/farm"), is_root=True)
@@ -67,6 +73,30 @@ def test_what_it_may_write_to_is_named() -> None:
 
 def test_folders_under_tmp_are_not_hidden_by_a_tmp_of_its_own() -> None:
     assert "PrivateTmp" not in unit(Path("/tmp/farm"), is_root=True)
+
+
+def test_systemd_expands_nothing_in_the_words_of_its_command() -> None:
+    text = unit(Path("/srv/$HOME/100%"), is_root=True)
+    assert '"--work-dir" "/srv/$$HOME/100%%/work"' in text
+    assert 'ExecStart="/srv/$HOME/100%%/service/farm-agent"' in text, "the program's name is not"
+    assert 'ReadWritePaths="/srv/$HOME/100%%/work"' in text
+
+
+@pytest.mark.parametrize(
+    ("key", "line"),
+    [("lab-1_a.b:c+@=/", "lab-1_a.b:c+@=/"), ("a#b", '"a#b"'), ("it's;", '"it\'s;"')],
+)
+def test_a_key_is_read_from_the_file_of_the_service_as_it_was_given(key: str, line: str) -> None:
+    assert _environment_value(key) == line
+
+
+def test_the_options_of_a_device_hold_for_its_service() -> None:
+    options = {"store_budget_mb": 300, "threads": 3, "cores": "0-2", "pinned": True}
+    device = Device("pi", Profile("rasp4", {}, ""), "ssh://pi", options=options)
+    assert agent_arguments(device) == ["--store-budget", "300000000"]
+    assert agent_thread_arguments(device) == ["--threads", "3", "--cores", "0-2"]
+    plain = Device("pi", Profile("rasp4", {}, ""), "ssh://pi")
+    assert agent_arguments(plain) == agent_thread_arguments(plain) == []
 
 
 def test_a_user_manager_that_cannot_build_walls_gets_none() -> None:

@@ -32,6 +32,7 @@ class Store:
 
     def write(self, offset: int, piece: bytes) -> None:
         assert offset <= len(self.part)
+        assert len(piece) <= 1 << 20, "progress is seen, however fast the line is"
         self.part[offset : offset + len(piece)] = piece
         self.writes += 1
 
