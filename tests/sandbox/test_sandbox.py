@@ -165,6 +165,8 @@ _SECRETS = (
     "FARM_SHARED_CACHE_KEY",
     "GITHUB_TOKEN",
     "PYTHON_INDEX_TOKEN",
+    "PYTHON_TOKEN_FILE",
+    "TORCH_password",
     "SSH_AUTH_SOCK",
     "PGPASSWORD",
 )
@@ -543,8 +545,18 @@ def test_the_filter_decides_by_call_and_argument(machine: str) -> None:
         ALLOW,
         EPERM,
     )  # a name; the signal at the parent's death
-    assert (call("fcntl", 3, 2), call("fcntl", 3, 8)) == (ALLOW, EPERM)
-    assert (call("ioctl", 0, 0x5401), call("ioctl", 0, 0x5412)) == (ALLOW, EPERM)
+    # F_SETFD; F_SETOWN, F_SETSIG, F_SETOWN_EX, F_SETLEASE, F_NOTIFY
+    assert [call("fcntl", 3, one) for one in (2, 8, 10, 15, 1024, 1026)] == [ALLOW, *[EPERM] * 5]
+    # TCGETS; TIOCSTI, TIOCLINUX, FIOSETOWN, SIOCSPGRP
+    controls = (0x5401, 0x5412, 0x541C, 0x8901, 0x8902)
+    assert [call("ioctl", 0, one) for one in controls] == [ALLOW, *[EPERM] * 4]
+    assert [call("sched_setaffinity", one) for one in (0, _ME, 1)] == [ALLOW, ALLOW, 0x00050000]
+    assert [call("mmap", 0, 0, 0, one) for one in (0x01, 0x22, 0x21)] == [ALLOW, ALLOW, EPERM]
+    for mode, decision in ((0o755, ALLOW), (0o2755, EPERM), (0o4755, EPERM)):
+        assert call("mkdirat", 3, 0, mode) == call("openat", 3, 0, 0o101, mode) == decision
+        if machine == "x86_64":
+            assert call("mkdir", 0, mode) == call("creat", 0, mode) == decision
+            assert call("open", 0, 0o101, mode) == decision
     assert (
         call("openat", 0, 0, 0o1101),
         call("openat", 0, 0, 0o1000),
