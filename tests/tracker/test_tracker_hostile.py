@@ -314,6 +314,36 @@ def test_a_message_that_comes_byte_by_byte_is_not_waited_for_without_an_end(
     assert asyncio.run(trickle()) == MAGIC
 
 
+def test_whoever_asks_now_and_then_and_reads_no_answer_is_hung_up_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(server, "_TICK_S", 0.01)
+    monkeypatch.setattr(server, "_UNFINISHED_S", 0.5)
+    said: list[str] = []
+
+    def framed(value: object) -> bytes:
+        content = json.dumps(value).encode()
+        return struct.pack("<i", len(content)) + content
+
+    async def ask_and_read_nothing() -> None:
+        async with tracked_server(said) as (_, port), asyncio.timeout(LIMIT_S / 10):
+            board, many = await asyncio.open_connection(HOST, port)
+            many.write(MAGIC)
+            for number in range(2000):  # so that few answers are more than a connection holds
+                many.write(framed([PUT, f"{number:0256}", [9090, f"{number}"], None]))
+            await board.readexactly(4 + 2000 * 5)
+            _, silent = await asyncio.open_connection(HOST, port)
+            silent.write(MAGIC)
+            while not said:
+                silent.write(framed([SUMMARY]))
+                await asyncio.sleep(0.01)
+            for one in (many, silent):
+                one.close()
+
+    asyncio.run(ask_and_read_nothing())
+    assert said[0].endswith("it has not completed a message, or not read an answer")
+
+
 def test_messages_that_are_incomplete_are_bounded_all_together_as_long_as_they_are_held(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -354,22 +384,72 @@ def test_messages_that_are_incomplete_are_bounded_all_together_as_long_as_they_a
     assert len(said) == 1 and said[0].endswith("its message is incomplete, as are too many")
 
 
+@contextlib.asynccontextmanager
+async def metrics_page() -> AsyncIterator[tuple[str, int]]:
+    """Where a page of numbers is served."""
+    with socket.create_server((HOST, 0)) as listener:
+        page = MetricsPage(lambda: Summary({"pi": KeyQueue(1, 0)}, ()))
+        serving = await serve_metrics(page, listener)
+        try:
+            async with asyncio.timeout(LIMIT_S):
+                yield listener.getsockname()
+        finally:
+            serving.close()
+
+
+async def asked(place: tuple[str, int], request: bytes) -> bytes:
+    reader, writer = await asyncio.open_connection(*place)
+    writer.write(request + b" HTTP/1.1\r\n\r\n")
+    try:
+        return await reader.read()
+    except ConnectionResetError:  # nobody has read the request
+        return b""
+    finally:
+        writer.close()
+
+
 def test_the_head_of_the_metrics_page_comes_without_the_page() -> None:
     async def ask() -> bytes:
-        with socket.create_server((HOST, 0)) as listener:
-            page = MetricsPage(lambda: Summary({"pi": KeyQueue(1, 0)}, ()))
-            serving = await serve_metrics(page, listener)
-            reader, writer = await asyncio.open_connection(*listener.getsockname())
-            writer.write(b"HEAD /metrics HTTP/1.1\r\n\r\n")
-            async with asyncio.timeout(LIMIT_S):
-                said = await reader.read()
-            writer.close()
-            serving.close()
-            return said
+        async with metrics_page() as place:
+            return await asked(place, b"HEAD /metrics")
 
     said = asyncio.run(ask())
     assert said.startswith(b"HTTP/1.1 200 OK") and b"Content-Length: " in said
     assert said.endswith(b"\r\n\r\n") and said.count(b"\r\n\r\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("request_line", "status"),
+    [
+        (b"GET /metrics", b"200"),
+        (b"GET /metrics?name=x", b"200"),
+        (b"GET /", b"404"),
+        (b"GET /metrics2", b"404"),
+        (b"POST /metrics", b"405"),
+        (b"DELETE /metrics", b"405"),
+    ],
+)
+def test_the_metrics_page_is_one_page_to_read(request_line: bytes, status: bytes) -> None:
+    async def ask() -> bytes:
+        async with metrics_page() as place:
+            return await asked(place, request_line)
+
+    said = asyncio.run(ask())
+    assert said.split(b" ")[:2] == [b"HTTP/1.1", status]
+    assert (b"farm_tracker_boards_free" in said) == (status == b"200")
+
+
+def test_readers_of_metrics_that_say_nothing_take_few_places_and_for_a_moment() -> None:
+    async def crowd() -> None:
+        async with metrics_page() as place:
+            silent = [await asyncio.open_connection(*place) for _ in range(16)]
+            assert await asked(place, b"GET /metrics") == b""
+            for _, writer in silent:
+                writer.close()
+            while not await asked(place, b"GET /metrics"):
+                await asyncio.sleep(0.01)
+
+    asyncio.run(crowd())
 
 
 def test_the_oldest_stranger_gives_way_and_whoever_has_spoken_does_not() -> None:
