@@ -150,3 +150,32 @@ except signals.Stopped as stopped:
     print(stopped.exit_code)
 """
     assert run(script) == ["goes on", "143"]
+
+
+def test_a_deferred_block_that_hangs_is_left_in_the_end() -> None:
+    script = """
+signals._PATIENCE_S = 0.3
+try:
+    with signals.defer_signals():
+        os.kill(me, signal.SIGTERM)
+        print("goes on")
+        time.sleep(60)
+        print("to its end")
+except signals.Stopped as stopped:
+    print(stopped.exit_code)
+"""
+    assert run(script) == ["goes on", "143"]
+
+
+def test_the_limit_of_a_deferred_block_does_not_disturb_the_cleaning_up() -> None:
+    script = """
+signals._PATIENCE_S = 0.3
+try:
+    with signals.defer_signals():
+        os.kill(me, signal.SIGTERM)
+        signals.raise_if_stopped()
+except signals.Stopped:
+    time.sleep(0.6)
+    print("cleaned up")
+"""
+    assert run(script) == ["cleaned up"]

@@ -6,6 +6,13 @@ import subprocess
 import sys
 import time
 
+import pytest
+from timeouts import LIMIT_S
+
+from farm.errors import BuildError
+from farm.processes.deadline import Deadline
+from farm.processes.subprocesses import run_program
+
 # Orphans come to this process, which reaps none: like the first process of many containers.
 _INIT = """
 import ctypes, os, sys, time
@@ -34,3 +41,24 @@ def test_an_orphan_that_has_ended_and_is_not_reaped_is_not_waited_for(tmp_path):
     )
     assert done.stdout.split() == ["Z"]
     assert time.monotonic() - begin < grace_s
+
+
+def test_of_a_program_that_fails_the_last_lines_are_told_and_not_more_of_them_than_fits():
+    script = "for number in range(20): print(number, 'x' * 1000)\nraise SystemExit(3)"
+    with pytest.raises(BuildError, match="compiling failed with exit code 3") as caught:
+        run_program([sys.executable, "-c", script], deadline=Deadline(LIMIT_S), what="compiling")
+    lines = caught.value.why.splitlines()
+    assert [line.split()[0] for line in lines] == [str(number) for number in range(12, 20)]
+    assert {len(line) for line in lines} == {400}
+
+
+def test_a_program_has_the_environment_of_this_one_but_for_what_it_is_given(monkeypatch):
+    monkeypatch.setenv("KEPT", "kept")
+    monkeypatch.setenv("CHANGED", "old")
+    said = run_program(
+        ["sh", "-c", "echo $KEPT $CHANGED"],
+        deadline=Deadline(LIMIT_S),
+        what="asking",
+        env={"CHANGED": "new"},
+    )
+    assert said == "kept new\n"
