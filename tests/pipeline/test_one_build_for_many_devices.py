@@ -4,19 +4,26 @@ each.
 
 from __future__ import annotations
 
+import socket
+
+from accepting import accepting
 from host_profile import HOST
+from timeouts import LIMIT_S
 
 from farm import zoo
 from farm.agent.build import PREBUILT
 from farm.errors import BuildError, ModelError
-from farm.pipeline import operations
+from farm.pipeline import operations, run_jobs
 from farm.pipeline.operations import build_models_and_agents_for_devices
 from farm.pipeline.worker_tasks import find_built_agent, open_pool
-from farm.store import Store
-from farm.types import Device, Model
+from farm.processes.deadline import Deadline
+from farm.store import RunStore, Store
+from farm.types import Device, MeasurementSettings, Model
 
 
-def test_devices_of_a_profile_share_what_is_made_and_a_models_mistake_is_told_of_each(tmp_path):
+def test_devices_of_a_profile_share_what_is_made_and_a_models_mistake_is_told_of_each(
+    tmp_path, monkeypatch
+):
     store, notes = Store(tmp_path), []
     boards = [Device(name, HOST, "rpc://127.0.0.1:9") for name in "ab"]
     with open_pool(store) as pool:
@@ -29,6 +36,34 @@ def test_devices_of_a_profile_share_what_is_made_and_a_models_mistake_is_told_of
             pool, Model("none", str(tmp_path / "none.onnx")), boards, HOST, store, notes.append
         )
     assert broken["a"] is broken["b"] and isinstance(broken["a"], ModelError)
+    monkeypatch.setattr(run_jobs, "MOST_THREADS", 1)
+    assert run_where_nobody_greets(store, tmp_path) == ["FAILED", "FAILED"]
+
+
+def run_where_nobody_greets(store, folder):
+    """The verdicts of jobs on devices whose servers hang up, each of which waits for a thread."""
+    limit = Deadline(LIMIT_S / 5)
+
+    def tick():
+        assert not limit.expired, "no job begins any more"
+
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        accepting(listener, socket.socket.close),
+    ):
+        boards = [
+            Device(name, HOST, f"rpc://127.0.0.1:{listener.getsockname()[1]}") for name in "ab"
+        ]
+        done = run_jobs.execute_jobs(
+            run_jobs.expand_jobs(boards, [zoo.digits()], MeasurementSettings.once()),
+            host=HOST,
+            store=store,
+            keep=RunStore(folder / "runs.sqlite"),
+            slots=1,
+            show=lambda _: None,
+            tick=tick,
+        )
+    return [run.verdict.value for run in done.runs]
 
 
 def test_an_agent_is_made_once_for_a_kind_of_board_and_what_keeps_one_out_is_told_of_each(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import socket
 from pathlib import Path
@@ -11,7 +12,10 @@ import pytest
 from farm_processes import DIGITS, Done, Farm
 from ssh_server import SshServer
 
+from farm.errors import FarmError
+from farm.pipeline.doctor import host
 from farm.pipeline.doctor.checks import condition_findings
+from farm.store import Store
 
 SSH_LAYERS = [
     *(
@@ -101,6 +105,23 @@ def test_this_machine_is_checked_without_a_device(farm: Farm) -> None:
     assert [
         line.split(":")[0].split()[-1] for line in done.out.splitlines()[1:] if line[2] in "✓!"
     ] == [*("python", "packages", "cache", "toolchain", "emulators", "sandbox")]
+
+
+def test_a_package_of_another_version_and_a_cache_without_room_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = ["numpy==0.1", "no-such-package==1.0", f"pytest=={pytest.__version__}", "rich>=0.1"]
+    monkeypatch.setattr(importlib.metadata, "requires", lambda _: wanted)
+    with pytest.raises(FarmError, match="packages of other versions") as caught:
+        host._packages()
+    version = importlib.metadata.version("numpy")
+    assert caught.value.why == (
+        f"numpy is {version}, wanted 0.1, no-such-package is not there, wanted 1.0"
+    )
+    assert caught.value.fix == "pip install numpy==0.1 no-such-package==1.0"
+    assert host._cache(Store(tmp_path)).advice == ""
+    monkeypatch.setattr(host, "_ROOM_BYTES", 1 << 62)
+    assert "FARM_CACHE" in host._cache(Store(tmp_path)).advice
 
 
 def test_a_cache_that_cannot_be_written_is_found(farm: Farm) -> None:
