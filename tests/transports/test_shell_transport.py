@@ -6,7 +6,7 @@ import contextlib
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -84,3 +84,29 @@ def test_a_board_with_less_space_than_an_agent_takes_is_full(device: Device) -> 
     with pytest.raises(DeviceError, match="the disk of box is full") as error:
         board.check_room(board.look())
     assert error.value.why == "8.0 MiB are free, the agent and its work want 8.0"
+
+
+def test_an_agent_is_put_on_a_board_once_and_started_with_its_options(
+    device: Device, tmp_path: Path
+) -> None:
+    agent = tmp_path / "agent"
+    agent.write_text("#!/bin/sh\necho this is $1\n")
+    agent.chmod(0o700)
+    asked = replace(device, options={**device.options, "store_budget_mb": 300})
+    board = Wrapped(asked, Deadline(60))
+    (_, seconds, *command), store = board.start_arguments(agent)
+    assert seconds == "65", "this side ends the session first"
+    placed, *words = command
+    assert Path(placed).read_bytes() == agent.read_bytes() and Path(placed).parts[-3] == "agents"
+    assert words == [
+        "--stdio",
+        *("--work-dir", device.options["work_dir"], "--store", device.options["store"]),
+        *("--store-budget", "300000000"),
+    ]
+    assert store == device.options["store"]
+    seen, sent = board.place(agent, proven=True)
+    assert (sent, seen["version"]) == (0, "this is --version")
+    Path(placed).write_text("#!/bin/sh\necho that is $1\n")  # as long as it was
+    assert board.place(agent)[1] == 0
+    seen, sent = board.place(agent, proven=True)
+    assert (sent, seen["version"]) == (agent.stat().st_size, "this is --version")

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from farm.errors import DeviceError
+from farm.transports.ssh import connect
 from farm.transports.ssh.config import Hop, resolve_hops
 
 CONFIG = """
@@ -237,3 +238,24 @@ def test_a_name_that_is_more_than_that_to_a_shell_is_refused(tmp_path: Path, nam
         one(tmp_path, "Host *\n ProxyCommand nc %r %h\n", f"ssh://{name}")
     with pytest.raises(DeviceError, match="names nothing that can be reached"):
         one(tmp_path, f"Host board\n ProxyJump {name}\n")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "chosen"),
+    [
+        ("b,a", ("b", "a")),
+        ("none,b*", ("b", "b2")),
+        ("+none", ("a", "b", "b2", "c")),
+        ("-b*", ("a", "c")),
+        ("^c,b", ("c", "b", "a", "b2")),
+    ],
+)
+def test_a_list_of_algorithms_adds_removes_and_puts_first(
+    config: Path, wanted: str, chosen: tuple[str, ...]
+) -> None:
+    (hop,) = resolve_hops("ssh://pi", config)
+    offered = ("a", "b", "b2", "c")
+    assert connect._chosen("ciphers", wanted, offered, hop) == chosen
+    for nothing in ("none", "-*"):
+        with pytest.raises(DeviceError, match="algorithms that farm has not"):
+            connect._chosen("ciphers", nothing, offered, hop)

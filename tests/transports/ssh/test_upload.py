@@ -4,16 +4,22 @@ way as far as that goes.
 
 from __future__ import annotations
 
-import hashlib
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
+from timeouts import LIMIT_S
 
+from farm.processes.deadline import Deadline
+from farm.processes.output_end import OutputEnd
+from farm.transports.adb.upload import upload_file
+from farm.transports.command import CommandBoard
 from farm.transports.upload import Note, store_file
+from farm.types import Device, Profile
 
 SIZE = 5_000_000
 CONTENT = bytes(range(250)) * (SIZE // 250)
-DIGEST = hashlib.sha256(CONTENT).hexdigest()
+DIGEST = sha256(CONTENT).hexdigest()
 
 
 class Store:
@@ -91,3 +97,17 @@ def test_a_small_rest_goes_by_calls(file: Path) -> None:
     store = Store(SIZE - 1000)
     assert store_file(store.call, store.carry_up_to(SIZE), file, DIGEST, lambda _: None) == 1000  # type: ignore[arg-type]
     assert (store.whole, store.writes) == (CONTENT, 1)
+
+
+@pytest.mark.parametrize("arrived", [0, 1 << 16, 100_000, SIZE])
+def test_the_rest_of_a_file_is_written_where_it_belongs(
+    file: Path, tmp_path: Path, arrived: int
+) -> None:
+    """By dd on the board, whose blocks are not those in which a file was cut."""
+    part, noted = tmp_path / f"{DIGEST}.part", list[int]()
+    part.write_bytes(CONTENT[:arrived])
+    device = Device("box", Profile("x86", {}, ""), "exec:box", options={"command": "env"})
+    board = CommandBoard(device, Deadline(LIMIT_S))
+    sent = upload_file(board, str(tmp_path), OutputEnd(), file, DIGEST, arrived, noted.append)  # type: ignore[arg-type]
+    assert sent == SIZE - arrived // (1 << 16) * (1 << 16)
+    assert sha256(part.read_bytes()).hexdigest() == DIGEST
