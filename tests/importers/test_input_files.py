@@ -70,6 +70,8 @@ def test_a_cast_that_loses_nothing_is_made(tmp_path):
     ("array", "words"),
     [
         (np.zeros((3, 4, 6), np.float32), "takes [1, 3, 4, 6], the array is [3, 4, 6]"),
+        (np.zeros((3, 4, 6), np.float32), "array.reshape([1, 3, 4, 6])"),
+        (np.zeros((2, 3, 4, 6), np.float32), "feed what the model takes"),
         (np.zeros((1, 3, 4, 6)), 'array.astype("float32")'),
         (ONE_NAN, "holds NaN\nwhy: 1 of its 72 values"),
     ],

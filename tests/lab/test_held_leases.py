@@ -15,7 +15,9 @@ from timeouts import wait_until
 from farm.errors import LinkError
 from farm.lab_client import leasing
 from farm.lab_client.leasing import AWAY_S, HeldLease, WantedBoards
+from farm.transports.lab import transport
 from farm.transports.lab.reach_lab import LocalLab
+from farm.types import Device, Profile
 
 ACTIVE = {"lease": 1, "state": "active", "boards": ["one"], "lost": {}, "why": ""}
 BETWEEN_S = 2 * AWAY_S / 3  # between two heartbeats
@@ -120,3 +122,29 @@ def test_batch_work_gives_way_to_who_waits_for_its_kind_of_boards() -> None:
             assert not held.is_due()
             assert state_of_a_request("pi5") == "queued"
             assert held.is_due()
+
+
+def test_only_leases_for_the_same_work_are_used_for_each_other() -> None:
+    profile = Profile("x86", {}, "")
+    kinds = [
+        ("lab:pi5", {}),
+        ("lab:pi4", {}),
+        ("lab:pi5", {"class": "batch"}),
+        ("lab:pi5", {"for_s": 60}),
+        ("lab:pi5", {"reservation": 7}),
+    ]
+    devices = [
+        Device(f"one{n}", profile, url, options=given) for n, (url, given) in enumerate(kinds)
+    ]
+    assert len({transport._pool_key(one) for one in devices}) == len(devices)
+    named = [Device(name, profile, "lab:pi5", options={"wait_s": 1}) for name in "ab"]
+    assert len({transport._pool_key(one) for one in named}) == 1
+
+
+def test_a_session_waits_for_a_board_of_a_reservation_no_longer_than_was_asked() -> None:
+    def wait_s(**options: object) -> float:
+        device = Device("one", Profile("x86", {}, ""), "lab:pi5", options=options)  # type: ignore[arg-type]
+        return transport._session_wait_s(device)
+
+    assert wait_s() == wait_s(wait_s=5) == wait_s(reservation=7) == 60.0
+    assert wait_s(reservation=7, wait_s=5) == 5.0
