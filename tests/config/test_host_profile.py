@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,15 @@ def test_a_local_device_may_leave_its_profile_out(of_machine: str, profile: str)
     assert fleet.device("me").profile.name == profile
     named = parse_fleet('[devices.me]\nurl = "local:"\nprofile = "x86-v3"\n', Path("/devices.toml"))
     assert named.device("me").profile.name == "x86-v3"
+
+
+def test_a_launcher_that_is_not_there_makes_a_device_unavailable() -> None:
+    fleet = load_fleet(Path(cli.__file__).parent / "devices.toml")
+    for launcher, word in (("env A=1", "ready"), ("no-such-program -v", "unavailable")):
+        device = replace(fleet.device("host"), options={"launcher": launcher})
+        state = local.probe_state(device)
+        assert (state.word, state.usable) == (word, word == "ready")
+    assert state.why == "its launcher 'no-such-program' is not installed"
 
 
 @pytest.mark.parametrize("machine", ["x86_64"])

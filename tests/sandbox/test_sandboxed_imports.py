@@ -133,6 +133,25 @@ def test_a_file_is_imported_and_checked_in_the_sandbox(
     assert run_sandboxed_if_untrusted(context, model, where) != os.getpid()
 
 
+def text_of(_: TaskContext, *paths: Path) -> list[str]:
+    return [path.read_text() for path in paths]
+
+
+@needs_sandbox
+def test_a_model_reads_what_its_user_names_for_it(tmp_path: Path, context: TaskContext) -> None:
+    labels, samples, calibration, other = (
+        tmp_path / name for name in ("labels", "samples", "calibration", "other")
+    )
+    for path in (labels, samples, calibration, other):
+        path.write_text(path.name)
+    named = {"labels": labels, "dataset": samples, "calibration_data": calibration}
+    model = Model("net", str(onnx_file(tmp_path)), **named)  # type: ignore[arg-type]
+    read = partial(run_sandboxed_if_untrusted, context, model, text_of)
+    assert read(*named.values()) == ["labels", "samples", "calibration"]
+    with pytest.raises(ModelError, match="PermissionError"):
+        read(other)
+
+
 @pytest.mark.parametrize("make", [state_dict, None])
 def test_the_users_own_code_is_not_confined(
     make: Callable[[Path], Path] | None, tmp_path: Path, context: TaskContext

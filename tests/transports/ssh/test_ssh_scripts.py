@@ -128,9 +128,10 @@ def test_an_agent_is_put_and_started_in_a_folder_of_any_name(tmp_path: Path, nam
 
 
 def test_a_folder_beside_farms_whose_name_begins_alike_is_another(tmp_path: Path) -> None:
-    base, store = tmp_path / "farm", tmp_path / "farm-store"
+    base, store, disk = tmp_path / "farm", tmp_path / "farm-store", tmp_path / "disk"
     agent = base / "agents" / "d" / "farm-agent"
-    agent.parent.mkdir(parents=True)
+    (disk / "agents" / "d").mkdir(parents=True)
+    base.symlink_to(disk)
     agent.write_bytes(PROGRAM)
     agent.chmod(0o700)
     device = Device("pi", load_fleet(SHIPPED).profiles["x86"], "ssh://pi@pi")
@@ -138,7 +139,8 @@ def test_a_folder_beside_farms_whose_name_begins_alike_is_another(tmp_path: Path
     script = SshBoard(device, Deadline(1), None)._wrapper(seen)
     run_script(tmp_path, board_scripts.WRAP, str(base), "", script)
     shown = subprocess.run([base / "farm-agent", "list"], capture_output=True, cwd=tmp_path)
-    assert shown.stdout.decode().splitlines() == [str(agent), "list", "--store", str(store)]
+    placed = str(disk / "agents" / "d" / "farm-agent")
+    assert shown.stdout.decode().splitlines() == [placed, "list", "--store", str(store)]
 
 
 @pytest.mark.parametrize("script", [board_scripts.PUT, install_and_removal_scripts.INSTALL])
