@@ -343,7 +343,7 @@ def test_what_comes_in_anothers_quiet_waits_for_its_end_and_a_lane_that_goes_wan
     pool.assign("quiet", quiet_until, begun, enough, deadline_s=LIMIT_S, task="quiet")
     wait_until(lambda: pool.messages(0.05) or begun.exists(), "its quiet")
     pool.assign("late", add, 1, 2, deadline_s=LIMIT_S, task="late")
-    wait_until(lambda: stops(pool, "late"), "its pause")
+    wait_until(lambda: stops(pool, "late"), "its pause", LIMIT_S / 10)
     pool.assign("gone", quiet_span, 0.0, deadline_s=LIMIT_S, task="gone", here=False)
     wait_until(lambda: pool.messages(0.05) or pool._wants_quiet == ["gone"], "its wish")
     pool.drop("gone")

@@ -8,9 +8,11 @@ import contextlib
 import os
 import re
 import shlex
+import socket
 import subprocess
 import sys
 import threading
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,10 +21,12 @@ import pytest
 from ssh_client_login import RELAY, User, configure, fails, log_in
 from ssh_password_server import KEY_AND_PASSWORD, PASSWORD, PASSWORDS, password_server
 from ssh_server import SshServer, ssh_server
-from timeouts import patient, wait_until
+from timeouts import LIMIT_S, patient, wait_until
 
+from farm.errors import DeadlineError
 from farm.processes.cancellation import Cancellation
 from farm.processes.deadline import Deadline
+from farm.transports.ssh import connect
 from farm.transports.ssh.config import resolve_hops
 from farm.transports.ssh.connect import log_in_through_hops
 
@@ -153,6 +157,11 @@ def test_with_many_keys_in_the_agent_the_one_that_was_named_comes_first(
     user = User()
     assert log_in(server, user) == "hello\n"
     assert user.asked == []
+    other = (server.home / ".ssh" / "other0.pub").read_text()
+    (server.folder / "authorized_keys").write_text(other)
+    assert "none of 1 keys" in fails(server, "refuses the login").why, "only those are offered"
+    configure(server, "IdentityFile ~/.ssh/the-one\n")
+    assert log_in(server) == "hello\n"
 
 
 def test_a_key_that_the_agent_may_not_use_is_told(server: SshServer, agent: None) -> None:
@@ -298,6 +307,28 @@ def test_algorithms_are_those_of_the_configuration(server: SshServer) -> None:
     assert log_in(server) == "hello\n"
     configure(server, "Ciphers blowfish\n")
     assert "aes" in fails(server, "algorithms that farm has not").fix
+
+
+def test_a_server_is_waited_for_as_long_as_the_configuration_says(
+    server: SshServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connect, "_STEP_S", LIMIT_S)
+    configure(server, "ConnectTimeout 1\n")
+    with socket.socket() as full, contextlib.ExitStack() as held:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        for _ in range(3):  # what is beyond its queue is not answered
+            waiting = held.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(full.getsockname())
+        hops = resolve_hops(f"ssh://127.0.0.1:{full.getsockname()[1]}")
+        begin = time.monotonic()
+        with (
+            pytest.raises(DeadlineError, match="does not answer"),
+            log_in_through_hops("board", hops, Deadline(LIMIT_S)),
+        ):
+            pass
+        assert time.monotonic() - begin < LIMIT_S / 2
 
 
 @contextlib.contextmanager
