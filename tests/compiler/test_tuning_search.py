@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import io
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,17 +14,22 @@ from rich.console import Console
 
 from farm import stats
 from farm.dashboard import tuning_progress
-from farm.pipeline.tuning.loop import TuningState
+from farm.errors import DeviceError
+from farm.pipeline.tuning.loop import BoardState, TuningLoop, TuningState
 from farm.pipeline.tuning.search import KernelSearch, TuningSearch
 from farm.pipeline.tuning.tune import TuningResult
+from farm.processes.workers import Message, MessageKind
 from farm.types import (
     Candidate,
     CompiledCandidate,
     CompiledCandidateBatch,
+    Device,
     Model,
     PairedSamples,
+    Profile,
     ProposalRequest,
     Task,
+    TuningRecord,
 )
 
 
@@ -326,3 +332,82 @@ def test_the_live_table_fits_the_screen_with_its_figures_whole(width: int, heigh
     )
     assert ("direct 1" in lines[4]) == (width > 100)
     assert "more kernels" in lines[-1] if height < 30 else "more" not in lines[-1]
+
+
+class Records:
+    """Where a loop keeps records."""
+
+    def __init__(self) -> None:
+        self.kept: list[TuningRecord] = []
+
+    def keep(self, record: TuningRecord) -> None:
+        self.kept.append(record)
+
+
+def looped(work: TuningSearch, boards: int = 1) -> TuningLoop:
+    device = Device("pi5", Profile("rasp4", {}, ""), "ssh://pi5")
+    state = TuningState(Model("net", "net.onnx"), [device], None, Records(), work)  # type: ignore[arg-type]
+    state.boards = [BoardState(device, f"device-pi5-{number}", None) for number in range(boards)]
+    return TuningLoop(state, None, None, device.profile, lambda *_: None)  # type: ignore[arg-type]
+
+
+def test_a_batch_has_the_time_of_its_kernels_and_more_while_that_is_not_known(tmp_path: Path):
+    work = search(slow=9, fast=9)
+    loop = looped(work)
+    (tmp_path / "arrays.npz").write_bytes(bytes(3_000_000))
+    wanted = replace(batch(work.next()), arrays=tmp_path / "arrays.npz")
+    assert loop._limit_s(wanted) == 20 + 60 * 2.0 + 3.0
+    work.take(wanted, [{0: 5.0, 1: 0.25}] * 4, {})
+    wanted = replace(batch(work.next()), arrays=tmp_path / "arrays.npz")
+    assert {one.workload for one in wanted.variants} == {"slow"}
+    assert loop._limit_s(wanted) == 20 + 60 * 8 * 5.0 + 3.0
+
+
+def test_a_board_is_given_up_after_failures_in_a_row_that_no_candidate_explains():
+    work = search(one=60)
+    loop = looped(work, boards=2)
+    first, second = loop.work.boards
+    error = DeviceError("pi5 is offline")
+
+    def fail(board: BoardState, trying: int | None = None) -> None:
+        board.batch, board.trying = batch(wanted), trying
+        loop._failed(board, error)
+
+    wanted = work.next()
+    for _ in range(2):
+        fail(first)
+    loop._hear(Message(first.slot, MessageKind.DONE, None))
+    assert (first.failures, first.batches) == (0, 1), "it works again"
+    for trying in (0, 0):
+        fail(first, trying)
+    assert loop.work.skipped == ["direct 1 of one"] and first.failures == 0
+    for _ in range(3):
+        assert not first.gone
+        fail(first)
+    assert first.gone and first.said == "pi5 is offline"
+    fail(second)
+    fail(second)
+    with pytest.raises(DeviceError, match="pi5 is offline"):
+        fail(second)
+
+
+def test_a_kernel_is_recorded_once_something_was_compared_and_is_counted_once():
+    work = search(one=60)
+    loop = looped(work)
+    (board,) = loop.work.boards
+    board.facts = {"cpu": "Cortex-A76", "threads": "4"}
+
+    def measured(seconds: float) -> None:
+        board.batch = batch(work.next())
+        board.rounds = [{index: seconds if index == 1 else 1.0 for index in range(8)}] * 5
+        loop._take(board)
+
+    measured(1.0)
+    records = loop.work.records.kept  # type: ignore[attr-defined]
+    assert loop.work.kept == len(records) == 0, "the default alone was measured"
+    measured(0.5)
+    measured(0.5)
+    assert (loop.work.kept, len(records)) == (1, 2) and board.batch is None
+    last = records[-1]
+    assert (last.workload, last.seconds, last.default_s, last.runs) == ("one", 0.25, 1.0, 4)
+    assert (last.device, last.cpu, last.threads) == ("pi5", "Cortex-A76", 4)
