@@ -4,22 +4,34 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from farm.errors import BuildError
 from farm.pipeline.accuracy import (
     AccuracyParticipant,
     AccuracyProgressState,
     _accuracy,
     _device_participant,
+    _hear,
     _reference_participant,
     _Work,
     accuracy_to_json,
 )
+from farm.processes.workers import Message, MessageKind
 from farm.stats import wilson_interval
 from farm.store import PredictionStore, Store
-from farm.types import BuildWithAgent, Device, Model, PreprocessSettings, Profile
+from farm.types import (
+    BuildWithAgent,
+    Device,
+    Model,
+    PredictionsReported,
+    PreprocessSettings,
+    Profile,
+    Progress,
+    Stage,
+)
 
 WANTED = {name: (index, index % 3) for index, name in enumerate("abcdefgh")}  # classes 0 1 2 0 ...
 BOARD = Device("pi5", Profile("rasp4", {}, ""), "ssh://pi5")
@@ -61,6 +73,44 @@ def test_the_time_left_is_by_what_was_answered_since_this_run_began() -> None:
     assert progress.remaining_s(one, 100.0) == pytest.approx(3 * 10.0 / 2)
     one.kept = 5
     assert progress.remaining_s(one, 100.0) is None
+
+
+def test_what_a_worker_reports_is_kept_and_its_first_answer_begins_the_time(
+    tmp_path: Path,
+) -> None:
+    store, one = PredictionStore(tmp_path / "answers.sqlite"), participant({})
+    one.subject = "pi5 and its build"
+    progress = AccuracyProgressState(WANTED, [one])
+
+    def hear(value: object, kind: MessageKind = MessageKind.NOTE) -> None:
+        _hear(one, Message("device-pi5", kind, value), progress, store)
+
+    hear(Progress(Stage.CONNECTING, "waiting"))
+    assert (one.since, one.note) == (None, "connecting waiting")
+    hear(Progress(Stage.ACCURACY))
+    began = one.since
+    assert began is not None and one.note == "accuracy"
+    hear(PredictionsReported({"a": (0, 1), "another": (2,)}, {"grey to colour": 2}))
+    hear(PredictionsReported({"b": ()}, {"grey to colour": 1}))
+    hear(Progress(Stage.ACCURACY, "2 of 8"))
+    assert one.best == store.answers(one.subject) == {"a": (0, 1), "b": ()}
+    assert (one.since, one.converted, one.new) == (began, {"grey to colour": 3}, 2)
+    hear(BuildError("it broke"), MessageKind.FAILED)
+    assert one.failure is not None and one.failure.what == "it broke"
+
+
+def test_answers_of_before_are_forgotten_where_fresh_ones_are_wanted(tmp_path: Path) -> None:
+    store, nothing = PredictionStore(tmp_path / "answers.sqlite"), cast(Any, None)
+    store.keep("ours", {"a": (1,)})
+    store.keep("other", {"a": (2,)})
+
+    def answers(fresh: bool) -> dict[str, tuple[int, ...]]:
+        work = _Work(nothing, nothing, tmp_path, nothing, store, nothing, nothing, fresh)
+        return work.participant("pi5", "ours", lambda _: None).best
+
+    assert answers(False) == {"a": (1,)}
+    assert answers(True) == {} and store.answers("ours") == {}
+    assert store.answers("other") == {"a": (2,)}
 
 
 def test_answers_of_before_count_only_for_the_same_board_build_data_and_preparation(

@@ -9,7 +9,7 @@ import os
 import pickle
 import zipfile
 from collections import Counter, OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence, Set
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
@@ -157,6 +157,13 @@ def test_a_dataclass_passes_only_through_its_constructor() -> None:
         ("x", Path, False),
         ("x", list[str], False),
         (["x", "y"], list[str], True),
+        (["x", "y"], Sequence[str], True),
+        (("x",), Sequence[str], True),
+        ("xy", Sequence[str], False),
+        (b"xy", Sequence[int], False),
+        (frozenset("x"), Set[str], True),
+        (frozenset([1]), Set[str], False),
+        (1, Literal[1], True),
         (["x", 1], list[str], False),
         ({1, "x"}, set[int], False),
         ((1, 2, "x"), tuple[int, ...], False),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 import threading
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from timeouts import LIMIT_S
+from timeouts import LIMIT_S, wait_until
 
 from farm import transports
 from farm.config import load_fleet
@@ -61,6 +62,24 @@ def test_a_session_can_be_cut_by_another_thread(open_one: Callable) -> None:
                 link.facts()
         finally:
             cutter.join()
+
+
+def test_an_agent_ends_a_session_by_itself_when_its_time_is_up(
+    agents: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """Also where nobody is there any more to end it from outside."""
+    (tmp_path / "devices.toml").write_text('[devices.host]\nprofile = "x86"\nurl = "local:"\n')
+    device = load_fleet(tmp_path / "devices.toml").devices["host"]
+
+    def is_over() -> bool:
+        return "END_TIME_UP" in (tmp_path / "agent.log").read_text()
+
+    with (
+        contextlib.suppress(DeviceError),
+        transports.open(device, agents("x86_64"), tmp_path, 1),
+    ):
+        wait_until(is_over, "the end of its time", LIMIT_S / 10)
+    assert is_over()
 
 
 def test_no_tvm_is_imported_to_drive_a_device(
