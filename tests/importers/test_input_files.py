@@ -58,6 +58,17 @@ def test_one_array_of_any_name_feeds_a_model_of_one_input(tmp_path):
         assert read_inputs(tmp_path / name, (TOKENS,), PLAIN)["tokens"].tolist() == tokens.tolist()
 
 
+def test_an_array_is_known_by_its_suffix_and_an_archive_under_another_name_is_told(tmp_path):
+    tokens = np.arange(7, 12).reshape(1, 5)
+    for name, save in (("X.NPY", np.save), ("X.NPZ", np.savez)):
+        with (tmp_path / name).open("wb") as file:
+            save(file, tokens)
+        assert read_inputs(tmp_path / name, (TOKENS,), PLAIN)["tokens"].tolist() == tokens.tolist()
+    (tmp_path / "X.NPZ").rename(tmp_path / "x.npy")
+    said = failure(read_inputs, tmp_path / "x.npy", (TOKENS,), PLAIN)
+    assert "is not a single array" in said and "rename it to .npz" in said
+
+
 def test_a_cast_that_loses_nothing_is_made(tmp_path):
     array = np.arange(72, dtype=np.uint8).reshape(1, 3, 4, 6)
     np.save(tmp_path / "x.npy", array)
@@ -200,6 +211,8 @@ def test_numbers_for_a_quantized_input_become_its_bytes(tmp_path):
     spec = TensorSpec("x", (1, 5), "uint8", scale=0.5, zero=10)
     np.save(tmp_path / "x.npy", np.array([[-1, 0, 0.3, 7, 1e9]], np.float32))
     assert read_inputs(tmp_path / "x.npy", (spec,), PLAIN)["x"].tolist() == [[8, 10, 11, 24, 255]]
+    np.save(tmp_path / "low.npy", np.array([[-5, -5.5, -6, -1e9, 122.5]], np.float32))
+    assert read_inputs(tmp_path / "low.npy", (spec,), PLAIN)["x"].tolist() == [[0, 0, 0, 0, 255]]
     np.save(tmp_path / "x.npy", np.array([[8, 10, 11, 24, 255]], np.uint8))
     assert read_inputs(tmp_path / "x.npy", (spec,), PLAIN)["x"].tolist() == [[8, 10, 11, 24, 255]]
     np.save(tmp_path / "x.npy", np.array([[np.nan] * 5], np.float32))
@@ -291,6 +304,17 @@ def test_images_of_other_channels_are_converted_and_it_is_said(mode, said, tmp_p
         and fed.shape == IMAGE.shape
         and abs(float(fed.mean()) - 200 / 255) < (0.3 if mode == "1" else 0.02)
     )
+
+
+@pytest.mark.parametrize("mode", ["P", "RGB"])
+def test_a_colour_that_stands_for_transparency_is_said_to_be_left_out(mode, tmp_path):
+    image = Image.new("RGB", (6, 4), (200, 100, 50)).convert(mode)
+    image.save(tmp_path / "x.png", transparency=0 if mode == "P" else (1, 2, 3))
+    told = []
+    grey = PreprocessSettings(channels="L")
+    read_image(tmp_path / "x.png", TensorSpec("x", (1, 1, 4, 6), "float32"), grey, told.append)
+    name = "palette" if mode == "P" else "colour"
+    assert told == [f"{name} to grey, transparency left out"]
 
 
 def test_an_image_in_the_models_channels_is_not_said_to_be_converted(picture):
