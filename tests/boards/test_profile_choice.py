@@ -350,6 +350,14 @@ def test_an_agents_facts_name_the_cpu_of_a_pc_the_board_of_others_and_the_gpu() 
     )
 
 
+def test_what_a_board_says_is_cut() -> None:
+    said = {"board": "x" * 1000, "cores": "9" * 20, "features": "neon " * 3000 + "sve2"}
+    evidence = boards.hardware_from_report("aarch64", said)
+    assert (evidence.board, evidence.core_count) == ("x" * 200, 4096)
+    assert "sve2" not in evidence.features
+    assert boards.hardware_from_report("aarch64", {"cores": "9" * 21}).core_count == 0
+
+
 def test_an_agent_at_an_address_is_recognized_by_the_name_of_its_board() -> None:
     facts = {
         "machine": "aarch64",

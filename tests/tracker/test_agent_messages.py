@@ -53,5 +53,12 @@ def test_what_an_agent_says_is_bounded_in_its_form_its_length_and_its_time() -> 
     assert parse_hello({"board": "b", "session": long}) == AgentHello(
         "b", "", "", BoardSession("k" * 1024, 366 * 86400.0)
     )
+    now = {"match_key": "k", "since_s": 0, "ends_s": 0}
+    assert parse_hello({"board": "b", "session": now}) == AgentHello(
+        "b", "", "", BoardSession("k", 0.0, 0.0)
+    ), "it ends now, which is not without a limit"
+    for name in ("load_1m", "free_bytes"):
+        with pytest.raises(ProtocolError, match=name):
+            parse_heartbeat({"state": {name: True}})
     with pytest.raises(ProtocolError, match="match_key"):
         parse_hello({"board": "b", "session": {**long, "match_key": "k" * 1025}})

@@ -101,6 +101,9 @@ SAID = {
     "a match key of half a character": rb'[3, "pi", [9090, "\udfff"], null]',
     "an offer without an address": b'[3, "pi"]',
     "a port beyond all": b'[3, "pi", [65536, "pi:1"], null]',
+    "a port of other digits": '[3, "pi", ["²", "pi:1"], null]'.encode(),
+    "a port of six digits": b'[3, "pi", ["909090", "pi:1"], null]',
+    "true as a port": b'[3, "pi", [true, "pi:1"], null]',
     "a host that is none": b'[3, "pi", [9090, "pi:1"], {}]',
     "info that is none": b"[5, 7]",
     "info without an address": b'[5, {"key": "server:pi"}]',
@@ -118,6 +121,21 @@ def test_a_message_that_is_none_ends_its_connection_and_no_other(
     assert wire.is_closed()
     assert other.ask([PING]) == 0
     assert "Traceback" not in lab.said
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b'[3, "pi"]', "a PUT in another form than TVM's"),
+        (b"[6, 7]", "a SUMMARY in another form than TVM's"),
+        (b"[101]", "a message of the unknown code 101"),
+        (b"[-5]", "a message of the unknown code -5"),
+    ],
+)
+def test_the_operator_is_told_what_kind_of_message_it_was(content: bytes, words: str) -> None:
+    with pytest.raises(ProtocolError) as caught:
+        parse_message(content)
+    assert str(caught.value) == words
 
 
 @pytest.mark.parametrize(
@@ -489,6 +507,12 @@ def test_a_flood_of_notices_is_counted() -> None:
     for _ in range(30):
         notices.note("x" * 1000, 13.0)
     assert said[21:] == ["x" * 500] * 20, "in the next period lines are passed on again"
+    few: list[str] = []
+    notices = LimitedLog(few.append)
+    for now in (1.0, 12.0, 23.0):
+        for _ in range(15):
+            notices.note("x", now)
+    assert len(few) == 45, "those of a period before count no more"
 
 
 OPEN_FILES = """

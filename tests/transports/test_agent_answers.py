@@ -49,6 +49,23 @@ def test_facts_become_texts() -> None:
         and facts["threads_pinned"] == "false"
     )
     assert "hostname" not in facts
+    nothing = {"throttled": 0, "threads_pinned": False, "thread_cores": "", "cpu_wait_s": 0.0}
+    told = agent_answers.check_facts(json.dumps(nothing))
+    assert told == {
+        "throttled": "0",
+        "threads_pinned": "false",
+        "thread_cores": "",
+        "cpu_wait_s": "0.0",
+    }
+
+
+@pytest.mark.parametrize(
+    ("fact", "value"),
+    [("throttled", -1), ("throttled", 1 << 32), ("cores", -1), ("threads", 1.5), ("cores", True)],
+)
+def test_a_count_and_flags_are_never_negative_and_fit(fact: str, value: object) -> None:
+    with pytest.raises(AgentAnswerError, match=fact):
+        agent_answers.check_facts(json.dumps({fact: value}))
 
 
 @pytest.mark.parametrize(

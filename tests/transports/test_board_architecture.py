@@ -183,9 +183,10 @@ def test_a_profile_that_does_not_fit_and_those_that_would(
 
 
 def test_64_bit_code_on_a_32_bit_system_can_be_meant() -> None:
-    check_agent_runs(
-        device("rasp3b-64", {"userland": "any"}), BoardArchitecture("aarch64", "armv7", 32, "hard")
-    )
+    kind = BoardArchitecture("aarch64", "armv7", 32, "hard")
+    check_agent_runs(device("rasp3b-64", {"userland": "any"}), kind)
+    with pytest.raises(DeviceError, match="32-bit programs"):
+        check_agent_runs(device("rasp3b-64", {"userland": "own"}), kind)
 
 
 def test_profiles_are_named_by_likeness() -> None:

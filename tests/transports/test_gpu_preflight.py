@@ -44,6 +44,11 @@ def test_a_machine_without_nvidia_s_driver_is_a_device_without_a_gpu(
         pass
 
 
+def test_the_driver_of_a_board_elsewhere_is_not_that_of_this_machine(no_driver: Path) -> None:
+    assert gpu_preflight.unusable_gpu_state(device("cuda-sm90", "ssh://box")) is None
+    assert gpu_preflight.unusable_gpu_state(device("x86-v3", "local:")) is None
+
+
 @pytest.mark.parametrize("where", ["libcuda.so.1", "ld.so.cache"])
 def test_a_driver_is_found_where_the_loader_looks(no_driver: Path, where: str) -> None:
     (no_driver / where).write_bytes(b"\0libcuda.so.1\0")

@@ -341,6 +341,23 @@ def test_a_tracker_whose_list_is_none(
     assert "tracker" in error.what
 
 
+def test_of_a_long_list_of_boards_some_are_told_and_how_many_more_there_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    servers = [{"key": f"server:pi{number:02}" + number * "x"} for number in range(123)]
+    monkeypatch.setitem(globals(), "SUMMARY", {"server_info": [*servers, *servers]})
+    with answering(track) as port:
+        wanted = device(tmp_path, f"tracker://127.0.0.1:{port}/board")
+        error = refusal(wanted, tmp_path)
+    assert error.what == f"the tracker at 127.0.0.1:{port} has no device 'board'"
+    assert error.why.startswith("it has: pi00, pi01x, ") and error.why.endswith(" and 103 more")
+    assert "pi19x" not in error.why and "pi107" in error.why, "in the order of their names"
+    assert max(map(len, error.why.split(", "))) <= 100 + len(" and 103 more")
+    with answering(track) as port:
+        there = device(tmp_path, f"tracker://127.0.0.1:{port}/pi05xxxxx")
+        assert transports.count_boards(there) == 2
+
+
 @pytest.mark.parametrize("endless", [False, True], ids=["silent", "endless"])
 def test_a_tracker_that_never_gets_done(
     endless: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
