@@ -14,7 +14,7 @@ from ssh_server import SshServer
 
 from farm.errors import FarmError
 from farm.pipeline.doctor import host
-from farm.pipeline.doctor.checks import condition_findings
+from farm.pipeline.doctor.checks import _of_gpu, condition_findings
 from farm.store import Store
 
 SSH_LAYERS = [
@@ -212,6 +212,18 @@ def test_what_slows_a_phone_or_a_gpu_is_advised_with_its_cure(
     [found] = [one for one in condition_findings(facts, 0.0) if one.layer == layer]
     assert found.detail == detail
     assert advice in found.advice and bool(advice) == bool(found.advice)
+
+
+def test_a_gpu_is_told_with_its_driver_its_memory_and_its_power() -> None:
+    facts = {
+        "gpu_driver": "580.65",
+        "gpu_cuda": "13.0",
+        "gpu_memory_free_bytes": str(3 << 29),
+        "gpu_memory_total_bytes": str(80 << 30),
+        "gpu_power_w": "71.6",
+    }
+    assert list(_of_gpu(facts)) == ["driver 580.65", "CUDA 13.0", "1.5 of 80.0 GiB free", "72 W"]
+    assert list(_of_gpu({"gpu_cuda": "13.0"})) == ["CUDA 13.0"]
 
 
 def test_a_phone_that_is_cool_has_no_thermal_status_to_tell() -> None:
