@@ -51,6 +51,8 @@ class MetricsPage:
                     await writer.drain()
         except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             pass  # it is no reader of metrics
+        except asyncio.CancelledError:  # the server ends; asyncio of Python 3.11 would report it
+            writer.transport.abort()
         finally:
             self._readers -= 1
             writer.close()

@@ -271,7 +271,12 @@ def test_thousands_of_connections_that_say_nothing_keep_nobody_out(lab: Running)
 
 
 def test_the_end_is_clean_with_connections_open(tmp_path: Path) -> None:
-    with tracker(tmp_path) as running:
+    with socket.create_server((HOST, 0)) as free:
+        place = free.getsockname()
+    with (
+        tracker(tmp_path, "--metrics", str(place[1])) as running,
+        socket.create_connection(place),  # a reader of its numbers that says nothing
+    ):
         wires = [Wire(running.port) for _ in range(20)]
         wires[0].send([REQUEST, "nobody", "", 1])
         assert wires[1].ask([PING]) == 0
