@@ -278,3 +278,16 @@ def note_at_length(context: TaskContext, letters: int) -> None:
     from farm.types import Progress, Stage
 
     context.note(Progress(Stage.IMPORTING, "x" * letters))
+
+
+def use_folder(context: TaskContext) -> str:
+    folder = context.scratch / "folder" / "inner"
+    folder.mkdir(parents=True)
+    (folder / "file").write_text("moved")
+    (folder / "file").rename(folder / "other")
+    text = (folder / "other").read_text()
+    (folder / "other").write_text("shorter")
+    (folder / "other").unlink()
+    folder.rmdir()
+    folder.parent.rmdir()
+    return text

@@ -9,6 +9,7 @@ import os
 import pickle
 import re
 import resource
+import shutil
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -82,6 +83,29 @@ def test_a_task_notes_writes_and_answers(attempt: Attempt, tmp_path: Path) -> No
     np.testing.assert_array_equal(given["array"], np.arange(3, dtype="float32"))
     assert attempt.notes == ["on the way"]  # type: ignore[attr-defined]
     assert (tmp_path / "scratch" / "file").read_text() == "x"
+
+
+@needs_sandbox
+def test_a_task_makes_and_removes_folders_of_its_own(attempt: Attempt, tmp_path: Path) -> None:
+    before = sorted((tmp_path / "scratch").iterdir())
+    assert attempt(tasks.use_folder) == "moved"
+    assert sorted(set((tmp_path / "scratch").iterdir()) - set(before)) == [
+        tmp_path / "scratch" / "output.log"
+    ]
+
+
+def test_a_policy_of_this_machine_leaves_some_of_its_memory_and_of_its_fullest_disk(
+    tmp_path: Path,
+) -> None:
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    places = [place for place in (tmp_path, Path("/dev/shm")) if place.is_dir()]
+    both = Policy.of_this_machine((), tuple(places))
+    assert 0 < both.memory_bytes <= 0.9 * total
+    alone = [Policy.of_this_machine((), (place,)).file_bytes for place in places]
+    assert both.file_bytes == pytest.approx(min(alone), rel=0.05)  # others write meanwhile
+    free = [shutil.disk_usage(place).free for place in places]
+    assert alone == pytest.approx([0.9 * one for one in free], rel=0.05)
+    assert Policy.of_this_machine((tmp_path,), ()).file_bytes == 0
 
 
 @needs_sandbox
