@@ -312,7 +312,7 @@ def test_algorithms_are_those_of_the_configuration(server: SshServer) -> None:
 def test_a_server_is_waited_for_as_long_as_the_configuration_says(
     server: SshServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connect, "_STEP_S", LIMIT_S)
+    monkeypatch.setattr(connect, "_STEP_S", 60.0)
     configure(server, "ConnectTimeout 1\n")
     with socket.socket() as full, contextlib.ExitStack() as held:
         full.bind(("127.0.0.1", 0))
@@ -328,7 +328,7 @@ def test_a_server_is_waited_for_as_long_as_the_configuration_says(
             log_in_through_hops("board", hops, Deadline(LIMIT_S)),
         ):
             pass
-        assert time.monotonic() - begin < LIMIT_S / 2
+        assert time.monotonic() - begin < 30
 
 
 @contextlib.contextmanager
