@@ -34,11 +34,13 @@ def run_to_json(run: Run) -> dict[str, Any]:
     device reports its power.
     """
     derived = {
+        "schema": SCHEMA,
+        "emulated": run.emulated,
         "inferences_per_s": stats.inferences_per_second(run),
         "power_w": stats.power_w(run),
         "inference_j": stats.energy_per_inference_j(run),
     }
-    return {"schema": SCHEMA, "emulated": run.emulated, **derived, **as_strict_json(run)}
+    return {**as_strict_json(derived), **as_strict_json(run)}
 
 
 def run_from_json(body: Mapping[str, Any]) -> Run:

@@ -81,12 +81,15 @@ def test_any_value_anywhere_is_a_run_or_one_error(
         (("id",), "../../etc/passwd", "id is"),
         (("id",), "", "id is"),
         (("artifact_digest",), "../x", "artifact_digest is"),
+        (("model_digest",), "../x", "model_digest is"),
         (("started_at",), "yesterday", "started_at is"),
         (("started_at",), "2026-07-01T12:00:00", "no time zone"),
         (("reason",), "x" * 20_000, "20000 characters"),
         (("versions",), {"farm": 1}, "versions"),
         (("versions",), [], "versions"),
+        (("versions",), {"x" * 20_000: "1"}, "20000 characters"),
         (("samples", "seconds"), [1.0, -1.0], "no times above 0"),
+        (("samples", "seconds"), [1.0, 0.0], "no times above 0"),
         (("samples", "seconds"), [1e999], "no times above 0"),
         (("samples", "facts_before"), {"cpu": ["x"]}, "facts_before"),
         (("samples", "facts_during"), ["x"], "facts_during"),
@@ -120,6 +123,19 @@ def test_a_value_that_no_command_could_show_is_refused_with_its_name(
 def test_what_is_no_run_is_one_error(line: str) -> None:
     with pytest.raises(FarmError):
         parse_untrusted_run(line)
+
+
+def test_a_run_of_infinite_energy_is_imported_and_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FARM_DATA", str(tmp_path / "data"))
+    timed_body = with_value(BODIES[0], ("samples", "measured_s"), 2.0)
+    endless = with_value(timed_body, ("samples", "energy_j"), "inf")
+    (tmp_path / "runs.jsonl").write_text(json.dumps(endless))
+    for command in (["runs", "import", str(tmp_path / "runs.jsonl")], ["history", "--json"]):
+        done = CliRunner().invoke(cli, command, catch_exceptions=False)
+        assert done.exit_code == 0
+    assert json.loads(done.stdout)["runs"][0]["power_w"] == "inf"
 
 
 def test_a_file_with_one_hostile_run_is_not_imported_and_history_goes_on(
