@@ -62,7 +62,23 @@ def test_folders_are_classes_by_label_whatever_their_order(tmp_path):
 
 
 def test_folders_are_classes_by_number_without_labels(tmp_path):
-    assert opened(images(tmp_path, **{"2": 1, "0": 1}), ModelClasses(3)).labels.tolist() == [0, 2]
+    folder = images(tmp_path, **{"2": 1, "0": 1})
+    assert opened(folder, ModelClasses(3)).labels.tolist() == [0, 2]
+    labels = ModelClasses(3, ("2", "0", "1"))  # a name comes before a number
+    assert opened(folder, labels).labels.tolist() == [0, 1]
+    assert [sample.name for sample in opened(folder, labels).read()] == ["2/0.png", "0/0.png"]
+
+
+def test_samples_may_lie_deeper_and_have_large_letters_and_hidden_folders_have_none(tmp_path):
+    for folder in ("cat/2026", "horse/.thumbnails", ".cat"):
+        images(tmp_path / folder, july=1)
+    (tmp_path / "horse" / "top").mkdir()
+    Image.new("RGB", (6, 4)).save(tmp_path / "horse" / "top" / "CAMERA.PNG")
+    found = [(sample.name, sample.label) for sample in opened(tmp_path).read()]
+    assert found == [("cat/2026/july/0.png", 0), ("horse/top/CAMERA.PNG", 2)]
+    np.save(tmp_path / "x.npy", FITTING)
+    (tmp_path / "x.npy").rename(tmp_path / "X.NPY")
+    assert len(opened(tmp_path / "X.NPY")) == len(FITTING)
 
 
 def test_as_many_folders_as_classes_are_classes_in_order_and_it_is_said(tmp_path):
@@ -161,10 +177,11 @@ def test_arrays_are_samples_with_or_without_their_batch_axis(tmp_path):
             np.testing.assert_array_equal(last.inputs["image"][0], samples[1])
 
 
-def test_each_input_may_have_an_array_of_its_own(tmp_path):
-    tokens = np.arange(10).reshape(2, 5)
-    np.savez(tmp_path / "d.npz", image=np.zeros((2, 3, 4, 6), np.float32), tokens=tokens)
-    found = opened(tmp_path / "d.npz", inputs=(IMAGE, TOKENS))
+@pytest.mark.parametrize("name", ["image", "inputs"])
+def test_each_input_may_have_an_array_of_its_own(name, tmp_path):
+    tokens, image = np.arange(10).reshape(2, 5), TensorSpec(name, IMAGE.shape, IMAGE.dtype)
+    np.savez(tmp_path / "d.npz", **{name: FITTING}, tokens=tokens)
+    found = opened(tmp_path / "d.npz", inputs=(image, TOKENS))
     assert found.labels is None
     np.testing.assert_array_equal(
         np.concatenate([sample.inputs["tokens"] for sample in found.read()]), tokens
@@ -285,12 +302,13 @@ def test_a_sample_that_changes_gets_another_key_and_the_others_keep_theirs(tmp_p
 def test_a_sample_that_is_replaced_by_one_of_the_same_size_gets_another_key(tmp_path):
     folder, array = images(tmp_path / "folder", cat=2), tmp_path / "d.npz"
     np.savez(array, inputs=FITTING, labels=np.array([0, 1]))
-    for path, file in ((folder, folder / "cat" / "1.png"), (array, array)):
-        before, then = opened(path).key(1), file.stat().st_mtime_ns
-        assert opened(path).key(1) == before
+    first, second = (folder / "cat" / f"{number}.png" for number in (0, 1))
+    for path, file, index in ((folder, first, 0), (folder, second, 1), (array, array, 1)):
+        before, then = opened(path).key(index), file.stat().st_mtime_ns
+        assert opened(path).key(index) == before
         digest = data.data_set_digest(folder)
         os.utime(file, ns=(then, then + 1_000_000))
-        assert opened(path).key(1) != before
+        assert opened(path).key(index) != before
         assert (data.data_set_digest(folder) != digest) == (path is folder)
 
 

@@ -8,10 +8,11 @@ import multiprocessing
 import sqlite3
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Column, Connection, MetaData, Table, Text, select
 
@@ -27,7 +28,12 @@ TEXTS = st.text(max_size=8) | st.just("models/\udcff.onnx")  # a file name that 
 FACTS = st.dictionaries(TEXTS, TEXTS, max_size=3)
 COUNTS = st.none() | st.integers(0, 10**6)
 FLOATS = st.floats()
-AGREEMENTS = st.builds(Agreement, FLOATS, FLOATS, st.none() | st.booleans(), st.booleans())
+AGREEMENTS = st.builds(
+    Agreement,
+    *(FLOATS, FLOATS, st.none() | st.booleans(), st.booleans()),
+    **dict.fromkeys(("max_rel", "cosine", "top1", "top5"), st.none() | FLOATS),
+    why=TEXTS,
+)
 SAMPLES = st.builds(
     DeviceResults,
     seconds=st.lists(FLOATS, max_size=5).map(tuple),
@@ -39,27 +45,29 @@ SAMPLES = st.builds(
     facts_after=FACTS,
     ledger=st.dictionaries(TEXTS, FLOATS, max_size=3),
     uploaded=st.integers(0, 2**63),
+    release=COUNTS,
     block=st.integers(1, 1000),
     warm=st.none() | st.booleans(),
-    measured_s=st.none() | FLOATS,
     facts_during=st.lists(FACTS, max_size=2).map(tuple),
-    wall_s=st.none() | FLOATS,
+    memory_peak_bytes=COUNTS,
+    **dict.fromkeys(("held_up", "measured_s", "wall_s", "energy_j"), st.none() | FLOATS),
 )
 INTERVALS = st.none() | st.tuples(FLOATS, FLOATS)
 LATENCIES = st.builds(
     Latency,
     *(st.integers(1), FLOATS, FLOATS, FLOATS, FLOATS, st.none() | FLOATS, st.none() | FLOATS),
-    p50_interval_ms=INTERVALS,
-    p99_interval_ms=INTERVALS,
-    p90_early_ms=st.none() | FLOATS,
+    **dict.fromkeys(("p95_ms", "p90_early_ms"), st.none() | FLOATS),
+    **dict.fromkeys([f"p{share}_interval_ms" for share in (50, 90, 95, 99)], INTERVALS),
     block=st.integers(1, 1000),
 )
 RUNS = st.builds(
     Run,
     started_at=st.datetimes().map(lambda moment: moment.isoformat()),
-    **dict.fromkeys(("id", "device", "model", "profile", "url", "reason"), TEXTS),
+    **dict.fromkeys(("id", "device", "model", "profile", "url", "reason", "cores"), TEXTS),
     verdict=st.sampled_from(Verdict),
-    artifact_digest=st.none() | TEXTS,
+    **dict.fromkeys(("artifact_digest", "model_digest"), st.none() | TEXTS),
+    **dict.fromkeys(("threads", "batch"), st.none() | st.integers(1, 64)),
+    pinned=st.booleans(),
     samples=st.none() | SAMPLES,
     latency=st.none() | LATENCIES,
     reference_correct=COUNTS,
@@ -83,7 +91,24 @@ def store(tmp_path: Path) -> RunStore:
     return RunStore(tmp_path / "data" / "runs.sqlite")
 
 
+NO_NUMBERS = dataclasses.replace(
+    a_run("1"),
+    samples=DeviceResults(
+        (math.inf,),
+        math.nan,
+        Agreement(math.inf, -math.inf, None, False, math.inf, -math.inf, math.inf, math.nan),
+        *(None, None, {}, {}, {"feed": math.inf}, 0),
+        held_up=math.inf,
+        measured_s=math.inf,
+        wall_s=-math.inf,
+        energy_j=math.inf,
+    ),
+    latency=Latency(1, *[math.inf] * 7, *[(-math.inf, math.inf)] * 4, math.inf),
+)
+
+
 @given(RUNS)
+@example(NO_NUMBERS)
 def test_a_run_survives_strict_json_exactly(run: Run) -> None:
     document = json.dumps(run_to_json(run), allow_nan=False)
     assert repr(run_from_json(json.loads(document))) == repr(
@@ -186,6 +211,24 @@ def test_the_newest_runs_are_those_of_each_model_on_each_device(store: RunStore)
     assert [run.id for run in store.newest(9, ["digits"], ["host"])] == every[3::4]
 
 
+def test_of_the_newest_runs_the_first_of_each_title_on_a_device_has_its_samples(
+    store: RunStore,
+) -> None:
+    for day, device, threads in itertools.product(range(1, 4), ("host", "pi3"), (1, 2)):
+        run = a_run(f"{device} {threads} {day}", device, started_at=f"2026-07-0{day}T12:00:00Z")
+        results = DeviceResults(
+            (day / 8, threads / 8), 1.0, Agreement(0.0, math.inf, None, True),
+            None, None, {}, {}, {}, 0,
+        )  # fmt: skip
+        store.keep(dataclasses.replace(run, samples=results, threads=threads))
+    found = {run.id: run.samples.seconds for run in store.newest(9) if run.samples}
+    assert len(found) == 12
+    assert {name: seconds for name, seconds in found.items() if seconds} == {
+        f"{device} {threads} 3": (3 / 8, threads / 8)
+        for device, threads in itertools.product(("host", "pi3"), (1, 2))
+    }
+
+
 def test_a_failed_run_is_kept_like_any_other(store: RunStore) -> None:
     failure = Failure("DeadlineError", "pi3 did not answer", "frozen", "farm devices -v", 6)
     run = dataclasses.replace(a_run("1"), verdict=Verdict.FAILED, failure=failure)
@@ -249,6 +292,23 @@ def test_tables_that_another_farm_has_just_made_are_used(tmp_path: Path) -> None
 
     slower = farm(Overtaken(tmp_path / "names.sqlite"))
     assert slower.ask(lambda db: db.scalars(select(names.c.name)).all()) == ["pi5"]
+
+
+def test_tables_of_any_older_farm_get_the_migrations_that_they_lack(tmp_path: Path) -> None:
+    names = Table("names", MetaData(), Column("name", Text))
+
+    def naming(number: int) -> Callable[[Connection], None]:
+        return lambda db: db.execute(names.insert(), {"name": f"migration {number}"})
+
+    for version in (1, 2, 3):
+        place = SqliteBackend(tmp_path / f"{version}.sqlite")
+        migrations = tuple(map(naming, (1, 2)))
+        MigratedDatabase(place, "names", "names", names.metadata, migrations[: version - 1]).ask(
+            lambda _: None
+        )
+        newest = MigratedDatabase(place, "names", "names", names.metadata, migrations)
+        found = newest.ask(lambda db: db.scalars(select(names.c.name)).all())
+        assert found == ["migration 1", "migration 2"][version - 1 :]
 
 
 def test_a_record_that_is_no_database_is_reported_with_how_to_move_it_away(store: RunStore) -> None:

@@ -92,13 +92,12 @@ def stored(bucket: S3Store) -> bytes:
 def test_what_one_store_publishes_another_finds(
     opened: Opened, caplog: pytest.LogCaptureFixture
 ) -> None:
-    publish(opened("one"))
     two = opened("two")
-    assert content(two.find("artifacts", DIGEST)) == CONTENT
-    assert two.find("artifacts", "e" * 64) is None
-    assert content(Store(two.root).find("artifacts", DIGEST)) == CONTENT, (
-        "it stays without the bucket"
-    )
+    for kind in ("models", "workloads", "artifacts"):
+        publish(opened("one"), kind=kind)
+        assert content(two.find(kind, DIGEST)) == CONTENT
+        assert two.find(kind, "e" * 64) is None
+        assert content(Store(two.root).find(kind, DIGEST)) == CONTENT, "it stays without the bucket"
     assert not caplog.records and not list((two.root / "tmp").iterdir())
 
 

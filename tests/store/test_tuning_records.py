@@ -44,16 +44,19 @@ def store(tmp_path: Path) -> TuningRecordStore:
 def test_a_record_is_found_by_its_core_and_operator_and_replaced_by_a_later_one(store):
     other = replace(RECORD, core="x86_64 znver4 avx512")
     third = replace(RECORD, workload="convolution 1x8x8x8 3x3x8x8")
-    for record in (RECORD, other, third):
+    of_bytes = replace(RECORD, workload="dense_int8 1x8 8x8")
+    for record in (RECORD, other, third, of_bytes):
         store.keep(record)
-    assert store.records() == [third, RECORD, other]
+    assert store.records() == [third, RECORD, of_bytes, other]
     assert store.records("cortex-a72", "dense") == [RECORD]
-    assert store.choices(RECORD.core) == {record.workload: CHOICE for record in (RECORD, third)}
+    assert store.choices(RECORD.core) == {
+        record.workload: CHOICE for record in (RECORD, third, of_bytes)
+    }
     assert store.choices("aarch64 cortex") == {}
     slower = replace(RECORD, seconds=2e-6)
     store.keep(slower)
     assert store.records(operator="dense") == [slower, other]
-    assert store.remove("cortex", "convolution") == 1
+    assert store.remove("cortex", "convolution") == store.remove("cortex", "dense_int8") == 1
     assert store.records() == [slower, other]
     store.forget(other.core, "dense 1x9 9x9")
     assert store.records() == [slower, other]
@@ -69,9 +72,11 @@ def test_a_store_that_was_never_written_is_empty(store):
 
 
 def test_records_survive_a_file_exactly(store, tmp_path):
-    write_records_file(tmp_path / "out.jsonl", [RECORD])
-    assert read_records_file(tmp_path / "out.jsonl") == [RECORD]
-    assert json.loads((tmp_path / "out.jsonl").read_text())["schema"] == "farm/record/1"
+    records = [RECORD, replace(RECORD, workload="dense 1x9 9x9", threads=0)]
+    write_records_file(tmp_path / "out.jsonl", records)
+    assert read_records_file(tmp_path / "out.jsonl") == records
+    for line in (tmp_path / "out.jsonl").read_text().splitlines():
+        assert json.loads(line)["schema"] == "farm/record/1"
 
 
 def test_of_two_records_the_faster_stays_and_of_equals_the_one_that_was_there(store):
