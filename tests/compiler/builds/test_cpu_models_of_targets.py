@@ -14,7 +14,7 @@ from relax_models import HOST, module
 from tvm import relax
 
 from farm.compiler.lower import lower_module, resolve_target
-from farm.compiler.target.cpu_model import cpu_model_of
+from farm.compiler.target.cpu_model import cpu_model_of, tuning_target_key
 from farm.config import profiles
 from farm.types import Profile
 
@@ -49,9 +49,74 @@ def test_the_vectors_of_a_core(target, name, lanes, registers):
     assert (core.name, core.lanes, core.registers) == (name, lanes, registers)
 
 
-def test_native_is_the_cpu_of_this_machine():
+@pytest.mark.parametrize(
+    ("cpu", "features", "dot_product"),
+    [
+        ("x86-64-v4", [], "pairs"),
+        ("cascadelake", [], "vnni"),
+        ("cascadelake", ["-avx512vl"], "pairs"),
+        ("x86-64-v3", [], "pairs"),
+        ("cortex-a72", [], "smlal"),
+        ("cortex-a76", [], "sdot"),
+    ],
+)
+def test_products_of_bytes_are_by_instructions_that_a_core_has(cpu, features, dot_product):
+    architecture = "aarch64" if cpu.startswith("cortex") else "x86_64"
+    target = {"mtriple": f"{architecture}-linux-gnu", "mcpu": cpu, "mattr": features}
+    core = cpu_model_of(tvm.target.Target({"kind": "llvm", **target}))
+    assert core.dot_product == dot_product
+
+
+@pytest.mark.parametrize(
+    ("cpu", "like"),
+    [
+        ("cortex-a35", "cortex-a53"),
+        ("cortex-a76ae", "cortex-a76"),
+        ("cortex-a77", "cortex-a76"),
+        ("cortex-a78c", "cortex-a78"),
+        ("carmel", "cortex-a75"),
+    ],
+)
+def test_a_core_without_figures_of_its_own_has_those_of_the_one_that_it_is_like(cpu, like):
+    one, other = (
+        cpu_model_of(tvm.target.Target({"kind": "llvm", "mtriple": "aarch64-linux", "mcpu": name}))
+        for name in (cpu, like)
+    )
+    assert one.name == like and one.fmas_per_cycle == other.fmas_per_cycle
+    assert (one.fma_latency, one.in_order) == (other.fma_latency, other.in_order)
+
+
+def test_accumulators_leave_registers_for_what_is_multiplied():
+    kinds = ("aarch64 cortex-a53", "aarch64 cortex-a72", "x86_64 x86-64-v3", "x86_64 x86-64-v4")
+    found = {}
+    for triple, cpu in (kind.split() for kind in kinds):
+        target = {"kind": "llvm", "mtriple": f"{triple}-linux-gnu", "mcpu": cpu}
+        found[cpu] = cpu_model_of(tvm.target.Target(target)).accumulators
+    assert found == {"cortex-a53": 16, "cortex-a72": 24, "x86-64-v3": 12, "x86-64-v4": 28}
+
+
+@pytest.mark.parametrize(
+    ("target", "key"),
+    [
+        ("aarch64-linux-gnu cortex-a72", "aarch64 cortex-a72"),
+        ("aarch64-linux-gnu cortex-a35", "aarch64 cortex-a35 cortex-a53"),
+        ("armv7l-linux-gnueabihf cortex-a9", "armv7l cortex-a9"),
+        ("x86_64-linux-gnu znver4", "x86_64 znver4 avx512"),
+        ("x86_64-linux-gnu znver4 -avx512f", "x86_64 znver4 avx2"),
+        ("x86_64-linux-gnu x86-64-v3", "x86_64 x86-64-v3 avx2"),
+    ],
+)
+def test_records_are_kept_by_the_cpu_and_by_the_vectors_that_it_shows(target, key):
+    triple, cpu, *features = target.split()
+    made = {"kind": "llvm", "mtriple": triple, "mcpu": cpu, "mattr": features}
+    assert tuning_target_key(tvm.target.Target(made)) == key
+
+
+def test_native_is_the_cpu_of_this_machine_with_the_features_that_a_profile_names():
     resolved = resolve_target(HOST)
     assert resolved.attrs["mcpu"] == tvm.get_global_func("target.llvm_get_system_cpu")()
+    without = resolve_target(Profile("host", {**HOST.target, "mattr": ["-avx2"]}, ""))
+    assert list(without.attrs["mattr"]) == ["-avx2", *resolved.attrs.get("mattr", ())]
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the features are those of an x86 CPU")
