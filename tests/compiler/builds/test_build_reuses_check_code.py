@@ -12,7 +12,11 @@ import pytest
 from host_profile import HOST
 from onnx_models import graph, node, save
 
-from farm.compiler.build import find_or_build_model, find_stored_build
+from farm.compiler.build import (
+    build_reuses_import_check_code,
+    find_or_build_model,
+    find_stored_build,
+)
 from farm.compiler.build_digests import build_inputs_digest_without_records
 from farm.compiler.lower import resolve_target
 from farm.compiler.target.cpu_model import cpu_model_of, tuning_target_key
@@ -83,6 +87,17 @@ def test_the_code_of_the_check_is_kept_only_for_whoever_asks_for_this_machine(
         and not (cache / "artifacts").exists()
     )
     assert find_or_build_model(context, prepared, HOST, cache).library.is_file()
+
+
+def test_the_code_of_the_check_is_that_of_the_same_target_linker_and_memory():
+    twin = replace(HOST, name="twin", description="words")
+    assert build_reuses_import_check_code(twin, HOST)
+    for other in (
+        replace(HOST, target={**HOST.target, "mcpu": "x86-64-v3"}),
+        replace(HOST, linker=("gcc",)),
+        replace(HOST, memory_mb=64),
+    ):
+        assert not build_reuses_import_check_code(other, HOST)
 
 
 def test_another_file_with_the_same_operators_and_weights_gets_a_build_of_its_own(

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import elf_headers
 import numpy as np
@@ -24,7 +25,7 @@ from tvm import relax
 
 from farm import agent
 from farm.compiler import build_digests
-from farm.compiler.artifact import KIND
+from farm.compiler.artifact import GRAPH, KIND
 from farm.compiler.build import find_or_build_model
 from farm.compiler.codegen.executable import compile_executable
 from farm.compiler.codegen.link import fcompile_for_profile
@@ -54,6 +55,8 @@ def test_a_second_build_of_the_same_comes_from_the_store(context, prepared, cach
     assert (first.cached, second.cached) == (False, True)
     assert replace(second, cached=False) == first
     assert first.library_digest == file_digest(first.library)
+    files = [first.library, first.library.with_name(GRAPH), *first.parameters.iterdir()]
+    assert len(files) == 4 and first.nbytes == sum(path.stat().st_size for path in files)
     assert set(first.seconds) == {"read", "graph", "schedule", "code", "link", "write"}
 
 
@@ -65,12 +68,15 @@ def test_profiles_with_one_target_share_an_artifact_under_their_own_names(contex
     assert (other.cached, other.profile, other.model) == (True, "twin", "renamed")
 
 
-def test_outputs_have_the_names_of_the_model_that_was_asked_for(context, prepared, cache):
+def test_tensors_have_the_names_of_the_model_that_was_asked_for(context, prepared, cache):
     find_or_build_model(context, prepared, X86, cache)
     renamed = replace(
-        prepared, outputs=tuple(replace(spec, name="scores") for spec in prepared.outputs)
+        prepared,
+        inputs=tuple(replace(spec, name="image") for spec in prepared.inputs),
+        outputs=tuple(replace(spec, name="scores") for spec in prepared.outputs),
     )
-    assert find_or_build_model(context, renamed, X86, cache).outputs[0].name == "scores"
+    found = find_or_build_model(context, renamed, X86, cache)
+    assert (found.inputs, found.outputs) == (renamed.inputs, renamed.outputs)
 
 
 def test_the_digest_depends_on_all_that_matters(prepared, kept, monkeypatch):
@@ -119,6 +125,39 @@ def test_the_digest_does_not_depend_on_names_the_clock_or_this_cpu(prepared, kep
     assert build_digests.build_inputs_digest_without_records(
         again, replace(X86, name="twin", description="words")
     ) == build_digests.build_inputs_digest_without_records(prepared, X86)
+
+
+CPU = {"model": "85", "model name": "A", "cpu MHz": "2000.1", "flags": "fpu avx2 avx512f"}
+CPU_OF_ARM = {"BogoMIPS": "50.0", "Features": "fp asimd asimddp", "CPU part": "0xd0c"}
+
+
+@pytest.mark.parametrize(
+    ("cpu", "key", "counts"),
+    [
+        (CPU, "model", True),
+        (CPU, "model name", True),
+        (CPU, "flags", True),
+        (CPU, "cpu MHz", False),
+        (CPU_OF_ARM, "Features", True),
+        (CPU_OF_ARM, "CPU part", True),
+        (CPU_OF_ARM, "BogoMIPS", False),
+    ],
+)
+def test_a_build_for_this_cpu_is_for_its_model_and_features_and_not_for_its_clock(
+    cpu, key, counts, monkeypatch
+):
+    def described(cpu: dict[str, str], other: dict[str, str]) -> str:
+        text = "\n\n".join(
+            "\n".join(f"{name}\t: {value}" for name, value in one.items()) for one in (cpu, other)
+        )
+        monkeypatch.setattr(
+            build_digests, "Path", lambda _: SimpleNamespace(read_text=lambda: text)
+        )
+        return build_digests.host_cpu_description.__wrapped__()
+
+    changed = {**cpu, key: "another"}
+    assert (described(changed, cpu) != described(cpu, cpu)) == counts
+    assert described(cpu, changed) == described(cpu, cpu), "the first core stands for all"
 
 
 @pytest.fixture

@@ -181,6 +181,34 @@ def test_a_transform_has_the_same_numbers_for_any_channels():
             assert not joined[:, :, 35:].any() and not joined[..., 50:].any()
 
 
+def test_a_weight_of_many_channels_is_transformed_whole():
+    """It is transformed in strips, of which the last is narrower."""
+    weight = numbers.standard_normal((3, 3, 70, 600)).astype("float32")
+    for size in (2, 4):
+        whole = WeightTransform(size, 72, 16).apply(weight)
+        for first, last in ((0, 30), (30, 70)):
+            part = WeightTransform(size, last - first, 16).apply(weight[:, :, first:last])
+            np.testing.assert_allclose(whole[:, :, :, first:last], part, rtol=1e-6)
+        assert not whole[:, :, :, 70:].any()
+
+
+@pytest.mark.skipif("x86-64-v3" not in CPUS, reason="tiles of two sizes were found for AVX2")
+def test_transforms_for_tiles_of_two_sizes_are_made_in_one_build(tmp_path):
+    machine, other = target("x86-64-v3"), numbers.standard_normal((64, 128, 3, 3))
+    weights = {"v": WEIGHT, "w": other.astype("float32")}
+
+    def body(emit, x, y, v, w):
+        pairs = ((x, v), (y, w))
+        return [emit(relax.op.nn.conv2d(image, kernel, padding=1)) for image, kernel in pairs]
+
+    given = module({**INPUTS, "y": np.zeros((1, 128, 10, 10), "float32")}, body, weights)
+    made = lower_module(given, list(weights.values()), machine, {})
+    assert sorted(one.size for one in made.transforms.values()) == [2, 4]
+    _, parameters = loaded(made, machine, tmp_path / "parameters")
+    for ours, theirs in zip(parameters, made.parameters_as_called(), strict=True):
+        np.testing.assert_array_equal(ours.numpy(), theirs)
+
+
 @pytest.mark.parametrize(
     "said",
     [

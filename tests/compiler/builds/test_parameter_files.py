@@ -50,9 +50,11 @@ def test_every_type_comes_back_exactly(dtype, tmp_path, load):
         np.array(1, dtype),
     ]
     write_parameters(tmp_path / "parameters", values)
-    for ours, theirs in zip(load(tmp_path / "parameters"), values, strict=True):
-        assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
-        np.testing.assert_array_equal(ours, theirs)
+    read = list(read_stored_parameters(tmp_path / "parameters").values())
+    for found in (load(tmp_path / "parameters"), read):
+        for ours, theirs in zip(found, values, strict=True):
+            assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
+            np.testing.assert_array_equal(ours, theirs)
 
 
 def test_every_bit_comes_back(tmp_path, load):

@@ -4,6 +4,9 @@ for a batch that is left open.
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from handmade_records import record
@@ -11,12 +14,14 @@ from onnx_models import graph, node, save
 from qdq_models import Network, residual_network
 from relax_models import HOST
 from target_profiles import ARM
+from tvm import relax
 
 from farm import importers
 from farm.checked_model_import import prepare_model
 from farm.compiler import host_run
 from farm.compiler.build import find_or_build_model
 from farm.compiler.diagnostics.reference_kernels import build_reference_kernels
+from farm.compiler.parameter_files import INDEX
 from farm.compiler.tuning.batch_build import cpu_model_key_and_tuning_tasks
 from farm.errors import BuildError
 from farm.store import TuningRecordStore
@@ -115,6 +120,20 @@ def test_steps_of_an_open_batch_are_those_of_a_batch_of_one(profile, answer, cac
     [expected] = built_here(model, cache, x)
     assert found[0].shape == (1, 10)
     np.testing.assert_allclose(found[0], expected, rtol=1e-5)
+
+
+def test_a_build_for_a_board_of_little_memory_is_taken_apart_as_what_it_is(context, kept, cache):
+    def body(emit, x, w):
+        return emit(relax.op.nn.conv2d(x, w, padding=1))
+
+    weight = numbers.standard_normal((256, 48, 3, 3)).astype(np.float32)
+    prepared = kept({"x": np.zeros((1, 48, 32, 32), "float32")}, body, {"w": weight})
+    for memory_mb, transformed in ((None, True), (1, False)):
+        profile = replace(ARM["aarch64"], memory_mb=memory_mb)
+        built = find_or_build_model(context, prepared, profile, cache)
+        index = json.loads((built.parameters / INDEX).read_text())
+        assert bool(index["metadata"]) == transformed
+        assert build_reference_kernels(prepared, built, profile, {}).steps
 
 
 def test_a_tuned_build_is_taken_apart_by_the_records_of_its_cpu_model(context, cache, tmp_path):
