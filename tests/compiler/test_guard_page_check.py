@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import faulty_kernels
 import forked_commands
 import numpy as np
 import pytest
+import tvm
 from host_profile import HOST
 from onnx_models import graph, node, save
 
 from farm.compiler.diagnostics import guarded_run
 from farm.compiler.diagnostics.guarded_memory import FILL, GuardedBuffer, GuardSide
 from farm.compiler.diagnostics.guarded_run import KernelCallSite
+from farm.compiler.diagnostics.reference_steps import ReferenceStep
 from farm.errors import BuildError
 from farm.pipeline.guard_page_check import check_with_guards
 from farm.store import Store
@@ -72,6 +76,44 @@ def test_memory_is_filled_aligned_and_watched_on_both_sides(side, size):
     memory.bytes()[:] = 1
     assert memory.touched() is None
     memory.free()
+
+
+@pytest.mark.parametrize("side", list(GuardSide))
+def test_a_byte_that_is_written_beside_memory_is_found_at_its_place(side: GuardSide) -> None:
+    memory = GuardedBuffer(100, side)
+    for place in (100, 127) if side is GuardSide.BEGIN else (-64, -1, 100, 127):
+        ctypes.memset(memory.address + place, 1, 1)
+        assert memory.touched() == place
+        ctypes.memset(memory.address + place, FILL[side], 1)
+    assert memory.touched() is None
+    memory.free()
+
+
+def test_a_kernel_runs_on_both_sides_with_each_number_of_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used: list[int] = []
+    kernels = {
+        "right": lambda x, y: y.copyfrom(x.numpy() + 1),
+        "by_threads": lambda x, y: y.copyfrom(x.numpy() + used[-1] // 3),
+    }
+    library = SimpleNamespace(get_function=lambda name, _: kernels[name])
+    monkeypatch.setenv(guarded_run.THREADS_VARIABLE, "1")
+    monkeypatch.setattr(tvm.runtime, "load_module", lambda _: library)
+    monkeypatch.setattr(tvm, "get_global_func", lambda _: lambda mode, count: used.append(count))
+    workspaces = SimpleNamespace(guard=None, take_touched=list)
+    monkeypatch.setattr(guarded_run, "GuardedWorkspaces", lambda _: workspaces)
+    steps = [
+        ReferenceStep(name, (number,), ((number + 1, (5,), "float32"),))
+        for number, name in enumerate(kernels)
+    ]
+    values = {0: np.arange(5, dtype="float32")}
+    found = guarded_run.run_guarded(tmp_path / "library.so", steps, [2], values, tmp_path)
+    assert used == [1, 2, 3, 1, 2, 3, 1, 2, 3]
+    [fault] = found.findings
+    assert (fault.kernel, fault.place) == ("by_threads", KernelCallSite(1, "end", 3))
+    assert "computes other bits than with 1 thread: 5 of 5 elements" in fault.what
+    np.testing.assert_array_equal(found.outputs[0], values[0] + 1)
 
 
 def test_a_place_that_hostile_code_has_written_is_none(tmp_path: Path) -> None:

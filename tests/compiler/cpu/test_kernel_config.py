@@ -16,6 +16,7 @@ from target_profiles import ARM64, X86
 from torch.nn import functional
 from tvm import relax
 
+from farm.compiler import relax_pipeline
 from farm.compiler.build import find_or_build_model
 from farm.compiler.cpu import cost_model
 from farm.compiler.cpu.kernel_config import (
@@ -28,8 +29,10 @@ from farm.compiler.cpu.kernel_config import (
     decode_recorded_configs,
 )
 from farm.compiler.cpu.register_tiles import Tile
+from farm.compiler.ir.relax_rewriter import op_name
 from farm.compiler.lower import lower_module, resolve_target
 from farm.compiler.target.cpu_model import cpu_model_of
+from farm.compiler.tuning import tasks
 from farm.compiler.tuning.batch_build import build_variant_batch, cpu_model_key_and_tuning_tasks
 from farm.store import TuningRecordStore
 
@@ -107,6 +110,12 @@ def test_a_record_changes_the_code_and_only_for_its_core(context, prepared, cach
     records.keep(record(ARM64, convolution.workload, other.choice))
     assert find_or_build_model(context, prepared, X86, cache, records).digest == first.digest
     records.keep(record(X86, convolution.workload, other.choice))
+    [chosen] = [
+        (task.chosen, task.default)
+        for task in cpu_model_key_and_tuning_tasks(prepared, X86, records)[1]
+        if task.workload == convolution.workload
+    ]
+    assert chosen == (other, convolution.default) and other != convolution.default
     second = find_or_build_model(context, prepared, X86, cache, records)
     assert second.digest != first.digest and second.library_digest != first.library_digest
     [kernel] = [kernel for kernel in second.kernels if kernel.workload == convolution.workload]
@@ -124,6 +133,29 @@ def test_a_record_of_a_method_that_this_farm_does_not_know_is_of_no_effect_but_o
     second = find_or_build_model(context, prepared, X86, cache, records)
     assert second.library_digest == first.library_digest
     assert find_or_build_model(context, prepared, X86, cache, records).digest == second.digest
+
+
+def test_a_task_is_an_operator_with_what_is_fused_to_it_and_the_number_of_its_calls():
+    def body(emit, x, v, w):
+        made = emit(relax.op.nn.relu(emit(relax.op.nn.conv2d(x, v, padding=1))))
+        made = emit(relax.op.nn.relu(emit(relax.op.nn.conv2d(made, v, padding=1))))
+        read_twice = emit(relax.op.nn.conv2d(made, w))
+        return [emit(relax.op.nn.relu(read_twice)), emit(relax.op.exp(read_twice))]
+
+    inputs = {"x": np.zeros((1, 8, 9, 9), "float32")}
+    values = {"v": np.ones((8, 8, 3, 3), "float32"), "w": np.ones((24, 8, 1, 1), "float32")}
+    machine = resolve_target(X86)
+    with machine:
+        bound = relax_pipeline.bind_weights(module(inputs, body, values), list(values.values()))
+        simple = relax_pipeline.run_passes_before_legalization(bound)
+        found = tasks.operator_tasks(simple, cpu_model_of(machine), False)
+    operators = [
+        [name for one in block.bindings if (name := op_name(one.value))]
+        for task in found.values()
+        for block in task.module["main"].body.blocks
+    ]
+    assert [task.calls for task in found.values()] == [2, 1]
+    assert operators == [["relax.nn.conv2d", "relax.nn.relu"], ["relax.nn.conv2d"]]
 
 
 def test_a_batch_has_a_variant_of_each_candidate_and_its_arguments(

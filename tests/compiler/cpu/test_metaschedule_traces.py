@@ -133,6 +133,41 @@ def test_what_is_proposed_compiles_differs_and_gives_the_same_answer_as_a_record
         np.testing.assert_allclose(answer, plain, rtol=1e-4, atol=1e-5)
 
 
+def test_a_kernel_that_a_model_calls_twice_is_one_task(kept, records):
+    def twice(emit, x, w):
+        made = emit(relax.op.nn.conv3d(x, w, padding=1, groups=4))
+        return emit(relax.op.nn.conv3d(made, w, padding=1, groups=4))
+
+    [task] = cpu_model_key_and_tuning_tasks(kept(X, twice, W), HOST, records)[1]
+    assert task.workload.startswith("group_conv3d") and task.calls == 2
+
+
+def test_the_fastest_candidates_are_the_parents_of_others(
+    context, kept, records, tmp_path, monkeypatch
+):
+    parents = []
+    pool = metaschedule_search.SearchSpace._pool
+
+    def noted(space, count, given, taken):
+        parents.append([str(one) for one in given])
+        return pool(space, count, given, taken)
+
+    monkeypatch.setattr(metaschedule_search.SearchSpace, "_pool", noted)
+    prepared = kept(X, volumes, W)
+    task = convolution(cpu_model_key_and_tuning_tasks(prepared, HOST, records)[1])
+    first = build_variant_batch(
+        context, prepared, HOST, [(task.workload, asked(5))], tmp_path / "first"
+    )
+    ratios = (0.9, 0.5, 1.3, 0.7, 1.1)
+    tried = [(one.candidate, ratio) for one, ratio in zip(first.variants, ratios, strict=True)]
+    by_speed = sorted(tried, key=lambda one: one[1])
+    for name, known in (("few", tried[:3]), ("many", tried), ("sorted", by_speed[:4])):
+        wanted = [(task.workload, asked(1, *known, seed=2))]
+        build_variant_batch(context, prepared, HOST, wanted, tmp_path / name)
+    _, few, many, fastest = parents
+    assert len(few) == 3 and many == fastest and len(set(many)) == 4
+
+
 def test_those_candidates_are_proposed_that_are_expected_to_take_least(
     context, kept, records, tmp_path, monkeypatch
 ):
