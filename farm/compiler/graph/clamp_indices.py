@@ -70,15 +70,16 @@ class IndexClamper(Rewriter):
         data, given = call.args[0], self.bound(call.args[1])
         if not isinstance(given, relax.Tuple):
             return None
+        extents = [_extents(data, [axis]) for axis in range(len(given.fields))]
         fields = [
-            self._bounded(index, _extents(data, [axis]), signed=True)
-            for axis, index in enumerate(given.fields)
+            self._bounded(index, extent, signed=True)
+            for index, extent in zip(given.fields, extents, strict=True)
         ]
         if not any(fields):
             return None
         indices = [
-            field.indices if field else index
-            for field, index in zip(fields, given.fields, strict=True)
+            self._from_begin(field.indices, *extent) if field and extent else index
+            for field, index, extent in zip(fields, given.fields, extents, strict=True)
         ]
         inside = reduce(
             lambda one, other: self._emit(relax.op.logical_and(one, other)),
@@ -138,6 +139,12 @@ class IndexClamper(Rewriter):
         low, high = (relax.const(bound if len(extents) > 1 else bound[0], kind) for bound in bounds)
         inside = self._emit(relax.op.minimum(self._emit(relax.op.maximum(indices, low)), high))
         return _Bounded(inside, self._emit(relax.op.equal(indices, inside)))
+
+    def _from_begin(self, indices: relax.Expr, extent: int) -> relax.Expr:
+        """Return indices without negative ones, at which TVM reads what lies before a tensor."""
+        zero, size = (relax.const(number, str(indices.ty.dtype)) for number in (0, extent))
+        behind = self._emit(relax.op.add(indices, size))
+        return self._emit(relax.op.where(self._emit(relax.op.less(indices, zero)), behind, indices))
 
     def _of_inside(self, values: relax.Expr, is_inside: relax.Expr) -> relax.Expr:
         values = self._emit(values)
