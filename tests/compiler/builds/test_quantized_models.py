@@ -140,6 +140,58 @@ def test_a_weight_with_another_zero_point_than_0_is_computed_in_float32(tmp_path
     assert_convolution_is_float32(net, weight, 3, tmp_path, cache)
 
 
+def test_bytes_without_a_sign_are_a_weight_of_integers_if_their_zero_point_is_their_middle(
+    tmp_path, cache
+):
+    net = Network()
+    inputs = [
+        net.weight("w", numbers.integers(0, 256, (8, 3, 1, 1), dtype=np.uint8)),
+        net.weight("s", np.float32(0.01)),
+        net.weight("z", np.uint8(128)),
+    ]
+    made = net.op("Conv", net.quantized("x", 0.03, 119), net.op("DequantizeLinear", *inputs))
+    body = net.graph(made, {"x": [1, 3, 4, 4]}, {"y": [1, 8, 4, 4]})
+    imported = importers.import_model(Model("m", str(save(tmp_path / "m.onnx", body))), cache)
+    x = numbers.uniform(-4, 4, (1, 3, 4, 4)).astype(np.float32)
+    assert types_of(imported, "relax.nn.conv2d") == [("uint8", "int32")]
+    np.testing.assert_allclose(
+        host_run.compile_host_runner(imported.module, imported.weights, HOST)([x])[0],
+        imported.reference({"x": x})[0],
+        atol=1e-5,
+    )
+
+
+def test_a_sum_of_more_products_than_32_bits_hold_is_of_floats(tmp_path, cache):
+    net = Network()
+    inputs = [
+        net.weight("w", np.full((70_000, 2), 127, np.int8)),
+        net.weight("s", np.float32(0.001)),
+        net.weight("z", np.int8(0)),
+    ]
+    made = net.op("MatMul", net.quantized("x", 0.01, 0), net.op("DequantizeLinear", *inputs))
+    body = net.graph(made, {"x": [1, 70_000]}, {"y": [1, 2]})
+    imported = importers.import_model(Model("m", str(save(tmp_path / "m.onnx", body))), cache)
+    x = np.full((1, 70_000), 9, np.float32)  # 255 steps of 0.01
+    run = host_run.compile_host_runner(imported.module, imported.weights, HOST)
+    np.testing.assert_allclose(run([x])[0], 70_000 * 2.55 * 0.127, rtol=2e-3)
+
+
+@pytest.mark.parametrize("zero", [0, 100])
+def test_a_quantized_vector_is_what_its_scale_and_zero_point_say(zero, tmp_path, cache):
+    net = Network()
+    inputs = [
+        net.weight("v", numbers.integers(0, 256, 12, dtype=np.uint8)),
+        net.weight("s", np.float32(0.02)),
+        net.weight("z", np.uint8(zero)),
+    ]
+    made = net.op("Mul", "x", net.op("DequantizeLinear", *inputs))
+    body = net.graph(made, {"x": [4, 12]}, {"y": [4, 12]})
+    imported = importers.import_model(Model("m", str(save(tmp_path / "m.onnx", body))), cache)
+    x = numbers.uniform(-3, 3, (4, 12)).astype(np.float32)
+    run = host_run.compile_host_runner(imported.module, imported.weights, HOST)
+    np.testing.assert_allclose(run([x])[0], imported.reference({"x": x})[0], rtol=1e-6)
+
+
 def test_a_weight_with_a_scale_for_each_input_channel_is_computed_in_float32(tmp_path, cache):
     net = Network()
     weight, _ = net.quantized_weight((8, 8, 1, 1), 1, True)

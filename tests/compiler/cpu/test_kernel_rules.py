@@ -5,6 +5,7 @@ gets.
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from relax_models import CPUS, compute, const, lowered, module, run, target
 from torch.nn import functional
 from tvm import relax, tirx
 
+from farm.compiler.graph.convolutions.transposed_conv import fastest_axis_plans
 from farm.compiler.lower import lower_module
 
 numbers = np.random.default_rng(1)
@@ -587,16 +589,30 @@ def test_a_transposed_depthwise_convolution_is_made_of_depthwise_ones():
     assert {*answer.rules} == {"depthwise", "interleaved"}
 
 
-def test_a_transposed_convolution_by_a_kernel_that_is_an_input_is_right():
-    x, w = draw(1, 4, 5, 5), draw(4, 8, 3, 3)
+@pytest.mark.parametrize(("groups", "dilation"), [(1, (1, 1)), (2, (1, 1)), (1, (1, 2))])
+def test_a_transposed_convolution_by_a_kernel_that_is_an_input_is_right(groups, dilation):
+    x, w = draw(1, 4, 5, 6), draw(4, 8 // groups, 3, 2)
     answer = compute(
         {"x": x, "w": w},
-        lambda emit, x, w: emit(relax.op.nn.conv2d_transpose(x, w, (2, 2), (1, 1))),
+        lambda emit, x, w: emit(
+            relax.op.nn.conv2d_transpose(x, w, (2, 3), (1, 0, 0, 1), (1, 2), dilation, groups)
+        ),
     )
-    close(
-        answer.outputs,
-        functional.conv_transpose2d(torch.from_numpy(x), torch.from_numpy(w), None, 2, 1),
+    whole = functional.conv_transpose2d(
+        torch.from_numpy(x), torch.from_numpy(w), None, (2, 3), 0, (1, 2), groups, dilation
     )
+    close(answer.outputs, whole[:, :, 1:, :-1])
+
+
+def test_phases_are_channels_of_one_convolution_where_they_fill_its_vectors():
+    given = SimpleNamespace(strides=(2, 2), dilation=(1, 1), padding=(0, 0), groups=1)
+    parts = {
+        channels: [
+            len(axis.parts) for axis in fastest_axis_plans(given, (3, 3), (9, 9, channels), 16)
+        ]
+        for channels in (1, 4, 8, 16, 64)
+    }
+    assert parts == {1: [1, 1], 4: [1, 1], 8: [2, 1], 16: [2, 2], 64: [2, 2]}
 
 
 def test_what_follows_a_transposed_convolution_may_have_another_shape():

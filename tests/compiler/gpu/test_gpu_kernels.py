@@ -124,6 +124,25 @@ def test_each_result_of_a_window_is_a_thread_s_whatever_is_computed_of_it(body, 
     assert bound(low.module[kernel.name]) == (-(-results // 256), 256)
 
 
+@pytest.mark.parametrize(("side", "short"), [(8, True), (9, False)])
+def test_a_window_of_many_pixels_is_not_summed_by_one_thread(side, short):
+    image = {"x": np.zeros((1, 32, 2 * side, 2 * side), "float32")}
+    given = module(image, lambda emit, x: emit(OP.nn.avg_pool2d(x, (side, side), (side, side))))
+    low = lower_module(given, [], resolve_target(SHIPPED["cuda-sm80"]), {})
+    assert ("short sums" in {kernel.rule for kernel in low.kernels}) == short
+
+
+def test_a_block_has_no_more_threads_than_a_gpu_takes():
+    small = Profile("small", {**SHIPPED["mali"].target, "max_threads_per_block": 64}, "")
+    pool = module(
+        {"x": np.zeros((1, 32, 20, 20), "float32")},
+        lambda emit, x: emit(OP.nn.avg_pool2d(x, (4, 4), (4, 4))),
+    )
+    low = lower_module(pool, [], resolve_target(small), {})
+    (kernel,) = [kernel for kernel in low.kernels if kernel.rule == "short sums"]
+    assert bound(low.module[kernel.name]) == (-(-32 * 5 * 5 // 64), 64)
+
+
 def test_a_sum_of_which_many_results_are_computed_is_not_computed_again_for_each():
     scale = (const(np.ones(32)), const(np.zeros(32)), [-1])
     network = module(

@@ -80,17 +80,20 @@ def test_a_convolution_over_volumes_is_right_and_scheduled(batch, sizes, kernel,
     assert ours.rules, ours.kernels
 
 
-@pytest.mark.parametrize("more", [0, 1])
-def test_a_transposed_convolution_over_rows_is_right(more):
+@pytest.mark.parametrize(
+    ("more", "dilation", "groups"), [(0, 1, 1), (1, 1, 1), (0, 2, 1), (1, 1, 2)]
+)
+def test_a_transposed_convolution_over_rows_is_right(more, dilation, groups):
     x, w = draw(2, 6, 9), draw(6, 4, 5)
     geometry = {"strides": 2, "padding": (1, 1), "output_padding": more}
+    geometry |= {"dilation": dilation, "groups": groups}
     ours = compute(
         {"x": x}, lambda emit, x, w: emit(OP.nn.conv1d_transpose(x, w, **geometry)), {"w": w}
     )
     agree(
         ours,
         functional.conv_transpose1d(
-            torch.from_numpy(x), torch.from_numpy(w), stride=2, padding=1, output_padding=more
+            torch.from_numpy(x), torch.from_numpy(w), None, 2, 1, more, groups, dilation
         ),
     )
     assert {*ours.rules} == {"convolution", "interleaved"}
@@ -109,6 +112,7 @@ def test_a_transposed_convolution_over_rows_is_right(more):
             (2, 0, 0),
             (2, 1, 1),
         ),  # phases that meet no plane
+        ((1, 3, 3, 4, 5), (3, 3, 3), (2, 1, 2), (0, 1, 2, 1, 0, 1), (0, 0, 0), (1, 1, 1)),
     ],
 )
 def test_a_transposed_convolution_over_volumes_is_right_and_scheduled(
@@ -122,8 +126,12 @@ def test_a_transposed_convolution_over_volumes_is_right_and_scheduled(
 
     ours = compute({"x": x}, body, {"w": w, "v": v})
     grown = functional.conv_transpose3d(
-        torch.from_numpy(x), torch.from_numpy(w), None, stride, padding, more, 1, dilation
+        torch.from_numpy(x), torch.from_numpy(w), None, stride, 0, more, 1, dilation
     )
+    begin, end = padding[:3], padding[-3:]
+    for axis, extent in enumerate(grown.shape[2:]):
+        kept = torch.arange(begin[axis], extent - end[axis])
+        grown = grown.index_select(axis + 2, kept)
     agree(ours, functional.conv3d(grown.relu(), torch.from_numpy(v)))
     assert {"convolution", "interleaved"} <= {*ours.rules}, ours.kernels
 
@@ -144,7 +152,9 @@ def test_pools_over_rows_are_those_of_torch():
         of_all = emit(OP.nn.max_pool1d(x, 3, 2, (1, 1), ceil_mode=True))
         mean = emit(OP.nn.avg_pool1d(x, 4, 3, (2, 2), count_include_pad=True))
         of_inside = emit(OP.nn.avg_pool1d(x, 4, 3, (2, 2), count_include_pad=False))
-        return [largest, of_all, mean, of_inside, emit(OP.nn.adaptive_avg_pool1d(x, 1))]
+        apart = emit(OP.nn.max_pool1d(x, 3, 2, (1, 1), dilation=2))
+        adapted = [emit(OP.nn.adaptive_avg_pool1d(x, length)) for length in (1, 7)]
+        return [largest, of_all, mean, of_inside, apart, *adapted]
 
     t = torch.from_numpy(x)
     agree(
@@ -154,9 +164,26 @@ def test_pools_over_rows_are_those_of_torch():
             functional.max_pool1d(t, 3, 2, 1, ceil_mode=True),
             functional.avg_pool1d(t, 4, 3, 2),
             functional.avg_pool1d(t, 4, 3, 2, count_include_pad=False),
+            functional.max_pool1d(t, 3, 2, 1, dilation=2),
             t.mean(2, keepdim=True),
+            functional.adaptive_avg_pool1d(t, 7),
         ),
     )
+
+
+def test_a_row_is_cut_and_joined_along_itself():
+    x, w = draw(2, 3, 20), draw(8, 3, 3)
+
+    def body(emit, x, w):
+        made = emit(OP.nn.conv1d(x, w))
+        parts = [
+            emit(OP.strided_slice(made, [2, 1], [1, 0], [16, 8], [3, 1])),
+            emit(OP.strided_slice(made, [-1], [2], [6], [1])),
+        ]
+        return emit(OP.concat(parts, -1))
+
+    made = functional.conv1d(torch.from_numpy(x), torch.from_numpy(w))
+    agree(compute({"x": x}, body, {"w": w}), torch.cat([made[..., 1:16:3], made[..., 2:6]], 2))
 
 
 def test_between_convolutions_over_rows_nothing_is_moved():

@@ -63,15 +63,17 @@ def test_a_convolution_over_parts_of_any_shape_is_right(cpu, data):
 
 
 @pytest.mark.parametrize(
-    "kept", ["outputs", "second use", "kernel", "result", "axis", "padding", "groups"]
+    "kept", ["outputs", "parts", "second use", "kernel", "result", "axis", "padding", "groups"]
 )
 def test_what_is_concatenated_for_others_or_for_many_outputs_stays_so(kept):
-    inputs = 16 if kept in ("axis", "groups") else 32
-    weight = draw(32 if kept == "outputs" else 8, inputs, *((3, 3) if kept == "kernel" else (1, 1)))
+    inputs = {"axis": 16, "groups": 16, "parts": 48}.get(kept, 32)
+    outputs = {"outputs": 17, "parts": 13}.get(kept, 8)
+    weight = draw(outputs, inputs, *((3, 3) if kept == "kernel" else (1, 1)))
     how = {"padding": {"padding": 1}, "groups": {"groups": 2}}.get(kept, {})
 
     def body(emit, x, y, w):
-        both = joined(emit, x, y, axis=2 if kept == "axis" else 1)
+        parts = (x, y, x) if kept == "parts" else (x, y)
+        both = joined(emit, *parts, axis=2 if kept == "axis" else 1)
         made = emit(OP.nn.conv2d(both, w, **how))
         if kept == "second use":
             return emit(OP.add(emit(OP.mean(both, [1], keepdims=True)), made))

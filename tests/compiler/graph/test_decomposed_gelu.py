@@ -26,6 +26,9 @@ FORMS = {
     "x (1 + erf) / 2": lambda emit, x: emit(
         OP.multiply(emit(OP.multiply(x, one_plus_erf(emit, x))), number(0.5))
     ),
+    "1.4142 for the root": lambda emit, x: emit(
+        OP.multiply(emit(OP.multiply(x, one_plus_erf(emit, x, root=1.4142))), number(0.5))
+    ),
     "(x / 2) (1 + erf)": lambda emit, x: emit(
         OP.multiply(emit(OP.divide(x, number(2))), one_plus_erf(emit, x))
     ),

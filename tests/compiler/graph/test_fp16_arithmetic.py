@@ -14,9 +14,12 @@ from tvm import relax
 
 from farm.compiler import relax_pipeline
 from farm.compiler.build import find_or_build_model
+from farm.compiler.gpu.schedule import schedule_gpu_kernel
 from farm.compiler.graph import fp16_arithmetic
 from farm.compiler.host_run import flatten_outputs
+from farm.compiler.lower import resolve_target
 from farm.compiler.parameter_files import SHARD
+from farm.types import Profile
 
 OP = relax.op
 numbers = np.random.default_rng(5)
@@ -111,6 +114,56 @@ def test_products_take_float16_and_sum_in_float32_and_sums_elsewhere_are_never_f
     assert sums and all(
         str(region.source.dtype) == "float32" for block in sums for region in block.writes
     )
+
+
+POOLS = {
+    "windows": ((1, 8, 12, 12), lambda x: OP.nn.avg_pool2d(x, (2, 3), (2, 3))),
+    "windows of volumes": ((1, 8, 4, 6, 6), lambda x: OP.nn.avg_pool3d(x, (2, 3, 2), (2, 3, 2))),
+    "as many as wanted": ((1, 8, 12, 12), lambda x: OP.nn.adaptive_avg_pool2d(x, (3, 4))),
+}
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_an_average_of_float16_is_summed_in_float32(pool):
+    shape, body = POOLS[pool]
+    half = module({"x": np.zeros(shape, "float16")}, lambda emit, x: emit(body(x)))
+    with target():
+        nests = relax_pipeline.legalize_and_fuse(half, None)
+    sums = [
+        str(block.writes[0].source.dtype)
+        for kernel in nests.functions.values()
+        if isinstance(kernel, tvm.tirx.PrimFunc)
+        for block in blocks_of(kernel)
+        if any(one.iter_type == one.CommReduce for one in block.iter_vars)
+    ]
+    assert sums == ["float32"] and str(nests["main"].ret_ty.dtype) == "float16"
+
+
+@pytest.mark.parametrize(
+    ("arch", "rows", "columns", "on_tensor_cores"),
+    [
+        ("sm_61", 128, 128, False),
+        ("sm_70", 128, 128, True),
+        ("sm_90a", 128, 128, True),
+        ("sm_80", 64, 32, True),  # padded to eight times as many
+        ("sm_80", 63, 32, False),
+    ],
+)
+def test_products_that_fill_tiles_are_on_tensor_cores_where_there_are(
+    arch, rows, columns, on_tensor_cores
+):
+    def body(emit, x, w):
+        return emit(OP.matmul(x, w, out_dtype="float32"))
+
+    shapes = {"x": (rows, 64), "w": (64, columns)}
+    inputs = {name: np.zeros(shape, "float16") for name, shape in shapes.items()}
+    machine = resolve_target(
+        Profile("gpu", {**SHIPPED["cuda-sm80"].target, "arch": arch}, "x86_64-linux-gnu")
+    )
+    with machine:
+        nests = relax_pipeline.legalize_and_fuse(module(inputs, body), None)
+    _, kernel = schedule_gpu_kernel("matmul", nests["matmul"], machine)
+    assert (kernel.rule == "tensor cores") == on_tensor_cores
 
 
 def test_what_follows_a_sum_in_its_kernel_is_rounded_once_and_what_two_kernels_read_is_float16():

@@ -17,7 +17,7 @@ from tvm import relax, tirx
 
 OP = relax.op
 numbers = np.random.default_rng(7)
-EPSILON = 1e-5
+EPSILON = 0.02  # so large that a norm with another one differs
 
 
 def draw(*shape: int) -> Any:

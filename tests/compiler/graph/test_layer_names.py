@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import onnx
 import torch
+import tvm
 from onnx import TensorProto, helper, numpy_helper
+from tvm import relax
 
 from farm import importers
 from farm.compiler.execution_graph import describe_execution_graph
@@ -64,6 +66,27 @@ def test_equal_kernels_of_an_onnx_model_have_the_names_of_their_own_nodes(tmp_pa
     assert of(found, "transpose") == ["", "/Add"], (
         "the output's layout is the input's again after the last operator"
     )
+
+
+def test_tensors_of_one_name_are_told_apart() -> None:
+    names, variables = (
+        ("lv", "lv", "lv_1", "lv", "x"),
+        [relax.Var("x", relax.TensorType((3,), "float32"))],
+    )
+    bindings = []
+    for extent, name in enumerate(names, 4):
+        call = relax.op.builtin.alloc_tensor(relax.ShapeExpr([extent]), "float32", 0)
+        variables.append(relax.Var(name, relax.TensorType((extent,), "float32")))
+        bindings.append(relax.VarBinding(variables[-1], call))
+    body = relax.SeqExpr([relax.BindingBlock(bindings)], relax.Tuple(variables))
+    result = relax.TupleType([variable.ty for variable in variables])
+    main = relax.Function(variables[:1], body, result).with_attr("num_input", 1)
+    found = describe_execution_graph(tvm.IRModule({"main": main}))
+    assert [found["tensors"][name]["shape"] for name in found["outputs"]] == [
+        [extent] for extent in range(3, 9)
+    ]
+    assert [step["output"] for step in found["steps"]] == found["outputs"][1:]
+    assert found["inputs"] == found["outputs"][:1]
 
 
 def test_steps_of_a_torch_model_have_the_paths_of_its_modules(tmp_path: Path) -> None:

@@ -53,11 +53,12 @@ def test_a_convolution_of_planes_is_right_without_a_transpose_before_it(cpu, dat
     np.testing.assert_allclose(answer.outputs[0], exact.numpy(), rtol=1e-4, atol=1e-4)
 
 
-def test_no_kernel_comes_before_the_convolution_of_an_image():
+@pytest.mark.parametrize("channels", [3, 4])
+def test_no_kernel_comes_before_the_convolution_of_an_image(channels):
     answer = compute(
-        {"x": draw(1, 3, 40, 40)},
+        {"x": draw(1, channels, 40, 40)},
         lambda emit, x, w: network(emit, x, w, strides=(2, 2), padding=(1, 1, 1, 1)),
-        {"w": draw(32, 3, 3, 3)},
+        {"w": draw(32, channels, 3, 3)},
     )
     kernels = [kernel.name for kernel in answer.kernels]
     assert [name for name in kernels if "transpose" not in name] == ["fused_convolution_relu"]
