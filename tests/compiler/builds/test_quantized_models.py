@@ -247,6 +247,24 @@ def test_bounds_between_two_quantizations_of_one_scale_hold(bounds, expected, tm
     np.testing.assert_array_equal(imported.reference({"x": x})[0], expected)
 
 
+@pytest.mark.parametrize(
+    ("inner", "outer", "expected"), [("Clip", "Relu", 0.0), ("Relu", "Clip", -1.0)]
+)
+def test_of_two_bounds_that_leave_nothing_the_last_holds(inner, outer, expected, tmp_path, cache):
+    net = Network()
+    bounded = net.quantized("x", 0.5, 10)
+    for operator in (inner, outer):
+        bounds = (-1000, -1) if operator == "Clip" else ()
+        given = [net.weight("bound", np.float32(bound)) for bound in bounds]
+        bounded = net.op(operator, bounded, *given)
+    body = net.graph(net.quantized(bounded, 0.5, 10), {"x": [4]}, {"y": [4]})
+    imported = importers.import_model(Model("m", str(save(tmp_path / "m.onnx", body))), cache)
+    x = np.array([-4, -1, 0.5, 7], np.float32)
+    [answer] = host_run.compile_host_runner(imported.module, imported.weights, HOST)([x])
+    np.testing.assert_array_equal(answer, np.full(4, expected))
+    np.testing.assert_array_equal(imported.reference({"x": x})[0], answer)
+
+
 def test_a_factor_times_a_step_is_exact_in_float32():
     for factor in numbers.uniform(1e-4, 40, 200):
         shortened = round_mantissa(float(factor))

@@ -4,6 +4,7 @@ batch.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -14,7 +15,9 @@ import tvm
 from relax_models import CPUS, Array, lowered, runner
 from torch.nn import functional
 from tvm import relax, tirx
+from tvm.sym import Analyzer
 
+from farm.compiler.codegen import executable
 from farm.compiler.cpu.winograd.compute import WINOGRAD
 from farm.compiler.ir.dynamic_extents import round_up_extent, shapes_are_equal, value_at_batch_one
 
@@ -128,6 +131,21 @@ def test_what_mixes_the_samples_of_a_batch_is_right():
         return centred.T @ (centred @ w)
 
     right((24,), body, {"w": draw(24, 16)}, reference)
+
+
+def test_storage_is_as_large_as_the_larger_of_its_tensors_at_every_batch():
+    batch = tirx.Var("batch", "int64")
+    sizes = [batch * 40, batch * 16, batch * 4 + 90, tirx.const(100, "int64")]
+
+    def at(size: Any, count: int) -> int:
+        analyzer = Analyzer()
+        analyzer.bind(batch, tirx.const(count, "int64"))
+        return int(analyzer.simplify(size))
+
+    for one, other in itertools.permutations(sizes, 2):
+        larger = executable._larger(one, other)
+        for count in (1, 2, 3, 30):
+            assert at(larger, count) == max(at(one, count), at(other, count))
 
 
 def test_extents_of_a_batch_are_numbers_at_one():
