@@ -400,6 +400,7 @@ def test_the_largest_tiles_are_in_registers(cpu):
     x, w = np.zeros((1, 256, 14, 28), "float32"), np.ones((64, 256, 1, 1), "float32")
     low = lowered({"x": x}, lambda emit, x, w: emit(relax.op.nn.conv2d(x, w)), {"w": w}, cpu)
     assembly = inner_loops.assembly(compile_executable(low.module, target(cpu)).mod)
+    assert "AllocWorkspace" not in assembly, "a tile is on the heap"
     innermost = re.findall(r"\n(\.LBB\S+):((?:\n(?!\.LBB).*)*?\n\s+j\w+\s+\1)\n", assembly)
     sums = max((text for _, text in innermost), key=lambda text: text.count("vfmadd"))
     assert sums.count("vfmadd") > cpu_model_of(target(cpu)).registers * 5 // 8
