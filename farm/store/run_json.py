@@ -22,6 +22,7 @@ from farm.types import Agreement, DeviceResults, Failure, Latency, Run, Verdict
 SCHEMA = "farm/run/1"
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 _LONGEST = 10_000  # characters of a text, such as the reason of a failure
+_LARGEST = 2**63 - 1  # what a database and other programs can hold
 _WHOLE = ("count", "block")
 _MEASURES = ("max_abs", "snr_db", "max_rel", "cosine", "top1", "top5")
 
@@ -66,7 +67,7 @@ def run_from_json(body: Mapping[str, Any]) -> Run:
                 else None,
             }
         )
-    except (AttributeError, KeyError, TypeError, ValueError) as exc:
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as exc:
         raise FarmError("a run cannot be read", f"{type(exc).__name__}: {exc}", "") from exc
 
 
@@ -108,8 +109,11 @@ def _unusable(run: Run) -> str:
     for name in ("id", "artifact_digest", "model_digest"):
         if (value := getattr(run, name)) is not None and not _ID.fullmatch(value):
             return f"{name} is {value!r:.60}"
-    if long := [text for text in _texts(as_strict_json(run)) if len(text) > _LONGEST]:
+    leaves = list(_leaves(as_strict_json(run)))
+    if long := [text for text in leaves if isinstance(text, str) and len(text) > _LONGEST]:
         return f"it has a text of {len(long[0])} characters"
+    if any(isinstance(number, int) and abs(number) > _LARGEST for number in leaves):
+        return "it has an integer beyond 64 bits"
     if not run.device or not run.model:
         return "it names no device or no model"
     try:
@@ -123,16 +127,17 @@ def _unusable(run: Run) -> str:
     return ""
 
 
-def _texts(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
+def _leaves(value: Any) -> Iterator[Any]:
+    """Yield the keys and the values in a JSON value that hold no others."""
+    if isinstance(value, Mapping):
         for key, item in value.items():
             yield key
-            yield from _texts(item)
+            yield from _leaves(item)
     elif isinstance(value, list):
         for item in value:
-            yield from _texts(item)
+            yield from _leaves(item)
+    else:
+        yield value
 
 
 def _samples(body: Mapping[str, Any]) -> DeviceResults:

@@ -96,6 +96,9 @@ def test_any_value_anywhere_is_a_run_or_one_error(
         (("latency", "count"), "5", "count"),
         (("latency", "p50_interval_ms"), [1.0], "p50_interval_ms"),
         (("threads",), "2", "threads"),
+        (("batch",), 2**63, "beyond 64 bits"),
+        (("latency", "count"), -(2**63), "beyond 64 bits"),
+        pytest.param(("latency", "p50_ms"), 10**400, "OverflowError", id="beyond float64"),
         (("verdict",), "PERFECT", "PERFECT"),
     ],
 )
