@@ -195,16 +195,16 @@ def test_a_model_whose_answer_is_wrong_is_not_installed(one: Farm) -> None:
     assert listed(one) == before
 
 
-def test_the_others_follow_where_the_canary_is_well(farm: Farm) -> None:
-    farm.configure(boards(farm, "a", "b", "c") + DIGITS + QUICK)
-    running = farm.run("deploy", "--tag", "lab", "--canary", "1", "digits", "--json")
+def test_the_others_follow_where_all_models_are_well_on_the_canary(farm: Farm) -> None:
+    halves = f'[models.halves]\nsource = "{other_weights(farm, "halves.onnx")}"\n'
+    farm.configure(boards(farm, "a", "b", "c") + DIGITS + halves + QUICK)
+    running = farm.run("deploy", "--tag", "lab", "--canary", "1", "digits", "halves", "--json")
     assert running.code == 0, running.err
-    assert [run["samples"]["release"] for run in running.json["runs"]] == [1, 1, 1]
-    said = re.findall(r"([abc]) digits: (connecting|right|done|RIGHT)", running.err)
-    assert next(name for name, stage in said if stage == "connecting") == "a", running.err
-    assert said.index(("a", "RIGHT")) < min(said.index((name, "connecting")) for name in "bc"), (
-        running.err
-    )
+    assert [run["samples"]["release"] for run in running.json["runs"]] == [1] * 6
+    said = re.findall(r"([abc]) (digits|halves): (connecting|RIGHT)", running.err)
+    begun = [said.index(one) for one in said if one[0] in "bc" and one[2] == "connecting"]
+    for model in ("digits", "halves"):
+        assert said.index(("a", model, "RIGHT")) < min(begun), running.err
 
 
 def test_nothing_is_begun_on_the_others_where_a_canary_fails(farm: Farm) -> None:
