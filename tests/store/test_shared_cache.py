@@ -284,14 +284,25 @@ def test_with_a_key_only_what_was_sealed_with_it_is_used(
     assert "not sealed with this key" in caplog.text
 
 
-def test_the_seal_of_one_digest_is_none_for_another(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("sealed_with", "digest", "why"),
+    [
+        (b"key", "e" * 64, "another build"),
+        (b"other", DIGEST, "not sealed with this key"),
+        (b"", DIGEST, "not sealed with this key"),
+    ],
+    ids=["another digest", "another key", "no key"],
+)
+def test_an_archive_needs_the_seal_of_its_key_and_its_digest(
+    tmp_path: Path, sealed_with: bytes, digest: str, why: str
+) -> None:
     folder = publish(Store(tmp_path / "one"))
     file = io.BytesIO()
-    write_archive(folder, "artifacts", DIGEST, b"key", file)
+    write_archive(folder, "artifacts", DIGEST, sealed_with, file)
     file.seek(0)
     (tmp_path / "two").mkdir()
-    with pytest.raises(ArchiveError):
-        read_archive(file, "artifacts", "e" * 64, b"key", tmp_path / "two")
+    with pytest.raises(ArchiveError, match=why):
+        read_archive(file, "artifacts", digest, b"key", tmp_path / "two")
 
 
 class Spaces(io.RawIOBase):
