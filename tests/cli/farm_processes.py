@@ -56,6 +56,11 @@ dataset = "package:zoo/digits/digits-test.npz"
 HIDE_CURSOR, SHOW_CURSOR = "\x1b[?25l", "\x1b[?25h"
 
 
+def is_convolution(step: Mapping[str, Any]) -> bool:
+    """Whether a step of a profile is a convolution, by whichever method this CPU is fastest."""
+    return any(method in step["kernel"] for method in ("convolution", "winograd"))
+
+
 @dataclass(frozen=True, slots=True)
 class Done:
     """What a command said and how it ended."""

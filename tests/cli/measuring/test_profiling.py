@@ -9,7 +9,7 @@ import math
 from typing import Any
 
 import pytest
-from farm_processes import HOST, Done, Farm
+from farm_processes import HOST, Done, Farm, is_convolution
 from rpc_servers import configure, farm_agent, farm_tracker, tvm_server
 from ssh_server import SshServer
 
@@ -22,11 +22,11 @@ def assert_is_a_profile(done: Done) -> dict[str, Any]:
     assert found["schema"] == "farm/profile/1" and found["agreement"]["right"]
     steps = found["steps"]
     assert (
-        sum("convolution" in step["kernel"] for step in steps) == 3
+        sum(map(is_convolution, steps)) == 3
         and sum("dense" in step["kernel"] for step in steps) == 1
     )
     assert all(step["seconds"] > 0 and step["nbytes"] > 0 for step in steps)
-    convolutions = [step for step in steps if "convolution" in step["kernel"]]
+    convolutions = list(filter(is_convolution, steps))
     assert all(step["operations"] > 0 and step["gflops"] > 0 for step in convolutions)
     assert all("Relu" in step["layer"] for step in convolutions)
     assert found["kernels_s"] == pytest.approx(sum(step["seconds"] for step in steps))

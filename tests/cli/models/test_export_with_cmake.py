@@ -18,6 +18,7 @@ from farm_processes import DEVICES, DIGITS, QUICK, Farm
 from PIL import Image
 
 from farm.agent import recipe
+from farm.compiler.parameter_files import ON_LOAD, PREFIX
 from farm.processes import subprocesses
 from farm.store import digest_of_parts
 
@@ -107,7 +108,10 @@ def outputs_in_python(model: Path, sample: np.ndarray) -> np.ndarray:
         "vm.builtin.tensor_cache.clear"
     )()  # of what other tests have left in this process
     tvm.get_global_func("vm.builtin.tensor_cache.load")(str(model), 1, 0)
-    parameters = tvm.get_global_func("vm.builtin.param_array_from_cache")("parameter", -1)
+    if machine.module.implements_function(ON_LOAD):
+        machine.set_input(ON_LOAD)
+        machine.invoke_stateful(ON_LOAD)
+    parameters = tvm.get_global_func("vm.builtin.param_array_from_cache")(PREFIX, -1)
     machine.set_input("main", tvm.runtime.tensor(sample), parameters)
     machine.invoke_stateful("main")
     return machine.get_outputs("main").numpy()
