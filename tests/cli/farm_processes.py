@@ -57,7 +57,7 @@ HIDE_CURSOR, SHOW_CURSOR = "\x1b[?25l", "\x1b[?25h"
 
 
 def is_convolution(step: Mapping[str, Any]) -> bool:
-    """Whether a step of a profile is a convolution, by whichever method this CPU is fastest."""
+    """Whether a step of a profile is a convolution, direct or by Winograd's algorithm."""
     return any(method in step["kernel"] for method in ("convolution", "winograd"))
 
 

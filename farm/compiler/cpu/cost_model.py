@@ -56,7 +56,7 @@ def gemm_candidates(workload: Workload, cpu: CpuModel) -> list[tuple[KernelConfi
             channels,
             depth,
             grouped_loads,
-            pixel_bytes=4 * workload.data[-1] * workload.strides[-1],
+            pixel_stride_bytes=4 * workload.data[-1] * workload.strides[-1],
         )
     found = []
     for tile, cycles in tiles:

@@ -21,7 +21,7 @@ _MANY = 14
 STEPS_PER_GROUP = 4
 _WAIT_CYCLES = 2  # that a group's first load waits for the multiply-adds before it
 _GROUPS = 8  # of steps in one iteration at most
-_LINE_BYTES = 64  # of a cache
+_LINE_BYTES = 64  # of a cache line
 
 
 def largest_divisor(number: int, limit: int) -> int:
@@ -95,14 +95,14 @@ def gemm_tiles_with_cycles(
     depth: int,
     grouped_loads: bool = False,
     followed: bool = True,
-    pixel_bytes: int = 0,
+    pixel_stride_bytes: int | None = None,
 ) -> list[tuple[Tile, float]]:
     """Return the tiles for an output of pixels x channels with their predicted cycles.
 
     Each output element is a sum of `depth` products. A tile need not divide the output: what it
     computes beyond the edges costs cycles and is dropped. `grouped_loads`: see
     `should_group_reduction_step_loads`. `followed`: an epilogue processes the results before they
-    are stored. `pixel_bytes`: see `cache_set_conflict_cycles`.
+    are stored. `pixel_stride_bytes`: see `cache_set_conflict_cycles`.
     """
     tiles = [
         Tile(high, vectors, lanes)
@@ -116,7 +116,7 @@ def gemm_tiles_with_cycles(
         (
             tile,
             predicted_row_cycles(
-                cpu, tile, pixels, channels, depth, grouped_loads, followed, pixel_bytes
+                cpu, tile, pixels, channels, depth, grouped_loads, followed, pixel_stride_bytes
             ),
         )
         for tile in tiles
@@ -157,7 +157,7 @@ def predicted_row_cycles(
     depth: int,
     grouped_loads: bool,
     followed: bool,
-    pixel_bytes: int = 0,
+    pixel_stride_bytes: int | None = None,
 ) -> float:
     """Return the predicted cycles of a row of pixels, of all channels.
 
@@ -176,7 +176,9 @@ def predicted_row_cycles(
         step = (
             arithmetic + loads
             if cpu.in_order
-            else max(arithmetic, loads, weights, cache_set_conflict_cycles(cpu, tile, pixel_bytes))
+            else max(
+                arithmetic, loads, weights, cache_set_conflict_cycles(cpu, tile, pixel_stride_bytes)
+            )
         ) + _STEP_CYCLES
     store = _STORE_CYCLES + (
         _CROWDED_CYCLES if followed and cpu.has_memory_operands and sums > _MANY else 0
@@ -188,17 +190,18 @@ def predicted_row_cycles(
     )
 
 
-def cache_set_conflict_cycles(cpu: CpuModel, tile: Tile, pixel_bytes: int) -> float:
-    """Return the cycles of a reduction step whose inputs come from the L2 cache each time.
+def cache_set_conflict_cycles(cpu: CpuModel, tile: Tile, pixel_stride_bytes: int | None) -> float:
+    """Return the cycles of a reduction step that the conflict misses of its inputs take.
 
-    `pixel_bytes` is the distance between the inputs of two pixels. They come from there if their
-    cache lines fill the sets that they share: the inputs of 14 pixels of 1,024 channels are 4 KiB
-    apart, so that all of them share one set. Returns 0 if the lines stay in the L1 cache from one
-    channel to the next (one way is left to the weights), and for `pixel_bytes` of 0, not known.
+    `pixel_stride_bytes` is the distance between the inputs of two pixels. If it is a large power
+    of two, these inputs share few sets of the L1 cache: those of 14 pixels of 1,024 channels are
+    4 KiB apart and share one set. If they need all ways of a set (one is left to the weights), each
+    load is from the L2 cache. Returns 0 if they need fewer, or if the distance is not known (None).
     """
-    if not pixel_bytes:
+    if pixel_stride_bytes is None:
         return 0
-    sets = cpu.l1_way_bytes // math.gcd(pixel_bytes, cpu.l1_way_bytes)
-    if -(-tile.pixels // sets) < cpu.l1_ways:
+    sets = cpu.l1_way_bytes // math.gcd(pixel_stride_bytes, cpu.l1_way_bytes)
+    lines_per_set = -(-tile.pixels // sets)
+    if lines_per_set < cpu.l1_ways:
         return 0
     return tile.pixels * _LINE_BYTES / cpu.l2_bytes_per_cycle

@@ -78,7 +78,7 @@ class IndexClamper(Rewriter):
         if not any(fields):
             return None
         indices = [
-            self._from_begin(field.indices, *extent) if field and extent else index
+            self._counted_from_start(field.indices, *extent) if field and extent else index
             for field, index, extent in zip(fields, given.fields, extents, strict=True)
         ]
         inside = reduce(
@@ -140,11 +140,15 @@ class IndexClamper(Rewriter):
         inside = self._emit(relax.op.minimum(self._emit(relax.op.maximum(indices, low)), high))
         return _Bounded(inside, self._emit(relax.op.equal(indices, inside)))
 
-    def _from_begin(self, indices: relax.Expr, extent: int) -> relax.Expr:
-        """Return indices without negative ones, at which TVM reads what lies before a tensor."""
+    def _counted_from_start(self, indices: relax.Expr, extent: int) -> relax.Expr:
+        """Return indices whose negative ones have become those that count from the start.
+
+        TVM takes a negative index as it is, and reads what lies before the tensor.
+        """
         zero, size = (relax.const(number, str(indices.ty.dtype)) for number in (0, extent))
-        behind = self._emit(relax.op.add(indices, size))
-        return self._emit(relax.op.where(self._emit(relax.op.less(indices, zero)), behind, indices))
+        is_negative = self._emit(relax.op.less(indices, zero))
+        from_start = self._emit(relax.op.add(indices, size))
+        return self._emit(relax.op.where(is_negative, from_start, indices))
 
     def _of_inside(self, values: relax.Expr, is_inside: relax.Expr) -> relax.Expr:
         values = self._emit(values)

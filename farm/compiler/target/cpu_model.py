@@ -40,8 +40,10 @@ class CpuModel:
         False  # NaN-propagating maximum and minimum are one instruction
     )
     l1_bytes: int = 32 * _KIB
-    # Lines of the L1 cache whose addresses are this far apart share a set of so many lines. x86
-    # indexes the cache within a page; the ways are those of the least associative caches.
+    # Lines whose addresses are a multiple of `l1_way_bytes` apart share a set of the L1 cache. A
+    # set holds `l1_ways` lines. x86 indexes this cache by the address within a page; the number of
+    # ways is that of the least associative caches. Both count only if `l2_bytes_per_cycle` is
+    # finite.
     l1_way_bytes: int = 4 * _KIB
     l1_ways: int = 8
     l2_bytes: int = 512 * _KIB

@@ -203,9 +203,14 @@ def test_what_makes_figures_worthless_is_advised_with_its_cure() -> None:
         ({"screen_on": "false"}, "screen", "off", "svc power stayon true"),
         ({"screen_on": "true"}, "screen", "on", ""),
         ({"thermal_status": "2"}, "thermal status", "2", "cool it"),
-        ({"gpu_slowed_by": '["its heat", "its power cap"]'}, "GPU clocks", "its heat, its power cap", "power limit"),  # noqa: E501
+        (
+            {"gpu_slowed_by": '["its heat", "its power cap"]'},
+            "GPU clocks",
+            "its heat, its power cap",
+            "power limit",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_slows_a_phone_or_a_gpu_is_advised_with_its_cure(
     facts: dict[str, str], layer: str, detail: str, advice: str
 ) -> None:

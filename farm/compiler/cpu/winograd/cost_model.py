@@ -140,7 +140,13 @@ def _tiles(workload: Workload, cpu: CpuModel, size: int) -> Iterator[Tile]:
     )
     found = (
         gemm_tiles_with_cycles(
-            cpu, count, channels, depth, grouped_loads, False, _tile_bytes(workload, cpu, size)
+            cpu,
+            count,
+            channels,
+            depth,
+            grouped_loads,
+            followed=False,
+            pixel_stride_bytes=_tile_stride_bytes(workload, cpu, size),
         )
         for count in set(pixels)
     )
@@ -152,8 +158,8 @@ def _tiles(workload: Workload, cpu: CpuModel, size: int) -> Iterator[Tile]:
     yield from sorted(set(best), key=lambda tile: (tile.lanes, tile.vectors, tile.pixels))
 
 
-def _tile_bytes(workload: Workload, cpu: CpuModel, size: int) -> int:
-    """Return the bytes of a tile's transformed inputs, of all groups."""
+def _tile_stride_bytes(workload: Workload, cpu: CpuModel, size: int) -> int:
+    """Return the distance between the transformed inputs of two tiles."""
     return 4 * (size + 2) ** 2 * padded_group_depth(workload, cpu) * workload.groups
 
 
@@ -167,7 +173,7 @@ def _cycles(workload: Workload, config: KernelConfig, band: int, cpu: CpuModel) 
     step = max(
         tile.pixels * tile.vectors / cpu.fmas_per_cycle,
         (tile.pixels + tile.vectors) / cpu.loads_per_cycle,
-        cache_set_conflict_cycles(cpu, tile, _tile_bytes(workload, cpu, size)),
+        cache_set_conflict_cycles(cpu, tile, _tile_stride_bytes(workload, cpu, size)),
         cpu.fma_latency,
     )
     if cpu.gains_by_prefetch:
