@@ -44,8 +44,8 @@ for number, handler in (
 
 
 # A thread of TVM's pool that has nothing to do gives its core away 300,000 times before it sleeps,
-# each time for a time slice beside other programs that compute. A thousand times here, but not in
-# agents of boards by SSH and adb, which get no variables.
+# each time for a time slice beside other programs that compute. A thousand times here. The agent
+# has a pool of its own.
 os.environ.setdefault("TVM_THREAD_POOL_SPIN_COUNT", "1000")
 
 # jsonschema loads this for IRIs, which no schema of ours has: seconds for their grammar in each

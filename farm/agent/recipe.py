@@ -2,7 +2,7 @@
 
 The sources are farm's C++ files and those of TVM's runtime, which the TVM wheels contain. The
 compiler is zig's, which contains the C and C++ libraries as sources. Headers that the wheels leave
-out are replaced by farm's own in tvm_stand_ins/.
+out, and TVM's thread pool, are replaced by farm's own in tvm_stand_ins/.
 """
 
 from __future__ import annotations
@@ -160,7 +160,9 @@ def compile_steps(arch: str, scratch: Path) -> tuple[list[CompilerCall], Compile
         "#include <iostream>\nint main() { std::cout << std::endl; }\n"
     )
     (scratch / "agent.cc").write_text(
-        _includes(path for path in _own_sources(arch) if path.suffix == ".cc")
+        _includes(
+            path for path in _own_sources(arch) if path.suffix == ".cc" and SOURCES in path.parents
+        )
     )
     zig = (sys.executable, "-P", "-m", "ziglang", "c++", *zig_flags(arch))
     compiler = (*zig, *common_compiler_flags(scratch))
@@ -274,14 +276,15 @@ def _tvm_unit(scratch: Path) -> str:
 def _copied_sources(folder: Path) -> list[Path]:
     """Copy the sources of TVM's runtime into `folder`/src, and return their paths.
 
-    They include "../../support/x.h": farm's replacements are copied to the place where that leads.
+    farm's replacements are copied to the same folder: of headers that the wheels leave out, to the
+    places where `#include "../../support/x.h"` leads, and of TVM's thread pool.
     """
     sources = folder / "src"
     runtime = _package("apache-tvm", "tvm") / "src" / "runtime"
     shutil.copytree(
         runtime, sources / "runtime", ignore=shutil.ignore_patterns("extra", "cuda", "hexagon")
     )
-    shutil.copytree(HERE / "tvm_stand_ins" / "src" / "support", sources / "support")
+    shutil.copytree(HERE / "tvm_stand_ins" / "src", sources, dirs_exist_ok=True)
     return [sources / "runtime" / f"{name}.cc" for name in _TVM_SOURCES]
 
 

@@ -342,6 +342,31 @@ def allocate(port: int, mib: int) -> str:
     return error
 
 
+def call_library(port: int, threads: int, library: str, calls: list[list[Any]]) -> list[Any]:
+    """What functions of a library return, or their errors as text: [name, arguments...]. "sleep"
+    waits for so many seconds; "wait" makes its first file and waits for its second one.
+    """
+    session, results = connect(port), []
+    session.get_function("farm.agent.threads")(threads, "all", False)
+    session.upload(library, "tasks.so")
+    module = session.load_module("tasks.so")
+    for name, *arguments in calls:
+        if name == "sleep":
+            results.append(time.sleep(*arguments))
+        elif name == "wait":
+            Path(arguments[0]).touch()
+            while not Path(arguments[1]).exists():
+                time.sleep(0.01)
+            results.append(None)
+        else:
+            try:
+                results.append(module[name](*arguments))
+            except Exception as error:
+                results.append(f"{type(error).__name__}: {error}")
+    close(session)
+    return results
+
+
 def _value(argument: Any, results: list[Any]) -> Any:
     if not isinstance(argument, dict):
         return argument

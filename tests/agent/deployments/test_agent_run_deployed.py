@@ -121,16 +121,6 @@ def test_the_output_is_bit_for_bit_what_the_agent_gives_by_rpc(
     assert not list((board.store / ".run").glob("farm-session-*"))
 
 
-def test_a_run_ends_without_waiting_for_its_idle_threads(
-    deploy: Deploy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They give their cores away so often before they end: minutes, beside other programs."""
-    monkeypatch.setenv("TVM_THREAD_POOL_SPIN_COUNT", "2000000000")
-    board = deploy(agent_models.classifier)
-    done = board.run("--input", board.model.inputs["x"], "--threads", "2")
-    assert (done.returncode, done.stderr) == (0, "")
-
-
 @pytest.mark.parametrize("arch", ["x86_64", "armv7"])
 def test_a_model_of_several_inputs_and_outputs(arch: str, deploy: Deploy, tmp_path: Path) -> None:
     board = deploy(agent_models.pair, arch)
