@@ -29,7 +29,7 @@ from farm.compiler.graph.convolutions.pad_group_channels import pad_group_channe
 from farm.compiler.graph.convolutions.planar_images import PlanarImageRewriter
 from farm.compiler.graph.convolutions.transposed_conv import transposed_conv_pass
 from farm.compiler.graph.convolutions.trim_padding_taps import PaddingTapTrimmer
-from farm.compiler.graph.decomposed_gelu import DecomposedGeluRewriter
+from farm.compiler.graph.decomposed_activations import DecomposedActivationRewriter
 from farm.compiler.graph.empty_tensors import EmptyTensorRewriter
 from farm.compiler.graph.fusion_barriers import FusionBarrierMarker
 from farm.compiler.graph.group_norm import GroupNormRewriter
@@ -141,7 +141,7 @@ def fold_norms_and_constants(module: tvm.IRModule) -> tvm.IRModule:
         rewriter_pass("farm.ScaleAndShift", _Normalizer),
         transform.DecomposeOpsForInference(),
         rewriter_pass("farm.Simplify", _Simplifier),
-        rewriter_pass("farm.DecomposedGelus", DecomposedGeluRewriter),
+        rewriter_pass("farm.DecomposedActivations", DecomposedActivationRewriter),
         rewriter_pass("farm.ConstantDivisors", ConstantDivisorRewriter),
         rewriter_pass("farm.LogicOfBooleans", BooleanLogicRewriter),
         rewriter_pass("farm.BoundedIndices", IndexClamper),

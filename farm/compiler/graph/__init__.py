@@ -15,8 +15,8 @@ Convolutions, normalisation and layout:
     fusion_barriers  keep kernels apart that are slower when fused
 
 Elementwise operators:
-    decomposed_gelu    recognise GELU where it is written as five operators
-    constant_divisors  multiply by reciprocals of constants
+    decomposed_activations  recognise GELU where it is written as five operators
+    constant_divisors       multiply by reciprocals of constants
 
 Precision:
     fp16_weights     keep weights in float16 and compute in float32

@@ -30,7 +30,7 @@ class _Product:
 
 
 @mutator
-class DecomposedGeluRewriter(Rewriter):
+class DecomposedActivationRewriter(Rewriter):
     """Rewrites decomposed GELUs of float32 as TVM's operator."""
 
     def rules(self) -> Mapping[str, Rule]:
