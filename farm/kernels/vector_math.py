@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 from tvm import te, tirx
 
 Expr: TypeAlias = Any  # a tirx expression of float32; mypy has no type information for it
+Quotient: TypeAlias = Callable[[Expr, Expr], Expr]  # a / b for b from 1 to 1e35
 _FLOAT, _INT = "float32", "int32"
 _LOWEST, _HIGHEST = -87.3, 89.0  # exp is 0 below and infinity above
 _LOG2_E, _LN2_HIGH, _LN2_LOW = 1.44269504088896341, 0.693359375, -2.12194440e-4
@@ -85,43 +86,73 @@ def exp_of_nonpositive(x: Expr) -> Expr:
     return let(x, value)
 
 
-def silu(x: Expr) -> Expr:
-    """Return x * sigmoid(x)."""
-    return let(x, lambda x: x * sigmoid(x))
+def divide(dividend: Expr, divisor: Expr) -> Expr:
+    """Return dividend / divisor by the CPU's division.
+
+    It is the faster one where a core divides beside other arithmetic: x86.
+    """
+    return dividend / divisor
 
 
-def gelu(x: Expr) -> Expr:
+def multiply_by_reciprocal(dividend: Expr, divisor: Expr) -> Expr:
+    """Return dividend / divisor by a step of Newton's and one of Halley's, without a division.
+
+    It is the faster one where vector divisions are slow (64-bit ARM), or do not exist (32-bit ARM).
+    The divisor is from 1 to 1e35.
+    """
+
+    def reciprocal(x: Expr) -> Expr:
+        seed = tirx.reinterpret(
+            _FLOAT, tirx.const(_RECIPROCAL_SEED, _INT) - tirx.reinterpret(_INT, x)
+        )
+        return let(
+            let(seed, lambda y: y * (_f(_RECIPROCAL_STEP) - x * y)),
+            lambda y: let(_f(1) - x * y, lambda rest: y + y * (rest + rest * rest)),
+        )
+
+    return dividend * let(divisor, reciprocal)
+
+
+def silu(x: Expr, quotient: Quotient) -> Expr:
+    """Return x / (1 + e^-x). Below -80 it is that of -80, which is -1e-33."""
+
+    def value(x: Expr) -> Expr:
+        power = let(-tirx.min(_f(-_LOWEST), x), _exp_normal)
+        return quotient(x, _f(1) + power)
+
+    return let(tirx.max(_f(_SIGMOID_LOWEST), x), value)
+
+
+def gelu(x: Expr, quotient: Quotient) -> Expr:
     """Return 0.5 * x * (1 + erf(x / sqrt(2)))."""
-    return let(x, lambda x: _f(0.5) * x * (_f(1) + erf(x * _f(_ROOT_HALF))))
+    return let(x, lambda x: _f(0.5) * x * (_f(1) + erf(x * _f(_ROOT_HALF), quotient)))
 
 
-def sigmoid(x: Expr) -> Expr:
+def sigmoid(x: Expr, quotient: Quotient) -> Expr:
     """Return 1 / (1 + e^-x)."""
 
     def value(x: Expr) -> Expr:
         power = let(tirx.max(_f(_LOWEST), tirx.min(_f(-_SIGMOID_LOWEST), -x)), _exp_normal)
-        return tirx.Select(x < _f(_SIGMOID_LOWEST), _f(0), _reciprocal(_f(1) + power))
+        return tirx.Select(x < _f(_SIGMOID_LOWEST), _f(0), quotient(_f(1), _f(1) + power))
 
     return let(x, value)
 
 
-def tanh(x: Expr) -> Expr:
+def tanh(x: Expr, quotient: Quotient) -> Expr:
     """Return tanh x."""
-    return _clamped_rational(x, _TANH_NUMERATOR, _TANH_DENOMINATOR, _TANH_BOUND)
+    return _clamped_rational(x, _TANH_NUMERATOR, _TANH_DENOMINATOR, _TANH_BOUND, quotient)
 
 
-def erf(x: Expr) -> Expr:
+def erf(x: Expr, quotient: Quotient) -> Expr:
     """Return the error function of x."""
-    return _clamped_rational(x, _ERF_NUMERATOR, _ERF_DENOMINATOR, _ERF_BOUND)
+    return _clamped_rational(x, _ERF_NUMERATOR, _ERF_DENOMINATOR, _ERF_BOUND, quotient)
 
 
 def elementwise_tensor_function(
-    function: Callable[[Expr], Expr],
+    function: Callable[[Expr], Expr], name: str
 ) -> Callable[[te.Tensor], te.Tensor]:
-    """Return the function of tensors that applies `function` to each element."""
-    return lambda data: te.compute(
-        data.shape, lambda *at: function(data[at]), name=function.__name__
-    )
+    """Return the function of tensors, called `name`, that applies `function` to each element."""
+    return lambda data: te.compute(data.shape, lambda *at: function(data[at]), name=name)
 
 
 def one_sided_clamp_compute(intrinsic: str, bound: float) -> Callable[[te.Tensor], te.Tensor]:
@@ -201,39 +232,25 @@ def _mantissa(r: Expr) -> Expr:
     return _f(1) + r + r * r * polynomial(_EXP, r)
 
 
-def _reciprocal(x: Expr) -> Expr:
-    """Return 1 / x for x from 1 to 1e35, by a step of Newton's and one of Halley's.
-
-    Vector divisions are slow, and some cores have none.
-    """
-
-    def value(x: Expr) -> Expr:
-        seed = tirx.reinterpret(
-            _FLOAT, tirx.const(_RECIPROCAL_SEED, _INT) - tirx.reinterpret(_INT, x)
-        )
-        return let(
-            let(seed, lambda y: y * (_f(_RECIPROCAL_STEP) - x * y)),
-            lambda y: let(_f(1) - x * y, lambda rest: y + y * (rest + rest * rest)),
-        )
-
-    return let(x, value)
-
-
 def _power_of_two(n: Expr) -> Expr:
     """Return 2^n as float32 for an int32 n, by its exponent bits."""
     return tirx.reinterpret(_FLOAT, (n + tirx.const(127, _INT)) << tirx.const(23, _INT))
 
 
 def _clamped_rational(
-    x: Expr, numerator: Sequence[float], denominator: Sequence[float], bound: float
+    x: Expr,
+    numerator: Sequence[float],
+    denominator: Sequence[float],
+    bound: float,
+    quotient: Quotient,
 ) -> Expr:
     """Return x * P(x^2) / Q(x^2) between -1 and 1; P / Q is above 1 at x = `bound`."""
 
     def rational(x: Expr) -> Expr:
         return let(
             x * x,
-            lambda square: (
-                x * polynomial(numerator, square) * _reciprocal(polynomial(denominator, square))
+            lambda square: quotient(
+                x * polynomial(numerator, square), polynomial(denominator, square)
             ),
         )
 

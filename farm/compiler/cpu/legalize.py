@@ -412,17 +412,38 @@ def _layer_norm(
     return builder.call_te(body, *call.args, primfunc_name_hint=softmax_layer_norm.LAYER_NORM)
 
 
-def _elementwise(function: Callable[[Any], Any]) -> Own:
-    def own(builder: relax.BlockBuilder, call: relax.Call, _: ConfigSelector) -> relax.Expr | None:
-        if str(call.ty.dtype) != "float32":
-            return None
-        return builder.call_te(
-            vector_math.elementwise_tensor_function(function),
-            call.args[0],
-            primfunc_name_hint=f"farm_{function.__name__}",
+def _exp(
+    builder: relax.BlockBuilder, call: relax.Call, _selector: ConfigSelector
+) -> relax.Expr | None:
+    return _elementwise(builder, call, vector_math.exp, "exp")
+
+
+def _with_quotient(function: Callable[[Any, vector_math.Quotient], Any]) -> Own:
+    """Legalize a function that divides, as the CPU divides best."""
+
+    def own(
+        builder: relax.BlockBuilder, call: relax.Call, selector: ConfigSelector
+    ) -> relax.Expr | None:
+        quotient = (
+            vector_math.divide
+            if selector.cpu.has_fast_division
+            else vector_math.multiply_by_reciprocal
         )
+        return _elementwise(builder, call, lambda x: function(x, quotient), function.__name__)
 
     return own
+
+
+def _elementwise(
+    builder: relax.BlockBuilder, call: relax.Call, function: Callable[[Any], Any], name: str
+) -> relax.Expr | None:
+    if str(call.ty.dtype) != "float32":
+        return None
+    return builder.call_te(
+        vector_math.elementwise_tensor_function(function, name),
+        call.args[0],
+        primfunc_name_hint=f"farm_{name}",
+    )
 
 
 def _bounded(intrinsic: str) -> Own:
@@ -481,10 +502,10 @@ _OWN: dict[str, Own] = {
     "relax.nn.relu": _bounded("maximum"),
     "relax.maximum": _bounded("maximum"),
     "relax.minimum": _bounded("minimum"),
-    "relax.exp": _elementwise(vector_math.exp),
-    "relax.sigmoid": _elementwise(vector_math.sigmoid),
-    "relax.tanh": _elementwise(vector_math.tanh),
-    "relax.erf": _elementwise(vector_math.erf),
-    "relax.nn.silu": _elementwise(vector_math.silu),
-    "relax.nn.gelu": _elementwise(vector_math.gelu),
+    "relax.exp": _exp,
+    "relax.sigmoid": _with_quotient(vector_math.sigmoid),
+    "relax.tanh": _with_quotient(vector_math.tanh),
+    "relax.erf": _with_quotient(vector_math.erf),
+    "relax.nn.silu": _with_quotient(vector_math.silu),
+    "relax.nn.gelu": _with_quotient(vector_math.gelu),
 }

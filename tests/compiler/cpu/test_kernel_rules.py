@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import tvm
 from relax_models import CPUS, compute, const, lowered, module, run, target
 from torch.nn import functional
 from tvm import relax, tirx
@@ -295,6 +296,7 @@ KERNELS = {
         lambda x: x.flip(2)[:, :, ::2],
     ),
     "gelu": (ROWS, lambda emit, x: emit(relax.op.nn.gelu(x)), lambda x: functional.gelu(x)),
+    "silu": (ROWS, lambda emit, x: emit(relax.op.nn.silu(x)), lambda x: functional.silu(x)),
     "choice": (
         ROWS,
         lambda emit, x: emit(
@@ -446,9 +448,29 @@ FUNCTIONS = {
     "sigmoid": (relax.op.sigmoid, torch.sigmoid),
     "tanh": (relax.op.tanh, torch.tanh),
     "erf": (relax.op.erf, torch.erf),
-    "silu": (relax.op.nn.silu, functional.silu),
+    # The limit; torch computes infinity times 0
+    "silu": (relax.op.nn.silu, lambda x: functional.silu(x).where(x != -np.inf, 0.0)),
     "gelu": (relax.op.nn.gelu, functional.gelu),
 }
+
+
+@pytest.mark.parametrize("name", ["sigmoid", "tanh", "erf", "silu", "gelu"])
+@pytest.mark.parametrize(
+    ("options", "divides"),
+    [
+        ({"mtriple": "x86_64-linux-gnu", "mcpu": "x86-64"}, True),
+        ({"mtriple": "x86_64-linux-gnu", "mcpu": "x86-64-v3"}, True),
+        ({"mtriple": "x86_64-linux-gnu", "mcpu": "x86-64-v4"}, True),
+        ({"mtriple": "aarch64-linux-gnu", "mcpu": "cortex-a72"}, False),
+    ],
+    ids=lambda value: value["mcpu"] if isinstance(value, dict) else "",
+)
+def test_only_a_cpu_whose_division_is_fast_divides(name, options, divides):
+    chosen = tvm.target.Target({"kind": "llvm", **options})
+    called = module({"x": draw(64)}, lambda emit, x: emit(FUNCTIONS[name][0](x)))
+    low = lower_module(called, [], chosen, {})
+    code = tvm.compile(low.module, target=chosen).mod.imports[0].inspect_source("ll")
+    assert (" fdiv " in code) == divides
 
 
 @pytest.mark.parametrize("cpu", CPUS)

@@ -1,4 +1,4 @@
-"""GELU as exporters write it is one kernel; what only resembles it stays as it is."""
+"""GELU and SiLU as exporters write them are one kernel; what only resembles them stays as it is."""
 
 from __future__ import annotations
 
@@ -90,3 +90,25 @@ def test_other_constants_and_other_operands_are_no_gelu():
     ]
     for found, wanted in zip(answer.outputs, exact, strict=True):
         np.testing.assert_allclose(found, wanted.float().numpy(), rtol=2e-6, atol=2e-6)
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_silu_of_two_operators_is_one_kernel_and_right(order):
+    answer = compute(
+        {"x": X}, lambda emit, x: emit(OP.multiply(*[x, emit(OP.sigmoid(x))][::order]))
+    )
+    assert [kernel.name for kernel in answer.kernels] == ["farm_silu"]
+    exact = functional.silu(torch.from_numpy(X).double()).float().numpy()
+    np.testing.assert_allclose(answer.outputs[0], exact, rtol=2e-6, atol=1e-6)
+
+
+def test_a_gate_of_another_tensor_is_no_silu():
+    other = X[:, ::-1].copy()
+    answer = compute(
+        {"x": X, "other": other},
+        lambda emit, x, other: emit(OP.multiply(x, emit(OP.sigmoid(other)))),
+    )
+    assert not any("silu" in kernel.name for kernel in answer.kernels)
+    x, gate = (torch.from_numpy(value).double() for value in (X, other))
+    exact = (x * torch.sigmoid(gate)).float().numpy()
+    np.testing.assert_allclose(answer.outputs[0], exact, rtol=2e-6, atol=2e-6)
