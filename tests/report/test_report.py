@@ -1,5 +1,5 @@
-"""What a report says of runs, its charts, and the command that writes it. How the page looks in a
-browser is in test_report_page.
+"""What a report says of runs, and the command that writes it. test_charts has its charts, and
+test_report_page how the page looks in a browser.
 """
 
 from __future__ import annotations
@@ -8,13 +8,10 @@ import dataclasses
 import json
 import math
 import re
-import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from hypothesis import given
-from hypothesis import strategies as st
 from report_runs import HOSTILE, PROFILE, failed, many, timed
 
 from farm import views
@@ -23,10 +20,8 @@ from farm.errors import UsageError
 from farm.stats import ChangeVerdict
 from farm.store import RunStore
 from farm.types import Run, Verdict
-from farm.views import charts, html_report, markdown, profile_roofline_data
+from farm.views import html_report, markdown, profile_roofline_data
 from farm.views.report_content import Report, build_report
-
-POSITIVE = st.floats(1e-6, 1e6)
 
 
 def report(runs: list[Run] | None = None, before: list[Run] | None = None) -> Report:
@@ -158,82 +153,6 @@ def test_one_of_a_kind_is_counted_as_one() -> None:
     assert "1 model on 1 device: 1 STABLE." in markdown.markdown_report(
         report([timed("pi5", "net", 1)])
     )
-
-
-def drawing(svg: str) -> ET.Element:
-    return ET.fromstring(svg)
-
-
-def numbers(svg: str) -> list[float]:
-    """All coordinates of a chart."""
-    texts = [
-        value
-        for node in drawing(svg).iter()
-        for name, value in node.attrib.items()
-        if name in ("points", "d", "x", "width", "y")
-    ]
-    return [float(number) for text in texts for number in re.findall(r"-?\d+(?:\.\d+)?", text)]
-
-
-@given(st.lists(POSITIVE, min_size=1, max_size=80))
-def test_a_chart_stays_within_its_box(values: list[float]) -> None:
-    intervals = [(value * 0.9, value * 1.1) for value in values]
-    scale = charts.LogScale.over([1e3 * value for value in values])
-    for svg in (
-        charts.sparkline_chart(values),
-        charts.history_chart(values, intervals, [0]),
-        charts.density_chart(values, scale),
-    ):
-        assert all(-charts.WIDTH <= number <= charts.WIDTH for number in numbers(svg))
-
-
-def test_a_longer_time_is_drawn_higher_and_a_later_one_further_right() -> None:
-    [line] = [
-        node.attrib["points"]
-        for node in drawing(charts.history_chart([10.0, 20.0, 15.0], [None] * 3)).iter()
-        if node.get("class") == "c-line"
-    ]
-    across, down = zip(*(map(float, point.split(",")) for point in line.split()), strict=True)
-    assert across == (0.0, charts.WIDTH / 2, charts.WIDTH)
-    assert 0 <= down[1] < down[2] < down[0] <= charts.HISTORY_HEIGHT
-
-
-def test_a_roof_rises_to_its_ridge_and_is_flat_from_there() -> None:
-    across, up = charts.LogScale(0.1, 1000.0), charts.LogScale(1.0, 10_000.0)
-    svg = charts.roofline_chart([(10.0, 1000.0, 0.5)], (100.0, 10.0), across, up)
-    [roof] = [node.attrib["d"] for node in drawing(svg).iter() if node.get("class") == "c-roof"]
-    [dot] = [node.attrib["d"] for node in drawing(svg).iter() if node.get("class") == "c-dot"]
-    height = charts.HISTORY_HEIGHT
-    assert roof == f"M0 {height}L{charts.WIDTH // 2} {height // 2}L{charts.WIDTH} {height // 2}"
-    assert dot == f"M{charts.WIDTH // 2} {height // 4}h0"
-
-
-@given(POSITIVE, st.floats(1.0001, 1e6))
-def test_the_ticks_of_a_scale_are_few_and_on_it(low: float, factor: float) -> None:
-    scale = charts.LogScale(low, low * factor)
-    ticks = scale.ticks()
-    assert 0 < len(ticks) <= 12
-    assert all(scale.low * (1 - 1e-9) <= tick <= scale.high * (1 + 1e-9) for tick in ticks)
-    assert ticks == sorted(set(ticks))
-
-
-def test_a_distribution_puts_its_median_where_the_scale_says() -> None:
-    scale = charts.LogScale(1.0, 100.0)
-    marks = [
-        node.attrib["d"]
-        for node in drawing(charts.density_chart([0.01] * 9, scale)).iter()
-        if node.get("class") == "c-mark"
-    ]
-    assert marks == [f"M{charts.WIDTH / 2:.0f} 0V{charts.STRIP_HEIGHT}"]
-
-
-def test_the_bar_of_a_ledger_is_as_long_as_its_share() -> None:
-    widths = [
-        float(node.attrib["width"])
-        for node in drawing(charts.stacked_bar([("part0", 1.0), ("part1", 3.0)], 8.0)).iter()
-        if "width" in node.attrib
-    ]
-    assert widths == [charts.WIDTH / 8, 3 * charts.WIDTH / 8]
 
 
 def test_the_ledger_adds_up_whatever_the_number_of_parts() -> None:
