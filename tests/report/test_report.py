@@ -149,6 +149,24 @@ def test_the_markdown_has_a_table_the_errors_and_the_comparison() -> None:
     assert "1 step in the history" in text
 
 
+def test_a_cell_of_the_markdown_is_that_of_its_device_and_only_what_is_bad_is_bold() -> None:
+    runs = [
+        timed("pi5", "net", 1),
+        timed("pi3", "net", 1, url="qemu:", verdict=Verdict.EMULATED),
+        failed("pi4", "net", 1),
+    ]
+    lines = markdown.markdown_report(report(runs)).splitlines()
+    cells = {
+        device: line.split("|")[2].strip()
+        for line in lines
+        for device in ("pi3", "pi4", "pi5")
+        if line.startswith(f"| {device} |")
+    }
+    assert cells["pi3"] == "EMULATED"
+    assert cells["pi4"] == "**FAILED**"
+    assert cells["pi5"].endswith(" STABLE") and cells["pi5"][0].isdigit()
+
+
 def test_one_of_a_kind_is_counted_as_one() -> None:
     assert "1 model on 1 device: 1 STABLE." in markdown.markdown_report(
         report([timed("pi5", "net", 1)])

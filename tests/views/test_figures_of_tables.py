@@ -13,7 +13,7 @@ from report_runs import profiled, timed
 from rich.console import Console, Group
 from rich.table import Table
 
-from farm import comparison, stats, views
+from farm import comparison, formatting, stats, views
 from farm.lab.durations import clock_time
 from farm.types import (
     Accuracy,
@@ -94,7 +94,13 @@ def test_a_history_goes_from_the_first_run_to_the_last_between_its_extremes() ->
     runs = [run_of(p50_ms, day) for day, p50_ms in enumerate((11.0, 9.0, 14.0, 12.0))]
     line, *steps = history_lines([*runs, emulated])
     assert line.endswith("  11.0 → 12.0 ms, 4 runs, 9.00 to 14.0") and steps == []
-    assert history_lines([runs[0], emulated]) == []
+    assert history_lines([runs[0], emulated]) == [] != history_lines(runs[:2])
+
+
+def test_a_long_history_is_drawn_by_its_newest_runs() -> None:
+    runs = [run_of(30.0 if number < 10 else 10.0, number) for number in range(70)]
+    drawn, _, _ = history_lines(runs)[0].partition(" ")
+    assert drawn == formatting.sparkline([10.0] * 60)
 
 
 def test_another_engines_time_is_told_as_a_multiple_of_farms() -> None:

@@ -282,3 +282,54 @@ def test_without_rows_the_titles_are_shown_but_not_those_of_rare_columns() -> No
         "always",
         "rarely",
     ]
+
+
+def test_the_rightmost_column_that_may_go_makes_room_for_a_whole_one() -> None:
+    columns = [
+        Column("first", lambda _: "a" * 10, 10),
+        Column("whole", lambda _: "b" * 20, whole=True),
+        Column("last", lambda _: "c" * 10, 10),
+    ]
+    needed = 10 + 3 + 20 + 3 + 10 + 2
+    titles = [
+        [one.column.title for one in columns_that_fit(columns, ["row"], width)]
+        for width in (needed, needed - 1)
+    ]
+    assert titles == [["first", "whole", "last"], ["first", "whole"]]
+
+
+def test_prose_takes_several_lines_before_another_column_goes() -> None:
+    columns = [
+        Column("whole", lambda _: "b" * 20, whole=True),
+        Column("why", lambda _: "word " * 20, 10, prose=True),
+    ]
+    shown = columns_that_fit(columns, ["row"], 20 + 3 + 30 + 2)
+    assert [one.column.title for one in shown] == ["whole", "why"]
+
+
+@pytest.mark.parametrize(("count", "is_judged"), [(9, False), (10, True)])
+def test_a_spread_and_an_interval_are_shown_only_of_samples_enough(
+    count: int, is_judged: bool
+) -> None:
+    latency = dataclasses.replace(LATENCY, count=count, p50_interval_ms=(43.5, 43.8))
+    text = shown(finished_jobs_table([dataclasses.replace(STABLE, latency=latency)], 200), 200)
+    assert ("IQR %" in text, "43.5–43.8" in text) == (is_judged, is_judged)
+
+
+def test_samples_of_several_inferences_say_how_many_there_are_of_each() -> None:
+    run = dataclasses.replace(STABLE, latency=dataclasses.replace(LATENCY, block=8))
+    assert "700 × 8" in shown(finished_jobs_table([run], 200), 200)
+
+
+def test_cores_say_whether_threads_are_pinned() -> None:
+    big = dataclasses.replace(STABLE, cores="big")
+    own = dataclasses.replace(STABLE, pinned=True)
+    lines = shown(finished_jobs_table([big, own], 200), 200).splitlines()
+    cores = [" ".join(line.split()[3:6]) for line in lines if "digits" in line]
+    assert cores == ["big STABLE 43.7", "its own, pinned"]
+
+
+def test_a_gpus_kernels_are_launched_one_by_one_or_as_a_graph() -> None:
+    samples = dataclasses.replace(SAMPLES, facts_after={"gpu_launches": "graph: 12 kernels"})
+    text = shown(finished_jobs_table([dataclasses.replace(STABLE, samples=samples)], 200), 200)
+    assert "launches" in text and "graph" in text and "12 kernels" not in text
