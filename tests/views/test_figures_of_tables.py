@@ -214,6 +214,12 @@ def test_the_first_bad_layer_is_told_with_what_to_do(bad: BisectedLayer, advice:
     assert [line.startswith("→") for line in lines[2:]] == [False, True, False, False]
 
 
+def test_a_layer_without_any_error_is_equal_and_one_of_no_signal_has_no_ratio() -> None:
+    layers = (layer(float("inf")), layer(float("-inf")), layer(31.25))
+    lines = shown(layers_table(KernelBisection(layers, ANSWER), 80), 80)[2:]
+    assert [line.split()[1] for line in lines] == ["equal", "0.50", "31.2"]
+
+
 def test_a_bisection_without_bad_layers_tells_whether_the_whole_answer_is_right() -> None:
     right = KernelBisection((layer(120.0, name="conv1"),), ANSWER)
     assert describe_findings(right, "net", "pi5", "")[0].endswith("the whole answer is right")
