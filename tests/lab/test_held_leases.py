@@ -12,7 +12,7 @@ import pytest
 from lab_process import Board, lab
 from timeouts import wait_until
 
-from farm.errors import LinkError
+from farm.errors import LinkError, UsageError
 from farm.lab_client import leasing
 from farm.lab_client.leasing import AWAY_S, HeldLease, WantedBoards
 from farm.transports.lab import transport
@@ -92,6 +92,42 @@ def holding(server: Server | LocalLab, rank: str = "interactive") -> Iterator[He
     finally:
         held.end()
         held.join()
+
+
+BOARDS = [
+    {"name": "one", "kind": "pi5", "tags": ["fast", "usb"]},
+    {"name": "two", "kind": "pi4", "tags": ["usb"]},
+]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "names"),
+    [
+        (WantedBoards(), ["one", "two"]),
+        (WantedBoards(kind="pi5"), ["one"]),
+        (WantedBoards(board="two"), ["two"]),
+        (WantedBoards(kind="pi5", board="two"), []),
+        (WantedBoards(tags=("usb",)), ["one", "two"]),
+        (WantedBoards(tags=("usb", "fast")), ["one"]),
+        (WantedBoards(kind="pi4", tags=("fast",)), []),
+    ],
+)
+def test_a_board_fits_by_its_kind_its_name_and_all_tags(
+    wanted: WantedBoards, names: list[str]
+) -> None:
+    assert [board["name"] for board in BOARDS if wanted.fits(board)] == names
+
+
+def test_the_kind_to_ask_for_is_that_of_the_boards_that_fit_if_they_have_one() -> None:
+    assert WantedBoards(kind="pi3").kind_among(BOARDS) == "pi3"
+    assert WantedBoards(board="two").kind_among(BOARDS) == "pi4"
+    assert WantedBoards(tags=("fast",)).kind_among(BOARDS) == "pi5"
+    with pytest.raises(UsageError, match="may be of several kinds") as several:
+        WantedBoards(tags=("usb",)).kind_among(BOARDS)
+    assert "pi4, pi5" in several.value.why
+    with pytest.raises(UsageError, match="the lab has not the board onee") as unknown:
+        WantedBoards(board="onee").kind_among(BOARDS)
+    assert "one" in unknown.value.why
 
 
 def test_a_server_that_has_answered_since_may_be_away_again(clock: None) -> None:
