@@ -130,6 +130,28 @@ def test_the_kind_to_ask_for_is_that_of_the_boards_that_fit_if_they_have_one() -
     assert "one" in unknown.value.why
 
 
+class LabWithReservation:
+    """A lab in which reservation 3 has two boards."""
+
+    def ask(self, what: str, **wanted: Any) -> dict[str, Any]:
+        if what == "reservations":
+            kinds = {2: "jetson", 3: "pi"}
+            return {what: [{"reservation": number, "kind": kind} for number, kind in kinds.items()]}
+        assert (wanted["kind"], wanted["reservation"]) == ("pi", 3)
+        return {"lease": {**ACTIVE, "kind": "pi", "boards": ["one", "two"]}}
+
+    def boards(self) -> list[dict[str, Any]]:
+        return [*BOARDS, {"name": "three", "kind": "pi", "tags": []}]
+
+
+def test_a_reservation_serves_who_wants_any_of_its_boards_and_no_one_else() -> None:
+    client: Any = LabWithReservation()
+    lease = leasing.ask_for_reserved(client, WantedBoards(tags=("usb",), reservation=3))
+    assert lease["boards"] == ["one", "two"]
+    with pytest.raises(UsageError, match="reservation 3 is not of the board one only"):
+        leasing.ask_for_reserved(client, WantedBoards(board="one", reservation=3))
+
+
 def test_a_server_that_has_answered_since_may_be_away_again(clock: None) -> None:
     server = Server([True, True, False, True])
     with holding(server) as held:
