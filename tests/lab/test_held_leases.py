@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 from lab_process import Board, lab
-from timeouts import wait_until
+from timeouts import LIMIT_S, wait_until
 
 from farm.errors import LinkError, UsageError
 from farm.lab_client import leasing
-from farm.lab_client.leasing import AWAY_S, HeldLease, WantedBoards
+from farm.lab_client.leasing import AWAY_S, HeldLease, LeasePool, WantedBoards
 from farm.transports.lab import transport
 from farm.transports.lab.reach_lab import LocalLab
 from farm.types import Device, Profile
@@ -206,3 +206,53 @@ def test_a_session_waits_for_a_board_of_a_reservation_no_longer_than_was_asked()
 
     assert wait_s() == wait_s(wait_s=5) == wait_s(reservation=7) == 60.0
     assert wait_s(reservation=7, wait_s=5) == 5.0
+
+
+class IdleLease:
+    """A lease that a pool keeps; `due` if others should have its board."""
+
+    is_alive = True
+
+    def __init__(self, due: bool = False) -> None:
+        self.usable, self._due = True, due
+
+    def is_due(self) -> bool:
+        return self._due
+
+    def end(self) -> None:
+        self.usable = False
+
+    def join(self) -> None:
+        pass
+
+
+def test_a_pool_gives_out_only_leases_that_are_usable() -> None:
+    pool: Any = LeasePool(LIMIT_S)
+    first = pool.take("key", IdleLease)
+    pool.put("key", first)
+    assert pool.take("key", IdleLease) is first
+    pool.put("key", first)
+    first.usable = False
+    assert pool.take("key", IdleLease) is not first
+
+
+def test_only_idle_leases_that_are_due_give_way() -> None:
+    pool: Any = LeasePool(LIMIT_S)
+    due, other = IdleLease(due=True), IdleLease()
+    for held in (due, other):
+        pool.put("key", held)
+    pool.give_way("another key")
+    assert due.usable
+    pool.give_way("key")
+    assert (due.usable, other.usable) == (False, True)
+
+
+def test_leases_that_stay_idle_are_ended_and_one_that_is_used_again_is_not() -> None:
+    pool: Any = LeasePool(0.3)
+    used, idle, other = IdleLease(), IdleLease(), IdleLease()
+    pool.put("key", used)
+    assert pool.take("key", IdleLease) is used
+    for held in (idle, other):
+        pool.put("key", held)
+    wait_until(lambda: not (idle.usable or other.usable), "the end of both")
+    assert used.usable
