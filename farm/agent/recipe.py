@@ -276,8 +276,8 @@ def _tvm_unit(scratch: Path) -> str:
 def _copied_sources(folder: Path) -> list[Path]:
     """Copy the sources of TVM's runtime into `folder`/src, and return their paths.
 
-    farm's replacements are copied to the same folder: of headers that the wheels leave out, to the
-    places where `#include "../../support/x.h"` leads, and of TVM's thread pool.
+    farm's replacements are copied over them: TVM's thread pool, and the headers that the wheels
+    leave out, which the sources include as "../../support/x.h".
     """
     sources = folder / "src"
     runtime = _package("apache-tvm", "tvm") / "src" / "runtime"

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 from tvm import te, tirx
 
 Expr: TypeAlias = Any  # a tirx expression of float32; mypy has no type information for it
-Quotient: TypeAlias = Callable[[Expr, Expr], Expr]  # a / b for b from 1 to 1e35
+Quotient: TypeAlias = Callable[[Expr, Expr], Expr]  # of a dividend and a divisor from 1 to 1e35
 _FLOAT, _INT = "float32", "int32"
 _LOWEST, _HIGHEST = -87.3, 89.0  # exp is 0 below and infinity above
 _LOG2_E, _LN2_HIGH, _LN2_LOW = 1.44269504088896341, 0.693359375, -2.12194440e-4
@@ -89,7 +89,7 @@ def exp_of_nonpositive(x: Expr) -> Expr:
 def divide(dividend: Expr, divisor: Expr) -> Expr:
     """Return dividend / divisor by the CPU's division.
 
-    It is the faster one where a core divides beside other arithmetic: x86.
+    It is faster than `multiply_by_reciprocal` on x86, which divides beside other arithmetic.
     """
     return dividend / divisor
 
@@ -97,8 +97,8 @@ def divide(dividend: Expr, divisor: Expr) -> Expr:
 def multiply_by_reciprocal(dividend: Expr, divisor: Expr) -> Expr:
     """Return dividend / divisor by a step of Newton's and one of Halley's, without a division.
 
-    It is the faster one where vector divisions are slow (64-bit ARM), or do not exist (32-bit ARM).
-    The divisor is from 1 to 1e35.
+    It is faster than `divide` where vector divisions are slow (64-bit ARM) or do not exist (32-bit
+    ARM). The divisor is from 1 to 1e35.
     """
 
     def reciprocal(x: Expr) -> Expr:
@@ -114,7 +114,7 @@ def multiply_by_reciprocal(dividend: Expr, divisor: Expr) -> Expr:
 
 
 def silu(x: Expr, quotient: Quotient) -> Expr:
-    """Return x / (1 + e^-x). Below -80 it is that of -80, which is -1e-33."""
+    """Return x / (1 + e^-x). Below -80 the result is that for -80, which is -1e-33."""
 
     def value(x: Expr) -> Expr:
         power = let(-tirx.min(_f(-_LOWEST), x), _exp_normal)

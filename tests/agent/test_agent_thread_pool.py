@@ -24,10 +24,9 @@ Start = Callable[..., Agent]
 SOURCE = Path(__file__).with_name("thread_pool_tasks.c")
 INCLUDES = [("apache-tvm", "tvm/include"), ("apache-tvm-ffi", "tvm_ffi/include")]
 SEIZE, INTERRUPT, DETACH, WAIT_FOR_ALL = 0x4206, 0x4207, 17, 0x40000000
-several_cores = pytest.mark.skipif(
+pytestmark = pytest.mark.skipif(
     len(os.sched_getaffinity(0)) < 2, reason="this machine has one core"
 )
-pytestmark = several_cores
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +56,7 @@ def tasks(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
 
 @contextmanager
 def stopped(thread: int) -> Iterator[None]:
-    """Stop one thread of another process, as a core that other programs use would."""
+    """Stop one thread of another process, as the scheduler does while others use its core."""
     trace = ctypes.CDLL(None, use_errno=True).ptrace
     trace.argtypes = [ctypes.c_long, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p]
     if trace(SEIZE, thread, None, None):
@@ -69,6 +68,14 @@ def stopped(thread: int) -> Iterator[None]:
     finally:
         if trace(DETACH, thread, None, None):  # the process has ended
             os.waitpid(thread, WAIT_FOR_ALL)
+
+
+def results_with_two_threads(agent: Agent, library: str, *calls: list[Any]) -> list[Any]:
+    """What functions of the library return, or their errors as text: [name, arguments...]."""
+    results: list[Any] = client(
+        "call_library", port=agent.port, threads=2, library=library, calls=list(calls)
+    )
+    return results
 
 
 @pytest.mark.parametrize("arch", ["x86_64", "aarch64", "armv7"])
@@ -83,20 +90,12 @@ def test_each_task_is_computed_once(
     start: Start,
     tasks: Callable[[str], str],
 ) -> None:
-    calls = [[function, *arguments]]
-    agent = start(arch)
-    assert client("call_library", port=agent.port, threads=2, library=tasks(arch), calls=calls) == [
-        0
-    ]
+    assert results_with_two_threads(start(arch), tasks(arch), [function, *arguments]) == [0]
 
 
 def test_threads_that_have_slept_compute_again(start: Start, tasks: Callable[[str], str]) -> None:
     calls: list[list[Any]] = [["uncounted", 20, 0], ["sleep", 0.1]] * 5
-    agent = start()
-    results = client(
-        "call_library", port=agent.port, threads=2, library=tasks("x86_64"), calls=calls
-    )
-    assert results == [0, None] * 5
+    assert results_with_two_threads(start(), tasks("x86_64"), *calls) == [0, None] * 5
 
 
 def test_a_thread_without_a_core_does_not_hold_up_the_others(
@@ -124,13 +123,8 @@ def test_a_thread_without_a_core_does_not_hold_up_the_others(
 def test_an_error_of_one_task_is_that_of_the_launch(
     task: int, start: Start, tasks: Callable[[str], str]
 ) -> None:
-    agent = start()
-    error, after = client(
-        "call_library",
-        port=agent.port,
-        threads=2,
-        library=tasks("x86_64"),
-        calls=[["fail", task], ["uncounted", 10, 0]],
+    error, after = results_with_two_threads(
+        start(), tasks("x86_64"), ["fail", task], ["uncounted", 10, 0]
     )
     assert f"Task {task} error: no such weight" in error
     assert after == 0
@@ -139,13 +133,8 @@ def test_an_error_of_one_task_is_that_of_the_launch(
 def test_a_launch_within_a_task_is_computed_by_its_thread(
     start: Start, tasks: Callable[[str], str]
 ) -> None:
-    agent = start()
-    counted, error = client(
-        "call_library",
-        port=agent.port,
-        threads=2,
-        library=tasks("x86_64"),
-        calls=[["counted_within", 2], ["counted_within", 3]],
+    counted, error = results_with_two_threads(
+        start(), tasks("x86_64"), ["counted_within", 2], ["counted_within", 3]
     )
     assert counted == 2
     assert "more tasks than threads" in error

@@ -419,7 +419,7 @@ def _exp(
 
 
 def _with_quotient(function: Callable[[Any, vector_math.Quotient], Any]) -> Own:
-    """Legalize a function that divides, as the CPU divides best."""
+    """Legalize a function that divides, in the way that is faster on the CPU."""
 
     def own(
         builder: relax.BlockBuilder, call: relax.Call, selector: ConfigSelector

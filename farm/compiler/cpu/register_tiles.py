@@ -193,10 +193,11 @@ def predicted_row_cycles(
 def cache_set_conflict_cycles(cpu: CpuModel, tile: Tile, pixel_stride_bytes: int | None) -> float:
     """Return the cycles of a reduction step that the conflict misses of its inputs take.
 
-    `pixel_stride_bytes` is the distance between the inputs of two pixels. If it is a large power
-    of two, these inputs share few sets of the L1 cache: those of 14 pixels of 1,024 channels are
-    4 KiB apart and share one set. If they need all ways of a set (one is left to the weights), each
-    load is from the L2 cache. Returns 0 if they need fewer, or if the distance is not known (None).
+    `pixel_stride_bytes` is the distance between the inputs of two pixels. If it is a multiple of a
+    large power of two, these inputs share few sets of the L1 cache: those of 14 pixels of 1,024
+    channels are 4 KiB apart and share one set. If they need all ways of a set (the weights need
+    one), each load is from the L2 cache. Returns 0 if they need fewer, or if the distance is not
+    known (None).
     """
     if pixel_stride_bytes is None:
         return 0

@@ -15,7 +15,7 @@ Convolutions, normalisation and layout:
     fusion_barriers  keep kernels apart that are slower when fused
 
 Elementwise operators:
-    decomposed_activations  recognise GELU and SiLU where they are written as operators
+    decomposed_activations  recognise GELU and SiLU where they are written as several operators
     constant_divisors       multiply by reciprocals of constants
 
 Precision:

@@ -57,8 +57,8 @@ class CpuModel:
     # Cycles to convert float16 values to a vector of float32; None without an instruction for it
     fp16_convert_cycles: float | None = None
     gains_by_prefetch: bool = False  # prefetching large weights was measured to be faster
-    # A division of vectors, which other arithmetic does not wait for, takes less time than a
-    # reciprocal by multiplications
+    # A division of vectors is faster than a reciprocal by multiplications: other arithmetic goes on
+    # beside it
     has_fast_division: bool = False
 
     @property

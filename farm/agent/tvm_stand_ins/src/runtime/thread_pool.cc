@@ -1,10 +1,10 @@
-// Own stand-in for TVM's thread pool, with the same functions: threads that compute the tasks of a
+// Own stand-in for TVM's thread pool, with the same functions. Its threads compute the tasks of a
 // kernel together.
 //
 // TVM's main thread waits for each worker, and both yield while they wait. Beside other programs a
 // worker may wait for a core for many milliseconds. Here a thread that has nothing to do takes any
-// task that no other thread has begun, and fewer threads compute while cores are scarce. What an
-// element of a result is does not depend on the number of tasks, so the results have the same bits.
+// task that no other thread has begun, and fewer threads compute while cores are scarce. The value
+// of an element does not depend on the number of tasks, so the results have the same bits.
 #include <sys/resource.h>
 #include <tvm/ffi/container/array.h>
 #include <tvm/ffi/error.h>
@@ -33,15 +33,17 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr size_t kCacheLineBytes = 64;
-// To wake a thread takes longer than most kernels, so threads spin first.
+// Waking a thread takes longer than most kernels, so a thread that waits spins before it sleeps.
 constexpr Clock::duration kSpin = std::chrono::milliseconds(1);
+// Reading the clock takes longer than a turn.
+constexpr int kTurnsBetweenClocks = 16;
+// A spinning thread that has not run for so long was stopped by the scheduler.
 constexpr Clock::duration kStopped = std::chrono::microseconds(500);
-// For so long one thread less computes after the scheduler has stopped one: twice as long each
-// time, until none has been stopped for a while.
-constexpr Clock::duration kFirstPause = std::chrono::milliseconds(10);
-constexpr Clock::duration kLongestPause = std::chrono::milliseconds(160);
+// One thread less computes for so long after one was stopped. The time doubles, up to the maximum,
+// if the next is stopped less than kCalm after its end.
+constexpr Clock::duration kReducedAtFirst = std::chrono::milliseconds(10);
+constexpr Clock::duration kReducedAtMost = std::chrono::milliseconds(160);
 constexpr Clock::duration kCalm = std::chrono::milliseconds(100);
-constexpr int kTurnsWithoutClock = 16;
 
 void Pause() {
 #if defined(__x86_64__) || defined(__i386__)
@@ -69,7 +71,8 @@ class Preemptions {
 
 thread_local Preemptions preemptions;
 
-// How many threads compute. All others wait for a thread that is stopped in its task.
+// How many threads compute: fewer after the scheduler has stopped one, because all others wait for
+// a thread that is stopped in its task.
 class ThreadCount {
  public:
   // May be called by any thread.
@@ -80,11 +83,12 @@ class ThreadCount {
     if (is_one_stopped_.load(std::memory_order_relaxed)) {
       is_one_stopped_.store(false, std::memory_order_relaxed);
       const Clock::time_point now = Clock::now();
-      pause_ = now - until_ < kCalm ? std::min(2 * pause_, kLongestPause) : kFirstPause;
-      until_ = now + pause_;
+      reduced_for_ =
+          now - until_ < kCalm ? std::min(2 * reduced_for_, kReducedAtMost) : kReducedAtFirst;
+      until_ = now + reduced_for_;
       left_out_ = std::min(left_out_ + 1, threads - 1);
     } else if (left_out_ && Clock::now() >= until_) {
-      until_ = Clock::now() + pause_;
+      until_ = Clock::now() + reduced_for_;
       --left_out_;
     }
     return std::max(threads - left_out_, 1);
@@ -94,7 +98,7 @@ class ThreadCount {
   std::atomic<bool> is_one_stopped_{false};
   int left_out_ = 0;
   Clock::time_point until_{};
-  Clock::duration pause_ = kFirstPause;
+  Clock::duration reduced_for_ = kReducedAtFirst;
 };
 
 template <typename Condition>
@@ -110,11 +114,11 @@ bool IsTrueWithin(int turns, Condition is_true) {
 // caller should sleep.
 template <typename Condition>
 bool SpinUntil(Condition is_true, ThreadCount* threads) {
-  if (IsTrueWithin(kTurnsWithoutClock, is_true)) return true;
+  if (IsTrueWithin(kTurnsBetweenClocks, is_true)) return true;
   preemptions.Remember();
   const Clock::time_point start = Clock::now();
   for (Clock::time_point last = start, now; last - start < kSpin; last = now) {
-    if (IsTrueWithin(kTurnsWithoutClock, is_true)) return true;
+    if (IsTrueWithin(kTurnsBetweenClocks, is_true)) return true;
     now = Clock::now();
     if (now - last > kStopped && preemptions.Any()) {
       threads->NoteStoppedThread();
@@ -140,7 +144,7 @@ class alignas(kCacheLineBytes) Slot {
   // The launch of the task that was offered last.
   uint32_t launch() const { return word_.load(std::memory_order_relaxed) >> kStateBits; }
 
-  // Returns whether the caller is the one that computes the task.
+  // Returns whether the caller, and nobody else, must compute the task of this launch.
   bool Take(uint32_t launch) {
     uint32_t word = launch << kStateBits | kOpen;
     return word_.load(std::memory_order_relaxed) == word &&
@@ -185,7 +189,7 @@ class alignas(kCacheLineBytes) Pending {
  public:
   void Begin(uint32_t tasks) { word_.store(tasks, std::memory_order_relaxed); }
 
-  // Returns whether the launch has slept until the end of this task, which was the last one.
+  // Returns whether this task was the last one, and the launching thread slept until its end.
   bool EndTask() {
     if (word_.fetch_sub(1) != (kSleeps | 1)) return false;
     {
@@ -203,14 +207,14 @@ class alignas(kCacheLineBytes) Pending {
   }
 
  private:
-  static constexpr uint32_t kSleeps = 1u << 31;  // the launch sleeps
+  static constexpr uint32_t kSleeps = 1u << 31;  // the launching thread sleeps
 
   std::atomic<uint32_t> word_{0};
   std::mutex mutex_;
   std::condition_variable ended_;
 };
 
-// Whether this thread is within a task, where a launch cannot use the other threads.
+// Whether this thread computes a task. A launch within it cannot use the other threads.
 thread_local bool is_in_task = false;
 
 int ComputeAlone(FTVMParallelLambda function, void* data) {
@@ -252,7 +256,7 @@ class ThreadPool {
       TVMFFIErrorSetRaisedFromCStr("ValueError", "more tasks than threads: no barrier would end");
       return -1;
     }
-    if (tasks == 1 || is_in_task) return ComputeAlone(function, data);
+    if (tasks == 1) return ComputeAlone(function, data);
     function_ = function;
     data_ = data;
     arrived_.store(0, std::memory_order_relaxed);
