@@ -29,6 +29,7 @@ from farm.agent.recipe import (
     compile_steps,
     executable_build_inputs_digest,
 )
+from farm.agent.zig_library import zig_environment
 from farm.errors import BuildError, DeadlineError
 from farm.processes import subprocesses
 from farm.processes.deadline import Deadline
@@ -95,7 +96,6 @@ def compile_agent(
     `zig_cache` keeps the C and C++ libraries for the next build. The errors are those of
     `ensure_executable`.
     """
-    zig_cache.mkdir(parents=True, exist_ok=True)
     together, link, executable = compile_steps(arch, scratch)
     work = _Work(arch, scratch, zig_cache, note, deadline)
     work.run([step for step in together if not work.has_kept(step)])
@@ -131,7 +131,7 @@ class _Work:
         waiting = list(todo)
         running: list[tuple[CompilerCall, Popen[bytes]]] = []
         env = {
-            "ZIG_GLOBAL_CACHE_DIR": str(self.zig_cache),
+            **zig_environment(self.zig_cache),
             "ZIG_LOCAL_CACHE_DIR": str(self.scratch / "zig"),
         }
         try:
@@ -175,7 +175,7 @@ class _Work:
             )
             fix = (
                 "pip install --force-reinstall ziglang apache-tvm apache-tvm-ffi, if there is "
-                "room on the disk"
+                f"room on the disk, and remove {self.zig_cache}"
             )
             raise BuildError(f"compiling the agent for {self.arch} failed ({step.name})", why, fix)
         if step.output is not None:

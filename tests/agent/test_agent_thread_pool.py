@@ -16,6 +16,7 @@ from agent_processes import Agent, begin_client, children_of, client
 from timeouts import LIMIT_S, wait_until
 
 from farm.agent.recipe import zig_flags
+from farm.agent.zig_library import zig_environment
 from farm.processes import subprocesses
 from farm.processes.deadline import Deadline
 from farm.store import user_cache_dir
@@ -47,7 +48,7 @@ def tasks(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
                 [*command, *options, str(SOURCE), "-o", str(path)],
                 deadline=Deadline(LIMIT_S),
                 what="compiling a test's tasks",
-                env={"ZIG_GLOBAL_CACHE_DIR": str(user_cache_dir() / "zig")},
+                env=zig_environment(user_cache_dir() / "zig"),
             )
         return str(path)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from farm.agent.recipe import SOURCES, zig_flags
+from farm.agent.zig_library import zig_environment
 from farm.processes import subprocesses
 from farm.processes.deadline import Deadline
 from farm.store import user_cache_dir
@@ -66,14 +67,11 @@ def checked(source: str, folder: Path) -> str:
         folder / "check.o",
         *includes,
     ]
-    env = {
-        "ZIG_GLOBAL_CACHE_DIR": str(user_cache_dir() / "zig")
-    }  # which has the C++ library, since the agent was built
     return subprocesses.run_program(
         [*command, folder / "check.cc"],
         deadline=Deadline(600),
         what="checking the driver's functions",
-        env=env,
+        env=zig_environment(user_cache_dir() / "zig"),
     )
 
 

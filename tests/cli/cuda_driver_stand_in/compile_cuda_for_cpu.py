@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from farm.agent.recipe import zig_flags
+from farm.agent.zig_library import zig_environment
 from farm.processes import subprocesses
 from farm.processes.deadline import Deadline
 from farm.store import user_cache_dir
@@ -92,10 +93,10 @@ def _compiled(language: str, source: Path, library: Path, *more: str) -> Path:
         library,
         "-ldl",
     ]
-    env = {
-        "ZIG_GLOBAL_CACHE_DIR": str(user_cache_dir() / "zig")
-    }  # which has the C and C++ libraries, since the agent was built
     subprocesses.run_program(
-        command, deadline=Deadline(600), what=f"compiling {source.name}", env=env
+        command,
+        deadline=Deadline(600),
+        what=f"compiling {source.name}",
+        env=zig_environment(user_cache_dir() / "zig"),
     )
     return library

@@ -18,6 +18,7 @@ from farm_processes import DEVICES, DIGITS, QUICK, Farm
 from PIL import Image
 
 from farm.agent import recipe
+from farm.agent.zig_library import zig_environment
 from farm.compiler.parameter_files import ON_LOAD, PREFIX
 from farm.processes import subprocesses
 from farm.store import digest_of_parts
@@ -87,7 +88,7 @@ def built(folder: Path, arch: str, cache: Path) -> Path:
     options += ["-DCMAKE_EXE_LINKER_FLAGS=-O2"]  # that of the libraries
     make = f"-DCMAKE_MAKE_PROGRAM={BINARIES / 'ninja'}"
     cmake, build = str(BINARIES / "cmake"), folder / "build"
-    environment = {**os.environ, "ZIG_GLOBAL_CACHE_DIR": str(cache / "zig")}
+    environment = {**os.environ, **zig_environment(cache / "zig")}
     for step in (
         ["-G", "Ninja", make, *options, "-B", str(build), "-S", str(folder)],
         ["--build", str(build)],
