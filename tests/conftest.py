@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -47,6 +48,8 @@ for number, handler in (
 # each time for a time slice beside other programs that compute. A thousand times here. The agent
 # has a pool of its own.
 os.environ.setdefault("TVM_THREAD_POOL_SPIN_COUNT", "1000")
+
+gc.set_threshold(10_000)  # as in farm's processes
 
 # jsonschema loads this for IRIs, which no schema of ours has: seconds for their grammar in each
 # worker of pytest-xdist. test_wheel.py, whose document has IRIs, checks it in another process.

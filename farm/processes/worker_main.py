@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import errno
+import gc
 import logging
 import os
 import pickle
@@ -174,6 +175,7 @@ def main() -> None:
     """Run the worker process; its arguments are a file descriptor and a scratch folder."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     at_exit.run_exit_functions_on_sigterm()
+    gc.set_threshold(10_000)  # as in the command: what a task makes, it keeps
     hide_torch_from_now_on()
     connection = Connection(int(sys.argv[1]))
     logging.getLogger("farm").addHandler(_Warnings(connection))

@@ -300,6 +300,7 @@ def _start_fork(control: Connection) -> None:
 
 def main() -> None:
     """Run a server in a new Python; its argument is the descriptor of its connection."""
+    gc.set_threshold(10_000)  # as in the command: what a task makes, it keeps
     hide_torch_from_now_on()
     _serve(Connection(int(sys.argv[1])))
 
