@@ -7,6 +7,7 @@ trusts: damaged weights, and a library with a kernel that takes longer.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import re
 import shutil
@@ -22,10 +23,15 @@ from timeouts import wait_until
 
 from farm.lab_client.control_client import LabClient
 
-# A board's power switch: it ends the agent, and starts it again with the files of a healthy board.
+# A board's power switch: it ends the agent, and starts it again with the files of a healthy board,
+# unless the board was unplugged: the switch outlives a lab that is killed.
 SWITCH = """
-import os, pathlib, shutil, signal, subprocess, sys
+import fcntl, os, pathlib, shutil, signal, subprocess, sys
 folder = pathlib.Path(sys.argv[1])
+turn = (folder / "turn").open("w")
+fcntl.flock(turn, fcntl.LOCK_EX)
+if not (folder / "command").exists():
+    sys.exit("the board is unplugged")
 pid = int((folder / "pid").read_text())
 try:
     os.kill(pid, signal.SIGCONT), os.kill(pid, signal.SIGKILL)
@@ -115,10 +121,18 @@ class Powered:
     def cycles(self) -> int:
         return len((self.folder / "cycles").read_text()) - 1
 
-    def unplug(self) -> None:
+    def die(self) -> None:
+        """Let its agent end; a power cycle starts it again."""
         for number in (signal.SIGCONT, signal.SIGKILL):
             with contextlib.suppress(ProcessLookupError, OverflowError):
                 os.kill(self.pid, number)
+
+    def unplug(self) -> None:
+        """Let its agent end for good."""
+        with (self.folder / "turn").open("w") as turn:
+            fcntl.flock(turn, fcntl.LOCK_EX)
+            (self.folder / "command").unlink(missing_ok=True)
+            self.die()
 
 
 def kept_files(folder: Path, executable: Path) -> Path:

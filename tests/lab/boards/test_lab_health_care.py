@@ -64,7 +64,7 @@ def test_boards_that_are_wrong_slow_or_dead_are_lent_again_without_hands_and_wit
                 for checks in range(2, ENOUGH + 1):
                     client.ask("check", board=each.name)
                     have_happened(client, each.name, *["board-checked"] * checks)
-            dead.unplug(), wrong.wrong(), slow.slow(3.0), slower.slow(1.3)
+            dead.die(), wrong.wrong(), slow.slow(3.0), slower.slow(1.3)
             for each in (wrong, slow, slower):
                 client.ask("check", board=each.name)
             for each, how in (
