@@ -33,7 +33,7 @@ def examine_host(store: Store) -> list[Finding]:
         "python": _python,
         "packages": _packages,
         "cache": lambda: _cache(store),
-        "toolchain": lambda: _toolchain(store),
+        "toolchain": _toolchain,
         "emulators": _emulators,
         "sandbox": _sandbox,
     }
@@ -90,7 +90,7 @@ def _packages() -> Finding:
     return Finding("packages", ", ".join(f"{name} {version}" for name, version in pinned.items()))
 
 
-def _toolchain(store: Store) -> Finding:
+def _toolchain() -> Finding:
     """Compile and link a library for another machine."""
     with tempfile.TemporaryDirectory(prefix="farm-doctor-") as folder:
         source, library = Path(folder) / "farm.c", Path(folder) / "farm.so"
@@ -109,7 +109,7 @@ def _toolchain(store: Store) -> Finding:
             library,
             source,
         ]
-        env = {"ZIG_GLOBAL_CACHE_DIR": str(store.root / "zig"), "ZIG_LOCAL_CACHE_DIR": folder}
+        env = {"ZIG_GLOBAL_CACHE_DIR": folder, "ZIG_LOCAL_CACHE_DIR": folder}
         fix = "pip install --force-reinstall ziglang"
         subprocesses.run_program(
             command, deadline=Deadline(_LINK_S), what="compiling for aarch64", fix=fix, env=env

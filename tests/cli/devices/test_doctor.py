@@ -134,11 +134,14 @@ def test_a_cache_that_cannot_be_written_is_found(farm: Farm) -> None:
     assert done.code == 1
 
 
-def test_a_cache_in_a_folder_that_takes_no_files_is_found(farm: Farm) -> None:
-    farm.cache = Path("/sys")
+@pytest.mark.parametrize("folder", ["/sys", "/proc"])
+def test_a_cache_in_a_folder_that_takes_no_files_is_found(farm: Farm, folder: str) -> None:
+    farm.cache = Path(folder)
     done = farm.run("doctor", "--json")
-    cache = next(one for one in layers(done, "this machine") if one["layer"] == "cache")
-    assert not cache["holds"] and cache["error"]["what"] == "the cache /sys cannot be written"
+    found = {one["layer"]: one for one in layers(done, "this machine")}
+    assert not found["cache"]["holds"]
+    assert found["cache"]["error"]["what"] == f"the cache {folder} cannot be written"
+    assert found["toolchain"]["holds"], "it needs no cache"
     assert done.code == 1
 
 
