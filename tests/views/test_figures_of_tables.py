@@ -152,6 +152,11 @@ def test_a_profile_tells_the_share_the_throughput_and_the_roof_of_each_kernel() 
     assert lines[3] == "conv1 +1 1000 20.0 8.00 4.00 40"
     assert "2 kernels 3.00 ms + 7 calls of the runtime 0.500 ms = 70.0 % of 5.00 ms" in lines[4]
     assert "3.00 ms longer" in " ".join(lines)
+    wide = shown(profile_table(PROFILE, 200), 200)
+    assert "26 memory" in wide[2] and "40 arithmetic" in wide[3]
+    assert "that is no good sum" in " ".join(lines)
+    whole = dataclasses.replace(PROFILE, plain_s=(3.6e-3,))  # kernels and runtime: 3.5 ms
+    assert "that is no good sum" not in " ".join(shown(profile_table(whole, 100), 100))
     few = shown(profile_table(PROFILE, 100, most=1), 100)
     assert few[2].startswith("copy") and few[3] == "and 1 more, 20.0 %: -v shows all"
     conv, copy = profile_to_json(PROFILE)["steps"]
