@@ -23,6 +23,7 @@ MISSING = replace(DEAD, failure=replace(GONE, kind="UnavailableError"))
         ([GOOD, GOOD], 0),
         ([GOOD, WRONG], 1),
         ([WRONG], 7),
+        ([replace(WRONG, failure=GONE)], 7),
         ([DEAD], 5),
         ([replace(DEAD, failure=replace(GONE, exit_code=6))], 6),
         ([GOOD, MISSING], 5),
