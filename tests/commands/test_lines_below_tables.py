@@ -22,7 +22,16 @@ from farm.importers.summary import ModelSummary
 from farm.pipeline.build_feasibility import BuildPrediction
 from farm.pipeline.run_jobs import JobsOutcome, WallTimes
 from farm.pipeline.tuning.tune import TuningResult
-from farm.types import Artifact, PairedSamples, Run, TensorSpec
+from farm.types import (
+    Artifact,
+    Device,
+    PairedSamples,
+    PreprocessSettings,
+    Profile,
+    Release,
+    Run,
+    TensorSpec,
+)
 
 SESSION = Session(None, as_json=False, verbosity=0)
 
@@ -117,6 +126,34 @@ def test_only_one_row_of_scores_has_best_classes() -> None:
         answer_of([[0.1, 0.9]], [[0.1, 0.9]]),
     ):
         assert run._best(no_scores) == []
+
+
+def test_a_deployed_release_that_ran_is_told_with_its_minute(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    release = Release(
+        name="net",
+        number=3,
+        current=True,
+        artifact="a" * 64,
+        profile="x86",
+        files={},
+        inputs=(),
+        outputs=(),
+        preprocess=PreprocessSettings(),
+        labels=(),
+        installed_at="2026-11-28T12:34:56+00:00",
+        versions={},
+    )
+    farm = SimpleNamespace(
+        answer=lambda *_, **__: replace(answer_of([[0.1, 0.9]]), release=release)
+    )
+    session: Any = SimpleNamespace(farm=lambda: farm, verbosity=0, progress=lambda: lambda _: None)
+    run._ask(session, "net", Device("pi3", Profile("x86", {}, ""), "local:"), Path("x"), 1.0, False)
+    said = capsys.readouterr().err
+    assert said.startswith(
+        "net as it is deployed on pi3: release 3 of 2026-11-28 12:34 UTC (--build"
+    )
 
 
 def searched(before_s: float, after_s: float, spread: float = 0.001) -> str:
