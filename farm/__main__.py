@@ -1,7 +1,6 @@
 """Entry point of `farm` and of `python -m farm`."""
 
 import atexit
-import gc
 import os
 import signal
 import sys
@@ -21,9 +20,9 @@ def main() -> None:
         from farm.lab.door.main import main as door  # for each session: without what cli imports
 
         raise SystemExit(door(sys.argv[3:]))
-    # Loading modules makes no garbage, among which the collector would search again and again;
-    # what a server makes later is collected all the same, less often.
-    gc.set_threshold(10_000)
+    from farm.processes.garbage import collect_garbage_less_often
+
+    collect_garbage_less_often()
     from farm import cli
 
     try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
 import sys
@@ -15,6 +14,7 @@ from quick_tier import is_quick, refuse_tvm
 
 from farm.agent.build import ensure_executable
 from farm.processes.deadline import Deadline
+from farm.processes.garbage import collect_garbage_less_often
 
 _BUILD_S = 1200.0
 # Folders whose tests compute; those of the others mostly wait.
@@ -49,7 +49,7 @@ for number, handler in (
 # has a pool of its own.
 os.environ.setdefault("TVM_THREAD_POOL_SPIN_COUNT", "1000")
 
-gc.set_threshold(10_000)  # as in farm's processes
+collect_garbage_less_often()  # as farm's processes do
 
 # jsonschema loads this for IRIs, which no schema of ours has: seconds for their grammar in each
 # worker of pytest-xdist. test_wheel.py, whose document has IRIs, checks it in another process.

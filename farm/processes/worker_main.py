@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import errno
-import gc
 import logging
 import os
 import pickle
@@ -26,6 +25,7 @@ from typing import Any
 
 from farm.errors import BuildError, FarmError, InternalError
 from farm.processes import at_exit
+from farm.processes.garbage import collect_garbage_less_often
 from farm.prompts import Question
 from farm.tvm_import_without_torch import hide_torch_from_now_on
 
@@ -175,7 +175,7 @@ def main() -> None:
     """Run the worker process; its arguments are a file descriptor and a scratch folder."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     at_exit.run_exit_functions_on_sigterm()
-    gc.set_threshold(10_000)  # as in the command: what a task makes, it keeps
+    collect_garbage_less_often()
     hide_torch_from_now_on()
     connection = Connection(int(sys.argv[1]))
     logging.getLogger("farm").addHandler(_Warnings(connection))

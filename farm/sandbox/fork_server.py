@@ -34,6 +34,7 @@ from typing import Any
 
 from farm.errors import FarmError, InternalError, ModelError
 from farm.processes import subprocesses as process
+from farm.processes.garbage import collect_garbage_less_often
 from farm.processes.worker_main import Helper, TaskContext, disk_full_error
 from farm.sandbox import capabilities, environment, landlock, restricted_pickle, seccomp
 from farm.sandbox.policy import WRITABLE_DEVICES, Policy, python_and_package_folders, system_files
@@ -300,7 +301,7 @@ def _start_fork(control: Connection) -> None:
 
 def main() -> None:
     """Run a server in a new Python; its argument is the descriptor of its connection."""
-    gc.set_threshold(10_000)  # as in the command: what a task makes, it keeps
+    collect_garbage_less_often()
     hide_torch_from_now_on()
     _serve(Connection(int(sys.argv[1])))
 

@@ -84,7 +84,7 @@ PRINTING_IMPORTS = {
 # room's own file.
 INSIDE_TABLES = {
     "processes": """
-        deadline cancellation at_exit output_end
+        deadline cancellation at_exit output_end garbage
         subprocesses signals worker_main
         workers
         __init__
