@@ -22,7 +22,11 @@ from farm.compiler.target.cpu_model import CpuModel
 from farm.kernels import vector_math
 
 SOFTMAX, LAYER_NORM = "softmax", "layer_norm"
-_INLINED = ("source", "square")  # steps that are cheaper to compute twice than to store
+_INLINED = (
+    "source",
+    "from_first",
+    "square",
+)  # steps that are cheaper to compute twice than to store
 _BY_VECTORS = ("filled", "powers")  # steps over [blocks, lanes]
 
 
@@ -62,8 +66,13 @@ def layer_norm_compute(
         lambda *at: data(*at[:-2], at[-2] * lanes + at[-1]),
         name="source",
     )
-    total = _reduced(source, "total", te.sum)
-    mean = te.compute(tuple(outer), lambda *at: total[at] / count, name="mean")
+    # The mean of equal numbers is that number; their rounded sum, divided, is not always, and the
+    # difference would be multiplied by up to 1 / sqrt(epsilon).
+    from_first = te.compute(
+        source.shape, lambda *at: source[at] - data(*at[:-2], 0), name="from_first"
+    )
+    total = _reduced(from_first, "total", te.sum)
+    mean = te.compute(tuple(outer), lambda *at: data(*at, 0) + total[at] / count, name="mean")
 
     def square(*at: te.Var) -> tirx.Expr:
         return (source[at] - mean[at[:-2]]) * (source[at] - mean[at[:-2]])

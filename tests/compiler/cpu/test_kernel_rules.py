@@ -526,6 +526,25 @@ def test_a_layer_norm(width, cpu):
 
 
 @pytest.mark.parametrize("cpu", CPUS)
+@pytest.mark.parametrize("width", [3, 10, 192])
+def test_a_layer_norm_of_rows_that_hardly_vary_is_precise(width, cpu):
+    def normed(x):
+        return compute(
+            {"x": x},
+            lambda emit, x, g, b: emit(relax.op.nn.layer_norm(x, g, b, [-1], 1e-5)),
+            {"g": np.ones(width, "float32"), "b": np.full(width, 0.25, "float32")},
+            cpu,
+        ).outputs[0]
+
+    assert (normed(np.repeat(40 * draw(64, 1), width, axis=1)) == 0.25).all()
+    high = 1000 + draw(64, width)
+    exact = functional.layer_norm(torch.from_numpy(high).double(), (width,)).numpy() + 0.25
+    # half a unit in the last place of the mean, over the deviation
+    spread = high.astype("float64").std(axis=1, keepdims=True)
+    assert (np.abs(normed(high) - exact) * spread < 0.51 * np.spacing(np.float32(1000))).all()
+
+
+@pytest.mark.parametrize("cpu", CPUS)
 @pytest.mark.parametrize(
     ("shape", "weight", "strides", "padding", "extra"),
     [
