@@ -29,7 +29,7 @@ from farm.agent.recipe import (
     compile_steps,
     executable_build_inputs_digest,
 )
-from farm.agent.zig_library import zig_environment
+from farm.agent.zig_cache import zig_environment
 from farm.errors import BuildError, DeadlineError
 from farm.processes import subprocesses
 from farm.processes.deadline import Deadline

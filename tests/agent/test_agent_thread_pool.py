@@ -16,7 +16,7 @@ from agent_processes import Agent, begin_client, children_of, client
 from timeouts import LIMIT_S, wait_until
 
 from farm.agent.recipe import zig_flags
-from farm.agent.zig_library import zig_environment
+from farm.agent.zig_cache import zig_environment
 from farm.processes import subprocesses
 from farm.processes.deadline import Deadline
 from farm.store import user_cache_dir

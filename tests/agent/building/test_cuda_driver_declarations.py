@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from farm.agent.recipe import SOURCES, zig_flags
-from farm.agent.zig_library import zig_environment
+from farm.agent.zig_cache import zig_environment
 from farm.processes import subprocesses
 from farm.processes.deadline import Deadline
 from farm.store import user_cache_dir

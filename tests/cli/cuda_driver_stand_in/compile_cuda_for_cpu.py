@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from farm.agent.recipe import zig_flags
-from farm.agent.zig_library import zig_environment
+from farm.agent.zig_cache import zig_environment
 from farm.processes import subprocesses
 from farm.processes.deadline import Deadline
 from farm.store import user_cache_dir

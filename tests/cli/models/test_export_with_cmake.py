@@ -18,7 +18,7 @@ from farm_processes import DEVICES, DIGITS, QUICK, Farm
 from PIL import Image
 
 from farm.agent import recipe
-from farm.agent.zig_library import zig_environment
+from farm.agent.zig_cache import zig_environment
 from farm.compiler.parameter_files import ON_LOAD, PREFIX
 from farm.processes import subprocesses
 from farm.store import digest_of_parts

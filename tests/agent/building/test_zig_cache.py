@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from farm.agent import zig_library
-from farm.agent.zig_library import zig_environment
+from farm.agent import zig_cache
+from farm.agent.zig_cache import zig_environment
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     for name, content in (("libc/start.c", "int start;"), ("libcxx/new.cpp", "int new_;")):
         (package / name).parent.mkdir(parents=True)
         (package / name).write_text(content)
-    monkeypatch.setattr(zig_library, "_installed_sources", lambda: package)
+    monkeypatch.setattr(zig_cache, "_installed_sources", lambda: package)
     return package
 
 
@@ -39,7 +39,7 @@ def test_another_python_compiles_the_same_files_at_the_same_place(
     assert {path.read_text() for path in before} == {"int start;", "int new_;"}
     another = shutil.copytree(installed, tmp_path / "another")
     shutil.rmtree(installed)
-    monkeypatch.setattr(zig_library, "_installed_sources", lambda: another)
+    monkeypatch.setattr(zig_cache, "_installed_sources", lambda: another)
     assert sources(tmp_path / "zig") == first
     after = {path: path.stat() for path in first.rglob("*.c*")}
     assert after.keys() == before.keys()
