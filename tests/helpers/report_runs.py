@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import random
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 from farm import stats
 from farm.types import Agreement, DeviceResults, Failure, ModelProfile, Run, Verdict
+from farm.views.profile_roofline_data import ProfileRoofline, read_profile_json
 
 BEGIN = datetime(2026, 3, 1, 12, tzinfo=UTC)
 HOSTILE = "<script>document.title='harm'</script>|net"
@@ -94,16 +98,25 @@ ROWS = [
     ("relu", "", 5e-4, 1e6, 8e6, 0.2, 2.0, None),
     ("reshape", "", 0.0, 0, None, 0.0, 0.0, None),
 ]
-STEPS = [dict(zip(KEYS, row, strict=True)) for row in ROWS]
 PROFILE = {
     "schema": "farm/profile/1",
     "device": "pi5",
     "model": "net",
     "emulated": False,
     "latency_s": 2.5e-3,
-    "steps": STEPS,
+    "steps": [dict(zip(KEYS, row, strict=True)) for row in ROWS],
     "roof": {"gflops": 10_000.0, "gbytes_s": 40.0, "source": "measured there"},
 }
+
+
+def read_profile(
+    folder: Path, rows: Sequence[tuple[Any, ...]] = ROWS, **changes: Any
+) -> ProfileRoofline:
+    """That profile, written to a folder and read again."""
+    steps = [dict(zip(KEYS, row, strict=True)) for row in rows]
+    file = folder / "profile.json"
+    file.write_text(json.dumps({**PROFILE, "steps": steps, **changes}))
+    return read_profile_json(file)
 
 
 def profiled(**changes: Any) -> ModelProfile:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from report_runs import HOSTILE, PROFILE, failed, many, timed
+from report_runs import HOSTILE, PROFILE, failed, many, read_profile, timed
 
 from farm import views
 from farm.cli import cli
@@ -265,13 +265,8 @@ def test_the_report_is_a_view_like_the_tables() -> None:
     assert views.json_document("report", report().as_json())["schema"] == "farm/report/1"
 
 
-def profile_of(folder: Path, **changes: object) -> profile_roofline_data.ProfileRoofline:
-    (folder / "profile.json").write_text(json.dumps({**PROFILE, **changes}))
-    return profile_roofline_data.read_profile_json(folder / "profile.json")
-
-
 def test_a_profile_becomes_a_roofline_with_the_slowest_kernel_first(tmp_path: Path) -> None:
-    found = profile_of(tmp_path)
+    found = read_profile(tmp_path)
     assert [point.kernel for point in found.points] == ["conv", "relu", "reshape"]
     assert [point.kernel for point in found.drawn] == ["conv", "relu"]
     assert [(point.milliseconds, point.intensity) for point in found.drawn] == [
@@ -289,12 +284,12 @@ def test_a_profile_without_a_roof_is_a_table_and_an_emulated_one_shows_no_time(
 ) -> None:
     assert "<td" in (
         page := html_report.render_page(
-            build_report([], title="", made_at="", rooflines=[profile_of(tmp_path, roof=None)])
+            build_report([], title="", made_at="", rooflines=[read_profile(tmp_path, roof=None)])
         )
     )
     assert "kernels below a roof" not in page
     emulated = html_report.render_page(
-        build_report([], title="", made_at="", rooflines=[profile_of(tmp_path, emulated=True)])
+        build_report([], title="", made_at="", rooflines=[read_profile(tmp_path, emulated=True)])
     )
     assert "its times are no benchmark" in emulated
     assert "conv1" not in emulated
