@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import shlex
 import shutil
 import signal
 import tempfile
@@ -174,8 +175,8 @@ class _Work:
                 or f"exit code {child.returncode}"
             )
             fix = (
-                "pip install --force-reinstall ziglang apache-tvm apache-tvm-ffi, if there is "
-                f"room on the disk, and remove {self.zig_cache}"
+                f"see that the disk has room, then: rm -r {shlex.quote(str(self.zig_cache))}; "
+                "pip install --force-reinstall ziglang apache-tvm apache-tvm-ffi"
             )
             raise BuildError(f"compiling the agent for {self.arch} failed ({step.name})", why, fix)
         if step.output is not None:

@@ -1,8 +1,8 @@
 """Let each zig of one version reuse what another has compiled, whatever Python it belongs to.
 
-zig keeps the C and C++ libraries that it compiles. It knows their sources by path, inode and time,
-and these are others in each virtual environment: in a new one zig compiled the same libraries again
-for each architecture, 80 s of processor time each. Here all of them read the same sources.
+zig keeps the C and C++ libraries that it compiles, under the path, inode and time of each source.
+These differ in each virtual environment, so a new one would compile the same libraries again: for
+each architecture 80 s of processor time. Here all environments compile sources in the cache.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ __all__ = ["zig_environment"]
 
 
 def zig_environment(zig_cache: Path) -> dict[str, str]:
-    """Return the environment variables with which zig uses a cache and the sources kept in it.
+    """Return the environment variables with which zig uses a cache and the sources in it.
 
-    The sources are kept at the first call with a version of zig: as hard links, or as a copy
-    (240 MB) where the cache is on another file system. Raises OSError if they cannot be written.
+    The first call with a version of zig puts the sources there: hard links, or a copy (240 MB) if
+    the cache is on another file system. Raises OSError if they cannot be written.
     """
     kept = zig_cache / f"lib-{importlib.metadata.version('ziglang')}"
     if not kept.exists():
@@ -34,7 +34,7 @@ def _installed_sources() -> Path:
 
 
 def _keep(sources: Path, kept: Path) -> None:
-    """Link or copy a folder to its place, which then is whole or absent."""
+    """Link or copy a folder to `kept`, which is always whole or absent."""
     with tempfile.TemporaryDirectory(prefix=f"{kept.name}-", dir=kept.parent) as scratch:
         part = shutil.copytree(sources, Path(scratch) / "lib", copy_function=_link_or_copy)
         try:

@@ -22,11 +22,8 @@ from farm.compiler.target.cpu_model import CpuModel
 from farm.kernels import vector_math
 
 SOFTMAX, LAYER_NORM = "softmax", "layer_norm"
-_INLINED = (
-    "source",
-    "from_first",
-    "square",
-)  # steps that are cheaper to compute twice than to store
+# Steps that are cheaper to compute twice than to store
+_INLINED = ("source", "from_first", "square")
 _BY_VECTORS = ("filled", "powers")  # steps over [blocks, lanes]
 
 
@@ -66,8 +63,8 @@ def layer_norm_compute(
         lambda *at: data(*at[:-2], at[-2] * lanes + at[-1]),
         name="source",
     )
-    # The mean of equal numbers is that number; their rounded sum, divided, is not always, and the
-    # difference would be multiplied by up to 1 / sqrt(epsilon).
+    # The mean is a sum of differences from the first number, so that the mean of equal numbers is
+    # exact. An error of the mean is multiplied by up to 1 / sqrt(epsilon).
     from_first = te.compute(
         source.shape, lambda *at: source[at] - data(*at[:-2], 0), name="from_first"
     )

@@ -83,7 +83,7 @@ def test_where_keeping_is_interrupted_no_part_is_taken_for_the_whole(
     assert len(list(sources(tmp_path / "zig").rglob("*.c*"))) == 2
 
 
-def test_of_two_processes_that_keep_sources_at_once_one_is_believed(
+def test_of_two_processes_that_keep_sources_at_once_the_first_wins(
     installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     link = os.link
