@@ -10,6 +10,7 @@
     inferred_types          the types of a graph's values
     simplify                fold known shapes and constants, inline functions, resolve branches
     known_sequences         the elements of sequences, by the names of their tensors
+    node_evaluation         the outputs of a node of constants, and the types of outputs
     unroll                  the copies of the body of a Loop or Scan
     qlinear_to_qdq          rewrite QLinear operators to DequantizeLinear, operator, QuantizeLinear
     unsupported             operators and attributes that TVM's importer converts incorrectly

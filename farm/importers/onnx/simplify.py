@@ -14,26 +14,21 @@ import numpy as np
 import onnx
 import onnx.inliner
 from onnx import numpy_helper
-from onnx.reference import ReferenceEvaluator
 
 from farm.importers.onnx import unroll
 from farm.importers.onnx.inferred_types import infer_types
 from farm.importers.onnx.known_sequences import KnownSequences
+from farm.importers.onnx.node_evaluation import (
+    DEFAULT_DOMAINS,
+    MOST_ELEMENTS,
+    evaluate_node,
+    infer_node_types,
+    is_evaluable,
+)
 from farm.importers.onnx.unroll import MOST_NODES, ResultStackingNodes, copy_body, make_named_tensor
 from farm.types import TensorSpec
 
 BATCH = "batch"  # the symbol of an open batch
-_MOST_ELEMENTS = 4096  # the size limit of a constant that is computed here
-_RANDOM = (
-    "RandomNormal",
-    "RandomNormalLike",
-    "RandomUniform",
-    "RandomUniformLike",
-    "Bernoulli",
-    "Multinomial",
-    "Dropout",
-)
-_DEFAULT_DOMAINS = ("", "ai.onnx")
 _UNROLLED = ("Loop", "Scan")  # where the number of runs is known
 _MISCONVERTED = ("RMSNormalization",)  # TVM's converters of these fail
 # TVM's converters of these return made-up values for the outputs after the first.
@@ -75,14 +70,14 @@ def _inline_function_ops(
     An operator is inlined only if its body adds no operator without a converter.
     """
     version = next(
-        (opset.version for opset in model.opset_import if opset.domain in _DEFAULT_DOMAINS), 1
+        (opset.version for opset in model.opset_import if opset.domain in DEFAULT_DOMAINS), 1
     )
 
     def lacking(one: onnx.ModelProto) -> set[str]:
         return {
             node.op_type
             for node in one.graph.node
-            if node.domain in _DEFAULT_DOMAINS
+            if node.domain in DEFAULT_DOMAINS
             and node.op_type not in _UNROLLED
             and not _converts(node, has_converter)
         }
@@ -157,7 +152,7 @@ class _Folder:
         self._values = {
             tensor.name: tensor
             for tensor in model.graph.initializer
-            if _count(tensor.dims) <= _MOST_ELEMENTS
+            if _count(tensor.dims) <= MOST_ELEMENTS
         }
         self._added: dict[str, onnx.TensorProto] = {}
         self._sequences = KnownSequences()
@@ -179,7 +174,7 @@ class _Folder:
         kept: list[onnx.NodeProto] = []
         for given in nodes:
             node = given
-            if given.domain in _DEFAULT_DOMAINS:
+            if given.domain in DEFAULT_DOMAINS:
                 node = self._sequences.resolved(given, self._number)
             if node.op_type == "If" and (branch := self._branch(node)) is not None:
                 kept.extend(self._nodes(_spliced(branch, node), outputs))
@@ -208,7 +203,7 @@ class _Folder:
         own = {
             tensor.name: tensor
             for tensor in branch.initializer
-            if _count(tensor.dims) <= _MOST_ELEMENTS
+            if _count(tensor.dims) <= MOST_ELEMENTS
         }
         stated = {
             tensor.name: onnx.helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
@@ -347,7 +342,7 @@ class _Folder:
         """Add a constant of the graph."""
         self._added[tensor.name] = tensor
         self._types[tensor.name] = onnx.helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
-        if _count(tensor.dims) <= _MOST_ELEMENTS:
+        if _count(tensor.dims) <= MOST_ELEMENTS:
             self._values[tensor.name] = tensor
 
     def _number(self, name: str) -> int | None:
@@ -357,22 +352,11 @@ class _Folder:
 
     def _infer(self, node: onnx.NodeProto) -> None:
         """Infer the types of a node's outputs if their shapes are unknown."""
-        if node.domain not in _DEFAULT_DOMAINS or all(
+        if node.domain not in DEFAULT_DOMAINS or all(
             _known(self._types.get(name)) for name in node.output if name
         ):
             return
-        types = {name: self._types[name] for name in node.input if name in self._types}
-        values = {name: self._values[name] for name in node.input if name in self._values}
-        try:
-            schema = onnx.defs.get_schema(
-                node.op_type, self._opsets.get(node.domain, 1), node.domain
-            )
-            made = onnx.shape_inference.infer_node_outputs(
-                schema, node, types, values, opset_imports=list(self._model.opset_import)
-            )
-        except Exception:  # ONNX's inference can raise; the types stay unknown
-            return
-        self._types.update(made)
+        self._types.update(infer_node_types(node, self._types, self._values, self._opsets))
 
     def _branch(self, node: onnx.NodeProto) -> onnx.GraphProto | None:
         """Return the branch that a constant condition selects; None if it is not constant."""
@@ -390,11 +374,7 @@ class _Folder:
 
     def _computed(self, node: onnx.NodeProto) -> list[Array] | None:
         """Return the constant outputs of a node; None if they are not known."""
-        if (
-            node.domain not in _DEFAULT_DOMAINS
-            or node.op_type in _RANDOM
-            or any(attribute.HasField("g") for attribute in node.attribute)
-        ):
+        if not is_evaluable(node):
             return None
         if node.op_type in ("Shape", "Size"):
             return self._shape(node)
@@ -405,7 +385,8 @@ class _Folder:
             not node.input and node.op_type != "Constant"
         ):
             return None
-        return self._evaluated(node)
+        constants = {name: self._values[name] for name in node.input if name}
+        return evaluate_node(node, constants, self._opsets)
 
     def _shape(self, node: onnx.NodeProto) -> list[Array] | None:
         """Return the output of a Shape or Size node; None if the extents are not known."""
@@ -431,31 +412,6 @@ class _Folder:
         ):
             return None
         return [np.array([found[place] for place in where.flat], np.int64).reshape(where.shape)]
-
-    def _evaluated(self, node: onnx.NodeProto) -> list[Array] | None:
-        """Return a node's outputs from ONNX's reference evaluator; None if they are too large."""
-        names = [name for name in dict.fromkeys(node.input) if name]
-        values = {name: numpy_helper.to_array(self._values[name]) for name in names}
-        inputs = [
-            onnx.helper.make_tensor_value_info(name, self._values[name].data_type, value.shape)
-            for name, value in values.items()
-        ]
-        outputs = [onnx.ValueInfoProto(name=name) for name in node.output if name]
-        body = onnx.helper.make_graph([node], "one", inputs, outputs)
-        model = onnx.helper.make_model(
-            body, opset_imports=self._model.opset_import, ir_version=self._model.ir_version
-        )
-        try:
-            with np.errstate(all="ignore"):
-                made = ReferenceEvaluator(model).run(None, values)
-        except Exception:  # nodes that the reference evaluator does not support are left to TVM
-            return None
-        if not all(
-            isinstance(value, np.ndarray | np.generic) and np.size(value) <= _MOST_ELEMENTS
-            for value in made
-        ):
-            return None
-        return [np.asarray(value) for value in made]
 
 
 def _inferred(model: onnx.ModelProto) -> dict[str, onnx.TypeProto]:
