@@ -47,6 +47,8 @@ class EmptyTensorRewriter(Rewriter):
         return _filled(call, 0.0) if _is_empty(call) else result
 
     def _slices(self, call: Call) -> relax.Expr | None:
+        if not isinstance(call.ty, relax.TupleType):  # of one piece
+            return None
         shapes = [_static_shape(field) for field in call.ty.fields]
         known = [shape for shape in shapes if shape is not None]
         if len(known) < len(shapes) or not any(0 in shape for shape in known):

@@ -93,6 +93,12 @@ CASES = {
         {"y": [2, 1, 3], "z": [2, 0, 3], "w": [2, 3, 3]},
         {"sizes": np.array([1, 0, 3])},
     ),
+    "the only piece of a split": graph(
+        [node("Split", ["x", "sizes"], ["all"], axis=1), node("Relu", ["all"], ["y"])],
+        INPUT,
+        {"y": [2, 4, 3]},
+        {"sizes": np.array([4])},
+    ),
     "a weight in a concatenation": graph(
         [node("Concat", ["none", "x"], ["y"], axis=2)],
         INPUT,
