@@ -9,6 +9,7 @@
     input_perturbation         inputs that differ in their last bit
     paired_test                Wilcoxon test and ratio of two builds that were measured interleaved
     quantiles                  latency percentiles, their intervals, MLPerf's early stopping
+    tied_rows                  rows of one key in the order of the reference
     tensor_fingerprint         fingerprints of tensors that do not depend on the order of axes
     topk                       indices of the largest scores
     run_verdict                the verdict on a run: stable, noisy, throttled, wrong, ...

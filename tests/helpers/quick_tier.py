@@ -55,6 +55,7 @@ PATHS = (
     "compiler/test_tuning_search.py",
     "types/test_type_methods.py",
     "stats/test_run_verdict.py",
+    "stats/test_tied_rows.py",
     "views/test_views.py",
     "transports/test_agent_answers.py",
     "transports/test_agent_key_files.py",
