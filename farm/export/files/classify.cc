@@ -191,8 +191,8 @@ int Classify(farm::Runner& runner, const std::string& path) {
                                             static_cast<size_t>(input.shape[planes ? 3 : 2]));
   runner.SetInput(input.name, pixels.data(), pixels.size() * sizeof(float));
   runner.Run();
-  std::vector<float> scores(output.nbytes / sizeof(float));
-  runner.GetOutput(output.name, scores.data(), output.nbytes);
+  std::vector<float> scores(runner.OutputBytes(output.name) / sizeof(float));
+  runner.GetOutput(output.name, scores.data(), scores.size() * sizeof(float));
   PrintBest(scores, runner.labels());
   return 0;
 }
@@ -201,8 +201,9 @@ int RunRaw(farm::Runner& runner, const std::string& from, const std::string& to)
   const std::string content = Content(from);
   runner.SetInput(runner.inputs().at(0).name, content.data(), content.size());
   runner.Run();
-  std::string result(runner.outputs().at(0).nbytes, '\0');
-  runner.GetOutput(runner.outputs()[0].name, &result[0], result.size());
+  const std::string& name = runner.outputs().at(0).name;
+  std::string result(runner.OutputBytes(name), '\0');
+  runner.GetOutput(name, &result[0], result.size());
   std::ofstream file(to, std::ios::binary);
   if (!file.write(result.data(), static_cast<std::streamsize>(result.size())).flush())
     throw std::runtime_error("cannot write " + to);

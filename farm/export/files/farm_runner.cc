@@ -63,18 +63,20 @@ ImageRules RulesOf(const Manifest& manifest) {
           NumberOr(crop, 0)};
 }
 
-// The place of a name. `bytes` must be its size.
-size_t Find(const std::vector<TensorInfo>& infos, const std::string& name, size_t nbytes) {
+// The place of a name.
+size_t Find(const std::vector<TensorInfo>& infos, const std::string& name) {
   std::string names;
   for (size_t i = 0; i < infos.size(); ++i) {
-    if (infos[i].name == name) {
-      if (infos[i].nbytes == nbytes) return i;
-      throw std::runtime_error(name + " has " + std::to_string(infos[i].nbytes) + " bytes, not " +
-                               std::to_string(nbytes));
-    }
+    if (infos[i].name == name) return i;
     names += (i ? ", " : "") + infos[i].name;
   }
   throw std::runtime_error("there is no " + name + "; there is " + names);
+}
+
+void CheckSize(const std::string& name, size_t nbytes, size_t given) {
+  if (nbytes != given)
+    throw std::runtime_error(name + " has " + std::to_string(nbytes) + " bytes, not " +
+                             std::to_string(given));
 }
 
 // Before the first model is loaded: TVM reads the number of its threads once.
@@ -117,7 +119,8 @@ const std::vector<std::string>& Runner::labels() const { return state_->labels; 
 const ImageRules& Runner::image_rules() const { return state_->rules; }
 
 void Runner::SetInput(const std::string& name, const void* data, size_t nbytes) {
-  const size_t at = Find(state_->inputs, name, nbytes);
+  const size_t at = Find(state_->inputs, name);
+  CheckSize(name, state_->inputs[at].nbytes, nbytes);
   std::optional<Tensor>& tensor = state_->given[at];
   const TensorInfo& info = state_->inputs[at];
   if (!tensor)
@@ -136,11 +139,25 @@ void Runner::Run() {
   state_->results = state_->model.Run(inputs);
 }
 
-void Runner::GetOutput(const std::string& name, void* data, size_t nbytes) const {
-  const size_t at = Find(state_->outputs, name, nbytes);
+size_t Runner::FindOutput(const std::string& name) const {
+  const size_t at = Find(state_->outputs, name);
   if (at >= state_->results.size())
     throw std::runtime_error("there are no outputs yet: Run() comes first");
-  if (nbytes) state_->results[at].CopyToBytes(data, nbytes);
+  return at;
+}
+
+std::vector<int64_t> Runner::OutputShape(const std::string& name) const {
+  const tvm::ffi::ShapeView shape = state_->results[FindOutput(name)].shape();
+  return std::vector<int64_t>(shape.begin(), shape.end());
+}
+
+size_t Runner::OutputBytes(const std::string& name) const {
+  return tvm::ffi::GetDataSize(*state_->results[FindOutput(name)].operator->());
+}
+
+void Runner::GetOutput(const std::string& name, void* data, size_t nbytes) const {
+  CheckSize(name, OutputBytes(name), nbytes);
+  if (nbytes) state_->results[FindOutput(name)].CopyToBytes(data, nbytes);
 }
 
 }  // namespace farm

@@ -18,7 +18,8 @@
 
 namespace farm {
 
-// An input or an output: its name, its type as numpy calls it ("float32"), its extents.
+// An input or an output: its name, its type as numpy calls it ("float32"), its extents. Those of an
+// output are the most that it can have, if the model selects by value, as detectors do.
 struct TensorInfo {
   std::string name, dtype;
   std::vector<int64_t> shape;
@@ -52,11 +53,16 @@ class Runner {
   void SetInput(const std::string& name, const void* data, size_t nbytes);
   // One inference. All inputs must have been set; they stay.
   void Run();
-  // Copies an output of the last run.
+  // The extents and the size of an output of the last run.
+  std::vector<int64_t> OutputShape(const std::string& name) const;
+  size_t OutputBytes(const std::string& name) const;
+  // Copies an output of the last run. `nbytes` must be its size.
   void GetOutput(const std::string& name, void* data, size_t nbytes) const;
 
  private:
   struct State;
+  // The place of an output, of which there is one after Run().
+  size_t FindOutput(const std::string& name) const;
   std::unique_ptr<State> state_;
 };
 
