@@ -21,7 +21,8 @@ def describe_execution_graph(module: tvm.IRModule) -> dict[str, Any]:
     as an expression. A name stands for one tensor; TVM's own names may stand for several. `layer`
     names the operators of the source that a step computes, "" if they are unknown.
 
-    A step is a call of a kernel, or of a function of the runtime such as a reshape. Constants, such
+    A step is a call of a kernel, or of a function of the runtime such as a reshape; to read a count
+    is none. Constants, such
     as a number that a step adds, belong to the kernel and are no inputs.
     """
     main = module["main"]
@@ -34,6 +35,8 @@ def describe_execution_graph(module: tvm.IRModule) -> dict[str, Any]:
     for block in main.body.blocks:
         for binding in block.bindings:
             value = binding.value
+            if isinstance(binding.var.ty, relax.ShapeType):  # a count is read
+                continue
             if isinstance(value, relax.TupleGetItem) and value.tuple_value in bundle:
                 parameters.append(names.noted(binding.var))
             elif isinstance(value, Call):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import replace
 from io import StringIO
+from types import MappingProxyType
 from typing import Any
 from warnings import catch_warnings, simplefilter
 
@@ -71,10 +72,15 @@ def _is_weight(value: Any) -> bool:
     return "float" in str(value.dtype) or math.prod(value.shape) >= _FEWEST_WEIGHTS
 
 
-def output_specs(module: tvm.IRModule, names: Sequence[str]) -> tuple[TensorSpec, ...]:
+def output_specs(
+    module: tvm.IRModule,
+    names: Sequence[str],
+    bounds: Mapping[str, tuple[int, ...]] = MappingProxyType({}),
+) -> tuple[TensorSpec, ...]:
     """Return names, shapes and dtypes of the outputs of "main", with an open batch set to one.
 
-    Raises ModelError if a shape depends on the data, or if an output is not a tensor.
+    `bounds` has the most extents of outputs whose extents are counted as the model runs. Raises
+    ModelError if another shape depends on the data, or if an output is not a tensor.
     """
     types = _returned(module)
     # Variables of the inputs' shapes only, not those that depend on values.
@@ -89,7 +95,12 @@ def output_specs(module: tvm.IRModule, names: Sequence[str]) -> tuple[TensorSpec
             f"they are {', '.join(names)}",
         )
     if not batch:
-        return tuple(_output_spec(name, type_) for name, type_ in zip(names, types, strict=True))
+        return tuple(
+            TensorSpec(name, bounds[name], str(type_.dtype), bounded=True)
+            if name in bounds
+            else _output_spec(name, type_)
+            for name, type_ in zip(names, types, strict=True)
+        )
     specs = map(
         _output_spec,
         names,

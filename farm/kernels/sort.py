@@ -77,24 +77,45 @@ def _merge_sort(
         heads = T.buffer_proxy(T.alloc_buffer((2,), "int32", scope="local"))
         with T.serial(0, length) as at:
             orders[0][at] = tirx.Cast("int32", at)
-        width = 1
-        while width < length:
-            _merge(keys, where, orders, heads, length, width, descending)
-            orders.reverse()
-            width *= 2
+        order = merge_sort(
+            keys, where, orders, heads, tirx.const(length, "int32"), length, descending
+        )
         with T.serial(0, count) as at:
-            source, target = (*where, orders[0][at]), (*where, at)
+            source, target = (*where, order[at]), (*where, at)
             values[target] = keys[source]
-            indices[target] = tirx.Cast(dtype, orders[0][at])
+            indices[target] = tirx.Cast(dtype, order[at])
     return program.get()
+
+
+def merge_sort(
+    keys: Any,
+    where: tuple[Any, ...],
+    orders: Sequence[Any],
+    heads: Any,
+    length: Any,
+    most: int,
+    descending: bool,
+) -> Any:
+    """Write the sort of the first `length` indices of `orders[0]` by the keys of the row `where`.
+
+    `orders` are two int32 buffers, one of which is returned with the result; `heads` is one for two
+    positions. `length` is an int32 expression of at most `most`.
+    """
+    source, target = orders
+    width = 1
+    while width < most:
+        _merge(keys, where, (source, target), heads, length, width, descending)
+        source, target = target, source
+        width *= 2
+    return source
 
 
 def _merge(
     keys: Any,
     where: tuple[Any, ...],
-    orders: list[Any],
+    orders: Sequence[Any],
     heads: Any,
-    length: int,
+    length: Any,
     width: int,
     descending: bool,
 ) -> None:
@@ -103,8 +124,8 @@ def _merge(
     `heads` is a buffer for the two read positions.
     """
     source, target = orders
-    last = tirx.const(length - 1, "int32")
-    with T.serial(0, -(-length // (2 * width))) as run:
+    last = length - 1
+    with T.serial(0, (length + (2 * width - 1)) // (2 * width)) as run:
         first = tirx.Cast("int32", run * (2 * width))
         middle, end = (
             tirx.min(first + tirx.const(steps * width, "int32"), last + 1) for steps in (1, 2)

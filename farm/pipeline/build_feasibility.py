@@ -169,7 +169,10 @@ def _most_at_once(main: Any) -> int:
 
 
 def _nbytes(type_: Any) -> int:
-    """Return the bytes of a tensor, or of all tensors of a tuple, with a batch of 1."""
+    """Return the bytes of a tensor, or of all tensors of a tuple, with a batch of 1.
+
+    A count that a kernel computes is taken for 1, too.
+    """
     import numpy as np
     from tvm import relax
 
@@ -177,6 +180,8 @@ def _nbytes(type_: Any) -> int:
 
     if isinstance(type_, relax.TupleType):
         return sum(_nbytes(field) for field in type_.fields)
+    if isinstance(type_, relax.ShapeType):
+        return 0
     extents = (
         list(type_.shape) if isinstance(getattr(type_, "shape", None), relax.ShapeExpr) else []
     )

@@ -125,6 +125,7 @@ class TensorSpec:
     """Name, shape (elements per axis) and dtype (numpy's name) of one input or output.
 
     If the batch is `open`, any batch is accepted, and `shape` has the batch that is measured. If
+    an output is `bounded`, its extents depend on the values of the inputs; `shape` has the most. If
     `scale` is not 0, the tensor is quantized: an element stands for the number (element - zero) *
     scale.
     """
@@ -135,10 +136,16 @@ class TensorSpec:
     open: bool = False
     scale: float = 0.0
     zero: int = 0
+    bounded: bool = False
 
 
 def describe_shape(spec: TensorSpec) -> str:
-    """Return the shape as [1, 3, 224, 224], or [any, 3, 224, 224] if the batch is open."""
+    """Return the shape as [1, 3, 224, 224], or [any, 3, 224, 224] if the batch is open.
+
+    The shape of a bounded output is [300, 6] at most.
+    """
+    if spec.bounded:
+        return f"{list(spec.shape)} at most"
     return f"[{', '.join(map(str, ('any', *spec.shape[1:]) if spec.open else spec.shape))}]"
 
 

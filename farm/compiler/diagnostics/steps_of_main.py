@@ -14,6 +14,7 @@ from farm.compiler.ir.constants import tensor_as_array
 from farm.compiler.ir.dynamic_extents import value_at_batch_one
 from farm.compiler.ir.relax_rewriter import main_inputs, main_weight_parameters, op_name
 from farm.errors import BuildError
+from farm.kernels.bounded_selection import CUT
 
 Array = np.ndarray[Any, Any]
 
@@ -22,7 +23,8 @@ class MainSteps:
     """The steps of `main`, with a batch of one where it is open. Every tensor has a number.
 
     `inputs` are the numbers of the inputs. `parameters` maps the numbers of parameters to their
-    values, `places` to their index in the bundle. Raises BuildError for a step that is no kernel.
+    values, `places` to their index in the bundle. A kernel that cuts a tensor to a count copies all
+    of it in these steps. Raises BuildError for a step that is no kernel.
     """
 
     def __init__(self, model: str, main: relax.Function, parameters: Sequence[Array]) -> None:
@@ -36,7 +38,8 @@ class MainSteps:
         self.inputs = [self._new(parameter) for parameter in main_inputs(main)]
         for block in main.body.blocks:
             for binding in block.bindings:
-                self._take(binding.var, binding.value)
+                if not _reads_counts(binding):
+                    self._take(binding.var, binding.value)
 
     def _new(self, variable: relax.Var) -> int:
         self._numbers[variable] = [self._next()]
@@ -61,9 +64,12 @@ class MainSteps:
                 if isinstance(variable.ty, relax.TupleType)
                 else [variable.ty]
             )
+            shapes = [type_.shape for type_ in types]
+            if str(value.args[0].name_hint).startswith(CUT):
+                shapes = [value.args[1].fields[0].ty.shape]
             outputs = tuple(
-                (self._next(), tuple(map(value_at_batch_one, type_.shape)), str(type_.dtype))
-                for type_ in types
+                (self._next(), tuple(map(value_at_batch_one, shape)), str(type_.dtype))
+                for shape, type_ in zip(shapes, types, strict=True)
             )
             self._numbers[variable] = [number for number, _, _ in outputs]
             self.steps.append(
@@ -94,3 +100,8 @@ class MainSteps:
         if isinstance(value, relax.Tuple):
             return [number for field in value.fields for number in self.of(field)]
         return self._numbers[value]
+
+
+def _reads_counts(binding: Any) -> bool:
+    """Return whether a binding reads the counts to which a tensor is cut."""
+    return isinstance(binding.var.ty, relax.ShapeType)

@@ -23,6 +23,7 @@ from farm.importers.imported_model import (
     fix_input_shapes,
 )
 from farm.importers.model_file_check import check_file, refuse_dtype_overrides
+from farm.importers.onnx.bounded_shapes.rewrite import bound_shapes, has_computed_extents
 from farm.importers.onnx.converters import install_converters
 from farm.importers.onnx.input_shapes import input_specs, inputs_without_initializers
 from farm.importers.onnx.inputs_to_initializers import (
@@ -68,11 +69,15 @@ def load_with_session_factory(source: Model, session_of: Callable[[Path], Any]) 
     written, model, inputs = open_and_simplify(source)
     known = user_values_as_arrays(written.graph, source.values, what)
     outputs = [value.name for value in model.graph.output]
+    bounds: Mapping[str, tuple[int, ...]] = {}
     try:
+        if has_computed_extents(model):
+            bounded = bound_shapes(model, what)
+            model, bounds = bounded.model, bounded.output_bounds
         check_operators(model, what)
         session = session_of(path)
         module, weights = detach_weights(_to_relax(model, inputs, what), len(inputs))
-        specs = output_specs(module, outputs)
+        specs = output_specs(module, outputs, bounds)
     except ModelError as error:
         if not any(spec.open for spec in inputs):
             raise

@@ -25,6 +25,7 @@ class _Tensor(BaseModel):
     open: bool = False
     scale: _Number = 0.0
     zero: Annotated[int, Field(ge=-(1 << 31), lt=1 << 32)] = 0
+    bounded: bool = False
 
     def spec(self) -> TensorSpec:
         """Return the tensor as a TensorSpec. Raises AgentAnswerError if it exceeds 2 GiB."""

@@ -4,6 +4,7 @@
     corrected  operators that TVM converts incorrectly
     resize     operators that sample images
     recurrent  LSTM, GRU and RNN
+    bounded    operators of farm's own domain, whose results have a bound and a count
 
 Inside `with installed():` TVM's importer uses all of them.
 """
@@ -14,13 +15,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from farm.importers.onnx.converters import corrected, missing, recurrent, resize
+from farm.importers.onnx.converters import bounded, corrected, missing, recurrent, resize
 
 _OURS: dict[str, Any] = {
     **recurrent.CONVERTERS,
     **corrected.CONVERTERS,
     **missing.CONVERTERS,
     **resize.CONVERTERS,
+    **bounded.CONVERTERS,
 }
 
 

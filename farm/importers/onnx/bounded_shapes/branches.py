@@ -1,0 +1,103 @@
+"""Compute both branches of an `If` whose results have counted extents, and choose between them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+
+import onnx
+from onnx import helper, numpy_helper
+
+from farm.importers.onnx.bounded_shapes.extent import Count, Extent
+from farm.importers.onnx.bounded_shapes.graph_writer import BoundedGraph, UnboundedShape
+from farm.importers.onnx.bounded_shapes.node_reading import attribute
+from farm.importers.onnx.unroll import copy_body
+
+_numbers = itertools.count()
+Visit = Callable[[Sequence[onnx.NodeProto]], None]
+
+
+def write_branches(graph: BoundedGraph, node: onnx.NodeProto, visit: Visit) -> None:
+    """Write the branch that a known condition selects; else both, and a selection.
+
+    `visit` writes nodes.
+    """
+    condition = graph.array(node.input[0])
+    branches = [attribute(node, name) for name in ("then_branch", "else_branch")]
+    if condition is not None:
+        chosen = branches[0 if bool(condition.reshape(-1)[0]) else 1]
+        results = _inlined(graph, node, chosen, visit)
+        for name, output in zip(results, node.output, strict=True):
+            _write_same(graph, name, output)
+        return
+    pairs = [_inlined(graph, node, branch, visit) for branch in branches]
+    chooser = graph.reshaped(graph.tensor(node.input[0]), [1])
+    for one, other, output in zip(*pairs, node.output, strict=True):
+        if output:
+            _select(graph, chooser, graph.tensor(one), graph.tensor(other), output)
+
+
+def _inlined(
+    graph: BoundedGraph, node: onnx.NodeProto, branch: onnx.GraphProto, visit: Visit
+) -> list[str]:
+    """Write the nodes of a branch, and return the names of its results."""
+    copy = copy_body(branch, [], f"{node.name or node.output[0]}/branch{next(_numbers)}/")
+    for tensor in copy.initializers:
+        graph.add_constant(numpy_helper.to_array(tensor), tensor.name)
+    visit(copy.nodes)
+    return copy.results
+
+
+def _write_same(graph: BoundedGraph, name: str, output: str) -> None:
+    if output:
+        graph.write(helper.make_node("Identity", [graph.tensor(name)], [output]))
+        graph.set_extents(output, graph.extents.get(name, {}))
+
+
+def _select(graph: BoundedGraph, chooser: str, one: str, other: str, output: str) -> None:
+    """Write one tensor if `chooser` holds, else the other; their extents may differ."""
+    shapes = graph.shape(one), graph.shape(other)
+    storages = graph.storage(one), graph.storage(other)
+    if len(shapes[0]) != len(shapes[1]):
+        raise UnboundedShape("its branches give tensors of different ranks")
+    extents: dict[int, Extent] = {}
+    for axis, (left, right) in enumerate(zip(*shapes, strict=True)):
+        extents[axis] = left
+        if left != right:
+            parts = [graph.extent_tensor(extent) for extent in (left, right)]
+            made = graph.emit("Where", [chooser, *parts])
+            extents[axis] = Extent.of(Count(made, max(left.most, right.most)))
+    stored = [max(pair) for pair in zip(*storages, strict=True)]
+    filled = [
+        name for name, storage in zip((one, other), storages, strict=True) if 0 not in storage
+    ]
+    if len(filled) == 2:
+        for axis, length in enumerate(stored):
+            one, other = (graph.padded(name, axis, length) for name in (one, other))
+        chosen = graph.reshaped(chooser, [1] * len(stored))
+        graph.write(helper.make_node("Where", [chosen, one, other], [output]))
+    else:  # a tensor without elements has none to choose
+        whole = filled[0] if filled else one
+        for axis, length in enumerate(stored):
+            whole = graph.padded(whole, axis, length)
+        graph.write(helper.make_node("Identity", [whole], [output]))
+    graph.set_extents(output, extents)
+
+
+def names_read(node: onnx.NodeProto) -> Iterator[str]:
+    """Yield the names that a node reads, also those that the graphs in it read."""
+    yield from node.input
+    for one in node.attribute:
+        for inner in (one.g, *one.graphs):
+            for part in inner.node:
+                yield from names_read(part)
+            yield from (value.name for value in inner.output)
+
+
+def operators_within(node: onnx.NodeProto) -> Iterator[str]:
+    """Yield the operators of a node and of the graphs in it."""
+    yield node.op_type
+    for one in node.attribute:
+        for inner in (one.g, *one.graphs):
+            for part in inner.node:
+                yield from operators_within(part)

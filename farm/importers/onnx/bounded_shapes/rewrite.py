@@ -1,0 +1,219 @@
+"""Rewrite a graph whose extents depend on values as one of fixed extents, with counts beside them.
+
+A tensor that NonZero or NonMaxSuppression makes has the most elements that it can have, and a count
+says how many there are. Operators behind it compute on all places; those that would mix elements
+with what lies behind them are written so that they do not. The graph's outputs are cut to their
+counts at the end. Compilers know this as bounded dynamic shapes, and the pass as a dynamic padder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import onnx
+
+from farm.errors import ModelError
+from farm.importers.onnx.bounded_shapes import arithmetic_rules, layout_rules, selection_rules
+from farm.importers.onnx.bounded_shapes.branches import names_read, operators_within, write_branches
+from farm.importers.onnx.bounded_shapes.extent import elements
+from farm.importers.onnx.bounded_shapes.graph_writer import DOMAIN, BoundedGraph, UnboundedShape
+from farm.importers.onnx.bounded_shapes.number_rules import compute_numbers
+from farm.importers.onnx.inferred_types import infer_types
+from farm.importers.onnx.node_evaluation import DEFAULT_DOMAINS, MOST_ELEMENTS
+
+_RULES = {**layout_rules.RULES, **arithmetic_rules.RULES, **selection_rules.RULES}
+# Their result is known not to be negative if their first input is
+_KEEP_INDICES = (
+    *("Transpose", "Squeeze", "Unsqueeze", "Flatten", "Reshape", "Slice", "Identity", "Cast"),
+    *("Gather", "GatherND", "GatherElements", "Expand", "Tile"),
+)
+_FIX = (
+    "end the model before it and do that step outside, or export the model with a fixed number of "
+    "results"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class BoundedModel:
+    """A model of fixed extents, and the most extents of the outputs that are cut, by name."""
+
+    model: onnx.ModelProto
+    output_bounds: dict[str, tuple[int, ...]]
+
+
+def has_computed_extents(model: onnx.ModelProto) -> bool:
+    """Return whether a model has operators whose number of results depends on values."""
+    return any(
+        operator in selection_rules.SOURCES
+        for node in model.graph.node
+        for operator in operators_within(node)
+    )
+
+
+def bound_shapes(model: onnx.ModelProto, what: str) -> BoundedModel:
+    """Return a model with operators that select by value as one of fixed extents.
+
+    Raises ModelError, which names the node, if an operator cannot compute on counted extents.
+    """
+    writer = BoundedGraph(
+        opsets={one.domain: one.version for one in model.opset_import},
+        types=_given_types(model),
+        constants={
+            tensor.name: tensor
+            for tensor in model.graph.initializer
+            if elements(tensor.dims) <= MOST_ELEMENTS
+        },
+        inferred=_inferred_types(model),
+    )
+    _visit(writer, model.graph.node, what)
+    bounds = {}
+    outputs = []
+    for value in model.graph.output:
+        name = writer.tensor(value.name)
+        if name in writer.extents:
+            bounds[name] = writer.storage(name)
+            name = _cut(writer, name)
+        outputs.append(name)
+    return BoundedModel(_model(model, writer, outputs), bounds)
+
+
+def _given_types(model: onnx.ModelProto) -> dict[str, onnx.TypeProto]:
+    """Return the types of inputs and initializers."""
+    known = {
+        tensor.name: onnx.helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
+        for tensor in model.graph.initializer
+    }
+    return known | {value.name: value.type for value in model.graph.input}
+
+
+def _inferred_types(model: onnx.ModelProto) -> dict[str, onnx.TypeProto]:
+    try:
+        graph = infer_types(model, data_prop=True)
+    except Exception:  # ONNX's inference can raise on models that TVM imports
+        return {}
+    return {value.name: value.type for value in graph.value_info}
+
+
+def _visit(graph: BoundedGraph, nodes: Sequence[onnx.NodeProto], what: str) -> None:
+    """Write nodes in order. Raises ModelError for one that cannot be written."""
+    for node in nodes:
+        try:
+            _visit_node(graph, node, what)
+        except UnboundedShape as error:
+            reason = "how many results it gives depends on the values of its inputs"
+            if node.op_type not in selection_rules.SOURCES:
+                reason = "the extents of its inputs depend on values"
+            raise ModelError(
+                f"{what} uses what farm does not support: {node.op_type} "
+                f"(node {node.name or '-> ' + node.output[0]}): {reason}",
+                str(error),
+                _FIX,
+            ) from error
+
+
+def _visit_node(graph: BoundedGraph, node: onnx.NodeProto, what: str) -> None:
+    if node.domain not in DEFAULT_DOMAINS:
+        _write_unchanged(graph, node)
+        return
+    if compute_numbers(graph, node):
+        return
+    if node.op_type == "If" and _concerns(graph, node):
+        write_branches(graph, node, lambda nodes: _visit(graph, nodes, what))
+        return
+    if _takes_stated_extents(graph, node):
+        layout_rules.RULES_OF_STATED_EXTENTS[node.op_type](graph, node)
+    elif node.op_type in selection_rules.SOURCES and not _is_constant(graph, node):
+        graph.tensor(node.input[0])
+        selection_rules.SOURCES[node.op_type](graph, node)
+    else:
+        for name in node.input:
+            graph.tensor(name)
+        rule = _RULES.get(node.op_type)
+        if rule is not None and any(name in graph.extents for name in node.input):
+            rule(graph, node)
+        else:
+            _write_unchanged(graph, node)
+    if node.op_type in _KEEP_INDICES and node.input[0] in graph.is_index:
+        graph.is_index.add(node.output[0])
+
+
+def _concerns(graph: BoundedGraph, node: onnx.NodeProto) -> bool:
+    """Return whether a branch of an `If` reads or makes tensors with counted extents."""
+    return (
+        node.input[0] in graph.constants
+        or any(name in graph.extents or name in graph.numbers for name in names_read(node))
+        or any(operator in selection_rules.SOURCES for operator in operators_within(node))
+    )
+
+
+def _takes_stated_extents(graph: BoundedGraph, node: onnx.NodeProto) -> bool:
+    """Return whether an input of a node states extents that are counted."""
+    return node.op_type in layout_rules.RULES_OF_STATED_EXTENTS and any(
+        name in graph.numbers for name in node.input
+    )
+
+
+def _is_constant(graph: BoundedGraph, node: onnx.NodeProto) -> bool:
+    return all(name in graph.constants for name in node.input if name)
+
+
+def _write_unchanged(graph: BoundedGraph, node: onnx.NodeProto) -> None:
+    """Write a node of tensors whose extents are constant."""
+    for name in names_read(node):
+        graph.tensor(name)
+        if name in graph.extents:
+            raise UnboundedShape(f"farm does not know how {node.op_type} computes on them")
+    graph.write(node)
+
+
+def _cut(graph: BoundedGraph, name: str) -> str:
+    """Write the operator that returns the elements alone, and return the name of its result."""
+    extents, result = graph.extents[name], graph.new_name(name)
+    axes = sorted(extents)
+    counts = [graph.extent_tensor(extents[axis]) for axis in axes]
+    graph.emit_own(
+        "CutToCounts",
+        [name, *counts],
+        [(result, graph.dtype(name), graph.storage(name))],
+        axes=axes,
+    )
+    return result
+
+
+def _model(model: onnx.ModelProto, writer: BoundedGraph, outputs: Sequence[str]) -> onnx.ModelProto:
+    """Return the model with the nodes that were written."""
+    result = onnx.ModelProto()
+    result.CopyFrom(model)
+    graph = result.graph
+    written = {tensor.name for tensor in writer.added}
+    kept = [tensor for tensor in graph.initializer if tensor.name not in written]
+    for field in ("node", "initializer", "value_info"):
+        graph.ClearField(field)
+    needed = _needed(writer.nodes, outputs)
+    graph.node.extend(needed)
+    used = {name for node in needed for name in names_read(node)} | set(outputs)
+    graph.initializer.extend(tensor for tensor in (*kept, *writer.added) if tensor.name in used)
+    known = {value.name for value in (*graph.input, *graph.initializer)} | set(outputs)
+    graph.value_info.extend(
+        onnx.ValueInfoProto(name=name, type=writer.types[name])
+        for node in needed
+        for name in node.output
+        if name in writer.types and name not in known
+    )
+    for value, name in zip(graph.output, outputs, strict=True):
+        value.name = name
+        if name in writer.types:
+            value.type.CopyFrom(writer.types[name])
+    result.opset_import.append(onnx.helper.make_opsetid(DOMAIN, 1))
+    return result
+
+
+def _needed(nodes: Sequence[onnx.NodeProto], outputs: Sequence[str]) -> list[onnx.NodeProto]:
+    """Return the nodes on which the outputs depend."""
+    read, kept = set(outputs), []
+    for node in reversed(nodes):
+        if read.intersection(node.output):
+            kept.append(node)
+            read |= set(names_read(node))
+    return kept[::-1]

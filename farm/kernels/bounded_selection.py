@@ -1,0 +1,255 @@
+"""Emit kernels whose number of results depends on values, with a bounded result and a count.
+
+TVM's kernels for these call functions that a board lacks. What lies behind the results is zero.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import Any
+
+from tvm import relax, te, tirx
+from tvm.script.ir_builder import IRBuilder
+from tvm.script.ir_builder import tirx as T  # noqa: N812  (as everywhere in TVM)
+
+from farm.kernels.sort import merge_sort
+
+CUT = "cut_to_counts"  # what `emit_cut` calls its kernel, and the block in it
+
+
+def emit_cut(
+    builder: relax.BlockBuilder,
+    data: relax.Expr,
+    counts: Sequence[relax.Expr],
+    axes: Sequence[int],
+) -> relax.Expr:
+    """Emit the kernel that copies the first elements along axes, as many as the counts say.
+
+    Each count is int64 [1]. The result has the counts as its extents.
+    """
+    joined = builder.emit(relax.op.concat(list(counts), axis=0)) if len(counts) > 1 else counts[0]
+    extents = [tirx.Var(f"count{axis}", "int64") for axis in axes]
+    builder.match_cast(builder.emit(relax.op.tensor_to_shape(joined)), relax.ShapeType(extents))
+    shape = list(data.ty.shape)
+    for axis, extent in zip(axes, extents, strict=True):
+        shape[axis] = extent
+    return builder.emit(builder.call_te(_first_elements, data, shape, primfunc_name_hint=CUT))
+
+
+def _first_elements(data: te.Tensor, shape: list[Any]) -> te.Tensor:
+    return te.compute(shape, lambda *at: data[at], name=CUT)
+
+
+def emit_non_zero(builder: relax.BlockBuilder, data: relax.Expr) -> relax.Expr:
+    """Emit the kernel that lists the places of elements that are not zero, in row-major order.
+
+    Returns int64 [rank, elements] and the number of places, int64 [1]. A scalar counts as [1].
+    """
+    return builder.call_te(_non_zero, data, primfunc_name_hint="non_zero")
+
+
+def _non_zero(data: te.Tensor) -> list[te.Tensor]:
+    shape = [int(extent) for extent in data.shape]
+    most = math.prod(shape)
+
+    def body(inputs: Sequence[tirx.Buffer], outputs: Sequence[tirx.Buffer]) -> tirx.Stmt:
+        with IRBuilder() as program, T.serial(0, 1):
+            values, found, count = (T.buffer_proxy(one) for one in (*inputs, *outputs))
+            count[0] = tirx.const(0, "int64")
+            with ExitStack() as loops:
+                at = [loops.enter_context(T.serial(0, extent)) for extent in shape]
+                # Written whether it is a place or not, as a branch takes longer
+                for axis, index in enumerate(at or [tirx.const(0, "int64")]):
+                    found[axis, count[0]] = tirx.Cast("int64", index)
+                holds = values[tuple(at)]
+                if str(data.dtype) != "bool":
+                    holds = holds != tirx.const(0, str(data.dtype))
+                count[0] = count[0] + tirx.Cast("int64", holds)
+            rest = most - count[0]
+            with T.serial(0, max(1, len(shape))) as axis, T.serial(0, rest) as at:
+                found[axis, count[0] + at] = tirx.const(0, "int64")
+        return program.get()
+
+    shapes = [(max(1, len(shape)), most), (1,)]
+    return list(te.extern(shapes, [data], body, name="non_zero", dtype=["int64"] * 2))
+
+
+def emit_places_of_parts(
+    builder: relax.BlockBuilder, counts: relax.Expr, lengths: Sequence[int]
+) -> relax.Expr:
+    """Emit the kernel that lists the places of the elements of parts stored one behind the other.
+
+    `counts` has the number of elements of each part, `lengths` the places that it takes.
+    """
+    return builder.call_te(
+        _places_of_parts, counts, tuple(lengths), primfunc_name_hint="places_of_parts"
+    )
+
+
+def _places_of_parts(counts: te.Tensor, lengths: tuple[int, ...]) -> te.Tensor:
+    total = sum(lengths)
+
+    def body(inputs: Sequence[tirx.Buffer], outputs: Sequence[tirx.Buffer]) -> tirx.Stmt:
+        with IRBuilder() as program, T.serial(0, 1):
+            known, places = (T.buffer_proxy(one) for one in (inputs[0], outputs[0]))
+            end = T.buffer_proxy(T.alloc_buffer((1,), "int64", scope="local"))
+            end[0] = tirx.const(0, "int64")
+            begin = 0
+            for part, length in enumerate(lengths):
+                count = tirx.min(known[part], tirx.const(length, "int64"))
+                with T.serial(0, count) as at:
+                    places[end[0] + at] = at + begin
+                end[0] = end[0] + count
+                begin += length
+            with T.serial(0, total - end[0]) as at:
+                places[end[0] + at] = tirx.const(0, "int64")
+        return program.get()
+
+    return te.extern([(total,)], [counts], body, name="places_of_parts", dtype=["int64"])
+
+
+def emit_non_max_suppression(
+    builder: relax.BlockBuilder, inputs: Sequence[relax.Expr], per_class: int, centers: bool
+) -> relax.Expr:
+    """Emit the kernel that selects boxes as ONNX's NonMaxSuppression does.
+
+    `inputs` are boxes [batch, boxes, 4], scores [batch, classes, boxes], the number of boxes, the
+    most to select of a class, and the thresholds of overlap and score, each of the shape [1].
+    `per_class` is an upper bound of the most. With `centers` a box is its center and its extents.
+    Returns int64 [room, 3] and the number of rows, int64 [1].
+    """
+    return builder.call_te(
+        _non_max_suppression, *inputs, per_class, centers, primfunc_name_hint="non_max_suppression"
+    )
+
+
+def _non_max_suppression(
+    boxes: te.Tensor,
+    scores: te.Tensor,
+    valid: te.Tensor,
+    limit: te.Tensor,
+    overlap: te.Tensor,
+    threshold: te.Tensor,
+    per_class: int,
+    centers: bool,
+) -> list[te.Tensor]:
+    batch, classes, count = (int(extent) for extent in scores.shape)
+    rows = batch * classes
+
+    def body(inputs: Sequence[tirx.Buffer], outputs: Sequence[tirx.Buffer]) -> tirx.Stmt:
+        with IRBuilder() as program, T.serial(0, 1):
+            given = [T.buffer_proxy(one) for one in inputs]
+            found, number = (T.buffer_proxy(one) for one in outputs)
+            chosen = T.buffer_proxy(T.alloc_buffer((rows, per_class), "int32"))
+            chosen_count = T.buffer_proxy(T.alloc_buffer((rows,), "int32"))
+            with T.parallel(0, rows) as row:
+                _choose_of_class(
+                    given,
+                    (row // classes, row % classes),
+                    row,
+                    count,
+                    centers,
+                    (chosen, chosen_count),
+                    per_class,
+                )
+            number[0] = tirx.const(0, "int64")
+            with T.serial(0, rows) as row, T.serial(0, chosen_count[row]) as at:
+                for place, value in enumerate((row // classes, row % classes, chosen[row, at])):
+                    found[number[0], place] = tirx.Cast("int64", value)
+                number[0] = number[0] + 1
+            rest = tirx.const(rows * per_class, "int64") - number[0]
+            with T.serial(0, rest) as at, T.serial(0, 3) as place:
+                found[number[0] + at, place] = tirx.const(0, "int64")
+        return program.get()
+
+    shapes = [(rows * per_class, 3), (1,)]
+    tensors = [boxes, scores, valid, limit, overlap, threshold]
+    return list(te.extern(shapes, tensors, body, name="non_max_suppression", dtype=["int64"] * 2))
+
+
+def _choose_of_class(
+    given: Sequence[Any],
+    where: tuple[Any, Any],
+    row: Any,
+    count: int,
+    centers: bool,
+    results: tuple[Any, Any],
+    per_class: int,
+) -> None:
+    """Write the choice among the boxes of one class of one image."""
+    boxes, scores, valid, limit, overlap, threshold = given
+    chosen, chosen_count = results
+    orders = [T.buffer_proxy(T.alloc_buffer((count,), "int32")) for _ in range(2)]
+    heads = T.buffer_proxy(T.alloc_buffer((2,), "int32", scope="local"))
+    numbers = T.buffer_proxy(T.alloc_buffer((2,), "int32", scope="local"))
+    low_y, low_x, high_y, high_x, area = (
+        T.buffer_proxy(T.alloc_buffer((count,), "float32")) for _ in range(5)
+    )
+    dropped = T.buffer_proxy(T.alloc_buffer((count,), "int32"))
+    numbers[0] = tirx.const(0, "int32")
+    boxes_here = tirx.Cast("int32", tirx.min(valid[0], tirx.const(count, "int64")))
+    with T.serial(0, boxes_here) as at:
+        orders[0][numbers[0]] = at
+        numbers[0] = numbers[0] + tirx.Cast("int32", scores[(*where, at)] > threshold[0])
+    order = merge_sort(scores, where, orders, heads, numbers[0], count, descending=True)
+    with T.serial(0, numbers[0]) as at:
+        corners = [boxes[where[0], order[at], place] for place in range(4)]
+        bounds = _bounds_of_centers(corners) if centers else _bounds_of_corners(corners)
+        for target, value in zip((low_y, low_x, high_y, high_x), bounds, strict=True):
+            target[at] = value
+        area[at] = (high_x[at] - low_x[at]) * (high_y[at] - low_y[at])
+        dropped[at] = tirx.const(0, "int32")
+    numbers[1] = tirx.const(0, "int32")
+    most = tirx.Cast(
+        "int32",
+        tirx.max(tirx.min(limit[0], tirx.const(per_class, "int64")), tirx.const(0, "int64")),
+    )
+    with (
+        T.serial(0, numbers[0]) as at,
+        T.If(tirx.all(dropped[at] == 0, numbers[1] < most)),
+        T.Then(),
+    ):
+        chosen[row, numbers[1]] = order[at]
+        numbers[1] = numbers[1] + 1
+        with T.serial(0, numbers[0] - at - 1) as step:
+            other = at + 1 + step
+            width = tirx.min(high_x[at], high_x[other]) - tirx.max(low_x[at], low_x[other])
+            height = tirx.min(high_y[at], high_y[other]) - tirx.max(low_y[at], low_y[other])
+            common = width * height
+            union = area[at] + area[other] - common
+            zero = tirx.const(0, "float32")
+            is_overlap = tirx.bitwise_and
+            tests = (
+                width > zero,
+                height > zero,
+                common > zero,
+                area[at] > zero,
+                area[other] > zero,
+                union > zero,
+                common / union > overlap[0],
+            )
+            hit = tirx.Cast("int32", tests[0])
+            for test in tests[1:]:
+                hit = is_overlap(hit, tirx.Cast("int32", test))
+            dropped[other] = tirx.bitwise_or(dropped[other], hit)
+    chosen_count[row] = numbers[1]
+
+
+def _bounds_of_corners(corners: Sequence[Any]) -> list[Any]:
+    """Return the low and high coordinates of a box given by two opposite corners."""
+    one_y, one_x, other_y, other_x = corners
+    return [
+        tirx.min(one_y, other_y),
+        tirx.min(one_x, other_x),
+        tirx.max(one_y, other_y),
+        tirx.max(one_x, other_x),
+    ]
+
+
+def _bounds_of_centers(box: Sequence[Any]) -> list[Any]:
+    """Return the low and high coordinates of a box given by its center, width and height."""
+    x, y, width, height = box
+    half = tirx.const(0.5, "float32")
+    return [y - height * half, x - width * half, y + height * half, x + width * half]
