@@ -42,7 +42,7 @@ from farm.compiler.ir.dynamic_extents import (
     value_at_batch_one,
 )
 from farm.compiler.winograd_weights import WeightTransform
-from farm.kernels import vector_math
+from farm.kernels import roi_align, vector_math
 
 Array = np.ndarray[Any, Any]
 Legalizer = Callable[[relax.BlockBuilder, relax.Call], relax.Expr]
@@ -508,4 +508,7 @@ _OWN: dict[str, Own] = {
     "relax.erf": _with_quotient(vector_math.erf),
     "relax.nn.silu": _with_quotient(vector_math.silu),
     "relax.nn.gelu": _with_quotient(vector_math.gelu),
+    "relax.vision.roi_align": lambda builder, call, selector: roi_align.emit_roi_align(
+        builder, call, selector.cpu.lanes
+    ),
 }
