@@ -99,6 +99,7 @@ def _places_of_parts(counts: te.Tensor, lengths: tuple[int, ...]) -> te.Tensor:
             begin = 0
             for part, length in enumerate(lengths):
                 count = tirx.min(known[part], tirx.const(length, "int64"))
+                count = tirx.max(count, tirx.const(0, "int64"))
                 with T.serial(0, count) as at:
                     places[end[0] + at] = at + begin
                 end[0] = end[0] + count
@@ -108,6 +109,48 @@ def _places_of_parts(counts: te.Tensor, lengths: tuple[int, ...]) -> te.Tensor:
         return program.get()
 
     return te.extern([(total,)], [counts], body, name="places_of_parts", dtype=["int64"])
+
+
+def emit_scatter_rows(
+    builder: relax.BlockBuilder,
+    data: relax.Expr,
+    places: relax.Expr,
+    count: relax.Expr,
+    rows: relax.Expr,
+) -> relax.Expr:
+    """Emit the kernel that replaces rows of a tensor, those at `places`, int64 [n], by `rows`.
+
+    The first `count` of the places count. A place outside of the tensor is left out.
+    """
+    columns = math.prod(int(extent) for extent in list(data.ty.shape)[1:])
+    flat = [
+        builder.emit(relax.op.reshape(one, [int(one.ty.shape[0]), columns])) for one in (data, rows)
+    ]
+    made = builder.call_te(
+        _scatter_rows, flat[0], places, count, flat[1], primfunc_name_hint="scatter_rows"
+    )
+    return relax.op.reshape(builder.emit(made), data.ty.shape)
+
+
+def _scatter_rows(
+    data: te.Tensor, places: te.Tensor, count: te.Tensor, rows: te.Tensor
+) -> te.Tensor:
+    height, width, most = (int(one) for one in (*data.shape, rows.shape[0]))
+
+    def body(inputs: Sequence[tirx.Buffer], outputs: Sequence[tirx.Buffer]) -> tirx.Stmt:
+        with IRBuilder() as program, T.serial(0, 1):
+            old, where, known, new, result = (T.buffer_proxy(one) for one in (*inputs, *outputs))
+            with T.serial(0, height) as row, T.serial(0, width) as column:
+                result[row, column] = old[row, column]
+            with T.serial(0, tirx.min(known[0], tirx.const(most, "int64"))) as row:
+                place = tirx.Cast("int64", where[row])
+                is_inside = tirx.all(place >= 0, place < height)
+                with T.If(is_inside), T.Then(), T.serial(0, width) as column:
+                    result[place, column] = new[row, column]
+        return program.get()
+
+    tensors = [data, places, count, rows]
+    return te.extern([data.shape], tensors, body, name="scatter_rows", dtype=[str(data.dtype)])
 
 
 def emit_non_max_suppression(

@@ -14,7 +14,6 @@ from onnx import helper
 
 from farm.importers.onnx.bounded_shapes.extent import Extent, Product
 from farm.importers.onnx.bounded_shapes.graph_writer import BoundedGraph, UnboundedShape
-from farm.importers.onnx.bounded_shapes.layout_rules import aligned
 from farm.importers.onnx.bounded_shapes.node_reading import attribute, optional_input, stated_axes
 
 Rule = Callable[[BoundedGraph, onnx.NodeProto], None]
@@ -84,11 +83,14 @@ def roi_align(graph: BoundedGraph, node: onnx.NodeProto) -> None:
     images, regions, numbers = node.input[:3]
     if images in graph.extents:
         raise UnboundedShape("the extents of its images are not constant")
-    (regions, numbers), extents = aligned(graph, [regions, numbers], apart=1)
-    # Places that hold no region have any number
-    last = graph.constant(np.array(graph.storage(images)[0] - 1, np.int64))
-    zero = graph.constant(np.array(0, np.int64))
-    numbers = graph.emit("Min", [graph.emit("Max", [numbers, zero]), last])
+    shapes = graph.shape(regions), graph.shape(numbers)
+    if shapes[0][0] != shapes[1][0] or not shapes[0][1].is_constant:
+        raise UnboundedShape("the numbers of its regions and images are not known to be equal")
+    extents = {0: shapes[0][0]}
+    if 0 in extents:  # of no image, the kernel computes nothing
+        inside = graph.is_element(extents[0], graph.storage(numbers)[0], 0, 1)
+        none = np.array(-1, helper.tensor_dtype_to_np_dtype(graph.dtype(numbers)))
+        numbers = graph.emit("Where", [inside, numbers, graph.constant(none)])
     graph.write(_with_inputs(node, [images, regions, numbers]))
     graph.set_extents(node.output[0], extents)
 

@@ -45,7 +45,8 @@ class BoundedGraph:
     `extents` has the extents, by axis, of the tensors that have some that are not constant.
     `numbers` has the elements of tensors of extents; `tensor` writes their nodes.
     `is_index` names tensors that have no negative elements. `places_found` has the result of
-    NonZero by its input.
+    NonZero by its input, `spread_rows` the tensor of one element a row of which an Expand made
+    rows.
     """
 
     opsets: Mapping[str, int]
@@ -58,6 +59,7 @@ class BoundedGraph:
     numbers: dict[str, Numbers] = field(default_factory=dict)
     is_index: set[str] = field(default_factory=set)
     places_found: dict[str, str] = field(default_factory=dict)
+    spread_rows: dict[str, str] = field(default_factory=dict)
     _written: set[str] = field(default_factory=set)
     _names: Any = field(default_factory=itertools.count)
     _cached: dict[Any, str] = field(default_factory=dict)

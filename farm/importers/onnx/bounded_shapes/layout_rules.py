@@ -300,6 +300,8 @@ def expand(graph: BoundedGraph, node: onnx.NodeProto) -> None:
             raise UnboundedShape("its extents are not known to be equal")
         extents[axis] = other if one == Extent(1) else one
         stored.append(max(0, other.most) if one == Extent(1) else storage[axis])
+    if rank == len(graph.storage(name)) and all(one == Extent(1) for one in have[1:]):
+        graph.spread_rows[node.output[0]] = name
     shape = graph.constant(np.array(stored, np.int64))
     graph.write(helper.make_node("Expand", [name, shape], node.output))
     graph.set_extents(node.output[0], extents)

@@ -16,9 +16,9 @@ import onnx
 from farm.errors import ModelError
 from farm.importers.onnx.bounded_shapes import arithmetic_rules, layout_rules, selection_rules
 from farm.importers.onnx.bounded_shapes.branches import names_read, operators_within, write_branches
-from farm.importers.onnx.bounded_shapes.extent import elements
+from farm.importers.onnx.bounded_shapes.extent import Extent, elements
 from farm.importers.onnx.bounded_shapes.graph_writer import DOMAIN, BoundedGraph, UnboundedShape
-from farm.importers.onnx.bounded_shapes.number_rules import compute_numbers
+from farm.importers.onnx.bounded_shapes.number_rules import compute_numbers, minimum
 from farm.importers.onnx.inferred_types import infer_types
 from farm.importers.onnx.node_evaluation import DEFAULT_DOMAINS, MOST_ELEMENTS
 
@@ -170,12 +170,14 @@ def _write_unchanged(graph: BoundedGraph, node: onnx.NodeProto) -> None:
 def _cut(graph: BoundedGraph, name: str) -> str:
     """Write the operator that returns the elements alone, and return the name of its result."""
     extents, result = graph.extents[name], graph.new_name(name)
-    axes = sorted(extents)
-    counts = [graph.extent_tensor(extents[axis]) for axis in axes]
+    axes, storage = sorted(extents), graph.storage(name)
+    counts = [
+        graph.extent_tensor(minimum(graph, extents[axis], Extent(storage[axis]))) for axis in axes
+    ]
     graph.emit_own(
         "CutToCounts",
         [name, *counts],
-        [(result, graph.dtype(name), graph.storage(name))],
+        [(result, graph.dtype(name), storage)],
         axes=axes,
     )
     return result

@@ -194,8 +194,43 @@ def _from_start(graph: BoundedGraph, places: str, extents: Sequence[Extent]) -> 
     return made
 
 
+def _scatter_rows(graph: BoundedGraph, node: onnx.NodeProto) -> bool:
+    """Write whole rows to places of the first axis, if a node does; return whether it does."""
+    data, places, updates = (graph.tensor(name) for name in node.input)
+    storage = graph.storage(data)
+    if node.op_type == "ScatterElements":
+        rows = graph.spread_rows.get(places, "")
+        if not rows or attribute(node, "axis", 0) % len(storage):
+            return False
+    else:
+        rows = places
+        if len(graph.storage(places)) != 2 or graph.storage(places)[1] != 1:
+            return False
+    if (
+        set(graph.extents.get(rows, {})) != {0}
+        or attribute(node, "reduction", b"none") != b"none"
+        or graph.storage(updates)[1:] != storage[1:]
+        or graph.shape(updates)[0] != graph.shape(rows)[0]
+        or graph.storage(updates)[0] != graph.storage(rows)[0]
+        or any(axis for axis in graph.extents.get(updates, {}))
+    ):
+        return False
+    flat = graph.reshaped(rows, graph.storage(rows)[:1])
+    graph.set_extents(flat, {0: graph.extents[rows][0]})
+    flat = _from_start(graph, flat, graph.shape(data)[:1])
+    if graph.dtype(flat) != TensorProto.INT64:
+        flat = graph.emit("Cast", [flat], to=TensorProto.INT64)
+    count = graph.extent_tensor(graph.extents[rows][0])
+    output = (node.output[0], graph.dtype(data), storage)
+    graph.emit_own("ScatterRows", [data, flat, count, updates], [output])
+    graph.set_extents(node.output[0], graph.extents.get(data, {}))
+    return True
+
+
 def scatter(graph: BoundedGraph, node: onnx.NodeProto) -> None:
     """Write elements to places; those of places that hold none go to a row that is cut off."""
+    if _scatter_rows(graph, node):
+        return
     data, places, updates = (graph.tensor(name) for name in node.input)
     by_points = node.op_type == "ScatterND"
     axis = 0 if by_points else attribute(node, "axis", 0) % len(graph.storage(data))

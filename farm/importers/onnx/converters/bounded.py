@@ -50,6 +50,16 @@ class PlacesOfParts(OnnxOpConverter):  # type: ignore[misc]
         )
 
 
+class ScatterRows(OnnxOpConverter):  # type: ignore[misc]
+    """A tensor with some of its rows replaced, as many as a count says."""
+
+    @classmethod
+    def _impl_v1(
+        cls, builder: relax.BlockBuilder, inputs: Inputs, _: Attributes, __: Any
+    ) -> relax.Expr:
+        return builder.emit(bounded_selection.emit_scatter_rows(builder, *inputs))
+
+
 class CutToCounts(OnnxOpConverter):  # type: ignore[misc]
     """The first elements along axes, as many as counts say when the model runs."""
 
@@ -65,5 +75,6 @@ CONVERTERS = {
     "BoundedNonZero": BoundedNonZero,
     "BoundedNonMaxSuppression": BoundedNonMaxSuppression,
     "PlacesOfParts": PlacesOfParts,
+    "ScatterRows": ScatterRows,
     "CutToCounts": CutToCounts,
 }
