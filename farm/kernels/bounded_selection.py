@@ -8,8 +8,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
+import numpy as np
 from tvm import relax, te, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T  # noqa: N812  (as everywhere in TVM)
@@ -81,34 +83,32 @@ def emit_places_of_parts(
 ) -> relax.Expr:
     """Emit the kernel that lists the places of the elements of parts stored one behind the other.
 
-    `counts` has the number of elements of each part, `lengths` the places that it takes.
+    `counts`, int64 [parts], has the number of elements of each part, `lengths` the places that it
+    takes. What lies behind the elements is zero.
     """
-    return builder.call_te(
-        _places_of_parts, counts, tuple(lengths), primfunc_name_hint="places_of_parts"
-    )
+    taken = relax.const(np.array(lengths, np.int64))
+    body = partial(_places_of_parts, total=sum(lengths))
+    return builder.call_te(body, counts, taken, primfunc_name_hint="places_of_parts")
 
 
-def _places_of_parts(counts: te.Tensor, lengths: tuple[int, ...]) -> te.Tensor:
-    total = sum(lengths)
-
+def _places_of_parts(counts: te.Tensor, lengths: te.Tensor, *, total: int) -> te.Tensor:
     def body(inputs: Sequence[tirx.Buffer], outputs: Sequence[tirx.Buffer]) -> tirx.Stmt:
         with IRBuilder() as program, T.serial(0, 1):
-            known, places = (T.buffer_proxy(one) for one in (inputs[0], outputs[0]))
-            end = T.buffer_proxy(T.alloc_buffer((1,), "int64", scope="local"))
-            end[0] = tirx.const(0, "int64")
-            begin = 0
-            for part, length in enumerate(lengths):
-                count = tirx.min(known[part], tirx.const(length, "int64"))
-                count = tirx.max(count, tirx.const(0, "int64"))
+            known, taken, places = (T.buffer_proxy(one) for one in (*inputs, *outputs))
+            ends = T.buffer_proxy(T.alloc_buffer((2,), "int64", scope="local"))
+            for place in range(2):
+                ends[place] = tirx.const(0, "int64")
+            with T.serial(0, int(lengths.shape[0])) as part:
+                count = tirx.max(tirx.min(known[part], taken[part]), tirx.const(0, "int64"))
                 with T.serial(0, count) as at:
-                    places[end[0] + at] = at + begin
-                end[0] = end[0] + count
-                begin += length
-            with T.serial(0, total - end[0]) as at:
-                places[end[0] + at] = tirx.const(0, "int64")
+                    places[ends[0] + at] = ends[1] + at
+                ends[0] = ends[0] + count
+                ends[1] = ends[1] + taken[part]
+            with T.serial(0, total - ends[0]) as at:
+                places[ends[0] + at] = tirx.const(0, "int64")
         return program.get()
 
-    return te.extern([(total,)], [counts], body, name="places_of_parts", dtype=["int64"])
+    return te.extern([(total,)], [counts, lengths], body, name="places_of_parts", dtype=["int64"])
 
 
 def emit_scatter_rows(

@@ -215,17 +215,20 @@ class BoundedGraph:
         if extent.is_constant:
             return self.constant(np.array([extent.constant], np.int64))
         if extent not in self._cached:
-            made = ""
-            for count, factor in extent.terms:
-                part = count.tensor
-                if factor != 1:
-                    part = self.emit("Mul", [part, self.constant(np.array([factor], np.int64))])
-                made = self.emit("Add", [made, part]) if made else part
+            made = self._sum_of_terms(extent)
             if extent.constant:
                 shift = self.constant(np.array([extent.constant], np.int64))
                 made = self.emit("Add", [made, shift])
             self._cached[extent] = made
         return self._cached[extent]
+
+    def _sum_of_terms(self, extent: Extent) -> str:
+        counts = [count.tensor for count, _ in extent.terms]
+        factors = np.array([factor for _, factor in extent.terms], np.int64)
+        joined = counts[0] if len(counts) == 1 else self.emit("Concat", counts, axis=0)
+        if (factors != 1).any():
+            joined = self.emit("Mul", [joined, self.constant(factors)])
+        return joined if len(counts) == 1 else self.emit("ReduceSum", [joined])
 
     def new_count(self, operator: str, parts: Iterable[Extent], most: int) -> Extent:
         """Return the extent that an operator computes of others, which are its inputs [1]."""
