@@ -43,15 +43,34 @@ def emit_sort(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 EMIT = {"relax.topk": emit_sort, "relax.sort": emit_sort, "relax.argsort": emit_sort}
 
 
-def _sorted(data: te.Tensor, count: int, descending: bool, dtype: str) -> list[te.Tensor]:
-    """Return the first `count` values along the last axis in sorted order, and their indices."""
+def emit_counted_top_k(
+    builder: relax.BlockBuilder, data: relax.Expr, valid: relax.Expr, count: int, descending: bool
+) -> relax.Expr:
+    """Emit the kernel that sorts the first elements of each row, as many as `valid` says.
+
+    `valid` is int64 [1]; rows are along the last axis. Returns the first `count` values and their
+    indices, int64; behind the elements that there are, both are zero.
+    """
+    return builder.call_te(
+        _sorted, data, count, descending, "int64", valid, primfunc_name_hint="sort"
+    )
+
+
+def _sorted(
+    data: te.Tensor, count: int, descending: bool, dtype: str, *valid: te.Tensor
+) -> list[te.Tensor]:
+    """Return the first `count` values along the last axis in sorted order, and their indices.
+
+    With `valid`, only as many of the elements are sorted as it says.
+    """
     shape = [int(extent) for extent in data.shape]
     shapes = [(*shape[:-1], count)] * 2
 
     def body(inputs: Sequence[tirx.Buffer], outputs: Sequence[tirx.Buffer]) -> tirx.Stmt:
-        return _merge_sort(shape, count, descending, dtype, inputs[0], outputs)
+        return _merge_sort(shape, count, descending, dtype, inputs, outputs)
 
-    return list(te.extern(shapes, [data], body, name="sort", dtype=[str(data.dtype), dtype]))
+    tensors = [data, *valid]
+    return list(te.extern(shapes, tensors, body, name="sort", dtype=[str(data.dtype), dtype]))
 
 
 def _merge_sort(
@@ -59,31 +78,38 @@ def _merge_sort(
     count: int,
     descending: bool,
     dtype: str,
-    keys: tirx.Buffer,
+    inputs: Sequence[tirx.Buffer],
     outputs: Sequence[tirx.Buffer],
 ) -> tirx.Stmt:
     """Return the TIR statement that sorts each row; rows run in parallel.
 
-    `keys` has the given shape. `outputs` are the values and the indices, with `count` elements in
-    the last axis.
+    `inputs` are the keys, of the given shape, and perhaps the number of those to sort. `outputs`
+    are the values and the indices, with `count` elements in the last axis.
     """
     length, rows = shape[-1], 1
     for extent in shape[:-1]:
         rows *= extent
     with IRBuilder() as program, T.parallel(0, rows) as row:
         where = _unravelled(row, shape[:-1])
-        keys, values, indices = (T.buffer_proxy(buffer) for buffer in (keys, *outputs))
+        keys, *valid = (T.buffer_proxy(buffer) for buffer in inputs)
+        values, indices = (T.buffer_proxy(buffer) for buffer in outputs)
+        most = tirx.const(length, "int32")
+        if valid:
+            most = tirx.Cast("int32", tirx.min(valid[0][0], tirx.const(length, "int64")))
         orders = [T.buffer_proxy(T.alloc_buffer((length,), "int32")) for _ in range(2)]
         heads = T.buffer_proxy(T.alloc_buffer((2,), "int32", scope="local"))
-        with T.serial(0, length) as at:
+        with T.serial(0, most) as at:
             orders[0][at] = tirx.Cast("int32", at)
-        order = merge_sort(
-            keys, where, orders, heads, tirx.const(length, "int32"), length, descending
-        )
-        with T.serial(0, count) as at:
+        order = merge_sort(keys, where, orders, heads, most, length, descending)
+        found = tirx.min(most, tirx.const(count, "int32"))
+        with T.serial(0, found if valid else count) as at:
             source, target = (*where, order[at]), (*where, at)
             values[target] = keys[source]
             indices[target] = tirx.Cast(dtype, order[at])
+        if valid:
+            with T.serial(0, count - found) as at:
+                values[(*where, found + at)] = tirx.const(0, outputs[0].dtype)
+                indices[(*where, found + at)] = tirx.const(0, dtype)
     return program.get()
 
 

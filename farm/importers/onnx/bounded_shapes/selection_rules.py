@@ -114,19 +114,29 @@ def _threshold(graph: BoundedGraph, node: onnx.NodeProto, place: int, default: f
 def top_k(graph: BoundedGraph, node: onnx.NodeProto) -> None:
     """Select the highest or lowest elements of an axis, as many as a count says."""
     data = graph.tensor(node.input[0])
-    values = graph.known_numbers(optional_input(node, 1)) if len(node.input) > 1 else None
-    if values is None:
+    numbers = graph.known_numbers(optional_input(node, 1)) if len(node.input) > 1 else None
+    if numbers is None:
         raise UnboundedShape("how many elements it selects is not known")
-    wanted, storage = values.flat[0], graph.storage(data)
+    wanted, storage = numbers.flat[0], graph.storage(data)
     axis = attribute(node, "axis", -1) % len(storage)
     extents = dict(graph.extents.get(data, {}))
-    value = graph.lowest(data, highest=not attribute(node, "largest", 1))
-    filled = graph.filled(data, [axis], value)
-    count = min(wanted.most, storage[axis])
-    changed = onnx.NodeProto()
-    changed.CopyFrom(node)
-    changed.input[0], changed.input[1] = filled, graph.constant(np.array([count], np.int64))
-    graph.write(changed)
+    largest, count = attribute(node, "largest", 1), min(wanted.most, storage[axis])
+    if axis in extents and axis == len(storage) - 1 and graph.dtype(data) == TensorProto.FLOAT:
+        values, places = (name or graph.new_name(node.name) for name in (*node.output, "")[:2])
+        shape = (*storage[:-1], count)
+        graph.emit_own(
+            "CountedTopK",
+            [data, graph.extent_tensor(extents[axis])],
+            [(values, TensorProto.FLOAT, shape), (places, TensorProto.INT64, shape)],
+            count=count,
+            largest=largest,
+        )
+    else:
+        changed = onnx.NodeProto()
+        changed.CopyFrom(node)
+        changed.input[0] = graph.filled(data, [axis], graph.lowest(data, highest=not largest))
+        changed.input[1] = graph.constant(np.array([count], np.int64))
+        graph.write(changed)
     extents[axis] = wanted
     for name in node.output:
         if name:
@@ -152,6 +162,13 @@ def gather_nd(graph: BoundedGraph, node: onnx.NodeProto) -> None:
     if any(not one.is_constant for one in (*at[:batch], *shape[:batch], at[-1])):
         raise UnboundedShape("the extents of its batch are not constant")
     axes = at[-1].constant
+    if axes == 1 and not batch:  # one kernel, which also keeps the places within the tensor
+        places = graph.reshaped(points, graph.storage(points)[:-1])
+        graph.set_extents(places, dict(enumerate(at[:-1])))
+        if points in graph.is_index:
+            graph.is_index.add(places)
+        gather(graph, helper.make_node("Gather", [data, places], node.output))
+        return
     points = _from_start(graph, points, shape[batch : batch + axes])
     changed = helper.make_node("GatherND", [data, points], node.output)
     if batch:

@@ -8,7 +8,7 @@ from typing import Any
 from tvm import relax
 from tvm.relax.frontend.onnx.onnx_frontend import OnnxOpConverter
 
-from farm.kernels import bounded_selection
+from farm.kernels import bounded_selection, sort
 
 Inputs = Sequence[Any]
 Attributes = dict[str, Any]
@@ -36,6 +36,18 @@ class BoundedNonMaxSuppression(OnnxOpConverter):  # type: ignore[misc]
                 builder, inputs, attributes["per_class"], bool(attributes["center_point_box"])
             )
         )
+
+
+class CountedTopK(OnnxOpConverter):  # type: ignore[misc]
+    """TopK of the first elements of each row, as many as a count says."""
+
+    @classmethod
+    def _impl_v1(
+        cls, builder: relax.BlockBuilder, inputs: Inputs, attributes: Attributes, _: Any
+    ) -> relax.Expr:
+        data, valid = inputs
+        count, largest = attributes["count"], bool(attributes["largest"])
+        return builder.emit(sort.emit_counted_top_k(builder, data, valid, count, largest))
 
 
 class PlacesOfParts(OnnxOpConverter):  # type: ignore[misc]
@@ -74,6 +86,7 @@ class CutToCounts(OnnxOpConverter):  # type: ignore[misc]
 CONVERTERS = {
     "BoundedNonZero": BoundedNonZero,
     "BoundedNonMaxSuppression": BoundedNonMaxSuppression,
+    "CountedTopK": CountedTopK,
     "PlacesOfParts": PlacesOfParts,
     "ScatterRows": ScatterRows,
     "CutToCounts": CutToCounts,
