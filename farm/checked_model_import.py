@@ -75,6 +75,10 @@ _NUMBERS = re.compile(
 _ROUNDING_OF_LAYERS_DB = 30.0
 # A change of the inputs' last bit is 130 to 140 dB; an ill-conditioned model leaves less.
 _ILL_CONDITIONED_BELOW_DB = 100.0
+_SELECTS = (
+    "; it selects by value, and rounding may have decided between equal scores or at a threshold, "
+    "as with weights that were not trained"
+)
 _ANOTHER_BATCH = 3  # a second batch size at which a model with an open batch is checked
 
 
@@ -397,7 +401,8 @@ def _checked(
         _refuse_ill_conditioned_model(model, imported, theirs, example, check, limits)
         raise WrongAnswer(
             f"{model.name}: what TVM makes of it is not what {imported.engine} makes of it",
-            f"{_difference(imported, ours, theirs, check)}, on this machine: no board is to blame",
+            f"{_difference(imported, ours, theirs, check)}, on this machine: no board is to blame"
+            f"{_SELECTS if imported.selects else ''}",
             (
                 "export the model another way (ONNX instead of torch.export, or the other way "
                 "round), or another opset; or widen its `limits`"

@@ -29,7 +29,8 @@ class ImportedModel:
     a `python:` source was made of. `network` is the torch model and its example arguments,
     positional and by name; None for other formats. `layers` yields the intermediate tensors of one
     inference: layer name, operator and values; None if the engine cannot report them. `fixed`
-    states why an open batch was given a fixed extent; "" if it was not.
+    states why an open batch was given a fixed extent; "" if it was not. `selects` says that the
+    model selects by value: rounding can decide between equal scores, or at a threshold.
     """
 
     module: Any
@@ -43,6 +44,7 @@ class ImportedModel:
     network: tuple[Callable[..., Any], tuple[tuple[Any, ...], dict[str, Any]]] | None = None
     layers: Layers | None = None
     fixed: str = ""
+    selects: bool = False
 
     @property
     def open(self) -> bool:
@@ -55,14 +57,14 @@ def fix_input_shapes(model: Model, inputs: Sequence[TensorSpec]) -> Model:
     return replace(model, shapes={spec.name: spec.shape for spec in inputs})
 
 
-def example_inputs(inputs: Sequence[TensorSpec]) -> dict[str, np.ndarray]:
-    """Return inputs from a fixed seed.
+def example_inputs(inputs: Sequence[TensorSpec], seed: int = _SEED) -> dict[str, np.ndarray]:
+    """Return inputs from a seed.
 
     Floats are standard normal; integers and booleans are 0 or 1, so that they are valid indices.
     Raises ModelError for shapes that are larger than this machine's memory.
     """
     check_specs_fit_memory("the model", inputs)
-    numbers = np.random.default_rng(_SEED)
+    numbers = np.random.default_rng(seed)
     return {spec.name: _example(numbers, spec) for spec in inputs}
 
 

@@ -25,6 +25,7 @@ from farm.importers.imported_model import (
 from farm.importers.model_file_check import check_file, refuse_dtype_overrides
 from farm.importers.onnx.bounded_shapes.rewrite import bound_shapes, has_computed_extents
 from farm.importers.onnx.converters import install_converters
+from farm.importers.onnx.decided_example import decided_example
 from farm.importers.onnx.input_shapes import input_specs, inputs_without_initializers
 from farm.importers.onnx.inputs_to_initializers import (
     turn_inputs_into_initializers,
@@ -70,8 +71,9 @@ def load_with_session_factory(source: Model, session_of: Callable[[Path], Any]) 
     known = user_values_as_arrays(written.graph, source.values, what)
     outputs = [value.name for value in model.graph.output]
     bounds: Mapping[str, tuple[int, ...]] = {}
+    selects = has_computed_extents(model)
     try:
-        if has_computed_extents(model):
+        if selects:
             bounded = bound_shapes(model, what)
             model, bounds = bounded.model, bounded.output_bounds
         check_operators(model, what)
@@ -85,15 +87,17 @@ def load_with_session_factory(source: Model, session_of: Callable[[Path], Any]) 
             load_with_session_factory(fix_input_shapes(source, inputs), session_of),
             fixed=f"{error.what}: {error.why}",
         )
+    reference = _reference(session, outputs, known, what)
     return ImportedModel(
         module=module,
         weights=weights,
         inputs=inputs,
         outputs=specs,
         engine=f"onnxruntime {onnxruntime.__version__}",
-        example=example_inputs(inputs),
-        reference=_reference(session, outputs, known, what),
+        example=decided_example(inputs, reference) if selects else example_inputs(inputs),
+        reference=reference,
         layers=lambda values: onnx_layer_outputs(onnx.load(path), {**values, **known}),
+        selects=selects,
     )
 
 
