@@ -152,10 +152,10 @@ def _tell(session: Session, device: Device, answer: Answer, output: Path | None)
         echo(f"outputs in {output}")
     elif not best:
         for spec, value in answer.named:
-            echo(
-                f"{spec.name}: {spec.dtype} {list(value.shape)}, from {value.min():.4g} to "
-                f"{value.max():.4g}"
+            content = (
+                f"from {value.min():.4g} to {value.max():.4g}" if value.size else "no elements"
             )
+            echo(f"{spec.name}: {spec.dtype} {list(value.shape)}, {content}")
 
 
 def _warn_of_no_numbers(answer: Answer) -> None:
