@@ -214,5 +214,6 @@ def _check_functions(module: tvm.IRModule) -> None:
                 f"{', '.join(missing)}"
             ),
             "they select by value, and are no compiled code",
-            "end the model before NonZero, Unique or NonMaxSuppression and do that step outside",
+            "export the model to ONNX, where farm counts what NonZero and NonMaxSuppression "
+            "select; or end it before the step that selects by value",
         )

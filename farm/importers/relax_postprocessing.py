@@ -137,8 +137,8 @@ def _output_spec(name: str, type_: Any) -> TensorSpec:
                 "their shapes"
             ),
             (
-                "end the model before the step that selects by value (NonZero, NonMaxSuppression, "
-                "boolean indexing) and do that step outside"
+                "export the model to ONNX, where farm counts what NonZero and NonMaxSuppression "
+                "select; or end it before the step that selects by value"
             ),
         )
     return TensorSpec(name, tuple(int(axis) for axis in axes), str(type_.dtype))

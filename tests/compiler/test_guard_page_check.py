@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import tvm
 from host_profile import HOST
-from onnx_models import graph, node, save
+from onnx_models import graph, node, save, save_selecting
 
 from farm.compiler.diagnostics import guarded_run
 from farm.compiler.diagnostics.guarded_memory import FILL, GuardedBuffer, GuardSide
@@ -56,6 +56,12 @@ def test_each_kernel_that_leaves_its_memory_is_named_and_those_behind_it_are_run
     assert found.faulty[0].layer == "layer of reads_behind"
     assert found.agreement is not None and found.agreement.right, "the output is of a right kernel"
     assert not found.right
+
+
+def test_kernels_that_select_by_value_are_in_order_and_the_answer_is_right(tmp_path):
+    model = Model("selecting", str(save_selecting(tmp_path / "model.onnx")))
+    found = check_with_guards(model, HOST, store=Store(tmp_path), show=lambda _: None)
+    assert found.right and not found.faulty and found.kernels > 4
 
 
 def test_other_bits_with_other_threads_are_found() -> None:

@@ -113,6 +113,7 @@ def made(context: Any, model: Any, host: Any, records: Any, cache: Path, folder:
         tuple(f"layer of {name}" for name in KERNELS),
         {0: ((N,), "float32")},
         (1,),
+        (False,),
         (value + 1,),
         "arithmetic",
         "float32",

@@ -41,3 +41,25 @@ def save(path: Path, body: onnx.GraphProto, opset: int = 17) -> Path:
         helper.make_model(body, opset_imports=[helper.make_opsetid("", opset)], ir_version=8), path
     )
     return path
+
+
+def save_selecting(path: Path) -> Path:
+    """Save a model of x [4, 5] that returns the elements above 0.5 and their places [n, 2]."""
+    body = graph(
+        [
+            node("Greater", ["x", "half"], ["more"]),
+            node("NonZero", ["more"], ["places"]),
+            node("Transpose", ["places"], ["points"], perm=[1, 0]),
+            node("GatherND", ["x", "points"], ["y"]),
+        ],
+        {"x": [4, 5]},
+        {"y": ["n"], "points": ("int64", ["n", 2])},
+        {"half": np.float32(0.5)},
+    )
+    return save(path, body)
+
+
+def selection_examples() -> list[np.ndarray]:
+    """Return inputs of that model: some elements are above 0.5, none, and all."""
+    some = np.random.default_rng(5).standard_normal((4, 5)).astype(np.float32)
+    return [some, np.full((4, 5), -1, np.float32), np.full((4, 5), 2, np.float32)]

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from farm_processes import DEVICES, DIGITS, QUICK, Farm
+from onnx_models import save_selecting, selection_examples
 from PIL import Image
 
 from farm.agent import recipe
@@ -116,6 +117,20 @@ def outputs_in_python(model: Path, sample: np.ndarray) -> np.ndarray:
     machine.set_input("main", tvm.runtime.tensor(sample), parameters)
     machine.invoke_stateful("main")
     return machine.get_outputs("main").numpy()
+
+
+def test_the_runner_gives_as_many_elements_as_the_model_selected(
+    farm: Farm, tmp_path: Path
+) -> None:
+    folder, model = tmp_path / "exported", save_selecting(tmp_path / "model.onnx")
+    assert farm.run("export", str(model), "--profile", "x86", "-o", str(folder)).code == 0
+    program = built(folder, "x86_64", (farm.cache / "agents").resolve().parent)
+    for sample in selection_examples():
+        sample.tofile(tmp_path / "input.bin")
+        files = [str(tmp_path / name) for name in ("input.bin", "output.bin")]
+        subprocess.run([str(program), str(folder / "model"), *files], check=True)
+        found = np.fromfile(tmp_path / "output.bin", np.float32)
+        np.testing.assert_array_equal(found, sample[sample > 0.5])
 
 
 @pytest.mark.parametrize(("profile", "arch", "emulator"), BOARDS)
