@@ -79,15 +79,15 @@ def _non_zero(data: te.Tensor) -> list[te.Tensor]:
 
 
 def emit_places_of_parts(
-    builder: relax.BlockBuilder, counts: relax.Expr, lengths: Sequence[int]
+    builder: relax.BlockBuilder, counts: relax.Expr, lengths: Sequence[int], most: int
 ) -> relax.Expr:
     """Emit the kernel that lists the places of the elements of parts stored one behind the other.
 
     `counts`, int64 [parts], has the number of elements of each part, `lengths` the places that it
-    takes. What lies behind the elements is zero.
+    takes. The result is int64 [most]; what lies behind the elements is zero.
     """
     taken = relax.const(np.array(lengths, np.int64))
-    body = partial(_places_of_parts, total=sum(lengths))
+    body = partial(_places_of_parts, total=most)
     return builder.call_te(body, counts, taken, primfunc_name_hint="places_of_parts")
 
 
@@ -99,7 +99,8 @@ def _places_of_parts(counts: te.Tensor, lengths: te.Tensor, *, total: int) -> te
             for place in range(2):
                 ends[place] = tirx.const(0, "int64")
             with T.serial(0, int(lengths.shape[0])) as part:
-                count = tirx.max(tirx.min(known[part], taken[part]), tirx.const(0, "int64"))
+                count = tirx.min(tirx.min(known[part], taken[part]), total - ends[0])
+                count = tirx.max(count, tirx.const(0, "int64"))
                 with T.serial(0, count) as at:
                     places[ends[0] + at] = ends[1] + at
                 ends[0] = ends[0] + count

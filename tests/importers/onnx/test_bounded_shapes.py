@@ -91,6 +91,11 @@ CASES = {
     "columns": [node("Slice", ["v", "one", "end", "one"], ["y"])],
     "a part of x as long as the rows": [node("Slice", ["x", "zero", "n", "zero"], ["y"])],
     "the rest of x": [node("Slice", ["x", "n", "end", "zero"], ["y"])],
+    "the rest of x before the rows, which are six together": [
+        node("Slice", ["x", "n", "end", "zero"], ["rest"]),
+        node("Concat", ["rest", "v"], ["y"], axis=0),
+    ],
+    "rows behind all that there are": [node("Slice", ["v", "six", "end", "zero"], ["y"])],
     "all elements in one row": [node("Reshape", ["v", "minus_one"], ["y"])],
     "pairs": [
         node("Reshape", ["v", "pairs"], ["p"]),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from farm.errors import ModelError
 from farm.importers.imported_model import example_inputs
 from farm.importers.onnx.decided_example import decided_example
 from farm.types import TensorSpec
@@ -42,3 +43,22 @@ def test_the_first_example_is_taken_if_none_is_decided():
 def test_an_example_has_the_types_of_the_inputs(name):
     spec = next(one for one in INPUTS if one.name == name)
     assert decided_example(INPUTS, above(0.0))[name].dtype == spec.dtype
+
+
+def test_the_first_example_is_taken_if_the_reference_cannot_run_the_model():
+    def fails(_):
+        raise ModelError("model: the reference cannot run it", "a threshold is negative", "none")
+
+    np.testing.assert_array_equal(decided_example(INPUTS, fails)["x"], FIRST)
+
+
+def test_an_input_of_one_number_stays_an_array():
+    specs = (TensorSpec("x", (), "float32"),)
+    seen = []
+
+    def run(inputs):
+        seen.append(inputs["x"])
+        return [inputs["x"]]
+
+    decided_example(specs, run)
+    assert all(isinstance(one, np.ndarray) and one.shape == () for one in seen)

@@ -163,7 +163,13 @@ class BoundedGraph:
         return found
 
     def set_extents(self, name: str, extents: Mapping[int, Extent]) -> None:
-        """Set those extents of a tensor that are not constant."""
+        """Set those extents of a tensor that are not constant.
+
+        Raises UnboundedShape if a constant one is not that of the storage.
+        """
+        storage = self.storage(name)
+        if any(one.is_constant and one.constant != storage[axis] for axis, one in extents.items()):
+            raise UnboundedShape("it makes a constant extent of counted ones in a way of its own")
         kept = {axis: one for axis, one in extents.items() if not one.is_constant}
         if kept:
             self.extents[name] = kept
@@ -264,17 +270,20 @@ class BoundedGraph:
     def places_of_parts(self, parts: Sequence[Extent], lengths: Sequence[int]) -> str:
         """Return the places of the elements of parts that are stored one behind the other.
 
-        `parts` are their extents, `lengths` the places that each of them takes.
+        `parts` are their extents, `lengths` the places that each of them takes. The result has as
+        many places as there can be elements.
         """
         key = ("places", tuple(parts), tuple(lengths))
         if key not in self._cached:
             counts = self.emit("Concat", [self.extent_tensor(part) for part in parts], axis=0)
             self._cached[key] = self.new_name("places")
+            most = min(sum(lengths), sum(parts, Extent(0)).most)
             self.emit_own(
                 "PlacesOfParts",
                 [counts],
-                [(self._cached[key], TensorProto.INT64, [sum(lengths)])],
+                [(self._cached[key], TensorProto.INT64, [most])],
                 lengths=lengths,
+                most=most,
             )
         return self._cached[key]
 

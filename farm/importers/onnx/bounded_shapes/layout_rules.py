@@ -213,7 +213,11 @@ def _sliced(
     if part is None:
         raise UnboundedShape("its bounds are not understood")
     most = min(part.most, -(-length // step))
-    if first.is_constant:
+    if most < 1:
+        shape = [0 if at == axis else one for at, one in enumerate(graph.storage(name))]
+        kind = helper.tensor_dtype_to_np_dtype(graph.dtype(name))
+        made = graph.constant(np.zeros(shape, kind))
+    elif first.is_constant:
         made = graph.sliced(
             name, axis, first.constant, min(first.constant + most * step, length), step
         )
@@ -222,7 +226,7 @@ def _sliced(
         places = graph.emit("Add", [steps, graph.extent_tensor(first)])
         highest = graph.constant(np.array(length - 1, np.int64))
         made = graph.emit("Gather", [name, graph.emit("Min", [places, highest])], axis=axis)
-    extents[axis] = part
+    extents[axis] = part if most > 0 else Extent(0)
     graph.set_extents(made, extents)
     return made
 

@@ -58,7 +58,9 @@ class PlacesOfParts(OnnxOpConverter):  # type: ignore[misc]
         cls, builder: relax.BlockBuilder, inputs: Inputs, attributes: Attributes, _: Any
     ) -> relax.Expr:
         return builder.emit(
-            bounded_selection.emit_places_of_parts(builder, inputs[0], attributes["lengths"])
+            bounded_selection.emit_places_of_parts(
+                builder, inputs[0], attributes["lengths"], attributes["most"]
+            )
         )
 
 
