@@ -73,10 +73,10 @@ def load_with_session_factory(source: Model, session_of: Callable[[Path], Any]) 
     bounds: Mapping[str, tuple[int, ...]] = {}
     selects = has_computed_extents(model)
     try:
+        check_operators(model, what)
         if selects:
             bounded = bound_shapes(model, what)
             model, bounds = bounded.model, bounded.output_bounds
-        check_operators(model, what)
         session = session_of(path)
         module, weights = detach_weights(_to_relax(model, inputs, what), len(inputs))
         specs = output_specs(module, outputs, bounds)

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 import onnx
 
 from farm.errors import ModelError
-from farm.importers.onnx.bounded_shapes.graph_writer import DOMAIN
 from farm.importers.onnx.unsupported import graph_facts, unsupported_reason
 from farm.importers.summary import ImportProblem
 
@@ -90,8 +89,6 @@ def has_converter(node: onnx.NodeProto) -> bool:
 
     if node.domain == "com.microsoft":
         return node.op_type in MICROSOFT
-    if node.domain == DOMAIN:  # which only the import writes
-        return True
     if node.domain not in _DEFAULT_DOMAINS or node.op_type in _MICROSOFT_ONLY:
         return False
     return node.op_type in _BUILT_IN or node.op_type in converter_table()

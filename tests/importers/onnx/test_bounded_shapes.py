@@ -491,3 +491,16 @@ def test_what_cannot_be_computed_on_counted_extents_is_refused_with_the_node(wha
     operator, reason = what.split(": ")
     assert operator in raised.value.what and reason in raised.value.what
     assert raised.value.why and raised.value.fix
+
+
+@pytest.mark.parametrize("operator", ["CutToCounts", "ScatterRows", "Unheard"])
+def test_a_file_that_has_the_imports_own_operators_is_refused(operator, cache, tmp_path):
+    # they trust the counts that they are given
+    foreign = helper.make_node(operator, ["x", "n"], ["y"], domain="farm", axes=[0])
+    body = graph([foreign], {"x": [4], "n": ("int64", [1])}, {"y": [None]})
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("farm", 1)]
+    path = tmp_path / "model.onnx"
+    onnx.save(helper.make_model(body, opset_imports=opsets, ir_version=8), path)
+    with pytest.raises(ModelError) as raised:
+        importers.import_model(Model("model", str(path)), cache)
+    assert f"farm::{operator}" in raised.value.what

@@ -13,6 +13,7 @@ from farm.importers.onnx.bounded_shapes.extent import Extent, Product, elements,
 from farm.importers.onnx.bounded_shapes.graph_writer import Array, BoundedGraph, UnboundedShape
 from farm.importers.onnx.bounded_shapes.node_reading import attribute, optional_input, stated_axes
 from farm.importers.onnx.bounded_shapes.number_rules import maximum, minimum, quotient
+from farm.importers.onnx.node_evaluation import MOST_ELEMENTS
 
 _NO_END = 2**31 - 1  # exporters write this or more for "to the end"
 
@@ -336,7 +337,13 @@ def constant_of_shape(graph: BoundedGraph, node: onnx.NodeProto) -> None:
     value = attribute(node, "value")
     filler: Array = np.zeros(1, np.float32) if value is None else onnx.numpy_helper.to_array(value)
     shape = [max(0, one.most) for one in extents]
-    graph.add_constant(np.full(shape, filler.reshape(-1)[0], filler.dtype), node.output[0])
+    number = filler.reshape(-1)[0]
+    if elements(shape) <= MOST_ELEMENTS:
+        graph.add_constant(np.full(shape, number, filler.dtype), node.output[0])
+    else:
+        single = graph.constant(np.full([1] * len(shape), number, filler.dtype))
+        stored = graph.constant(np.array(shape, np.int64))
+        graph.write(helper.make_node("Expand", [single, stored], node.output))
     graph.set_extents(node.output[0], dict(enumerate(extents)))
 
 
