@@ -64,6 +64,15 @@ def test_kernels_that_select_by_value_are_in_order_and_the_answer_is_right(tmp_p
     assert found.right and not found.faulty and found.kernels > 4
 
 
+def test_a_model_that_returns_a_constant_is_run(tmp_path):
+    constants = {"c": np.arange(6, dtype="float32")}
+    nodes = [node("Relu", ["x"], ["y"]), node("Identity", ["c"], ["z"])]
+    made = graph(nodes, {"x": [3]}, {"y": [3], "z": [6]}, constants)
+    model = Model("constant", str(save(tmp_path / "model.onnx", made)))
+    found = check_with_guards(model, HOST, store=Store(tmp_path), show=lambda _: None)
+    assert found.right and found.kernels == 1
+
+
 def test_other_bits_with_other_threads_are_found() -> None:
     first, second = np.zeros(5, "float32"), np.array([0, 0, 1, 0, 0], "float32")
     places = KernelCallSite(0, "begin", 2), KernelCallSite(0, "end", 1)

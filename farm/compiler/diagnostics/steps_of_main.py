@@ -34,6 +34,7 @@ class MainSteps:
         self._model, self._given = model, list(parameters)
         self._count = 0
         self._numbers: dict[relax.Var, list[int]] = {}
+        self._constants: dict[relax.Var, Any] = {}
         self._bundle = main_weight_parameters(main)
         self.inputs = [self._new(parameter) for parameter in main_inputs(main)]
         for block in main.body.blocks:
@@ -56,6 +57,10 @@ class MainSteps:
             self.parameters[number] = self._given[int(value.index)]
         elif isinstance(value, relax.TupleGetItem):
             self._numbers[variable] = [self.of(value.tuple_value)[int(value.index)]]
+        elif isinstance(value, GenericConst):
+            self._constants[variable] = value
+        elif isinstance(value, relax.Var) and value in self._constants:
+            self._constants[variable] = self._constants[value]
         elif isinstance(value, (relax.Var, relax.Tuple)):
             self._numbers[variable] = self.of(value)
         elif isinstance(value, Call) and op_name(value) == "relax.call_tir":
@@ -88,6 +93,7 @@ class MainSteps:
         )
 
     def _argument(self, value: Any) -> int | Array:
+        value = self._constants.get(value, value)
         if isinstance(value, GenericConst):
             return tensor_as_array(value.value)
         if value not in self._numbers:
@@ -96,7 +102,15 @@ class MainSteps:
         return number
 
     def of(self, value: Any) -> list[int]:
-        """Return the numbers of the tensors that a value consists of."""
+        """Return the numbers of the tensors that a value consists of.
+
+        A constant, which a model may return, gets a number as a parameter.
+        """
+        value = self._constants.get(value, value)
+        if isinstance(value, GenericConst):
+            number = self._next()
+            self.parameters[number] = tensor_as_array(value.value)
+            return [number]
         if isinstance(value, relax.Tuple):
             return [number for field in value.fields for number in self.of(field)]
         return self._numbers[value]
