@@ -250,6 +250,9 @@ class _Lifter(PyExprMutator):  # type: ignore[misc]
         if not isinstance(expression.value, tvm.runtime.Tensor):  # an element type
             return expression
         value = tensor_as_array(expression.value)
+        if not value.nbytes:  # TVM writes a constant without elements, and cannot read it
+            shape = relax.ShapeExpr(list(value.shape))
+            return self.builder_.emit(relax.op.builtin.alloc_tensor(shape, str(value.dtype), 0))
         if value.nbytes <= _INLINE_BYTES:
             return expression
         key: object

@@ -105,6 +105,36 @@ CASES = {
         {"y": list(X.shape)},
         {"none": np.zeros((2, 4, 0), "float32")},
     ),
+    "a weight that is an output": graph(
+        [node("Identity", ["none"], ["y"]), node("Relu", ["x"], ["z"])],
+        INPUT,
+        {"y": [0, 3], "z": list(X.shape)},
+        {"none": np.zeros((0, 3), "float32")},
+    ),
+    "a weight that is written to": graph(
+        [node("Relu", ["x"], ["z"]), node("ScatterND", ["none", "none_at", "none"], ["y"])],
+        INPUT,
+        {"y": ("int64", [0]), "z": list(X.shape)},
+        {"none": np.zeros(0, "int64"), "none_at": np.zeros((0, 1), "int64")},
+    ),
+    "no columns of rows that are selected": graph(
+        [
+            node("Relu", ["x"], ["z"]),
+            node("Greater", ["x", "half"], ["more"]),
+            node("NonZero", ["more"], ["places"]),
+            node("Shape", ["places"], ["shape"]),
+            node("Slice", ["shape", "one", "two", "zero"], ["count"]),
+            node("Concat", ["count", "zero"], ["wanted"], axis=0),
+            node("Expand", ["none", "wanted"], ["y"]),
+        ],
+        INPUT,
+        {"y": [None, 0], "z": list(X.shape)},
+        {
+            "half": np.float32(0.5),
+            "none": np.zeros((1, 0), "float32"),
+            **{name: np.array([at]) for at, name in enumerate(("zero", "one", "two"))},
+        },
+    ),
     "elements that nobody asks for": graph(
         [node("Gather", ["x", "none"], ["nothing"], axis=2), node("Tanh", ["nothing"], ["y"])],
         INPUT,
@@ -145,7 +175,15 @@ def test_a_sum_of_no_products_is_zero(cache, tmp_path):
     assert found[0].tolist() == np.full((2, 3, 5), -1.0).tolist()
 
 
-@pytest.mark.parametrize("name", ["an output", "a piece of a split", "a weight in a concatenation"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "an output",
+        "a piece of a split",
+        "a weight in a concatenation",
+        "a weight that is an output",
+    ],
+)
 def test_an_agent_gives_what_has_no_elements_and_what_was_made_of_it(
     name, context, cache, tmp_path, agents
 ):
