@@ -64,10 +64,10 @@ def test_kernels_that_select_by_value_are_in_order_and_the_answer_is_right(tmp_p
     assert found.right and not found.faulty and found.kernels > 4
 
 
-def test_a_model_that_returns_a_constant_is_run(tmp_path):
-    constants = {"c": np.arange(6, dtype="float32")}
-    nodes = [node("Relu", ["x"], ["y"]), node("Identity", ["c"], ["z"])]
-    made = graph(nodes, {"x": [3]}, {"y": [3], "z": [6]}, constants)
+def test_a_model_that_returns_constants_and_a_tensor_without_elements_is_run(tmp_path):
+    constants = {"c": np.arange(6, dtype="float32"), "e": np.zeros((0, 2), "float32")}
+    nodes = [node("Relu", ["x"], ["y"]), node("Identity", ["c"], ["z"]), node("Neg", ["e"], ["w"])]
+    made = graph(nodes, {"x": [3]}, {"y": [3], "z": [6], "w": [0, 2]}, constants)
     model = Model("constant", str(save(tmp_path / "model.onnx", made)))
     found = check_with_guards(model, HOST, store=Store(tmp_path), show=lambda _: None)
     assert found.right and found.kernels == 1

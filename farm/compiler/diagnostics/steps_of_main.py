@@ -34,7 +34,7 @@ class MainSteps:
         self._model, self._given = model, list(parameters)
         self._count = 0
         self._numbers: dict[relax.Var, list[int]] = {}
-        self._constants: dict[relax.Var, Any] = {}
+        self._constants: dict[relax.Var, Array] = {}
         self._bundle = main_weight_parameters(main)
         self.inputs = [self._new(parameter) for parameter in main_inputs(main)]
         for block in main.body.blocks:
@@ -57,10 +57,8 @@ class MainSteps:
             self.parameters[number] = self._given[int(value.index)]
         elif isinstance(value, relax.TupleGetItem):
             self._numbers[variable] = [self.of(value.tuple_value)[int(value.index)]]
-        elif isinstance(value, GenericConst):
-            self._constants[variable] = value
-        elif isinstance(value, relax.Var) and value in self._constants:
-            self._constants[variable] = self._constants[value]
+        elif (constant := self._constant(value)) is not None:
+            self._constants[variable] = constant
         elif isinstance(value, (relax.Var, relax.Tuple)):
             self._numbers[variable] = self.of(value)
         elif isinstance(value, Call) and op_name(value) == "relax.call_tir":
@@ -87,15 +85,23 @@ class MainSteps:
         else:
             raise self._refusal(f"it has a step that is no kernel: {str(value)[:200]}")
 
+    def _constant(self, value: Any) -> Array | None:
+        """Return the elements of a constant, or of a tensor that has none; None for others."""
+        if isinstance(value, GenericConst):
+            return tensor_as_array(value.value)
+        if isinstance(value, Call) and op_name(value) == "relax.builtin.alloc_tensor":
+            shape = [int(extent) for extent in value.args[0]]
+            return np.zeros(shape, str(value.ty.dtype)) if 0 in shape else None
+        return self._constants.get(value) if isinstance(value, relax.Var) else None
+
     def _refusal(self, why: str) -> BuildError:
         return BuildError(
             f"{self._model} cannot be taken apart", why, "compare its outputs only: farm deploy"
         )
 
     def _argument(self, value: Any) -> int | Array:
-        value = self._constants.get(value, value)
-        if isinstance(value, GenericConst):
-            return tensor_as_array(value.value)
+        if (constant := self._constant(value)) is not None:
+            return constant
         if value not in self._numbers:
             raise self._refusal(f"the size {value} of an open axis is an input of a kernel")
         (number,) = self.of(value)
@@ -106,10 +112,9 @@ class MainSteps:
 
         A constant, which a model may return, gets a number as a parameter.
         """
-        value = self._constants.get(value, value)
-        if isinstance(value, GenericConst):
+        if (constant := self._constant(value)) is not None:
             number = self._next()
-            self.parameters[number] = tensor_as_array(value.value)
+            self.parameters[number] = constant
             return [number]
         if isinstance(value, relax.Tuple):
             return [number for field in value.fields for number in self.of(field)]
