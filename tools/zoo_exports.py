@@ -201,25 +201,31 @@ def _with_torchvision() -> None:
     import torch
 
     try:
-        import torchvision
-    except RuntimeError:
+
+        known = hasattr(torch.ops.torchvision, "nms")
+    except RuntimeError:  # of older versions, as they are imported
+        known = False
         for module in [one for one in sys.modules if one.split(".")[0] == "torchvision"]:
             del sys.modules[module]
-        library = torch.library.Library("torchvision", "DEF")
-        nms = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
-        library.define(f"nms{nms}")
-        library.define(f"qnms{nms}")
-        library.define(
-            "roi_align(Tensor input, Tensor rois, float spatial_scale, SymInt pooled_height, "
-            "SymInt pooled_width, int sampling_ratio, bool aligned) -> Tensor"
-        )
-        import torchvision
-        import torchvision.ops
+    if known:
+        return
+    library = torch.library.Library("torchvision", "DEF")
+    nms = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+    library.define(f"nms{nms}")
+    library.define(f"qnms{nms}")
+    library.define(
+        "roi_align(Tensor input, Tensor rois, float spatial_scale, SymInt pooled_height, "
+        "SymInt pooled_width, int sampling_ratio, bool aligned) -> Tensor"
+    )
 
-        torchvision.extension._has_ops = _has_ops
-        library.impl("nms", _nms, "CPU")
-        library.impl("roi_align", sys.modules["torchvision.ops.roi_align"]._roi_align, "CPU")
-        _KEPT.append(library)
+    for name, module in list(sys.modules.items()):
+        if name.split(".")[0] == "torchvision":
+            for check in ("_has_ops", "_assert_has_ops"):
+                if hasattr(module, check):
+                    setattr(module, check, _has_ops)
+    library.impl("nms", _nms, "CPU")
+    library.impl("roi_align", _roi_align, "CPU")
+    _KEPT.append(library)
 
 
 _KEPT: list[Any] = []  # a library is undone when it is collected
@@ -235,6 +241,13 @@ def _nms(boxes: Any, scores: Any, threshold: float) -> Any:
         others = order[1:]
         order = others[box_iou(boxes[order[:1]], boxes[others])[0] <= threshold]
     return torch.stack(kept) if kept else torch.empty(0, dtype=torch.int64)
+
+
+def _roi_align(image: Any, regions: Any, _: float, height: int, width: int, *__: Any) -> Any:
+    """Numbers of the right shape: an export keeps no values, and torchvision's own is compiled."""
+    import torch
+
+    return torch.rand(regions.shape[0], image.shape[1], height, width)
 
 
 def _has_ops() -> bool:  # TorchScript reads it

@@ -16,6 +16,7 @@ from tvm.tirx.compilation_pipeline import register_tir_pipeline
 from farm.compiler.codegen.stack_tiles import TilesOnStack
 from farm.compiler.cpu.tir_passes.flatten_without_conditions import FlattenBufferWithoutConditions
 from farm.compiler.cpu.tir_passes.safe_loop_partition import HideUnsafeConditions
+from farm.compiler.cpu.tir_passes.unroll_wrapping_loops import UnrollWrappingLoops
 from farm.compiler.ir.checked_kernels import is_marked
 
 # The name of the pipeline for GPUs
@@ -126,6 +127,7 @@ def _passes(*, for_gpu: bool) -> list[tvm.transform.Pass]:
         tirx.transform.NarrowDataType(32),
         s_tir.transform.LoopPartition(),
         tirx.transform.VectorizeLoop(),
+        *(() if for_gpu else (UnrollWrappingLoops(),)),
         *gpu(s_tir.transform.InjectVirtualThread(), s_tir.transform.InjectDoubleBuffer()),
         tirx.transform.StorageRewrite(),
         s_tir.transform.HoistIfThenElse(),
