@@ -201,7 +201,6 @@ def _with_torchvision() -> None:
     import torch
 
     try:
-
         known = hasattr(torch.ops.torchvision, "nms")
     except RuntimeError:  # of older versions, as they are imported
         known = False
