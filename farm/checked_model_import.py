@@ -29,6 +29,7 @@ from farm.compiler.build_digests import compiler_package_versions, compiler_sour
 from farm.compiler.import_check_linker import ImportCheckLinker
 from farm.errors import BuildError, ModelError, WrongAnswer
 from farm.importers.imported_model import example_inputs, fix_input_shapes
+from farm.importers.onnx.decided_example import is_decided
 from farm.processes.workers import TaskContext
 from farm.sandbox.array_files import read_arrays
 from farm.sandbox.field_types import find_mistyped_field
@@ -75,10 +76,6 @@ _NUMBERS = re.compile(
 _ROUNDING_OF_LAYERS_DB = 30.0
 # A change of the inputs' last bit is 130 to 140 dB; an ill-conditioned model leaves less.
 _ILL_CONDITIONED_BELOW_DB = 100.0
-_SELECTS = (
-    "; it selects by value, and rounding may have decided between equal scores or at a threshold, "
-    "as with weights that were not trained"
-)
 _ANOTHER_BATCH = 3  # a second batch size at which a model with an open batch is checked
 
 
@@ -398,17 +395,48 @@ def _checked(
             else "use the float model, or widen its `limits` where that is right for you",
         )
     if not check.right:
+        difference = _difference(imported, ours, theirs, check)
+        _refuse_undecided_selection(model, imported, theirs, example, limits, difference)
         _refuse_ill_conditioned_model(model, imported, theirs, example, check, limits)
         raise WrongAnswer(
             f"{model.name}: what TVM makes of it is not what {imported.engine} makes of it",
-            f"{_difference(imported, ours, theirs, check)}, on this machine: no board is to blame"
-            f"{_SELECTS if imported.selects else ''}",
+            f"{difference}, on this machine: no board is to blame",
             (
                 "export the model another way (ONNX instead of torch.export, or the other way "
                 "round), or another opset; or widen its `limits`"
             ),
         )
     return check
+
+
+def _refuse_undecided_selection(
+    model: Model,
+    imported: ImportedModel,
+    theirs: Sequence[Array],
+    example: Mapping[str, Array],
+    limits: OutputErrorLimits,
+    difference: str,
+) -> None:
+    """Raise ModelError if rounding decides what a model selects.
+
+    So it is if the reference's answer has equal scores, or changes with a little noise.
+    `difference` says how our answer differs.
+    """
+    if not imported.selects:
+        return
+    tied = stats.has_tied_rows(theirs, limits.max_abs or 0.0)
+    if not tied and is_decided(example, imported.reference):
+        return
+    why = (
+        f"the answer of {imported.engine} has scores that are equal but for rounding"
+        if tied
+        else f"the answer of {imported.engine} is another if the inputs change by a millionth"
+    )
+    raise ModelError(
+        f"{model.name} is ill-conditioned: rounding decides what it selects",
+        f"{why}; farm's differs from it: {difference}",
+        "use trained weights, and inputs of the model's range",
+    )
 
 
 def _refuse_ill_conditioned_model(

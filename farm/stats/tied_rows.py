@@ -38,6 +38,21 @@ def reorder_tied_rows(
     return result
 
 
+def has_tied_rows(reference: Sequence[NDArray[Any]], tolerance: float) -> bool:
+    """Return whether rows of the reference's outputs are tied, as `reorder_tied_rows` says it."""
+    return any(
+        len(group) > 1
+        for value in reference
+        if value.dtype.kind == "f" and value.size
+        for axis in _ROW_AXES
+        if 1 < _extent(value, axis) <= _MOST_ROWS
+        for rows in value.reshape(-1, value.shape[axis], _columns(value, value.shape[: axis + 1]))
+        for column in rows.T
+        if (column[:-1] >= column[1:]).all() and column[0] > 0
+        for group in _tie_groups(column[column > 0].astype(float), tolerance)
+    )
+
+
 def _is_comparable(ours: NDArray[Any], theirs: NDArray[Any]) -> bool:
     return ours.shape == theirs.shape and ours.dtype == theirs.dtype and ours.dtype.kind in "fiu"
 
@@ -106,14 +121,20 @@ def _order(
     sorted_keys = [key for key in keys if (np.diff(key) <= 0).all() and key[0] > key[-1]]
     if not sorted_keys:
         return None
-    key = sorted_keys[0]
-    steps = -np.diff(key) > 2 * tolerance * np.abs(key).max()
     scale = np.maximum(np.abs(theirs).max(axis=0), np.finfo(np.float64).tiny)
-    order = np.arange(len(key))
-    for group in np.split(order.copy(), np.flatnonzero(steps) + 1):
+    order = np.arange(len(sorted_keys[0]))
+    for group in _tie_groups(sorted_keys[0], tolerance):
         if len(group) > 1:
             order[group] = _nearest(ours[group] / scale, theirs[group] / scale) + group[0]
     return order
+
+
+def _tie_groups(key: NDArray[np.float64], tolerance: float) -> list[NDArray[np.int64]]:
+    """Return the places of a sorted key in groups, each of which is tied."""
+    import numpy as np
+
+    steps = -np.diff(key) > 2 * tolerance * np.abs(key).max(initial=0)
+    return np.split(np.arange(len(key)), np.flatnonzero(steps) + 1)
 
 
 def _nearest(ours: NDArray[np.float64], theirs: NDArray[np.float64]) -> NDArray[np.int64]:

@@ -228,6 +228,44 @@ def test_a_model_that_magnifies_rounding_is_refused_and_not_called_wrong(run, ca
     assert kept(cache) == []
 
 
+@pytest.mark.parametrize(
+    ("weights", "error", "words"),
+    [
+        ([1.0, 1.0, 1.0, 1.0], ModelError, "rounding decides what it selects"),
+        ([4.0, 3.0, 2.0, 1.0], WrongAnswer, "what TVM makes of it is not what onnxruntime"),
+    ],
+    ids=["equal scores", "different scores"],
+)
+def test_a_wrong_selection_is_called_wrong_unless_scores_are_equal(
+    weights, error, words, run, tmp_path, monkeypatch
+):
+    right = conv_dense_compute.dense_compute
+    monkeypatch.setattr(
+        conv_dense_compute, "dense_compute", lambda *given: topi.add(right(*given), 1e-2)
+    )
+    body = graph(
+        [
+            node("Abs", ["x"], ["positive"]),
+            node("MatMul", ["positive", "w"], ["products"]),
+            node("Reshape", ["products", "four"], ["scores"]),
+            node("Greater", ["scores", "zero"], ["more"]),
+            node("NonZero", ["more"], ["places"]),
+            node("Transpose", ["places"], ["points"]),
+            node("GatherND", ["scores", "points"], ["y"]),
+        ],
+        {"x": [1, 8]},
+        {"y": [None]},
+        {
+            "w": np.full((8, 4), weights, "float32"),
+            "four": np.array([4]),
+            "zero": np.float32(0),
+        },
+    )
+    with pytest.raises(error) as caught:
+        run(Model("model", str(save(tmp_path / "model.onnx", body))))
+    assert words in caught.value.what
+
+
 def test_an_output_of_another_type_is_named(run, tmp_path, monkeypatch):
     monkeypatch.delitem(converters._OURS, "OneHot")  # TVM's importer makes float64 of it
     nodes = [node("OneHot", ["x", "d", "v"], ["y"])]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from farm.stats import compare_outputs_with_reference
+from farm.stats import compare_outputs_with_reference, has_tied_rows
 from farm.types import OutputErrorLimits
 
 LIMITS = OutputErrorLimits(max_abs=1e-4)
@@ -80,3 +80,14 @@ def test_integers_beside_tied_rows_must_be_equal():
     ours = [one[SWAPPED] for one in theirs]
     ours[2] = ours[2] + 1
     assert not is_right(ours, theirs)
+
+
+def test_rows_of_equal_scores_are_tied_and_others_are_not():
+    assert has_tied_rows([BOXES, SCORES, LABELS], 1e-4)
+    assert has_tied_rows([table()[None]], 1e-4)
+    assert not has_tied_rows([np.array([0.9, 0.5, 0.4, 0.2], np.float32), LABELS], 1e-4)
+
+
+def test_rows_of_padding_are_not_tied():
+    assert not has_tied_rows([np.array([0.9, 0.5, 0, 0, 0], np.float32)], 1e-4)
+    assert not has_tied_rows([np.zeros((0, 4), np.float32)], 1e-4)

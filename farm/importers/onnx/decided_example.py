@@ -32,12 +32,12 @@ def decided_example(inputs: Sequence[TensorSpec], reference: Reference) -> dict[
     with suppress(ModelError):  # the check of the import says why
         for seed in range(_SEEDS):
             example = example_inputs(inputs, seed)
-            if _is_decided(example, reference):
+            if is_decided(example, reference):
                 return example
     return example_inputs(inputs)
 
 
-def _is_decided(example: Mapping[str, Array], reference: Reference) -> bool:
+def is_decided(example: Mapping[str, Array], reference: Reference) -> bool:
     """Return whether the reference's answers to an example and to changed ones agree."""
     answer = reference(example)
     return all(
