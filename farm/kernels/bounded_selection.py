@@ -95,18 +95,20 @@ def _places_of_parts(counts: te.Tensor, lengths: te.Tensor, *, total: int) -> te
     def body(inputs: Sequence[tirx.Buffer], outputs: Sequence[tirx.Buffer]) -> tirx.Stmt:
         with IRBuilder() as program, T.serial(0, 1):
             known, taken, places = (T.buffer_proxy(one) for one in (*inputs, *outputs))
-            ends = T.buffer_proxy(T.alloc_buffer((2,), "int64", scope="local"))
-            for place in range(2):
-                ends[place] = tirx.const(0, "int64")
+            end, begin = (
+                T.buffer_proxy(T.alloc_buffer((1,), "int64", scope="local")) for _ in range(2)
+            )
+            for position in (end, begin):
+                position[0] = tirx.const(0, "int64")
             with T.serial(0, int(lengths.shape[0])) as part:
-                count = tirx.min(tirx.min(known[part], taken[part]), total - ends[0])
+                count = tirx.min(tirx.min(known[part], taken[part]), total - end[0])
                 count = tirx.max(count, tirx.const(0, "int64"))
                 with T.serial(0, count) as at:
-                    places[ends[0] + at] = ends[1] + at
-                ends[0] = ends[0] + count
-                ends[1] = ends[1] + taken[part]
-            with T.serial(0, total - ends[0]) as at:
-                places[ends[0] + at] = tirx.const(0, "int64")
+                    places[end[0] + at] = begin[0] + at
+                end[0] = end[0] + count
+                begin[0] = begin[0] + taken[part]
+            with T.serial(0, total - end[0]) as at:
+                places[end[0] + at] = tirx.const(0, "int64")
         return program.get()
 
     return te.extern([(total,)], [counts, lengths], body, name="places_of_parts", dtype=["int64"])
@@ -227,44 +229,45 @@ def _choose_of_class(
     chosen, chosen_count = results
     orders = [T.buffer_proxy(T.alloc_buffer((count,), "int32")) for _ in range(2)]
     heads = T.buffer_proxy(T.alloc_buffer((2,), "int32", scope="local"))
-    numbers = T.buffer_proxy(T.alloc_buffer((2,), "int32", scope="local"))
+    candidates, selected = (
+        T.buffer_proxy(T.alloc_buffer((1,), "int32", scope="local")) for _ in range(2)
+    )
     low_y, low_x, high_y, high_x, area = (
         T.buffer_proxy(T.alloc_buffer((count,), "float32")) for _ in range(5)
     )
     dropped = T.buffer_proxy(T.alloc_buffer((count,), "int32"))
-    numbers[0] = tirx.const(0, "int32")
+    candidates[0] = tirx.const(0, "int32")
     boxes_here = tirx.Cast("int32", tirx.min(valid[0], tirx.const(count, "int64")))
     with T.serial(0, boxes_here) as at:
-        orders[0][numbers[0]] = at
-        numbers[0] = numbers[0] + tirx.Cast("int32", scores[(*where, at)] > threshold[0])
-    order = merge_sort(scores, where, orders, heads, numbers[0], count, descending=True)
-    with T.serial(0, numbers[0]) as at:
+        orders[0][candidates[0]] = at
+        candidates[0] = candidates[0] + tirx.Cast("int32", scores[(*where, at)] > threshold[0])
+    order = merge_sort(scores, where, orders, heads, candidates[0], count, descending=True)
+    with T.serial(0, candidates[0]) as at:
         corners = [boxes[where[0], order[at], place] for place in range(4)]
         bounds = _bounds_of_centers(corners) if centers else _bounds_of_corners(corners)
         for target, value in zip((low_y, low_x, high_y, high_x), bounds, strict=True):
             target[at] = value
         area[at] = (high_x[at] - low_x[at]) * (high_y[at] - low_y[at])
         dropped[at] = tirx.const(0, "int32")
-    numbers[1] = tirx.const(0, "int32")
+    selected[0] = tirx.const(0, "int32")
     most = tirx.Cast(
         "int32",
         tirx.max(tirx.min(limit[0], tirx.const(per_class, "int64")), tirx.const(0, "int64")),
     )
     with (
-        T.serial(0, numbers[0]) as at,
-        T.If(tirx.all(dropped[at] == 0, numbers[1] < most)),
+        T.serial(0, candidates[0]) as at,
+        T.If(tirx.all(dropped[at] == 0, selected[0] < most)),
         T.Then(),
     ):
-        chosen[row, numbers[1]] = order[at]
-        numbers[1] = numbers[1] + 1
-        with T.serial(0, numbers[0] - at - 1) as step:
+        chosen[row, selected[0]] = order[at]
+        selected[0] = selected[0] + 1
+        with T.serial(0, candidates[0] - at - 1) as step:
             other = at + 1 + step
             width = tirx.min(high_x[at], high_x[other]) - tirx.max(low_x[at], low_x[other])
             height = tirx.min(high_y[at], high_y[other]) - tirx.max(low_y[at], low_y[other])
             common = width * height
             union = area[at] + area[other] - common
             zero = tirx.const(0, "float32")
-            is_overlap = tirx.bitwise_and
             tests = (
                 width > zero,
                 height > zero,
@@ -276,9 +279,9 @@ def _choose_of_class(
             )
             hit = tirx.Cast("int32", tests[0])
             for test in tests[1:]:
-                hit = is_overlap(hit, tirx.Cast("int32", test))
+                hit = tirx.bitwise_and(hit, tirx.Cast("int32", test))
             dropped[other] = tirx.bitwise_or(dropped[other], hit)
-    chosen_count[row] = numbers[1]
+    chosen_count[row] = selected[0]
 
 
 def _bounds_of_corners(corners: Sequence[Any]) -> list[Any]:

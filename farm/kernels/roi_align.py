@@ -105,20 +105,20 @@ def _align(
     """Write the result of one region: for each bin the mean of its samples."""
     channels = int(data.shape[3])
     sums = T.buffer_proxy(T.alloc_buffer((channels,), "float32"))
-    numbers = T.buffer_proxy(T.alloc_buffer((4,), "float32", scope="local"))
+    lows, bins = (T.buffer_proxy(T.alloc_buffer((2,), "float32", scope="local")) for _ in range(2))
     grid = T.buffer_proxy(T.alloc_buffer((2,), "int32", scope="local"))
-    # Low y and x of the region, and the extents of a bin
-    for axis, bins in ((0, settings.height), (1, settings.width)):
+    # Along y, then along x
+    for axis, count in enumerate((settings.height, settings.width)):
         low, high = (known[row, place] * _float(settings.scale) for place in (2 - axis, 4 - axis))
         span = high - low
         if not settings.aligned:
             span = tirx.max(span, _float(1))
-        numbers[axis] = low
-        numbers[2 + axis] = span / _float(bins)
+        lows[axis] = low
+        bins[axis] = span / _float(count)
         grid[axis] = (
             tirx.const(settings.samples, "int32")
             if settings.samples
-            else tirx.Cast("int32", tirx.ceil(span / _float(bins)))
+            else tirx.Cast("int32", tirx.ceil(span / _float(count)))
         )
     samples = tirx.max(grid[0] * grid[1], tirx.const(1, "int32"))
     with T.serial(0, settings.height) as bin_y, T.serial(0, settings.width) as bin_x:
@@ -126,10 +126,10 @@ def _align(
             sums[channel] = _float(0)
         with T.serial(0, grid[0]) as step_y, T.serial(0, grid[1]) as step_x:
             y, x = (
-                numbers[axis]
-                + tirx.Cast("float32", at) * numbers[2 + axis]
+                lows[axis]
+                + tirx.Cast("float32", at) * bins[axis]
                 + (tirx.Cast("float32", step) + _float(0.5))
-                * numbers[2 + axis]
+                * bins[axis]
                 / tirx.Cast("float32", grid[axis])
                 for axis, at, step in ((0, bin_y, step_y), (1, bin_x, step_x))
             )
@@ -144,8 +144,9 @@ def _add_sample(
     """Add the image's value at a point, interpolated between four pixels, to `sums`."""
     extents = [int(extent) for extent in data.shape[1:3]]
     channels = int(data.shape[3])
-    places = T.buffer_proxy(T.alloc_buffer((4,), "int32", scope="local"))
-    parts = T.buffer_proxy(T.alloc_buffer((4,), "float32", scope="local"))
+    # Along y, then along x: the pixels on both sides of the point, and their weights
+    pixels = T.buffer_proxy(T.alloc_buffer((2, 2), "int32", scope="local"))
+    weights = T.buffer_proxy(T.alloc_buffer((2, 2), "float32", scope="local"))
     is_inside = tirx.all(
         *(tirx.all(at[axis] >= _float(-1), at[axis] <= _float(extents[axis])) for axis in (0, 1))
     )
@@ -153,17 +154,17 @@ def _add_sample(
         for axis, extent in enumerate(extents):
             point = tirx.min(tirx.max(at[axis], _float(0)), _float(extent - 1))
             low = tirx.Cast("int32", tirx.floor(point))
-            places[2 * axis] = low
-            places[2 * axis + 1] = tirx.min(low + 1, tirx.const(extent - 1, "int32"))
-            parts[2 * axis + 1] = point - tirx.floor(point)
-            parts[2 * axis] = _float(1) - (point - tirx.floor(point))
+            pixels[axis, 0] = low
+            pixels[axis, 1] = tirx.min(low + 1, tirx.const(extent - 1, "int32"))
+            weights[axis, 1] = point - tirx.floor(point)
+            weights[axis, 0] = _float(1) - (point - tirx.floor(point))
 
         def add(channel: Any) -> None:
             total = sums[channel]
             for y in range(2):
                 for x in range(2):
-                    value = image[number, places[y], places[2 + x], channel]
-                    total = total + parts[y] * parts[2 + x] * value
+                    value = image[number, pixels[0, y], pixels[1, x], channel]
+                    total = total + weights[0, y] * weights[1, x] * value
             sums[channel] = total
 
         whole = channels // lanes * lanes

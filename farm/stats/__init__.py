@@ -6,7 +6,7 @@
     compare_runs               Mann-Whitney test and bootstrap ratio of two separate runs
     probability_distributions  beta, binomial, Student's t and normal distributions, without SciPy
     energy_and_throughput      throughput, power and energy per inference
-    input_perturbation         inputs that differ in their last bit
+    input_perturbation         inputs that differ in their last bit, or by noise
     paired_test                Wilcoxon test and ratio of two builds that were measured interleaved
     quantiles                  latency percentiles, their intervals, MLPerf's early stopping
     tied_rows                  rows of one key in the order of the reference
@@ -32,7 +32,7 @@ from farm.stats.energy_and_throughput import (
     inferences_per_second,
     power_w,
 )
-from farm.stats.input_perturbation import inputs_changed_in_the_last_bit
+from farm.stats.input_perturbation import inputs_changed_in_the_last_bit, inputs_with_noise
 from farm.stats.paired_test import (
     LEAST_ROUNDS,
     compare_interleaved_pairs,
@@ -80,6 +80,7 @@ __all__ = [
     "has_tied_rows",
     "inferences_per_second",
     "inputs_changed_in_the_last_bit",
+    "inputs_with_noise",
     "interleaved_ratio_interval",
     "is_warmed_up",
     "judge",

@@ -14,7 +14,6 @@ from farm.compiler.ir.constants import tensor_as_array
 from farm.compiler.ir.dynamic_extents import value_at_batch_one
 from farm.compiler.ir.relax_rewriter import main_inputs, main_weight_parameters, op_name
 from farm.errors import BuildError
-from farm.kernels.bounded_selection import CUT
 
 Array = np.ndarray[Any, Any]
 
@@ -32,6 +31,7 @@ class MainSteps:
         self.parameters: dict[int, Array] = {}
         self.places: dict[int, int] = {}
         self._model, self._given = model, list(parameters)
+        self._counted: set[Any] = set()
         self._count = 0
         self._numbers: dict[relax.Var, list[int]] = {}
         self._constants: dict[relax.Var, Array] = {}
@@ -39,7 +39,9 @@ class MainSteps:
         self.inputs = [self._new(parameter) for parameter in main_inputs(main)]
         for block in main.body.blocks:
             for binding in block.bindings:
-                if not _reads_counts(binding):
+                if isinstance(binding.var.ty, relax.ShapeType):  # counts are read
+                    self._counted.update(relax.analysis.tir_vars_in_type(binding.var.ty))
+                else:
                     self._take(binding.var, binding.value)
 
     def _new(self, variable: relax.Var) -> int:
@@ -68,7 +70,7 @@ class MainSteps:
                 else [variable.ty]
             )
             shapes = [type_.shape for type_ in types]
-            if str(value.args[0].name_hint).startswith(CUT):
+            if any(self._is_counted(shape) for shape in shapes):
                 shapes = [value.args[1].fields[0].ty.shape]
             outputs = tuple(
                 (self._next(), tuple(map(value_at_batch_one, shape)), str(type_.dtype))
@@ -93,6 +95,10 @@ class MainSteps:
             shape = [int(extent) for extent in value.args[0]]
             return np.zeros(shape, str(value.ty.dtype)) if 0 in shape else None
         return self._constants.get(value) if isinstance(value, relax.Var) else None
+
+    def _is_counted(self, shape: Any) -> bool:
+        found = relax.analysis.tir_vars_in_type(relax.ShapeType(list(shape)))
+        return not self._counted.isdisjoint(found)
 
     def _refusal(self, why: str) -> BuildError:
         return BuildError(
@@ -119,8 +125,3 @@ class MainSteps:
         if isinstance(value, relax.Tuple):
             return [number for field in value.fields for number in self.of(field)]
         return self._numbers[value]
-
-
-def _reads_counts(binding: Any) -> bool:
-    """Return whether a binding reads the counts to which a tensor is cut."""
-    return isinstance(binding.var.ty, relax.ShapeType)

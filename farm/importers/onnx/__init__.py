@@ -13,6 +13,7 @@
     simplify                fold known shapes and constants, inline functions, resolve branches
     known_sequences         the elements of sequences, by the names of their tensors
     node_evaluation         the outputs of a node of constants, and the types of outputs
+    node_reading            attributes, inputs and subgraphs of nodes of any opset
     unroll                  the copies of the body of a Loop or Scan
     qlinear_to_qdq          rewrite QLinear operators to DequantizeLinear, operator, QuantizeLinear
     unsupported             operators and attributes that TVM's importer converts incorrectly

@@ -6,7 +6,7 @@ both answers are right and nothing can be learned from comparing them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -18,8 +18,7 @@ from farm.importers.imported_model import Reference, example_inputs
 from farm.types import LIMITS, TensorSpec
 
 _SEEDS = 5
-_NOISE = 1e-6  # of each number: as much as the rounding of a network's layers
-_DRAWS = 3
+_NOISE = 1e-6  # as much as the rounding of a network's layers
 Array = np.ndarray[Any, Any]
 
 
@@ -42,19 +41,5 @@ def is_decided(example: Mapping[str, Array], reference: Reference) -> bool:
     answer = reference(example)
     return all(
         stats.compare_outputs_with_reference(reference(other), answer, LIMITS["float32"]).right
-        for other in _changed(example)
+        for other in stats.inputs_with_noise(example, _NOISE)
     )
-
-
-def _changed(example: Mapping[str, Array]) -> Iterator[dict[str, Array]]:
-    """Yield copies of inputs whose floating-point numbers have a little noise."""
-    generator = np.random.default_rng(0)
-    for _ in range(_DRAWS):
-        yield {name: _with_noise(value, generator) for name, value in example.items()}
-
-
-def _with_noise(value: Array, generator: np.random.Generator) -> Array:
-    if value.dtype.kind != "f":
-        return value
-    noisy = value * (1 + _NOISE * generator.standard_normal(value.shape))
-    return np.asarray(noisy, value.dtype)

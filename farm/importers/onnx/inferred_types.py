@@ -25,6 +25,37 @@ def infer_types(model: onnx.ModelProto, *, data_prop: bool = False) -> onnx.Grap
     return onnx.shape_inference.infer_shapes(_light(model), data_prop=data_prop).graph
 
 
+def known_types(model: onnx.ModelProto) -> dict[str, onnx.TypeProto]:
+    """Return the types of a graph's values by name, those of initializers among them."""
+    try:
+        graph = infer_types(model, data_prop=True)
+    except Exception:  # ONNX's inference can raise on models that TVM imports
+        graph = model.graph
+    known = {
+        tensor.name: onnx.helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
+        for tensor in model.graph.initializer
+    }
+    return known | {
+        value.name: value.type for value in (*graph.input, *graph.value_info, *graph.output)
+    }
+
+
+def known_extents(type_: onnx.TypeProto | None) -> list[int | None] | None:
+    """Return the extents of a tensor of known rank, with None for open ones; else None."""
+    if type_ is None or not type_.tensor_type.HasField("shape"):
+        return None
+    return [
+        axis.dim_value if axis.HasField("dim_value") else None
+        for axis in type_.tensor_type.shape.dim
+    ]
+
+
+def is_fixed(type_: onnx.TypeProto | None) -> bool:
+    """Return whether all extents of a type are known."""
+    extents = known_extents(type_)
+    return extents is not None and None not in extents
+
+
 def _light(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return a copy of a model whose large weights have a type and a shape only."""
     light = onnx.ModelProto()

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import onnx
 from onnx import helper
 
-from farm.importers.onnx.unroll import node_attribute
+from farm.importers.onnx.node_reading import node_attribute
 
 _Names = tuple[str, ...]
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import onnx
 
 from farm.errors import ModelError
+from farm.importers.onnx.node_reading import all_nodes
 from farm.importers.onnx.unsupported import graph_facts, unsupported_reason
 from farm.importers.summary import ImportProblem
 
@@ -72,15 +73,6 @@ def check_operators(model: onnx.ModelProto, what: str) -> None:
             "; ".join(map(_listed, found)),
             _FIX,
         )
-
-
-def all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    """Yield all nodes of a graph, including those of subgraphs."""
-    for node in graph.node:
-        yield node
-        for attribute in node.attribute:
-            for subgraph in (attribute.g, *attribute.graphs):
-                yield from all_nodes(subgraph)
 
 
 def has_converter(node: onnx.NodeProto) -> bool:

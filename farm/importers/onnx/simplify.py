@@ -15,8 +15,7 @@ import onnx
 import onnx.inliner
 from onnx import numpy_helper
 
-from farm.importers.onnx import unroll
-from farm.importers.onnx.inferred_types import infer_types
+from farm.importers.onnx.inferred_types import is_fixed, known_extents, known_types
 from farm.importers.onnx.known_sequences import KnownSequences
 from farm.importers.onnx.node_evaluation import (
     DEFAULT_DOMAINS,
@@ -25,6 +24,7 @@ from farm.importers.onnx.node_evaluation import (
     infer_node_types,
     is_evaluable,
 )
+from farm.importers.onnx.node_reading import names_read, node_attribute
 from farm.importers.onnx.unroll import MOST_NODES, ResultStackingNodes, copy_body, make_named_tensor
 from farm.types import TensorSpec
 
@@ -146,7 +146,7 @@ class _Folder:
     def __init__(self, model: onnx.ModelProto) -> None:
         self._model = model
         self._opsets = {opset.domain: opset.version for opset in model.opset_import}
-        self._types = _inferred(model)
+        self._types = known_types(model)
         # Shapes that Shape nodes return, by the names of their results.
         self._shapes: dict[str, Sequence[int | None]] = {}
         self._values = {
@@ -163,7 +163,7 @@ class _Folder:
         graph = self._model.graph
         outputs = {value.name for value in graph.output}
         kept = self._nodes(graph.node, outputs)
-        used = {name for node in kept for name in _read(node)} | outputs
+        used = {name for node in kept for name in names_read(node)} | outputs
         del graph.node[:]
         graph.node.extend(kept)
         graph.initializer.extend(tensor for name, tensor in self._added.items() if name in used)
@@ -217,7 +217,7 @@ class _Folder:
         )
         outputs = {value.name for value in branch.output}
         kept = self._nodes(branch.node, outputs)
-        used = {name for node in kept for name in _read(node)} | outputs
+        used = {name for node in kept for name in names_read(node)} | outputs
         del branch.node[:]
         branch.node.extend(kept)
         branch.initializer.extend(tensor for name, tensor in self._added.items() if name in used)
@@ -235,7 +235,7 @@ class _Folder:
         return self._unrolled_scan(node, prefix) if self._opsets.get("", 1) >= 9 else None
 
     def _unrolled_loop(self, node: onnx.NodeProto, prefix: str) -> list[onnx.NodeProto] | None:
-        body = unroll.node_attribute(node, "body")
+        body = node_attribute(node, "body")
         limit, going = (
             (self._number(name) if name else default)
             for name, default in zip((*node.input, "", "")[:2], (MOST_NODES, 1), strict=True)
@@ -267,20 +267,20 @@ class _Folder:
 
     def _unrolled_scan(self, node: onnx.NodeProto, prefix: str) -> list[onnx.NodeProto] | None:
         body, count = (
-            unroll.node_attribute(node, "body"),
-            unroll.node_attribute(node, "num_scan_inputs"),
+            node_attribute(node, "body"),
+            node_attribute(node, "num_scan_inputs"),
         )
         states, scanned = list(node.input[:-count]), list(node.input[-count:])
         outputs = len(node.output) - len(states)
         axes, reversed_in = (
-            unroll.node_attribute(node, name, [0] * count)
+            node_attribute(node, name, [0] * count)
             for name in ("scan_input_axes", "scan_input_directions")
         )
         axes_out, reversed_out = (
-            unroll.node_attribute(node, name, [0] * outputs)
+            node_attribute(node, name, [0] * outputs)
             for name in ("scan_output_axes", "scan_output_directions")
         )
-        extents = _extents(self._types.get(scanned[0]))
+        extents = known_extents(self._types.get(scanned[0]))
         runs = None if extents is None else extents[axes[0]]
         if not runs or runs * len(body.node) > MOST_NODES:
             return None
@@ -353,7 +353,7 @@ class _Folder:
     def _infer(self, node: onnx.NodeProto) -> None:
         """Infer the types of a node's outputs if their shapes are unknown."""
         if node.domain not in DEFAULT_DOMAINS or all(
-            _known(self._types.get(name)) for name in node.output if name
+            is_fixed(self._types.get(name)) for name in node.output if name
         ):
             return
         self._types.update(infer_node_types(node, self._types, self._values, self._opsets))
@@ -390,7 +390,7 @@ class _Folder:
 
     def _shape(self, node: onnx.NodeProto) -> list[Array] | None:
         """Return the output of a Shape or Size node; None if the extents are not known."""
-        extents = _extents(self._types.get(node.input[0]))
+        extents = known_extents(self._types.get(node.input[0]))
         if extents is None:
             return None
         if node.op_type == "Size":
@@ -414,37 +414,6 @@ class _Folder:
         return [np.array([found[place] for place in where.flat], np.int64).reshape(where.shape)]
 
 
-def _inferred(model: onnx.ModelProto) -> dict[str, onnx.TypeProto]:
-    """Return the known types by tensor name."""
-    try:
-        graph = infer_types(model, data_prop=True)
-    except Exception:  # ONNX's inference can raise on models that TVM imports
-        graph = model.graph
-    known = {
-        tensor.name: onnx.helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
-        for tensor in graph.initializer
-    }
-    return known | {
-        value.name: value.type for value in (*graph.input, *graph.value_info, *graph.output)
-    }
-
-
-def _known(type_: onnx.TypeProto | None) -> bool:
-    """Return whether all extents of a type are known."""
-    extents = _extents(type_)
-    return extents is not None and None not in extents
-
-
-def _extents(type_: onnx.TypeProto | None) -> list[int | None] | None:
-    """Return the extents of a tensor of known rank, with None for open ones; else None."""
-    if type_ is None or not type_.tensor_type.HasField("shape"):
-        return None
-    return [
-        axis.dim_value if axis.HasField("dim_value") else None
-        for axis in type_.tensor_type.shape.dim
-    ]
-
-
 def _spliced(branch: onnx.GraphProto, node: onnx.NodeProto) -> list[onnx.NodeProto]:
     """Return the nodes of a branch, and Identity nodes that rename its results."""
     ends = [
@@ -453,17 +422,6 @@ def _spliced(branch: onnx.GraphProto, node: onnx.NodeProto) -> list[onnx.NodePro
         if outer
     ]
     return [*branch.node, *ends]
-
-
-def _read(node: onnx.NodeProto) -> set[str]:
-    """Return the names that a node reads, including those inside its subgraphs."""
-    names = set(node.input)
-    for attribute in node.attribute:
-        for subgraph in (attribute.g, *attribute.graphs):
-            names |= {name for inner in subgraph.node for name in _read(inner)} | {
-                value.name for value in subgraph.output
-            }
-    return names
 
 
 def _count(shape: Sequence[int]) -> int:

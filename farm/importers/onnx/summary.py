@@ -19,7 +19,8 @@ from farm.importers.onnx.inputs_to_initializers import (
     user_values_as_arrays,
 )
 from farm.importers.onnx.load import open_and_simplify
-from farm.importers.onnx.operator_support import all_nodes, has_converter, import_problems
+from farm.importers.onnx.node_reading import all_nodes
+from farm.importers.onnx.operator_support import has_converter, import_problems
 from farm.importers.onnx.simplify import simplify_graph
 from farm.importers.summary import ModelSummary
 from farm.types import Model, TensorSpec, describe_shape

@@ -11,6 +11,8 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+from farm.importers.onnx.node_reading import subgraphs
+
 MOST_NODES = 5_000  # in the copies of a body
 _AXES_AS_INPUT = 13  # the first opset whose Unsqueeze takes its axes as an input
 
@@ -22,12 +24,6 @@ class BodyCopy:
     nodes: list[onnx.NodeProto]
     initializers: list[onnx.TensorProto]
     results: list[str]
-
-
-def node_attribute(node: onnx.NodeProto, name: str, default: Any = None) -> Any:
-    """Return the value of a node's attribute, or the default."""
-    found = [one for one in node.attribute if one.name == name]
-    return helper.get_attribute_value(found[0]) if found else default
 
 
 def copy_body(body: onnx.GraphProto, inputs: Sequence[str], prefix: str) -> BodyCopy:
@@ -48,14 +44,9 @@ def _defined(graph: onnx.GraphProto) -> list[str]:
     names = [tensor.name for tensor in graph.initializer]
     for node in graph.node:
         names += [name for name in node.output if name]
-        for inner in _graphs(node):
+        for inner in subgraphs(node):
             names += [value.name for value in inner.input] + _defined(inner)
     return names
-
-
-def _graphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:
-    found = [one.g for one in node.attribute if one.HasField("g")]
-    return found + [graph for one in node.attribute for graph in one.graphs]
 
 
 def _rename(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
@@ -66,7 +57,7 @@ def _rename(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
             node.input[place] = names.get(name, name)
         for place, name in enumerate(node.output):
             node.output[place] = names.get(name, name)
-        for inner in _graphs(node):
+        for inner in subgraphs(node):
             _rename(inner, names)
 
 

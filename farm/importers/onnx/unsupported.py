@@ -14,6 +14,7 @@ import onnx
 from onnx import TensorProto, numpy_helper
 
 from farm.importers.onnx.inferred_types import infer_types
+from farm.importers.onnx.node_reading import node_attribute
 
 _FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16)
 _INTEGERS = tuple(
@@ -60,18 +61,6 @@ def unsupported_reason(node: onnx.NodeProto, known: GraphFacts) -> str:
     return "" if rule is None or node.domain not in ("", "ai.onnx") else rule(node, known)
 
 
-def _attribute(node: onnx.NodeProto, name: str, default: Any = None) -> Any:
-    """Return the value of a node's attribute, or the default."""
-    return next(
-        (
-            onnx.helper.get_attribute_value(attribute)
-            for attribute in node.attribute
-            if attribute.name == name
-        ),
-        default,
-    )
-
-
 def _used(node: onnx.NodeProto, output: int, known: GraphFacts) -> bool:
     """Return whether an output of a node is read."""
     return len(node.output) > output and node.output[output] in known.read
@@ -103,7 +92,7 @@ def _dropout(node: onnx.NodeProto, known: GraphFacts) -> str:
 def _cast(node: onnx.NodeProto, known: GraphFacts) -> str:
     """Refuse types other than bool, integers of 8 to 64 bits and floats of 16 to 64 bits."""
     wanted = (
-        known.types.get(node.input[1]) if node.op_type == "CastLike" else _attribute(node, "to")
+        known.types.get(node.input[1]) if node.op_type == "CastLike" else node_attribute(node, "to")
     )
     for kind in (wanted, known.types.get(node.input[0])):
         if kind and kind not in _WHOLE_BYTES:
@@ -113,7 +102,7 @@ def _cast(node: onnx.NodeProto, known: GraphFacts) -> str:
 
 def _bit_cast(node: onnx.NodeProto, known: GraphFacts) -> str:
     """Refuse the types that `_cast` refuses, and bool from bytes that may be neither 0 nor 1."""
-    to_bool = _attribute(node, "to") == TensorProto.BOOL
+    to_bool = node_attribute(node, "to") == TensorProto.BOOL
     if to_bool and known.types.get(node.input[0]) != TensorProto.BOOL:
         return "to bool; use Cast"
     return _cast(node, known)
@@ -124,19 +113,19 @@ def _mod(node: onnx.NodeProto, known: GraphFacts) -> str:
     floating = known.types.get(node.input[0]) in _FLOATS
     return (
         "fmod=0 on floating point; use fmod=1"
-        if floating and not _attribute(node, "fmod", 0)
+        if floating and not node_attribute(node, "fmod", 0)
         else ""
     )
 
 
 def _roi_align(node: onnx.NodeProto, _: GraphFacts) -> str:
     """Refuse mode='max'."""
-    return "mode='max'" if _attribute(node, "mode", b"avg") == b"max" else ""
+    return "mode='max'" if node_attribute(node, "mode", b"avg") == b"max" else ""
 
 
 def _space_to_depth(node: onnx.NodeProto, _: GraphFacts) -> str:
     """Refuse mode='CRD'."""
-    return "mode='CRD'" if _attribute(node, "mode", b"DCR") == b"CRD" else ""
+    return "mode='CRD'" if node_attribute(node, "mode", b"DCR") == b"CRD" else ""
 
 
 def _resize(node: onnx.NodeProto, known: GraphFacts) -> str:
@@ -144,20 +133,20 @@ def _resize(node: onnx.NodeProto, known: GraphFacts) -> str:
 
     TVM samples by the ratio of the extents, which equals the scale only if the extents are whole.
     """
-    if _attribute(node, "antialias", 0):
+    if node_attribute(node, "antialias", 0):
         return "antialias=1"
     name = node.input[2] if len(node.input) > 2 else ""
     if (
         not name
         or name not in known.constants
-        or _attribute(node, "mode", b"nearest") == b"nearest"
+        or node_attribute(node, "mode", b"nearest") == b"nearest"
     ):
         return ""
     scales, shape = (
         numpy_helper.to_array(known.constants[name]),
         known.shapes.get(node.input[0], ()),
     )
-    if _attribute(node, "axes") is None and len(scales) == len(shape):
+    if node_attribute(node, "axes") is None and len(scales) == len(shape):
         lengths = [length * float(scale) for length, scale in zip(shape, scales, strict=True)]
         if any(abs(length - round(length)) > 1e-4 for length in lengths):
             return (

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
-from host_profile import HOST
+from host_build import assert_agrees_with_onnxruntime
 from onnx import TensorProto, helper
 from onnx_models import graph, node, save
 
 from farm import importers
-from farm.compiler import host_run
 from farm.errors import ModelError
 from farm.types import Model
 
@@ -281,34 +279,19 @@ def model_of(tail, tmp_path, outputs=("y",), opset=17, selection=SELECTION):
     return path
 
 
-def check(path, cache, inputs):
-    """Compare with ONNX Runtime for each of the inputs; return what was imported."""
-    imported = importers.import_model(Model("model", str(path)), cache)
-    run = host_run.compile_host_runner(imported.module, imported.weights, HOST)
-    session = onnxruntime.InferenceSession(str(path))
-    for one in inputs:
-        expected = session.run(None, one)
-        found = run([one[spec.name] for spec in imported.inputs])
-        for spec, ours, theirs in zip(imported.outputs, found, expected, strict=True):
-            assert (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype)
-            assert all(have <= most for have, most in zip(ours.shape, spec.shape, strict=True))
-            np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
-    return imported
-
-
 @pytest.mark.parametrize("tail", CASES.values(), ids=CASES)
 def test_what_is_computed_of_selected_rows_is_as_in_onnx_runtime(tail, cache, tmp_path):
-    check(model_of(tail, tmp_path), cache, EXAMPLES)
+    assert_agrees_with_onnxruntime(model_of(tail, tmp_path), cache, EXAMPLES)
 
 
 @pytest.mark.parametrize("tail", OF_SOME_ROWS.values(), ids=OF_SOME_ROWS)
 def test_what_is_reduced_of_at_least_one_row_is_as_in_onnx_runtime(tail, cache, tmp_path):
-    check(model_of(tail, tmp_path), cache, EXAMPLES[1:])
+    assert_agrees_with_onnxruntime(model_of(tail, tmp_path), cache, EXAMPLES[1:])
 
 
 def test_the_spec_of_an_output_has_the_most_rows_and_says_so(cache, tmp_path):
     path = model_of([node("Identity", ["v"], ["y"]), node("Neg", ["x"], ["z"])], tmp_path, "yz")
-    rows, whole = check(path, cache, EXAMPLES).outputs
+    rows, whole = assert_agrees_with_onnxruntime(path, cache, EXAMPLES).outputs
     assert (rows.shape, rows.bounded) == ((ROWS, COLUMNS), True)
     assert (whole.shape, whole.bounded) == ((ROWS, COLUMNS), False)
 
@@ -332,7 +315,9 @@ def test_what_older_and_newer_opsets_write_is_as_in_onnx_runtime(opset, cache, t
     selection = list(SELECTION)
     if not axes_are_inputs:
         selection[1] = node("Squeeze", ["places"], ["at"], axes=[0])
-    check(model_of(tail, tmp_path, opset=opset, selection=selection), cache, EXAMPLES)
+    assert_agrees_with_onnxruntime(
+        model_of(tail, tmp_path, opset=opset, selection=selection), cache, EXAMPLES
+    )
 
 
 def test_a_padding_of_some_axes_is_as_in_onnx_runtime(cache, tmp_path):
@@ -341,7 +326,7 @@ def test_a_padding_of_some_axes_is_as_in_onnx_runtime(cache, tmp_path):
         node("Concat", ["zero", "missing"], ["pads"], axis=0),
         node("Pad", ["v", "pads", "half", "zero"], ["y"]),
     ]
-    check(model_of(tail, tmp_path, opset=18), cache, EXAMPLES)
+    assert_agrees_with_onnxruntime(model_of(tail, tmp_path, opset=18), cache, EXAMPLES)
 
 
 @pytest.mark.parametrize("dtype", ["bool", "float32", "int64", "uint8"])
@@ -355,7 +340,7 @@ def test_the_places_of_what_is_not_zero_are_those_of_onnx_runtime(shape, dtype, 
         {"x": np.zeros(shape, dtype)},
         {"x": np.ones(shape, dtype)},
     ]
-    check(save(tmp_path / "model.onnx", body), cache, inputs)
+    assert_agrees_with_onnxruntime(save(tmp_path / "model.onnx", body), cache, inputs)
 
 
 def boxes_and_scores(batch, classes, count, centers=False):
@@ -396,7 +381,7 @@ def test_non_max_suppression_selects_what_onnx_runtime_does(
         constants,
     )
     inputs = [boxes_and_scores(batch, classes, count, centers) for _ in range(5)]
-    check(save(tmp_path / "model.onnx", body), cache, inputs)
+    assert_agrees_with_onnxruntime(save(tmp_path / "model.onnx", body), cache, inputs)
 
 
 def test_limits_of_non_max_suppression_may_be_inputs(cache, tmp_path):
@@ -420,7 +405,7 @@ def test_limits_of_non_max_suppression_may_be_inputs(cache, tmp_path):
         }
         for limit, overlap in ((3, 0.1), (1000, 0.5), (0, 0.5), (7, 0.9))
     ]
-    check(save(tmp_path / "model.onnx", body), cache, inputs)
+    assert_agrees_with_onnxruntime(save(tmp_path / "model.onnx", body), cache, inputs)
 
 
 def test_a_detector_that_drops_low_scores_first_is_as_in_onnx_runtime(cache, tmp_path):
@@ -461,7 +446,7 @@ def test_a_detector_that_drops_low_scores_first_is_as_in_onnx_runtime(cache, tmp
     for factor in (0.0, 0.4, 0.8, 1.0, 5.0):
         made = boxes_and_scores(1, 1, 30)
         inputs.append({"boxes": made["boxes"][0], "scores": made["scores"][0, 0] * factor})
-    imported = check(
+    imported = assert_agrees_with_onnxruntime(
         save(tmp_path / "model.onnx", body),
         cache,
         [{name: value.astype(np.float32) for name, value in one.items()} for one in inputs],

@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-import onnxruntime
 import pytest
-from host_profile import HOST
+from host_build import assert_agrees_with_onnxruntime
 from onnx_models import graph, node, save
-
-from farm import importers
-from farm.compiler import host_run
-from farm.types import Model
 
 RANDOM = np.random.default_rng(11)
 REGIONS = 9
@@ -28,18 +23,6 @@ def inputs(channels=5, side=16.0, scale=1.0):
         "numbers": RANDOM.integers(0, 2, REGIONS),
         "keep": RANDOM.random(REGIONS) < 0.5,
     }
-
-
-def check(path, cache, examples):
-    imported = importers.import_model(Model("model", str(path)), cache)
-    run = host_run.compile_host_runner(imported.module, imported.weights, HOST)
-    session = onnxruntime.InferenceSession(str(path))
-    for example in examples:
-        given = {spec.name: example[spec.name] for spec in imported.inputs}
-        expected = session.run(None, given)
-        for ours, theirs in zip(run(list(given.values())), expected, strict=True):
-            assert ours.shape == theirs.shape
-            np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("channels", [5, 16, 40])
@@ -63,7 +46,9 @@ def test_regions_are_sampled_as_in_onnx_runtime(mode, scale, samples, channels, 
         {"x": [2, channels, 12, 16], "regions": [REGIONS, 4], "numbers": ("int64", [REGIONS])},
         {"y": [REGIONS, channels, 3, 4]},
     )
-    check(save(tmp_path / "model.onnx", body), cache, [inputs(channels, scale=scale)])
+    assert_agrees_with_onnxruntime(
+        save(tmp_path / "model.onnx", body), cache, [inputs(channels, scale=scale)]
+    )
 
 
 def test_regions_of_two_levels_are_put_in_their_order_as_in_onnx_runtime(cache, tmp_path):
@@ -112,4 +97,4 @@ def test_regions_of_two_levels_are_put_in_their_order_as_in_onnx_runtime(cache, 
     )
     none, every = (np.full(REGIONS, value) for value in (False, True))
     examples = [inputs(), inputs(), inputs() | {"keep": none}, inputs() | {"keep": every}]
-    check(save(tmp_path / "model.onnx", body), cache, examples)
+    assert_agrees_with_onnxruntime(save(tmp_path / "model.onnx", body), cache, examples)

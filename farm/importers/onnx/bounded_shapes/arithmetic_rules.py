@@ -14,7 +14,7 @@ from onnx import helper
 
 from farm.importers.onnx.bounded_shapes.extent import Extent, Product
 from farm.importers.onnx.bounded_shapes.graph_writer import BoundedGraph, UnboundedShape
-from farm.importers.onnx.bounded_shapes.node_reading import attribute, optional_input, stated_axes
+from farm.importers.onnx.node_reading import node_attribute, optional_input, stated_axes
 
 Rule = Callable[[BoundedGraph, onnx.NodeProto], None]
 
@@ -87,7 +87,7 @@ def roi_align(graph: BoundedGraph, node: onnx.NodeProto) -> None:
     if shapes[0][0] != shapes[1][0] or not shapes[0][1].is_constant:
         raise UnboundedShape("the numbers of its regions and images are not known to be equal")
     extents = {0: shapes[0][0]}
-    if 0 in extents:  # of no image, the kernel computes nothing
+    if not extents[0].is_constant:  # of no image, the kernel computes nothing
         inside = graph.is_element(extents[0], graph.storage(numbers)[0], 0, 1)
         none = np.array(-1, helper.tensor_dtype_to_np_dtype(graph.dtype(numbers)))
         numbers = graph.emit("Where", [inside, numbers, graph.constant(none)])
@@ -129,7 +129,7 @@ def _batch_extents(shapes: Sequence[Sequence[Extent]], rank: int) -> dict[int, E
 
 def gemm(graph: BoundedGraph, node: onnx.NodeProto) -> None:
     """Multiply two matrices and add a third; the rows of the first may be counted."""
-    rows = 1 if attribute(node, "transA", 0) else 0
+    rows = 1 if node_attribute(node, "transA", 0) else 0
     if any(name in graph.extents for name in node.input[1:]) or set(
         graph.extents[node.input[0]]
     ) != {rows}:
@@ -143,7 +143,7 @@ def along_axis(graph: BoundedGraph, node: onnx.NodeProto) -> None:
     name = node.input[0]
     extents, rank = graph.extents.get(name, {}), len(graph.storage(name))
     softmax = node.op_type in ("Softmax", "LogSoftmax")
-    axis = attribute(node, "axis", -1 if graph.opset >= 13 or not softmax else 1) % rank
+    axis = node_attribute(node, "axis", -1 if graph.opset >= 13 or not softmax else 1) % rank
     joined = not softmax or graph.opset < 13  # from the axis to the last
     if any(one in extents for one in range(axis, rank if joined else axis + 1)):
         if not softmax or (joined and axis != rank - 1):
@@ -174,13 +174,13 @@ def reduce_(graph: BoundedGraph, node: onnx.NodeProto) -> None:
     if optional_input(node, 1) and axes is None:
         raise UnboundedShape("its axes are not constant")
     if not axes:
-        if axes is not None and attribute(node, "noop_with_empty_axes", 0):
+        if axes is not None and node_attribute(node, "noop_with_empty_axes", 0):
             graph.write(helper.make_node("Identity", [name], node.output))
             graph.set_extents(node.output[0], extents)
             return
         axes = list(range(rank))
     reduced = {axis % rank for axis in axes}
-    keep = bool(attribute(node, "keepdims", 1))
+    keep = bool(node_attribute(node, "keepdims", 1))
     filled = graph.filled(name, sorted(reduced), _neutral(graph, node, name))
     counted = sorted(reduced & set(extents))
     if node.op_type == "ReduceMean" and counted:
@@ -214,8 +214,8 @@ def _mean(
     number = graph.emit("Cast", [graph.extent_tensor(size)], to=graph.dtype(node.input[0]))
     changed = _with_inputs(node, [filled, *node.input[1:]])
     changed.op_type, changed.output[0] = "ReduceSum", graph.new_name(node.output[0])
-    if graph.opset >= 13 and attribute(changed, "axes") is not None:  # an input of ReduceSum
-        axes = graph.constant(np.array(attribute(changed, "axes"), np.int64))
+    if graph.opset >= 13 and node_attribute(changed, "axes") is not None:  # an input of ReduceSum
+        axes = graph.constant(np.array(node_attribute(changed, "axes"), np.int64))
         del changed.attribute[[one.name for one in changed.attribute].index("axes")]
         changed.input.append(axes)
     graph.write(changed)
@@ -246,19 +246,19 @@ def arg_extreme(graph: BoundedGraph, node: onnx.NodeProto) -> None:
     """Find the place of the highest or lowest element of an axis, also of a counted one."""
     name = node.input[0]
     extents, rank = graph.extents[name], len(graph.storage(name))
-    axis = attribute(node, "axis", 0) % rank
-    if axis in extents and attribute(node, "select_last_index", 0):
+    axis = node_attribute(node, "axis", 0) % rank
+    if axis in extents and node_attribute(node, "select_last_index", 0):
         raise UnboundedShape("it finds the last of equal elements of a counted extent")
     value = graph.lowest(name, highest=node.op_type == "ArgMin")
     graph.write(_with_inputs(node, [graph.filled(name, [axis], value)]))
-    keep = bool(attribute(node, "keepdims", 1))
+    keep = bool(node_attribute(node, "keepdims", 1))
     _set_reduced(graph, node.output[0], extents, {axis}, rank, keep)
     graph.is_index.add(node.output[0])
 
 
 def cumulative(graph: BoundedGraph, node: onnx.NodeProto) -> None:
     """Sum up along an axis, from its first element on."""
-    if attribute(node, "reverse", 0):
+    if node_attribute(node, "reverse", 0):
         axis = graph.array(node.input[1])
         rank = len(graph.storage(node.input[0]))
         if axis is None or int(axis) % rank in graph.extents[node.input[0]]:
@@ -270,7 +270,7 @@ def cumulative(graph: BoundedGraph, node: onnx.NodeProto) -> None:
 def one_hot(graph: BoundedGraph, node: onnx.NodeProto) -> None:
     """Make vectors with one element set, of indices whose number is counted."""
     extents, rank = graph.extents.get(node.input[0], {}), len(graph.storage(node.input[0]))
-    axis = attribute(node, "axis", -1) % (rank + 1)
+    axis = node_attribute(node, "axis", -1) % (rank + 1)
     graph.write(node)
     graph.set_extents(
         node.output[0], {one + (one >= axis): extent for one, extent in extents.items()}

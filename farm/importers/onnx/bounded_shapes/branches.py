@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import onnx
 from onnx import helper, numpy_helper
 
 from farm.importers.onnx.bounded_shapes.extent import Count, Extent
 from farm.importers.onnx.bounded_shapes.graph_writer import BoundedGraph, UnboundedShape
-from farm.importers.onnx.bounded_shapes.node_reading import attribute
+from farm.importers.onnx.node_reading import node_attribute
 from farm.importers.onnx.unroll import copy_body
 
 _numbers = itertools.count()
@@ -23,7 +23,7 @@ def write_branches(graph: BoundedGraph, node: onnx.NodeProto, visit: Visit) -> N
     `visit` writes nodes.
     """
     condition = graph.array(node.input[0])
-    branches = [attribute(node, name) for name in ("then_branch", "else_branch")]
+    branches = [node_attribute(node, name) for name in ("then_branch", "else_branch")]
     if condition is not None:
         chosen = branches[0 if bool(condition.reshape(-1)[0]) else 1]
         results = _inlined(graph, node, chosen, visit)
@@ -82,22 +82,3 @@ def _select(graph: BoundedGraph, chooser: str, one: str, other: str, output: str
             whole = graph.padded(whole, axis, length)
         graph.write(helper.make_node("Identity", [whole], [output]))
     graph.set_extents(output, extents)
-
-
-def names_read(node: onnx.NodeProto) -> Iterator[str]:
-    """Yield the names that a node reads, also those that the graphs in it read."""
-    yield from node.input
-    for one in node.attribute:
-        for inner in (one.g, *one.graphs):
-            for part in inner.node:
-                yield from names_read(part)
-            yield from (value.name for value in inner.output)
-
-
-def operators_within(node: onnx.NodeProto) -> Iterator[str]:
-    """Yield the operators of a node and of the graphs in it."""
-    yield node.op_type
-    for one in node.attribute:
-        for inner in (one.g, *one.graphs):
-            for part in inner.node:
-                yield from operators_within(part)

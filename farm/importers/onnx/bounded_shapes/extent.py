@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import reduce
-from math import gcd, prod
+from math import gcd
 from typing import NamedTuple
 
 
@@ -52,11 +52,15 @@ class Extent:
 
     def __add__(self, other: Extent | int) -> Extent:
         """Return the sum."""
-        return self._plus(other, 1)
+        other = other if isinstance(other, Extent) else Extent(other)
+        factors = dict(self.terms)
+        for count, factor in other.terms:
+            factors[count] = factors.get(count, 0) + factor
+        return _extent(self.constant + other.constant, factors)
 
     def __sub__(self, other: Extent | int) -> Extent:
         """Return the difference."""
-        return self._plus(other, -1)
+        return self + other * -1
 
     def __mul__(self, factor: int) -> Extent:
         """Return the product with a number."""
@@ -72,18 +76,6 @@ class Extent:
         return _extent(
             self.constant // divisor, {count: factor // divisor for count, factor in self.terms}
         )
-
-    def _plus(self, other: Extent | int, sign: int) -> Extent:
-        other = as_extent(other)
-        factors = dict(self.terms)
-        for count, factor in other.terms:
-            factors[count] = factors.get(count, 0) + sign * factor
-        return _extent(self.constant + sign * other.constant, factors)
-
-
-def as_extent(number: Extent | int) -> Extent:
-    """Return a number as an extent."""
-    return number if isinstance(number, Extent) else Extent(int(number))
 
 
 def _extent(constant: int, factors: Mapping[Count, int]) -> Extent:
@@ -166,8 +158,3 @@ def pair_reshaped_axes(
         groups.append((ins, outs))
         left, right = left + len(ins), right + len(outs)
     return groups
-
-
-def elements(shape: Iterable[int]) -> int:
-    """Return the number of elements of a shape."""
-    return prod(shape)

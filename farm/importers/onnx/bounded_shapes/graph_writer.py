@@ -16,6 +16,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from farm.importers.onnx.bounded_shapes.extent import Count, Extent
+from farm.importers.onnx.inferred_types import is_fixed, known_extents
 from farm.importers.onnx.node_evaluation import MOST_ELEMENTS, evaluate_node, infer_node_types
 
 DOMAIN = "farm"  # of the operators that only farm's converters know
@@ -88,7 +89,7 @@ class BoundedGraph:
         self.types |= infer_node_types(node, self.types, self.constants, self.opsets)
         if not any(name in self.extents for name in node.input):
             for name in node.output:
-                if name in self.inferred and not _is_fixed(self.types.get(name)):
+                if name in self.inferred and not is_fixed(self.types.get(name)):
                     self.types[name] = self.inferred[name]
 
     def emit(
@@ -96,8 +97,7 @@ class BoundedGraph:
     ) -> str:
         """Add a node with one output, and return the name of the output; `like` is its stem."""
         output = self.new_name(like or operator)
-        given = {name: value for name, value in attributes.items() if value is not None}
-        self.write(helper.make_node(operator, inputs, [output], **given))
+        self.write(helper.make_node(operator, inputs, [output], **attributes))
         return output
 
     def emit_own(
@@ -148,12 +148,13 @@ class BoundedGraph:
         """Return the extents with which a tensor is stored."""
         if name in self.numbers:
             return tuple(self.numbers[name].values.shape)
-        kind = self.types.get(name)
-        if kind is None or not kind.tensor_type.HasField("shape"):
+        extents = known_extents(self.types.get(name))
+        if extents is None:
             raise UnboundedShape(f"the rank of {name!r} is not known")
-        if not _is_fixed(kind):
+        found = [extent for extent in extents if extent is not None]
+        if len(found) < len(extents):
             raise UnboundedShape(f"the shape of {name!r} is not known")
-        return tuple(int(axis.dim_value) for axis in kind.tensor_type.shape.dim)
+        return tuple(found)
 
     def shape(self, name: str) -> list[Extent]:
         """Return the extents of a tensor."""
@@ -329,12 +330,3 @@ class BoundedGraph:
         return self.emit(
             "Concat", [name, self.constant(np.full(shape, value, kind))], axis=axis, like=name
         )
-
-
-def _is_fixed(kind: onnx.TypeProto | None) -> bool:
-    """Return whether all extents of a type are known."""
-    return (
-        kind is not None
-        and kind.tensor_type.HasField("shape")
-        and all(axis.HasField("dim_value") for axis in kind.tensor_type.shape.dim)
-    )

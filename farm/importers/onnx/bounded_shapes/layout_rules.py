@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
 import onnx
 from onnx import helper
 
-from farm.importers.onnx.bounded_shapes.extent import Extent, Product, elements, pair_reshaped_axes
+from farm.importers.onnx.bounded_shapes.extent import Extent, Product, pair_reshaped_axes
 from farm.importers.onnx.bounded_shapes.graph_writer import Array, BoundedGraph, UnboundedShape
-from farm.importers.onnx.bounded_shapes.node_reading import attribute, optional_input, stated_axes
 from farm.importers.onnx.bounded_shapes.number_rules import maximum, minimum, quotient
 from farm.importers.onnx.node_evaluation import MOST_ELEMENTS
+from farm.importers.onnx.node_reading import node_attribute, optional_input, stated_axes
 
 _NO_END = 2**31 - 1  # exporters write this or more for "to the end"
 
@@ -30,7 +31,7 @@ def _extents_of_input(graph: BoundedGraph, node: onnx.NodeProto, place: int) -> 
 def transpose(graph: BoundedGraph, node: onnx.NodeProto) -> None:
     """Permute the axes."""
     rank = len(graph.storage(node.input[0]))
-    axes = list(attribute(node, "perm", range(rank)[::-1]))
+    axes = list(node_attribute(node, "perm", range(rank)[::-1]))
     graph.write(node)
     extents = graph.extents[node.input[0]]
     graph.set_extents(
@@ -65,7 +66,7 @@ def unsqueeze(graph: BoundedGraph, node: onnx.NodeProto) -> None:
 def flatten(graph: BoundedGraph, node: onnx.NodeProto) -> None:
     """Join the axes before and from `axis` on."""
     shape = graph.shape(node.input[0])
-    axis = attribute(node, "axis", 1)
+    axis = node_attribute(node, "axis", 1)
     axis = axis + len(shape) if axis < 0 else axis
     parts = [Product.of(part).extent for part in (shape[:axis], shape[axis:])]
     if None in parts:
@@ -76,7 +77,7 @@ def flatten(graph: BoundedGraph, node: onnx.NodeProto) -> None:
 def reshape(graph: BoundedGraph, node: onnx.NodeProto) -> None:
     """Reshape to constant extents, to those of other tensors, and to what remains."""
     before, after = graph.shape(node.input[0]), _extents_of_input(graph, node, 1)
-    if not attribute(node, "allowzero", 0):
+    if not node_attribute(node, "allowzero", 0):
         after = [before[at] if one == Extent(0) else one for at, one in enumerate(after)]
     if Extent(-1) in after:
         open_axis = after.index(Extent(-1))
@@ -98,7 +99,7 @@ def _reshape_to(graph: BoundedGraph, node: onnx.NodeProto, after: list[Extent]) 
     storage = graph.storage(name)
     stored = [0] * len(after)
     for ins, outs in groups:
-        kept = elements(storage[axis] for axis in ins)
+        kept = prod(storage[axis] for axis in ins)
         counted = [axis for axis in outs if not after[axis].is_constant]
         if any(not before[axis].is_constant for axis in ins):
             _check_leading(before, ins)
@@ -106,9 +107,10 @@ def _reshape_to(graph: BoundedGraph, node: onnx.NodeProto, after: list[Extent]) 
         for axis in outs:
             stored[axis] = after[axis].constant if axis not in counted else 0
         if counted:
-            stored[counted[0]] = kept // max(
-                1, elements(stored[axis] for axis in outs if axis != counted[0])
-            )
+            others = max(1, prod(stored[axis] for axis in outs if axis != counted[0]))
+            if kept % others:
+                raise UnboundedShape("it divides an extent with a remainder")
+            stored[counted[0]] = kept // others
     graph.reshaped(name, stored, node.output[0])
     graph.set_extents(node.output[0], dict(enumerate(after)))
 
@@ -124,7 +126,7 @@ def concat(graph: BoundedGraph, node: onnx.NodeProto) -> None:
     """Join tensors; along an axis that is counted, their elements move together."""
     names = [graph.tensor(name) for name in node.input]
     rank = len(graph.storage(names[0]))
-    axis = attribute(node, "axis", 0) % rank
+    axis = node_attribute(node, "axis", 0) % rank
     names, extents = aligned(graph, names, axis)
     parts = [graph.shape(name)[axis] for name in names]
     lengths = [graph.storage(name)[axis] for name in names]
@@ -170,7 +172,7 @@ def _cropped(graph: BoundedGraph, name: str, axis: int, length: int) -> str:
 def split(graph: BoundedGraph, node: onnx.NodeProto) -> None:
     """Cut along an axis of constant extent."""
     extents = graph.extents[node.input[0]]
-    axis = attribute(node, "axis", 0) % len(graph.storage(node.input[0]))
+    axis = node_attribute(node, "axis", 0) % len(graph.storage(node.input[0]))
     if axis in extents:
         raise UnboundedShape("it cuts along an extent that is not constant")
     graph.write(node)
@@ -247,7 +249,7 @@ def pad(graph: BoundedGraph, node: onnx.NodeProto) -> None:
     """Pad with a constant; the amount at an end may be counted."""
     if graph.opset < 11:
         raise UnboundedShape("its amounts are attributes; export with opset_version 11 or newer")
-    if attribute(node, "mode", b"constant") != b"constant":
+    if node_attribute(node, "mode", b"constant") != b"constant":
         raise UnboundedShape("it repeats elements at an end that is not constant")
     amounts = _extents_of_input(graph, node, 1)
     name = graph.tensor(node.input[0])
@@ -334,11 +336,11 @@ def tile(graph: BoundedGraph, node: onnx.NodeProto) -> None:
 def constant_of_shape(graph: BoundedGraph, node: onnx.NodeProto) -> None:
     """Make a constant that has as many elements as there can be."""
     extents = _extents_of_input(graph, node, 0)
-    value = attribute(node, "value")
+    value = node_attribute(node, "value")
     filler: Array = np.zeros(1, np.float32) if value is None else onnx.numpy_helper.to_array(value)
     shape = [max(0, one.most) for one in extents]
     number = filler.reshape(-1)[0]
-    if elements(shape) <= MOST_ELEMENTS:
+    if prod(shape) <= MOST_ELEMENTS:
         graph.add_constant(np.full(shape, number, filler.dtype), node.output[0])
     else:
         single = graph.constant(np.full([1] * len(shape), number, filler.dtype))

@@ -16,7 +16,7 @@ from onnx import TensorProto
 
 from farm.importers.onnx.bounded_shapes.extent import Extent, Product
 from farm.importers.onnx.bounded_shapes.graph_writer import Array, BoundedGraph, UnboundedShape
-from farm.importers.onnx.bounded_shapes.node_reading import attribute, optional_input, stated_axes
+from farm.importers.onnx.node_reading import node_attribute, optional_input, stated_axes
 
 
 def minimum(graph: BoundedGraph, one: Extent, other: Extent) -> Extent:
@@ -75,14 +75,14 @@ def _shape(graph: BoundedGraph, node: onnx.NodeProto) -> bool:
             return False
         graph.set_numbers(node.output[0], _array([size], ()), TensorProto.INT64)
         return True
-    found = shape[attribute(node, "start", 0) : attribute(node, "end", len(shape))]
+    found = shape[node_attribute(node, "start", 0) : node_attribute(node, "end", len(shape))]
     graph.set_numbers(node.output[0], _array(found, (len(found),)), TensorProto.INT64)
     return True
 
 
 def _dtype(graph: BoundedGraph, node: onnx.NodeProto) -> int:
     if node.op_type == "Cast":
-        return int(attribute(node, "to"))
+        return int(node_attribute(node, "to"))
     if node.op_type in _COMPARISONS or node.op_type in _LOGIC:
         return int(TensorProto.BOOL)
     return graph.dtype(node.input[1 if node.op_type == "Where" else 0])
@@ -173,7 +173,7 @@ def _where(_: BoundedGraph, __: onnx.NodeProto, given: Sequence[Array]) -> Array
 
 
 def _cast(_: BoundedGraph, node: onnx.NodeProto, given: Sequence[Array]) -> Array | None:
-    to, values = attribute(node, "to"), given[0]
+    to, values = node_attribute(node, "to"), given[0]
     if to in (TensorProto.INT64, TensorProto.INT32):
         found = [Extent(int(one)) if isinstance(one, bool) else one for one in values.flat]
         return _array(found, values.shape)
@@ -199,11 +199,11 @@ def _gather(_: BoundedGraph, node: onnx.NodeProto, given: Sequence[Array]) -> Ar
     places = _places(given[1])
     if places is None:
         return None
-    return np.asarray(np.take(given[0], places, axis=attribute(node, "axis", 0)), object)
+    return np.asarray(np.take(given[0], places, axis=node_attribute(node, "axis", 0)), object)
 
 
 def _concat(_: BoundedGraph, node: onnx.NodeProto, given: Sequence[Array]) -> Array:
-    return np.concatenate(given, axis=attribute(node, "axis", 0))
+    return np.concatenate(given, axis=node_attribute(node, "axis", 0))
 
 
 def _slice(_: BoundedGraph, __: onnx.NodeProto, given: Sequence[Array]) -> Array | None:
@@ -233,7 +233,7 @@ def _reshape(_: BoundedGraph, __: onnx.NodeProto, given: Sequence[Array]) -> Arr
 
 
 def _transpose(_: BoundedGraph, node: onnx.NodeProto, given: Sequence[Array]) -> Array:
-    return given[0].transpose(attribute(node, "perm"))
+    return given[0].transpose(node_attribute(node, "perm"))
 
 
 def _squeeze(graph: BoundedGraph, node: onnx.NodeProto, given: Sequence[Array]) -> Array:
@@ -266,7 +266,7 @@ def _reduced(rule: Callable[[BoundedGraph, Any, Any], Any]) -> Any:
             result = rule(graph, result, other)
             if result is None:
                 return None
-        return _array([result], (1,) * values.ndim if attribute(node, "keepdims", 1) else ())
+        return _array([result], (1,) * values.ndim if node_attribute(node, "keepdims", 1) else ())
 
     return compute
 

@@ -10,17 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
 import onnx
 
 from farm.errors import ModelError
 from farm.importers.onnx.bounded_shapes import arithmetic_rules, layout_rules, selection_rules
-from farm.importers.onnx.bounded_shapes.branches import names_read, operators_within, write_branches
-from farm.importers.onnx.bounded_shapes.extent import Extent, elements
+from farm.importers.onnx.bounded_shapes.branches import write_branches
+from farm.importers.onnx.bounded_shapes.extent import Extent
 from farm.importers.onnx.bounded_shapes.graph_writer import DOMAIN, BoundedGraph, UnboundedShape
 from farm.importers.onnx.bounded_shapes.number_rules import compute_numbers, minimum
-from farm.importers.onnx.inferred_types import infer_types
+from farm.importers.onnx.inferred_types import known_types
 from farm.importers.onnx.node_evaluation import DEFAULT_DOMAINS, MOST_ELEMENTS
+from farm.importers.onnx.node_reading import all_nodes, names_read, subgraphs
 
 _RULES = {**layout_rules.RULES, **arithmetic_rules.RULES, **selection_rules.RULES}
 # Their result is known not to be negative if their first input is
@@ -44,11 +46,7 @@ class BoundedModel:
 
 def has_computed_extents(model: onnx.ModelProto) -> bool:
     """Return whether a model has operators whose number of results depends on values."""
-    return any(
-        operator in selection_rules.SOURCES
-        for node in model.graph.node
-        for operator in operators_within(node)
-    )
+    return any(node.op_type in selection_rules.SOURCES for node in all_nodes(model.graph))
 
 
 def bound_shapes(model: onnx.ModelProto, what: str) -> BoundedModel:
@@ -56,15 +54,17 @@ def bound_shapes(model: onnx.ModelProto, what: str) -> BoundedModel:
 
     Raises ModelError, which names the node, if an operator cannot compute on counted extents.
     """
+    types = known_types(model)
+    given = {value.name for value in (*model.graph.input, *model.graph.initializer)}
     writer = BoundedGraph(
         opsets={one.domain: one.version for one in model.opset_import},
-        types=_given_types(model),
+        types={name: types[name] for name in given},
         constants={
             tensor.name: tensor
             for tensor in model.graph.initializer
-            if elements(tensor.dims) <= MOST_ELEMENTS
+            if prod(tensor.dims) <= MOST_ELEMENTS
         },
-        inferred=_inferred_types(model),
+        inferred=types,
     )
     _visit(writer, model.graph.node, what)
     bounds = {}
@@ -76,23 +76,6 @@ def bound_shapes(model: onnx.ModelProto, what: str) -> BoundedModel:
             name = _cut(writer, name)
         outputs.append(name)
     return BoundedModel(_model(model, writer, outputs), bounds)
-
-
-def _given_types(model: onnx.ModelProto) -> dict[str, onnx.TypeProto]:
-    """Return the types of inputs and initializers."""
-    known = {
-        tensor.name: onnx.helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
-        for tensor in model.graph.initializer
-    }
-    return known | {value.name: value.type for value in model.graph.input}
-
-
-def _inferred_types(model: onnx.ModelProto) -> dict[str, onnx.TypeProto]:
-    try:
-        graph = infer_types(model, data_prop=True)
-    except Exception:  # ONNX's inference can raise on models that TVM imports
-        return {}
-    return {value.name: value.type for value in graph.value_info}
 
 
 def _visit(graph: BoundedGraph, nodes: Sequence[onnx.NodeProto], what: str) -> None:
@@ -143,7 +126,11 @@ def _concerns(graph: BoundedGraph, node: onnx.NodeProto) -> bool:
     return (
         node.input[0] in graph.constants
         or any(name in graph.extents or name in graph.numbers for name in names_read(node))
-        or any(operator in selection_rules.SOURCES for operator in operators_within(node))
+        or any(
+            inner.op_type in selection_rules.SOURCES
+            for branch in subgraphs(node)
+            for inner in all_nodes(branch)
+        )
     )
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from math import prod
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from farm.importers.onnx.bounded_shapes.extent import Count, Extent, elements
+from farm.importers.onnx.bounded_shapes.extent import Count, Extent
 from farm.importers.onnx.bounded_shapes.graph_writer import BoundedGraph, UnboundedShape
-from farm.importers.onnx.bounded_shapes.node_reading import attribute, optional_input
+from farm.importers.onnx.node_reading import node_attribute, optional_input
 
 Rule = Callable[[BoundedGraph, onnx.NodeProto], None]
 _LIMIT = 2**31 - 1
@@ -31,7 +32,7 @@ def _non_zero(graph: BoundedGraph, name: str) -> str:
         found = graph.constant(np.zeros((len(storage), 0), np.int64))
     elif not found:
         found, count = graph.new_name(name), graph.new_name(f"{name}/count")
-        most = elements(storage)
+        most = prod(storage)
         filled = graph.filled(name, range(len(storage)), 0)
         graph.emit_own(
             "BoundedNonZero",
@@ -48,11 +49,11 @@ def _non_zero(graph: BoundedGraph, name: str) -> str:
 
 def compress(graph: BoundedGraph, node: onnx.NodeProto) -> None:
     """Select the elements along an axis, or of a whole tensor, for which a condition holds."""
-    data, axis = graph.tensor(node.input[0]), attribute(node, "axis")
+    data, axis = graph.tensor(node.input[0]), node_attribute(node, "axis")
     if axis is None:
         if data in graph.extents:
             raise UnboundedShape("it selects from a whole tensor of counted extents")
-        data, axis = graph.reshaped(data, [elements(graph.storage(data))]), 0
+        data, axis = graph.reshaped(data, [prod(graph.storage(data))]), 0
     found = _non_zero(graph, graph.tensor(node.input[1]))
     places = graph.reshaped(found, [graph.storage(found)[1]])
     graph.set_extents(places, {0: graph.shape(found)[1]})
@@ -96,7 +97,7 @@ def non_max_suppression(graph: BoundedGraph, node: onnx.NodeProto) -> None:
             _threshold(graph, node, 4, -np.inf),
         ],
         [(found, TensorProto.INT64, [room, 3]), (number, TensorProto.INT64, [1])],
-        center_point_box=attribute(node, "center_point_box", 0),
+        center_point_box=node_attribute(node, "center_point_box", 0),
         per_class=per_class,
     )
     graph.write(helper.make_node("Identity", [found], node.output))
@@ -118,9 +119,9 @@ def top_k(graph: BoundedGraph, node: onnx.NodeProto) -> None:
     if numbers is None:
         raise UnboundedShape("how many elements it selects is not known")
     wanted, storage = numbers.flat[0], graph.storage(data)
-    axis = attribute(node, "axis", -1) % len(storage)
+    axis = node_attribute(node, "axis", -1) % len(storage)
     extents = dict(graph.extents.get(data, {}))
-    largest, count = attribute(node, "largest", 1), min(wanted.most, storage[axis])
+    largest, count = node_attribute(node, "largest", 1), min(wanted.most, storage[axis])
     if axis in extents and axis == len(storage) - 1 and graph.dtype(data) == TensorProto.FLOAT:
         values, places = (name or graph.new_name(node.name) for name in (*node.output, "")[:2])
         shape = (*storage[:-1], count)
@@ -148,7 +149,7 @@ def gather(graph: BoundedGraph, node: onnx.NodeProto) -> None:
     """Select places of one axis."""
     data, places = (graph.tensor(name) for name in node.input)
     shape = graph.shape(data)
-    axis = attribute(node, "axis", 0) % len(shape)
+    axis = node_attribute(node, "axis", 0) % len(shape)
     places = _from_start(graph, places, [shape[axis]])
     graph.write(helper.make_node("Gather", [data, places], node.output, axis=axis))
     held = [*shape[:axis], *graph.shape(places), *shape[axis + 1 :]]
@@ -158,7 +159,7 @@ def gather(graph: BoundedGraph, node: onnx.NodeProto) -> None:
 def gather_nd(graph: BoundedGraph, node: onnx.NodeProto) -> None:
     """Select the parts of a tensor at points."""
     data, points = (graph.tensor(name) for name in node.input)
-    batch, shape, at = attribute(node, "batch_dims", 0), graph.shape(data), graph.shape(points)
+    batch, shape, at = node_attribute(node, "batch_dims", 0), graph.shape(data), graph.shape(points)
     if any(not one.is_constant for one in (*at[:batch], *shape[:batch], at[-1])):
         raise UnboundedShape("the extents of its batch are not constant")
     axes = at[-1].constant
@@ -180,7 +181,7 @@ def gather_nd(graph: BoundedGraph, node: onnx.NodeProto) -> None:
 def gather_elements(graph: BoundedGraph, node: onnx.NodeProto) -> None:
     """Select, for each index, the element of its row."""
     data, places = (graph.tensor(name) for name in node.input)
-    axis = attribute(node, "axis", 0) % len(graph.storage(data))
+    axis = node_attribute(node, "axis", 0) % len(graph.storage(data))
     places = _from_start(graph, places, [graph.shape(data)[axis]])
     graph.write(helper.make_node("GatherElements", [data, places], node.output, axis=axis))
     graph.set_extents(node.output[0], graph.extents.get(places, {}))
@@ -217,7 +218,7 @@ def _scatter_rows(graph: BoundedGraph, node: onnx.NodeProto) -> bool:
     storage = graph.storage(data)
     if node.op_type == "ScatterElements":
         rows = graph.spread_rows.get(places, "")
-        if not rows or attribute(node, "axis", 0) % len(storage):
+        if not rows or node_attribute(node, "axis", 0) % len(storage):
             return False
     else:
         rows = places
@@ -225,7 +226,7 @@ def _scatter_rows(graph: BoundedGraph, node: onnx.NodeProto) -> bool:
             return False
     if (
         set(graph.extents.get(rows, {})) != {0}
-        or attribute(node, "reduction", b"none") != b"none"
+        or node_attribute(node, "reduction", b"none") != b"none"
         or graph.storage(updates)[1:] != storage[1:]
         or graph.shape(updates)[0] != graph.shape(rows)[0]
         or graph.storage(updates)[0] != graph.storage(rows)[0]
@@ -250,7 +251,7 @@ def scatter(graph: BoundedGraph, node: onnx.NodeProto) -> None:
         return
     data, places, updates = (graph.tensor(name) for name in node.input)
     by_points = node.op_type == "ScatterND"
-    axis = 0 if by_points else attribute(node, "axis", 0) % len(graph.storage(data))
+    axis = 0 if by_points else node_attribute(node, "axis", 0) % len(graph.storage(data))
     shape, storage = graph.shape(data), graph.storage(data)
     axes = graph.storage(places)[-1] if by_points else 1
     places = _from_start(graph, places, shape[axis : axis + axes])
