@@ -29,7 +29,7 @@ from farm.compiler.build_digests import compiler_package_versions, compiler_sour
 from farm.compiler.import_check_linker import ImportCheckLinker
 from farm.errors import BuildError, ModelError, WrongAnswer
 from farm.importers.imported_model import example_inputs, fix_input_shapes
-from farm.importers.onnx.decided_example import is_decided
+from farm.importers.onnx.stable_example import is_stable
 from farm.processes.workers import TaskContext
 from farm.sandbox.array_files import read_arrays
 from farm.sandbox.field_types import find_mistyped_field
@@ -396,7 +396,7 @@ def _checked(
         )
     if not check.right:
         difference = _difference(imported, ours, theirs, check)
-        _refuse_undecided_selection(model, imported, theirs, example, limits, difference)
+        _refuse_unstable_selection(model, imported, theirs, example, limits, difference)
         _refuse_ill_conditioned_model(model, imported, theirs, example, check, limits)
         raise WrongAnswer(
             f"{model.name}: what TVM makes of it is not what {imported.engine} makes of it",
@@ -409,7 +409,7 @@ def _checked(
     return check
 
 
-def _refuse_undecided_selection(
+def _refuse_unstable_selection(
     model: Model,
     imported: ImportedModel,
     theirs: Sequence[Array],
@@ -422,10 +422,10 @@ def _refuse_undecided_selection(
     So it is if the reference's answer has equal scores, or changes with a little noise.
     `difference` says how our answer differs.
     """
-    if not imported.selects:
+    if not imported.data_dependent:
         return
     tied = stats.has_tied_rows(theirs, limits.max_abs or 0.0)
-    if not tied and is_decided(example, imported.reference):
+    if not tied and is_stable(example, imported.reference):
         return
     why = (
         f"the answer of {imported.engine} has scores that are equal but for rounding"

@@ -214,6 +214,6 @@ def _check_functions(module: tvm.IRModule) -> None:
                 f"{', '.join(missing)}"
             ),
             "they select by value, and are no compiled code",
-            "export the model to ONNX, where farm counts what NonZero and NonMaxSuppression "
-            "select; or end it before the step that selects by value",
+            "export the model to ONNX, where farm builds NonZero and NonMaxSuppression; "
+            "or end it before the step that selects by value",
         )

@@ -29,8 +29,8 @@ class ImportedModel:
     a `python:` source was made of. `network` is the torch model and its example arguments,
     positional and by name; None for other formats. `layers` yields the intermediate tensors of one
     inference: layer name, operator and values; None if the engine cannot report them. `fixed`
-    states why an open batch was given a fixed extent; "" if it was not. `selects` says that the
-    model selects by value: rounding can decide between equal scores, or at a threshold.
+    states why an open batch was given a fixed extent; "" if it was not. `data_dependent`
+    says that extents depend on values: rounding can decide what is selected.
     """
 
     module: Any
@@ -44,7 +44,7 @@ class ImportedModel:
     network: tuple[Callable[..., Any], tuple[tuple[Any, ...], dict[str, Any]]] | None = None
     layers: Layers | None = None
     fixed: str = ""
-    selects: bool = False
+    data_dependent: bool = False
 
     @property
     def open(self) -> bool:

@@ -79,7 +79,7 @@ def output_specs(
 ) -> tuple[TensorSpec, ...]:
     """Return names, shapes and dtypes of the outputs of "main", with an open batch set to one.
 
-    `bounds` has the most extents of outputs whose extents are counted as the model runs. Raises
+    `bounds` has the padded shapes of outputs with dynamic extents. Raises
     ModelError if another shape depends on the data, or if an output is not a tensor.
     """
     types = _returned(module)
@@ -137,8 +137,8 @@ def _output_spec(name: str, type_: Any) -> TensorSpec:
                 "their shapes"
             ),
             (
-                "export the model to ONNX, where farm counts what NonZero and NonMaxSuppression "
-                "select; or end it before the step that selects by value"
+                "export the model to ONNX, where farm builds NonZero and NonMaxSuppression; "
+                "or end it before the step that selects by value"
             ),
         )
     return TensorSpec(name, tuple(int(axis) for axis in axes), str(type_.dtype))

@@ -2,7 +2,7 @@
 
     recurrent             all steps of an LSTM, GRU or RNN layer in one kernel
     recurrent_layer_cost  recognise that kernel and count its operations
-    bounded_selection     places of non-zeros and non-max suppression, with a bound and a count
+    bounded_selection     NonZero, NonMaxSuppression and others with data-dependent shapes
     roi_align             RoiAlign that takes the weights of a sample once for all channels
     sort                  topk, sort and argsort, without functions that a board's runtime lacks
     reduce_max_min        max and min reductions that are correct for infinities

@@ -1,6 +1,6 @@
-"""Emit kernels whose number of results depends on values, with a bounded result and a count.
+"""Emit kernels of operators with data-dependent shapes: a padded result, and a count.
 
-TVM's kernels for these call functions that a board lacks. What lies behind the results is zero.
+TVM's kernels for these call functions that a board lacks. The padding is zero.
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ from tvm.script.ir_builder import tirx as T  # noqa: N812  (as everywhere in TVM
 
 from farm.kernels.sort import merge_sort
 
-CUT = "cut_to_counts"  # what `emit_cut` calls its kernel, and the block in it
+SLICE_TO_DYNAMIC = (
+    "slice_to_dynamic"  # what `emit_slice_to_dynamic` calls its kernel, and the block in it
+)
 
 
-def emit_cut(
+def emit_slice_to_dynamic(
     builder: relax.BlockBuilder,
     data: relax.Expr,
     counts: Sequence[relax.Expr],
@@ -37,17 +39,19 @@ def emit_cut(
     shape = list(data.ty.shape)
     for axis, extent in zip(axes, extents, strict=True):
         shape[axis] = extent
-    return builder.emit(builder.call_te(_first_elements, data, shape, primfunc_name_hint=CUT))
+    return builder.emit(
+        builder.call_te(_first_elements, data, shape, primfunc_name_hint=SLICE_TO_DYNAMIC)
+    )
 
 
 def _first_elements(data: te.Tensor, shape: list[Any]) -> te.Tensor:
-    return te.compute(shape, lambda *at: data[at], name=CUT)
+    return te.compute(shape, lambda *at: data[at], name=SLICE_TO_DYNAMIC)
 
 
 def emit_non_zero(builder: relax.BlockBuilder, data: relax.Expr) -> relax.Expr:
-    """Emit the kernel that lists the places of elements that are not zero, in row-major order.
+    """Emit the kernel that lists the indices of elements that are not zero, in row-major order.
 
-    Returns int64 [rank, elements] and the number of places, int64 [1]. A scalar counts as [1].
+    Returns int64 [rank, elements] and their number, int64 [1]. A scalar counts as [1].
     """
     return builder.call_te(_non_zero, data, primfunc_name_hint="non_zero")
 
@@ -62,7 +66,7 @@ def _non_zero(data: te.Tensor) -> list[te.Tensor]:
             count[0] = tirx.const(0, "int64")
             with ExitStack() as loops:
                 at = [loops.enter_context(T.serial(0, extent)) for extent in shape]
-                # Written whether it is a place or not, as a branch takes longer
+                # Written whether it is not zero or is, as a branch takes longer
                 for axis, index in enumerate(at or [tirx.const(0, "int64")]):
                     found[axis, count[0]] = tirx.Cast("int64", index)
                 holds = values[tuple(at)]
@@ -78,23 +82,23 @@ def _non_zero(data: te.Tensor) -> list[te.Tensor]:
     return list(te.extern(shapes, [data], body, name="non_zero", dtype=["int64"] * 2))
 
 
-def emit_places_of_parts(
+def emit_concat_indices(
     builder: relax.BlockBuilder, counts: relax.Expr, lengths: Sequence[int], most: int
 ) -> relax.Expr:
-    """Emit the kernel that lists the places of the elements of parts stored one behind the other.
+    """Emit the kernel that lists the indices of the valid elements of concatenated tensors.
 
-    `counts`, int64 [parts], has the number of elements of each part, `lengths` the places that it
-    takes. The result is int64 [most]; what lies behind the elements is zero.
+    `counts`, int64 [tensors], has the number of valid elements of each, `lengths` the number with
+    padding. The result is int64 [most].
     """
     taken = relax.const(np.array(lengths, np.int64))
-    body = partial(_places_of_parts, total=most)
-    return builder.call_te(body, counts, taken, primfunc_name_hint="places_of_parts")
+    body = partial(_concat_indices, total=most)
+    return builder.call_te(body, counts, taken, primfunc_name_hint="concat_indices")
 
 
-def _places_of_parts(counts: te.Tensor, lengths: te.Tensor, *, total: int) -> te.Tensor:
+def _concat_indices(counts: te.Tensor, lengths: te.Tensor, *, total: int) -> te.Tensor:
     def body(inputs: Sequence[tirx.Buffer], outputs: Sequence[tirx.Buffer]) -> tirx.Stmt:
         with IRBuilder() as program, T.serial(0, 1):
-            known, taken, places = (T.buffer_proxy(one) for one in (*inputs, *outputs))
+            known, taken, indices = (T.buffer_proxy(one) for one in (*inputs, *outputs))
             end, begin = (
                 T.buffer_proxy(T.alloc_buffer((1,), "int64", scope="local")) for _ in range(2)
             )
@@ -104,39 +108,39 @@ def _places_of_parts(counts: te.Tensor, lengths: te.Tensor, *, total: int) -> te
                 count = tirx.min(tirx.min(known[part], taken[part]), total - end[0])
                 count = tirx.max(count, tirx.const(0, "int64"))
                 with T.serial(0, count) as at:
-                    places[end[0] + at] = begin[0] + at
+                    indices[end[0] + at] = begin[0] + at
                 end[0] = end[0] + count
                 begin[0] = begin[0] + taken[part]
             with T.serial(0, total - end[0]) as at:
-                places[end[0] + at] = tirx.const(0, "int64")
+                indices[end[0] + at] = tirx.const(0, "int64")
         return program.get()
 
-    return te.extern([(total,)], [counts, lengths], body, name="places_of_parts", dtype=["int64"])
+    return te.extern([(total,)], [counts, lengths], body, name="concat_indices", dtype=["int64"])
 
 
 def emit_scatter_rows(
     builder: relax.BlockBuilder,
     data: relax.Expr,
-    places: relax.Expr,
+    indices: relax.Expr,
     count: relax.Expr,
     rows: relax.Expr,
 ) -> relax.Expr:
-    """Emit the kernel that replaces rows of a tensor, those at `places`, int64 [n], by `rows`.
+    """Emit the kernel that replaces rows of a tensor, those at `indices`, int64 [n], by `rows`.
 
-    The first `count` of the places count. A place outside of the tensor is left out.
+    The first `count` of the indices are valid. An index outside of the tensor is left out.
     """
     columns = math.prod(int(extent) for extent in list(data.ty.shape)[1:])
     flat = [
         builder.emit(relax.op.reshape(one, [int(one.ty.shape[0]), columns])) for one in (data, rows)
     ]
     made = builder.call_te(
-        _scatter_rows, flat[0], places, count, flat[1], primfunc_name_hint="scatter_rows"
+        _scatter_rows, flat[0], indices, count, flat[1], primfunc_name_hint="scatter_rows"
     )
     return relax.op.reshape(builder.emit(made), data.ty.shape)
 
 
 def _scatter_rows(
-    data: te.Tensor, places: te.Tensor, count: te.Tensor, rows: te.Tensor
+    data: te.Tensor, indices: te.Tensor, count: te.Tensor, rows: te.Tensor
 ) -> te.Tensor:
     height, width, most = (int(one) for one in (*data.shape, rows.shape[0]))
 
@@ -146,13 +150,13 @@ def _scatter_rows(
             with T.serial(0, height) as row, T.serial(0, width) as column:
                 result[row, column] = old[row, column]
             with T.serial(0, tirx.min(known[0], tirx.const(most, "int64"))) as row:
-                place = tirx.Cast("int64", where[row])
-                is_inside = tirx.all(place >= 0, place < height)
+                index = tirx.Cast("int64", where[row])
+                is_inside = tirx.all(index >= 0, index < height)
                 with T.If(is_inside), T.Then(), T.serial(0, width) as column:
-                    result[place, column] = new[row, column]
+                    result[index, column] = new[row, column]
         return program.get()
 
-    tensors = [data, places, count, rows]
+    tensors = [data, indices, count, rows]
     return te.extern([data.shape], tensors, body, name="scatter_rows", dtype=[str(data.dtype)])
 
 

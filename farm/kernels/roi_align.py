@@ -29,10 +29,10 @@ class RoiAlignSettings:
 def emit_roi_align(builder: relax.BlockBuilder, call: relax.Call, lanes: int) -> relax.Expr | None:
     """Emit the kernel of a relax.vision.roi_align of images NCHW; return None for other forms.
 
-    A region is the number of its image and the corners x1, y1, x2, y2. Where there is no image of
-    this number, the result is zero. `lanes` is the number of channels of a vector.
+    A region of interest (ROI) is a batch index and the corners x1, y1, x2, y2. If the batch has no
+    such image, the result is zero. `lanes` is the number of channels of a vector.
     """
-    data, regions = call.args
+    data, rois = call.args
     attributes = call.attrs
     if (
         str(attributes.layout) != "NCHW"
@@ -50,7 +50,7 @@ def emit_roi_align(builder: relax.BlockBuilder, call: relax.Call, lanes: int) ->
     )
     channels_last = builder.emit(builder.call_te(topi.transpose, data, [0, 2, 3, 1]))
     body = partial(_roi_align, settings=settings, lanes=lanes)
-    return builder.call_te(body, channels_last, regions, primfunc_name_hint="roi_align")
+    return builder.call_te(body, channels_last, rois, primfunc_name_hint="roi_align")
 
 
 def _is_fixed_float32(value: relax.Expr) -> bool:
@@ -63,24 +63,24 @@ def _is_fixed_float32(value: relax.Expr) -> bool:
 
 
 def _roi_align(
-    data: te.Tensor, regions: te.Tensor, *, settings: RoiAlignSettings, lanes: int
+    data: te.Tensor, rois: te.Tensor, *, settings: RoiAlignSettings, lanes: int
 ) -> te.Tensor:
-    channels, count = int(data.shape[3]), int(regions.shape[0])
+    channels, count = int(data.shape[3]), int(rois.shape[0])
     shape = (count, channels, settings.height, settings.width)
 
     def body(inputs: Sequence[tirx.Buffer], outputs: Sequence[tirx.Buffer]) -> tirx.Stmt:
         with IRBuilder() as program, T.parallel(0, count) as row:
             image, known, result = (T.buffer_proxy(one) for one in (*inputs, outputs[0]))
-            number = tirx.Cast("int32", known[row, 0])
-            is_inside = tirx.all(number >= 0, number < int(data.shape[0]))
+            batch_index = tirx.Cast("int32", known[row, 0])
+            is_inside = tirx.all(batch_index >= 0, batch_index < int(data.shape[0]))
             with T.If(is_inside):
                 with T.Then():
-                    _align(image, known, result, row, number, data, settings, lanes)
+                    _align(image, known, result, row, batch_index, data, settings, lanes)
                 with T.Else():
                     _write_zeros(result, row, shape)
         return program.get()
 
-    return te.extern([shape], [data, regions], body, name="roi_align", dtype=["float32"])
+    return te.extern([shape], [data, rois], body, name="roi_align", dtype=["float32"])
 
 
 def _write_zeros(result: Any, row: Any, shape: tuple[int, ...]) -> None:
@@ -97,7 +97,7 @@ def _align(
     known: Any,
     result: Any,
     row: Any,
-    number: Any,
+    batch_index: Any,
     data: te.Tensor,
     settings: RoiAlignSettings,
     lanes: int,
@@ -133,13 +133,13 @@ def _align(
                 / tirx.Cast("float32", grid[axis])
                 for axis, at, step in ((0, bin_y, step_y), (1, bin_x, step_x))
             )
-            _add_sample(image, sums, number, (y, x), data, lanes)
+            _add_sample(image, sums, batch_index, (y, x), data, lanes)
         with T.serial(0, channels) as channel:
             result[row, channel, bin_y, bin_x] = sums[channel] / tirx.Cast("float32", samples)
 
 
 def _add_sample(
-    image: Any, sums: Any, number: Any, at: tuple[Any, Any], data: te.Tensor, lanes: int
+    image: Any, sums: Any, batch_index: Any, at: tuple[Any, Any], data: te.Tensor, lanes: int
 ) -> None:
     """Add the image's value at a point, interpolated between four pixels, to `sums`."""
     extents = [int(extent) for extent in data.shape[1:3]]
@@ -163,7 +163,7 @@ def _add_sample(
             total = sums[channel]
             for y in range(2):
                 for x in range(2):
-                    value = image[number, pixels[0, y], pixels[1, x], channel]
+                    value = image[batch_index, pixels[0, y], pixels[1, x], channel]
                     total = total + weights[0, y] * weights[1, x] * value
             sums[channel] = total
 

@@ -43,13 +43,13 @@ def emit_sort(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 EMIT = {"relax.topk": emit_sort, "relax.sort": emit_sort, "relax.argsort": emit_sort}
 
 
-def emit_counted_top_k(
+def emit_bounded_top_k(
     builder: relax.BlockBuilder, data: relax.Expr, valid: relax.Expr, count: int, descending: bool
 ) -> relax.Expr:
-    """Emit the kernel that sorts the first elements of each row, as many as `valid` says.
+    """Emit the kernel that sorts the valid elements of each row, the first `valid` ones.
 
     `valid` is int64 [1]; rows are along the last axis. Returns the first `count` values and their
-    indices, int64; behind the elements that there are, both are zero.
+    indices, int64, padded with zeros.
     """
     return builder.call_te(
         _sorted, data, count, descending, "int64", valid, primfunc_name_hint="sort"

@@ -46,7 +46,7 @@ class GuardedModel:
 
     `forms` are the shapes and types of the tensors whose values are in the folder: the inputs and
     the parameters. `outputs` are the numbers of the outputs, `expected` what the reference engine
-    `engine` computes for them, and `bounded` says which of them the model cuts to counts. `layers`
+    `engine` computes for them, and `bounded` says which of them have dynamic extents. `layers`
     names the operators of the source that each step computes.
     """
 
@@ -173,7 +173,7 @@ def _report(
     others: list[FaultyKernel] = []
     if ran is not None:
         limits = model.limits[made.precision]
-        # Here a cut copies all places
+        # Here a slice to a dynamic extent copies the padded tensor
         outputs = [
             output[tuple(map(slice, expected.shape))] if bounded else output
             for output, expected, bounded in zip(

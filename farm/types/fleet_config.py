@@ -125,7 +125,7 @@ class TensorSpec:
     """Name, shape (elements per axis) and dtype (numpy's name) of one input or output.
 
     If the batch is `open`, any batch is accepted, and `shape` has the batch that is measured. If
-    an output is `bounded`, its extents depend on the values of the inputs; `shape` has the most. If
+    an output is `bounded`, its extents depend on the values of the inputs; `shape` bounds them. If
     `scale` is not 0, the tensor is quantized: an element stands for the number (element - zero) *
     scale.
     """

@@ -22,8 +22,8 @@ class MainSteps:
     """The steps of `main`, with a batch of one where it is open. Every tensor has a number.
 
     `inputs` are the numbers of the inputs. `parameters` maps the numbers of parameters to their
-    values, `places` to their index in the bundle. A kernel that cuts a tensor to a count copies all
-    of it in these steps. Raises BuildError for a step that is no kernel.
+    values, `places` to their index in the bundle. A kernel that slices to a dynamic extent copies
+    the padded tensor in these steps. Raises BuildError for a step that is no kernel.
     """
 
     def __init__(self, model: str, main: relax.Function, parameters: Sequence[Array]) -> None:
@@ -31,7 +31,7 @@ class MainSteps:
         self.parameters: dict[int, Array] = {}
         self.places: dict[int, int] = {}
         self._model, self._given = model, list(parameters)
-        self._counted: set[Any] = set()
+        self._counts: set[Any] = set()
         self._count = 0
         self._numbers: dict[relax.Var, list[int]] = {}
         self._constants: dict[relax.Var, Array] = {}
@@ -40,7 +40,7 @@ class MainSteps:
         for block in main.body.blocks:
             for binding in block.bindings:
                 if isinstance(binding.var.ty, relax.ShapeType):  # counts are read
-                    self._counted.update(relax.analysis.tir_vars_in_type(binding.var.ty))
+                    self._counts.update(relax.analysis.tir_vars_in_type(binding.var.ty))
                 else:
                     self._take(binding.var, binding.value)
 
@@ -70,7 +70,7 @@ class MainSteps:
                 else [variable.ty]
             )
             shapes = [type_.shape for type_ in types]
-            if any(self._is_counted(shape) for shape in shapes):
+            if any(self._is_dynamic(shape) for shape in shapes):
                 shapes = [value.args[1].fields[0].ty.shape]
             outputs = tuple(
                 (self._next(), tuple(map(value_at_batch_one, shape)), str(type_.dtype))
@@ -96,9 +96,9 @@ class MainSteps:
             return np.zeros(shape, str(value.ty.dtype)) if 0 in shape else None
         return self._constants.get(value) if isinstance(value, relax.Var) else None
 
-    def _is_counted(self, shape: Any) -> bool:
+    def _is_dynamic(self, shape: Any) -> bool:
         found = relax.analysis.tir_vars_in_type(relax.ShapeType(list(shape)))
-        return not self._counted.isdisjoint(found)
+        return not self._counts.isdisjoint(found)
 
     def _refusal(self, why: str) -> BuildError:
         return BuildError(

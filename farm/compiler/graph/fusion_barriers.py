@@ -4,8 +4,8 @@ A reshape after a transpose stays a kernel of its own, which costs nothing: the 
 turns it into a view. A resize before a transpose writes vectors of channels, which would become
 single numbers at transposed places.
 
-A kernel that cuts a tensor to a count stays one of its own, too: fused with the one before it, it
-would run before the count is read.
+A kernel that slices a tensor to a dynamic extent stays one of its own, too: fused with the one
+before it, it would run before the count is read.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tvm.ir import Call
 
 from farm.compiler.ir.blocks import block_names
 from farm.compiler.ir.relax_rewriter import op_name
-from farm.kernels.bounded_selection import CUT
+from farm.kernels.bounded_selection import SLICE_TO_DYNAMIC
 
 _PATTERN = "op_pattern"  # TVM's attribute of a kernel: what may be fused with it
 _INJECTIVE, _OPAQUE = 2, 8
@@ -42,7 +42,7 @@ def _apart(module: tvm.IRModule) -> set[tvm.ir.GlobalVar]:
     """Return the kernels to mark.
 
     They are transposes of resized images, reshapes of transposes that a kernel reads which is not
-    element-wise, and cuts.
+    element-wise, and slices to dynamic extents.
     """
     calls = {
         binding.var: binding.value
@@ -74,8 +74,8 @@ def _apart(module: tvm.IRModule) -> set[tvm.ir.GlobalVar]:
             ending.add(variable)
     transposes = (variable for variable in turned if names[calls[variable].args[0]] == [_TRANSPOSE])
     ending |= {variable for variable in transposes if _source(calls, variable, names) == [_RESIZE]}
-    cuts = {kernel for kernel, blocks in names.items() if blocks == [CUT]}
-    return {calls[variable].args[0] for variable in ending} | cuts
+    slices = {kernel for kernel, blocks in names.items() if blocks == [SLICE_TO_DYNAMIC]}
+    return {calls[variable].args[0] for variable in ending} | slices
 
 
 def _source(

@@ -7,8 +7,8 @@
     input_shapes            the shape of each input: from the file, from the user, or an open batch
     inputs_to_initializers  inputs whose values the user states become initializers
     if_to_selection         an If between two computed values becomes a selection
-    bounded_shapes          fixed extents and counts for tensors whose extents depend on values
-    decided_example         example inputs on which a model that selects decides clearly
+    bounded_shapes          padded shapes and counts for data-dependent shapes
+    stable_example          example inputs on which rounding does not decide what is selected
     inferred_types          the types of a graph's values
     simplify                fold known shapes and constants, inline functions, resolve branches
     known_sequences         the elements of sequences, by the names of their tensors

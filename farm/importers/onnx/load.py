@@ -23,9 +23,8 @@ from farm.importers.imported_model import (
     fix_input_shapes,
 )
 from farm.importers.model_file_check import check_file, refuse_dtype_overrides
-from farm.importers.onnx.bounded_shapes.rewrite import bound_shapes, has_computed_extents
+from farm.importers.onnx.bounded_shapes.rewrite import bound_shapes, has_data_dependent_shapes
 from farm.importers.onnx.converters import install_converters
-from farm.importers.onnx.decided_example import decided_example
 from farm.importers.onnx.input_shapes import input_specs, inputs_without_initializers
 from farm.importers.onnx.inputs_to_initializers import (
     turn_inputs_into_initializers,
@@ -36,6 +35,7 @@ from farm.importers.onnx.operator_support import check_operators, has_converter
 from farm.importers.onnx.qlinear_to_qdq import qlinear_to_qdq
 from farm.importers.onnx.runtime import create_session
 from farm.importers.onnx.simplify import simplify_graph
+from farm.importers.onnx.stable_example import stable_example
 from farm.importers.relax_postprocessing import (
     detach_weights,
     one_line_error,
@@ -71,10 +71,10 @@ def load_with_session_factory(source: Model, session_of: Callable[[Path], Any]) 
     known = user_values_as_arrays(written.graph, source.values, what)
     outputs = [value.name for value in model.graph.output]
     bounds: Mapping[str, tuple[int, ...]] = {}
-    selects = has_computed_extents(model)
+    data_dependent = has_data_dependent_shapes(model)
     try:
         check_operators(model, what)
-        if selects:
+        if data_dependent:
             bounded = bound_shapes(model, what)
             model, bounds = bounded.model, bounded.output_bounds
         session = session_of(path)
@@ -94,10 +94,10 @@ def load_with_session_factory(source: Model, session_of: Callable[[Path], Any]) 
         inputs=inputs,
         outputs=specs,
         engine=f"onnxruntime {onnxruntime.__version__}",
-        example=decided_example(inputs, reference) if selects else example_inputs(inputs),
+        example=stable_example(inputs, reference) if data_dependent else example_inputs(inputs),
         reference=reference,
         layers=lambda values: onnx_layer_outputs(onnx.load(path), {**values, **known}),
-        selects=selects,
+        data_dependent=data_dependent,
     )
 
 

@@ -469,7 +469,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_what_cannot_be_computed_on_counted_extents_is_refused_with_the_node(what, cache, tmp_path):
+def test_what_has_no_rule_for_dynamic_extents_is_refused_with_the_node(what, cache, tmp_path):
     path = model_of(REFUSED[what], tmp_path)
     with pytest.raises(ModelError) as raised:
         importers.import_model(Model("model", str(path)), cache)
@@ -478,7 +478,7 @@ def test_what_cannot_be_computed_on_counted_extents_is_refused_with_the_node(wha
     assert raised.value.why and raised.value.fix
 
 
-@pytest.mark.parametrize("operator", ["CutToCounts", "ScatterRows", "Unheard"])
+@pytest.mark.parametrize("operator", ["SliceToDynamic", "ScatterRows", "Unheard"])
 def test_a_file_that_has_the_imports_own_operators_is_refused(operator, cache, tmp_path):
     # they trust the counts that they are given
     foreign = helper.make_node(operator, ["x", "n"], ["y"], domain="farm", axes=[0])

@@ -1,4 +1,4 @@
-"""RoiAlign, with regions of fixed and of counted number: as in ONNX Runtime."""
+"""RoiAlign, with a fixed and with a dynamic number of regions: as in ONNX Runtime."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Rules of operators that compute each element, each row or each image for itself, and reductions.
 
-What they compute of places that hold no elements is not used.
+What they compute of the padding is not used.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ _OF_IMAGES = (
 def elementwise(graph: BoundedGraph, node: onnx.NodeProto) -> None:
     """Compute each element of tensors that are broadcast to one shape."""
     given = [(at, name) for at, name in enumerate(node.input) if name]
-    rank = max(len(graph.storage(name)) for _, name in given)
+    rank = max(len(graph.padded_shape(name)) for _, name in given)
     extents: dict[int, Extent] = {}
     inputs = list(node.input)
     for axis in range(-rank, 0):
         here = [
             (at, name)
             for at, name in given
-            if -axis <= len(graph.storage(name)) and graph.shape(name)[axis] != Extent(1)
+            if -axis <= len(graph.padded_shape(name)) and graph.shape(name)[axis] != Extent(1)
         ]
         found = {graph.shape(name)[axis] for _, name in here}
         if all(one.is_constant for one in found):
@@ -51,10 +51,10 @@ def elementwise(graph: BoundedGraph, node: onnx.NodeProto) -> None:
         if len(found) > 1:
             raise UnboundedShape("the extents of its inputs are not known to be equal")
         extents[axis + rank] = found.pop()
-        least = min(graph.storage(name)[axis] for _, name in here)
+        least = min(graph.padded_shape(name)[axis] for _, name in here)
         for at, _ in here:
-            storage = graph.storage(inputs[at])
-            inputs[at] = graph.cropped(inputs[at], axis + len(storage), least)
+            padded = graph.padded_shape(inputs[at])
+            inputs[at] = graph.cropped(inputs[at], axis + len(padded), least)
     graph.write(_with_inputs(node, inputs))
     graph.set_extents(node.output[0], extents)
 
@@ -79,24 +79,24 @@ def of_images(graph: BoundedGraph, node: onnx.NodeProto) -> None:
 
 
 def roi_align(graph: BoundedGraph, node: onnx.NodeProto) -> None:
-    """Sample regions, whose number is counted, in images."""
-    images, regions, numbers = node.input[:3]
+    """Sample regions of interest (ROIs), whose number is dynamic, in images."""
+    images, rois, batch_indices = node.input[:3]
     if images in graph.extents:
         raise UnboundedShape("the extents of its images are not constant")
-    shapes = graph.shape(regions), graph.shape(numbers)
+    shapes = graph.shape(rois), graph.shape(batch_indices)
     if shapes[0][0] != shapes[1][0] or not shapes[0][1].is_constant:
-        raise UnboundedShape("the numbers of its regions and images are not known to be equal")
+        raise UnboundedShape("the numbers of its ROIs and batch indices are not known to be equal")
     extents = {0: shapes[0][0]}
     if not extents[0].is_constant:  # of no image, the kernel computes nothing
-        inside = graph.is_element(extents[0], graph.storage(numbers)[0], 0, 1)
-        none = np.array(-1, helper.tensor_dtype_to_np_dtype(graph.dtype(numbers)))
-        numbers = graph.emit("Where", [inside, numbers, graph.constant(none)])
-    graph.write(_with_inputs(node, [images, regions, numbers]))
+        inside = graph.valid_mask(extents[0], graph.padded_shape(batch_indices)[0], 0, 1)
+        none = np.array(-1, helper.tensor_dtype_to_np_dtype(graph.dtype(batch_indices)))
+        batch_indices = graph.emit("Where", [inside, batch_indices, graph.constant(none)])
+    graph.write(_with_inputs(node, [images, rois, batch_indices]))
     graph.set_extents(node.output[0], extents)
 
 
 def matmul(graph: BoundedGraph, node: onnx.NodeProto) -> None:
-    """Multiply matrices; what lies behind the elements of a sum becomes zero."""
+    """Multiply matrices; the padding of the axis that is summed over becomes zero."""
     one, other = node.input
     shapes = graph.shape(one), graph.shape(other)
     if min(len(shapes[0]), len(shapes[1])) < 2:
@@ -104,9 +104,9 @@ def matmul(graph: BoundedGraph, node: onnx.NodeProto) -> None:
     inner = len(shapes[0]) - 1, len(shapes[1]) - 2
     if shapes[0][inner[0]] != shapes[1][inner[1]]:
         raise UnboundedShape("the extents of its inputs are not known to be equal")
-    least = min(graph.storage(one)[inner[0]], graph.storage(other)[inner[1]])
+    least = min(graph.padded_shape(one)[inner[0]], graph.padded_shape(other)[inner[1]])
     names = [
-        graph.cropped(graph.filled(name, [axis], 0), axis, least)
+        graph.cropped(graph.fill_padding(name, [axis], 0), axis, least)
         for name, axis in zip((one, other), inner, strict=True)
     ]
     rank = max(map(len, shapes))
@@ -128,7 +128,7 @@ def _batch_extents(shapes: Sequence[Sequence[Extent]], rank: int) -> dict[int, E
 
 
 def gemm(graph: BoundedGraph, node: onnx.NodeProto) -> None:
-    """Multiply two matrices and add a third; the rows of the first may be counted."""
+    """Multiply two matrices and add a third; the rows of the first may be dynamic."""
     rows = 1 if node_attribute(node, "transA", 0) else 0
     if any(name in graph.extents for name in node.input[1:]) or set(
         graph.extents[node.input[0]]
@@ -139,21 +139,21 @@ def gemm(graph: BoundedGraph, node: onnx.NodeProto) -> None:
 
 
 def along_axis(graph: BoundedGraph, node: onnx.NodeProto) -> None:
-    """Normalize rows; those of a softmax may have a counted extent, other ones a constant one."""
+    """Normalize rows; those of a softmax may have a dynamic extent, other ones a constant one."""
     name = node.input[0]
-    extents, rank = graph.extents.get(name, {}), len(graph.storage(name))
+    extents, rank = graph.extents.get(name, {}), len(graph.padded_shape(name))
     softmax = node.op_type in ("Softmax", "LogSoftmax")
     axis = node_attribute(node, "axis", -1 if graph.opset >= 13 or not softmax else 1) % rank
     joined = not softmax or graph.opset < 13  # from the axis to the last
     if any(one in extents for one in range(axis, rank if joined else axis + 1)):
         if not softmax or (joined and axis != rank - 1):
             raise UnboundedShape("it computes along an extent that is not constant")
-        name = graph.filled(name, [axis], -np.inf)
+        name = graph.fill_padding(name, [axis], -np.inf)
     graph.write(_with_inputs(node, [name, *node.input[1:]]))
     graph.set_extents(node.output[0], extents)
 
 
-# What lies behind the elements takes no part in a reduction
+# The padding takes no part in a reduction
 _NEUTRAL = {
     "ReduceSum": 0,
     "ReduceMean": 0,
@@ -167,9 +167,9 @@ _NEUTRAL = {
 
 
 def reduce_(graph: BoundedGraph, node: onnx.NodeProto) -> None:
-    """Reduce along axes, also counted ones."""
+    """Reduce along axes, also dynamic ones."""
     name = node.input[0]
-    extents, rank = graph.extents.get(name, {}), len(graph.storage(name))
+    extents, rank = graph.extents.get(name, {}), len(graph.padded_shape(name))
     axes = stated_axes(node, graph.array(optional_input(node, 1)))
     if optional_input(node, 1) and axes is None:
         raise UnboundedShape("its axes are not constant")
@@ -181,10 +181,10 @@ def reduce_(graph: BoundedGraph, node: onnx.NodeProto) -> None:
         axes = list(range(rank))
     reduced = {axis % rank for axis in axes}
     keep = bool(node_attribute(node, "keepdims", 1))
-    filled = graph.filled(name, sorted(reduced), _neutral(graph, node, name))
-    counted = sorted(reduced & set(extents))
-    if node.op_type == "ReduceMean" and counted:
-        _mean(graph, node, filled, reduced, counted)
+    filled = graph.fill_padding(name, sorted(reduced), _neutral(graph, node, name))
+    dynamic = sorted(reduced & set(extents))
+    if node.op_type == "ReduceMean" and dynamic:
+        _mean(graph, node, filled, reduced, dynamic)
     else:
         graph.write(_with_inputs(node, [filled, *node.input[1:]]))
     _set_reduced(graph, node.output[0], extents, reduced, rank, keep)
@@ -201,13 +201,11 @@ def _mean(
     node: onnx.NodeProto,
     filled: str,
     reduced: set[int],
-    counted: Sequence[int],
+    dynamic: Sequence[int],
 ) -> None:
     """Write the mean as the sum by the number of elements."""
-    extents, storage = graph.extents[node.input[0]], graph.storage(node.input[0])
-    parts = [
-        extents[axis] if axis in counted else Extent(storage[axis]) for axis in sorted(reduced)
-    ]
+    extents, padded = graph.extents[node.input[0]], graph.padded_shape(node.input[0])
+    parts = [extents[axis] if axis in dynamic else Extent(padded[axis]) for axis in sorted(reduced)]
     size = Product.of(parts).extent
     if size is None:
         raise UnboundedShape("it multiplies two extents that are not constant")
@@ -243,24 +241,24 @@ def _set_reduced(
 
 
 def arg_extreme(graph: BoundedGraph, node: onnx.NodeProto) -> None:
-    """Find the place of the highest or lowest element of an axis, also of a counted one."""
+    """Find the place of the highest or lowest element of an axis, also of a dynamic one."""
     name = node.input[0]
-    extents, rank = graph.extents[name], len(graph.storage(name))
+    extents, rank = graph.extents[name], len(graph.padded_shape(name))
     axis = node_attribute(node, "axis", 0) % rank
     if axis in extents and node_attribute(node, "select_last_index", 0):
-        raise UnboundedShape("it finds the last of equal elements of a counted extent")
+        raise UnboundedShape("it finds the last of equal elements of a dynamic extent")
     value = graph.lowest(name, highest=node.op_type == "ArgMin")
-    graph.write(_with_inputs(node, [graph.filled(name, [axis], value)]))
+    graph.write(_with_inputs(node, [graph.fill_padding(name, [axis], value)]))
     keep = bool(node_attribute(node, "keepdims", 1))
     _set_reduced(graph, node.output[0], extents, {axis}, rank, keep)
-    graph.is_index.add(node.output[0])
+    graph.non_negative.add(node.output[0])
 
 
 def cumulative(graph: BoundedGraph, node: onnx.NodeProto) -> None:
     """Sum up along an axis, from its first element on."""
     if node_attribute(node, "reverse", 0):
         axis = graph.array(node.input[1])
-        rank = len(graph.storage(node.input[0]))
+        rank = len(graph.padded_shape(node.input[0]))
         if axis is None or int(axis) % rank in graph.extents[node.input[0]]:
             raise UnboundedShape("it begins at the end of an extent that is not constant")
     graph.write(node)
@@ -268,8 +266,8 @@ def cumulative(graph: BoundedGraph, node: onnx.NodeProto) -> None:
 
 
 def one_hot(graph: BoundedGraph, node: onnx.NodeProto) -> None:
-    """Make vectors with one element set, of indices whose number is counted."""
-    extents, rank = graph.extents.get(node.input[0], {}), len(graph.storage(node.input[0]))
+    """Make vectors with one element set, of indices whose number is dynamic."""
+    extents, rank = graph.extents.get(node.input[0], {}), len(graph.padded_shape(node.input[0]))
     axis = node_attribute(node, "axis", -1) % (rank + 1)
     graph.write(node)
     graph.set_extents(

@@ -1,4 +1,4 @@
-"""Compute both branches of an `If` whose results have counted extents, and choose between them."""
+"""Compute both branches of an `If` whose results have dynamic extents, and choose between them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from farm.importers.onnx.bounded_shapes.graph_writer import BoundedGraph, Unboun
 from farm.importers.onnx.node_reading import node_attribute
 from farm.importers.onnx.unroll import copy_body
 
-_numbers = itertools.count()
+_branch_numbers = itertools.count()
 Visit = Callable[[Sequence[onnx.NodeProto]], None]
 
 
@@ -41,7 +41,7 @@ def _inlined(
     graph: BoundedGraph, node: onnx.NodeProto, branch: onnx.GraphProto, visit: Visit
 ) -> list[str]:
     """Write the nodes of a branch, and return the names of its results."""
-    copy = copy_body(branch, [], f"{node.name or node.output[0]}/branch{next(_numbers)}/")
+    copy = copy_body(branch, [], f"{node.name or node.output[0]}/branch{next(_branch_numbers)}/")
     for tensor in copy.initializers:
         graph.add_constant(numpy_helper.to_array(tensor), tensor.name)
     visit(copy.nodes)
@@ -57,7 +57,7 @@ def _write_same(graph: BoundedGraph, name: str, output: str) -> None:
 def _select(graph: BoundedGraph, chooser: str, one: str, other: str, output: str) -> None:
     """Write one tensor if `chooser` holds, else the other; their extents may differ."""
     shapes = graph.shape(one), graph.shape(other)
-    storages = graph.storage(one), graph.storage(other)
+    padded_shapes = graph.padded_shape(one), graph.padded_shape(other)
     if len(shapes[0]) != len(shapes[1]):
         raise UnboundedShape("its branches give tensors of different ranks")
     extents: dict[int, Extent] = {}
@@ -66,10 +66,10 @@ def _select(graph: BoundedGraph, chooser: str, one: str, other: str, output: str
         if left != right:
             parts = [graph.extent_tensor(extent) for extent in (left, right)]
             made = graph.emit("Where", [chooser, *parts])
-            extents[axis] = Extent.of(Count(made, max(left.most, right.most)))
-    stored = [max(pair) for pair in zip(*storages, strict=True)]
+            extents[axis] = Extent.of(Count(made, max(left.upper_bound, right.upper_bound)))
+    stored = [max(pair) for pair in zip(*padded_shapes, strict=True)]
     filled = [
-        name for name, storage in zip((one, other), storages, strict=True) if 0 not in storage
+        name for name, padded in zip((one, other), padded_shapes, strict=True) if 0 not in padded
     ]
     if len(filled) == 2:
         for axis, length in enumerate(stored):

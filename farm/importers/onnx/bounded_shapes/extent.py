@@ -1,4 +1,4 @@
-"""Extents that a model computes: sums of constants and of counts that are known as it runs."""
+"""Extents as sums of constants and of counts that are known when the model runs."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import NamedTuple
 
 
 class Count(NamedTuple):
-    """A number that a kernel computes: the tensor that holds it, and the most that it can be.
+    """A number that a kernel computes: the name of its tensor, int64 [1], and its upper bound.
 
-    The tensor is int64 [1]. The least is 0.
+    The lower bound is 0.
     """
 
     tensor: str
-    most: int
+    upper_bound: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,17 +37,17 @@ class Extent:
         return not self.terms
 
     @property
-    def most(self) -> int:
+    def upper_bound(self) -> int:
         """Return an upper bound."""
         return self.constant + sum(
-            factor * count.most for count, factor in self.terms if factor > 0
+            factor * count.upper_bound for count, factor in self.terms if factor > 0
         )
 
     @property
-    def least(self) -> int:
+    def lower_bound(self) -> int:
         """Return a lower bound."""
         return self.constant + sum(
-            factor * count.most for count, factor in self.terms if factor < 0
+            factor * count.upper_bound for count, factor in self.terms if factor < 0
         )
 
     def __add__(self, other: Extent | int) -> Extent:

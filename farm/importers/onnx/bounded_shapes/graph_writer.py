@@ -1,7 +1,7 @@
-"""The graph that is written: its nodes, its types, and what is known of extents and numbers.
+"""The graph that is written: its nodes, its types, and what is known of extents and shape data.
 
-A tensor with an extent that the model computes is stored with the most elements that it can have
-along this axis. Its elements are the first ones; what lies behind them is undefined.
+A tensor with a dynamic extent has a padded shape: along this axis as many elements as there can
+be. The valid elements come first; the padding behind them is undefined.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from farm.importers.onnx.inferred_types import is_fixed, known_extents
 from farm.importers.onnx.node_evaluation import MOST_ELEMENTS, evaluate_node, infer_node_types
 
 DOMAIN = "farm"  # of the operators that only farm's converters know
-_MOST_NUMBERS = 256  # of a tensor whose elements are known one by one
-_NUMBER_TYPES = (TensorProto.INT32, TensorProto.INT64, TensorProto.BOOL)
+_MOST_SHAPE_DATA = 256  # of a tensor whose elements are known one by one
+_SHAPE_DATA_TYPES = (TensorProto.INT32, TensorProto.INT64, TensorProto.BOOL)
 Array = np.ndarray[Any, Any]
 
 
 class UnboundedShape(Exception):
-    """A node whose result has no bounded shape, as far as this is understood; says why."""
+    """Raised for a node whose result has no known bounded shape; says why."""
 
 
 @dataclass(frozen=True, slots=True)
-class Numbers:
-    """The elements of a small tensor: extents or bools, in an array of objects, and its type."""
+class ShapeData:
+    """The elements of a small tensor, extents or bools in an array of objects, and its type."""
 
     values: Array
     dtype: int
@@ -42,12 +42,10 @@ class BoundedGraph:
     """Nodes in order, and what is known of each value by its name.
 
     `inferred` has the types of the model as it was, for nodes whose types ONNX infers from the
-    whole graph only.
-    `extents` has the extents, by axis, of the tensors that have some that are not constant.
-    `numbers` has the elements of tensors of extents; `tensor` writes their nodes.
-    `is_index` names tensors that have no negative elements. `places_found` has the result of
-    NonZero by its input, `spread_rows` the tensor of one element a row of which an Expand made
-    rows.
+    whole graph only. `extents` has the dynamic extents of tensors, by axis. `shape_data` has the
+    elements of small tensors that are extents; `tensor` writes their nodes. `non_negative` names
+    tensors without negative elements. `non_zero_results` has the result of NonZero by its input.
+    `expanded_rows` has, by the result of an Expand, its input of one element a row.
     """
 
     opsets: Mapping[str, int]
@@ -57,10 +55,10 @@ class BoundedGraph:
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     added: list[onnx.TensorProto] = field(default_factory=list)
     extents: dict[str, dict[int, Extent]] = field(default_factory=dict)
-    numbers: dict[str, Numbers] = field(default_factory=dict)
-    is_index: set[str] = field(default_factory=set)
-    places_found: dict[str, str] = field(default_factory=dict)
-    spread_rows: dict[str, str] = field(default_factory=dict)
+    shape_data: dict[str, ShapeData] = field(default_factory=dict)
+    non_negative: set[str] = field(default_factory=set)
+    non_zero_results: dict[str, str] = field(default_factory=dict)
+    expanded_rows: dict[str, str] = field(default_factory=dict)
     _written: set[str] = field(default_factory=set)
     _names: Any = field(default_factory=itertools.count)
     _cached: dict[Any, str] = field(default_factory=dict)
@@ -137,17 +135,17 @@ class BoundedGraph:
 
     def dtype(self, name: str) -> int:
         """Return the type of a tensor's elements, as ONNX numbers it."""
-        if name in self.numbers:
-            return self.numbers[name].dtype
+        if name in self.shape_data:
+            return self.shape_data[name].dtype
         kind = self.types.get(name)
         if kind is None or not kind.tensor_type.elem_type:
             raise UnboundedShape(f"the type of {name!r} is not known")
         return int(kind.tensor_type.elem_type)
 
-    def storage(self, name: str) -> tuple[int, ...]:
-        """Return the extents with which a tensor is stored."""
-        if name in self.numbers:
-            return tuple(self.numbers[name].values.shape)
+    def padded_shape(self, name: str) -> tuple[int, ...]:
+        """Return the shape of a tensor with its padding."""
+        if name in self.shape_data:
+            return tuple(self.shape_data[name].values.shape)
         extents = known_extents(self.types.get(name))
         if extents is None:
             raise UnboundedShape(f"the rank of {name!r} is not known")
@@ -158,7 +156,7 @@ class BoundedGraph:
 
     def shape(self, name: str) -> list[Extent]:
         """Return the extents of a tensor."""
-        found = [Extent(extent) for extent in self.storage(name)]
+        found = [Extent(extent) for extent in self.padded_shape(name)]
         for axis, extent in self.extents.get(name, {}).items():
             found[axis] = extent
         return found
@@ -166,56 +164,56 @@ class BoundedGraph:
     def set_extents(self, name: str, extents: Mapping[int, Extent]) -> None:
         """Set those extents of a tensor that are not constant.
 
-        Raises UnboundedShape if a constant one is not that of the storage.
+        Raises UnboundedShape if a constant one differs from the padded shape.
         """
-        storage = self.storage(name)
-        if any(one.is_constant and one.constant != storage[axis] for axis, one in extents.items()):
-            raise UnboundedShape("it makes a constant extent of counted ones in a way of its own")
+        padded = self.padded_shape(name)
+        if any(one.is_constant and one.constant != padded[axis] for axis, one in extents.items()):
+            raise UnboundedShape("a constant extent of its result is not that of the padded shape")
         kept = {axis: one for axis, one in extents.items() if not one.is_constant}
         if kept:
             self.extents[name] = kept
 
-    def known_numbers(self, name: str) -> Array | None:
+    def known_shape_data(self, name: str) -> Array | None:
         """Return the elements of a small tensor of integers or bools, as extents and bools.
 
         Returns None for a tensor whose elements are not known so.
         """
-        if name in self.numbers:
-            return self.numbers[name].values
+        if name in self.shape_data:
+            return self.shape_data[name].values
         array = self.array(name)
-        if array is None or array.size > _MOST_NUMBERS or array.dtype.kind not in "ib":
+        if array is None or array.size > _MOST_SHAPE_DATA or array.dtype.kind not in "ib":
             return None
         values = np.empty(array.shape, object)
         for at, value in np.ndenumerate(array):
             values[at] = bool(value) if array.dtype.kind == "b" else Extent(int(value))
         return values
 
-    def set_numbers(self, name: str, values: Array, dtype: int) -> None:
+    def set_shape_data(self, name: str, values: Array, dtype: int) -> None:
         """Set the elements of a tensor; it becomes a constant if they all are constant."""
-        if dtype not in _NUMBER_TYPES:
+        if dtype not in _SHAPE_DATA_TYPES:
             raise UnboundedShape(f"{name!r} holds extents as {TensorProto.DataType.Name(dtype)}")
         fixed = [one.constant if isinstance(one, Extent) else one for one in values.flat]
         if all(not isinstance(one, Extent) or one.is_constant for one in values.flat):
             kind = helper.tensor_dtype_to_np_dtype(dtype)
             self.add_constant(np.array(fixed, kind).reshape(values.shape), name)
         else:
-            self.numbers[name] = Numbers(values, dtype)
+            self.shape_data[name] = ShapeData(values, dtype)
 
     def tensor(self, name: str) -> str:
         """Return the name of a tensor for which a node is written, which may be now."""
-        if name in self.numbers and name not in self._written:
+        if name in self.shape_data and name not in self._written:
             self._written.add(name)
-            made = self._tensor_of(self.numbers[name])
+            made = self._tensor_of(self.shape_data[name])
             self.write(helper.make_node("Identity", [made], [name]))
         return name
 
-    def _tensor_of(self, numbers: Numbers) -> str:
-        parts = [self.extent_tensor(one) for one in numbers.values.flat]
+    def _tensor_of(self, data: ShapeData) -> str:
+        parts = [self.extent_tensor(one) for one in data.values.flat]
         joined = parts[0] if len(parts) == 1 else self.emit("Concat", parts, axis=0)
-        shaped = self.reshaped(joined, numbers.values.shape)
-        if numbers.dtype == TensorProto.INT64:
+        shaped = self.reshaped(joined, data.values.shape)
+        if data.dtype == TensorProto.INT64:
             return shaped
-        return self.emit("Cast", [shaped], to=numbers.dtype)
+        return self.emit("Cast", [shaped], to=data.dtype)
 
     def extent_tensor(self, extent: Extent) -> str:
         """Return the name of an int64 tensor [1] that holds an extent."""
@@ -246,8 +244,8 @@ class BoundedGraph:
         return Extent.of(Count(self._cached[key], most))
 
     def reshaped(self, name: str, shape: Sequence[int], output: str = "") -> str:
-        """Return a tensor with another storage, of as many elements; its extents are not kept."""
-        if not output and tuple(shape) == self.storage(name):
+        """Return a tensor of another padded shape; its dynamic extents are not kept."""
+        if not output and tuple(shape) == self.padded_shape(name):
             return name
         output = output or self.new_name(name)
         to = self.constant(np.array(shape, np.int64))
@@ -255,32 +253,32 @@ class BoundedGraph:
         self.write(helper.make_node("Reshape", [name, to], [output], **more))
         return output
 
-    def is_element(self, extent: Extent, storage: int, axis: int, rank: int) -> str:
-        """Return the bools that say which places of an axis hold elements.
+    def valid_mask(self, extent: Extent, padded: int, axis: int, rank: int) -> str:
+        """Return the bools that say which elements of an axis are valid.
 
         Their shape has `rank` axes, all of extent 1 but this one.
         """
-        key = ("is_element", extent, storage, axis, rank)
+        key = ("valid_mask", extent, padded, axis, rank)
         if key not in self._cached:
-            places = self.constant(np.arange(storage, dtype=np.int64))
-            inside = self.emit("Less", [places, self.extent_tensor(extent)])
-            shape = [storage if one == axis else 1 for one in range(rank)]
+            indices = self.constant(np.arange(padded, dtype=np.int64))
+            inside = self.emit("Less", [indices, self.extent_tensor(extent)])
+            shape = [padded if one == axis else 1 for one in range(rank)]
             self._cached[key] = self.reshaped(inside, shape)
         return self._cached[key]
 
-    def places_of_parts(self, parts: Sequence[Extent], lengths: Sequence[int]) -> str:
-        """Return the places of the elements of parts that are stored one behind the other.
+    def concat_indices(self, parts: Sequence[Extent], lengths: Sequence[int]) -> str:
+        """Return the indices of the valid elements of tensors that were concatenated.
 
-        `parts` are their extents, `lengths` the places that each of them takes. The result has as
-        many places as there can be elements.
+        `parts` are their extents along the axis, `lengths` those with padding. The result has as
+        many indices as there can be valid elements.
         """
-        key = ("places", tuple(parts), tuple(lengths))
+        key = ("indices", tuple(parts), tuple(lengths))
         if key not in self._cached:
             counts = self.emit("Concat", [self.extent_tensor(part) for part in parts], axis=0)
-            self._cached[key] = self.new_name("places")
-            most = min(sum(lengths), sum(parts, Extent(0)).most)
+            self._cached[key] = self.new_name("indices")
+            most = min(sum(lengths), sum(parts, Extent(0)).upper_bound)
             self.emit_own(
-                "PlacesOfParts",
+                "ConcatIndices",
                 [counts],
                 [(self._cached[key], TensorProto.INT64, [most])],
                 lengths=lengths,
@@ -288,13 +286,13 @@ class BoundedGraph:
             )
         return self._cached[key]
 
-    def filled(self, name: str, axes: Iterable[int], value: Any) -> str:
-        """Return a tensor with `value` behind the elements of these axes, if they are bounded."""
-        extents, storage = self.extents.get(name, {}), self.storage(name)
+    def fill_padding(self, name: str, axes: Iterable[int], value: Any) -> str:
+        """Return a tensor with `value` as the padding of those of these axes that are dynamic."""
+        extents, padded = self.extents.get(name, {}), self.padded_shape(name)
         kind = helper.tensor_dtype_to_np_dtype(self.dtype(name))
         for axis in axes:
             if axis in extents:
-                inside = self.is_element(extents[axis], storage[axis], axis, len(storage))
+                inside = self.valid_mask(extents[axis], padded[axis], axis, len(padded))
                 name = self.emit("Where", [inside, name, self.constant(np.array(value, kind))])
         return name
 
@@ -309,23 +307,23 @@ class BoundedGraph:
         return limits.max if highest else limits.min
 
     def cropped(self, name: str, axis: int, length: int) -> str:
-        """Return the first `length` places of an axis; its extents are not kept."""
-        storage = self.storage(name)
-        if storage[axis] == length:
+        """Return the first `length` elements of an axis; dynamic extents are not kept."""
+        padded = self.padded_shape(name)
+        if padded[axis] == length:
             return name
         return self.sliced(name, axis, 0, length)
 
     def sliced(self, name: str, axis: int, start: int, end: int, step: int = 1) -> str:
-        """Return the places of an axis from `start` to before `end`; its extents are not kept."""
+        """Slice an axis from `start` to before `end`; dynamic extents are not kept."""
         bounds = [self.constant(np.array([one], np.int64)) for one in (start, end, axis, step)]
         return self.emit("Slice", [name, *bounds], like=name)
 
     def padded(self, name: str, axis: int, length: int, value: Any = 0) -> str:
-        """Return a tensor with places of `value` at the end of an axis, which has `length` then."""
-        storage = self.storage(name)
-        if storage[axis] == length:
+        """Pad the end of an axis with `value` to `length`; dynamic extents are not kept."""
+        padded = self.padded_shape(name)
+        if padded[axis] == length:
             return name
-        shape = [length - one if at == axis else one for at, one in enumerate(storage)]
+        shape = [length - one if at == axis else one for at, one in enumerate(padded)]
         kind = helper.tensor_dtype_to_np_dtype(self.dtype(name))
         return self.emit(
             "Concat", [name, self.constant(np.full(shape, value, kind))], axis=axis, like=name

@@ -1,4 +1,4 @@
-"""Rules of operators that move elements: reshape, join, cut, pad, repeat."""
+"""Rules of operators that move elements: reshape, concatenate, slice, pad, repeat."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from onnx import helper
 
 from farm.importers.onnx.bounded_shapes.extent import Extent, Product, pair_reshaped_axes
 from farm.importers.onnx.bounded_shapes.graph_writer import Array, BoundedGraph, UnboundedShape
-from farm.importers.onnx.bounded_shapes.number_rules import maximum, minimum, quotient
+from farm.importers.onnx.bounded_shapes.shape_data_rules import maximum, minimum, quotient
 from farm.importers.onnx.node_evaluation import MOST_ELEMENTS
 from farm.importers.onnx.node_reading import node_attribute, optional_input, stated_axes
 
@@ -22,7 +22,7 @@ _NO_END = 2**31 - 1  # exporters write this or more for "to the end"
 def _extents_of_input(graph: BoundedGraph, node: onnx.NodeProto, place: int) -> list[Extent]:
     """Return the elements of an input that states extents. Raises UnboundedShape otherwise."""
     name = optional_input(node, place)
-    values = graph.known_numbers(name) if name else None
+    values = graph.known_shape_data(name) if name else None
     if values is None:
         raise UnboundedShape("its extents are computed of the values of tensors")
     return list(values.flat)
@@ -30,7 +30,7 @@ def _extents_of_input(graph: BoundedGraph, node: onnx.NodeProto, place: int) -> 
 
 def transpose(graph: BoundedGraph, node: onnx.NodeProto) -> None:
     """Permute the axes."""
-    rank = len(graph.storage(node.input[0]))
+    rank = len(graph.padded_shape(node.input[0]))
     axes = list(node_attribute(node, "perm", range(rank)[::-1]))
     graph.write(node)
     extents = graph.extents[node.input[0]]
@@ -96,68 +96,68 @@ def _reshape_to(graph: BoundedGraph, node: onnx.NodeProto, after: list[Extent]) 
     groups = pair_reshaped_axes(before, after)
     if groups is None:
         raise UnboundedShape("it is not known to keep the number of elements")
-    storage = graph.storage(name)
+    padded = graph.padded_shape(name)
     stored = [0] * len(after)
     for ins, outs in groups:
-        kept = prod(storage[axis] for axis in ins)
-        counted = [axis for axis in outs if not after[axis].is_constant]
+        kept = prod(padded[axis] for axis in ins)
+        dynamic = [axis for axis in outs if not after[axis].is_constant]
         if any(not before[axis].is_constant for axis in ins):
             _check_leading(before, ins)
             _check_leading(after, outs)
         for axis in outs:
-            stored[axis] = after[axis].constant if axis not in counted else 0
-        if counted:
-            others = max(1, prod(stored[axis] for axis in outs if axis != counted[0]))
+            stored[axis] = after[axis].constant if axis not in dynamic else 0
+        if dynamic:
+            others = max(1, prod(stored[axis] for axis in outs if axis != dynamic[0]))
             if kept % others:
                 raise UnboundedShape("it divides an extent with a remainder")
-            stored[counted[0]] = kept // others
+            stored[dynamic[0]] = kept // others
     graph.reshaped(name, stored, node.output[0])
     graph.set_extents(node.output[0], dict(enumerate(after)))
 
 
 def _check_leading(shape: Sequence[Extent], axes: Sequence[int]) -> None:
-    """Check that the elements of these axes lie before all places that hold none."""
+    """Check that the valid elements of these axes lie before all padding."""
     real = [axis for axis in axes if shape[axis] != Extent(1)]
     if any(not shape[axis].is_constant for axis in real[1:]):
         raise UnboundedShape("it joins an extent that is not constant with one before it")
 
 
 def concat(graph: BoundedGraph, node: onnx.NodeProto) -> None:
-    """Join tensors; along an axis that is counted, their elements move together."""
+    """Concatenate; along a dynamic axis, valid elements move together."""
     names = [graph.tensor(name) for name in node.input]
-    rank = len(graph.storage(names[0]))
+    rank = len(graph.padded_shape(names[0]))
     axis = node_attribute(node, "axis", 0) % rank
     names, extents = aligned(graph, names, axis)
     parts = [graph.shape(name)[axis] for name in names]
-    lengths = [graph.storage(name)[axis] for name in names]
+    lengths = [graph.padded_shape(name)[axis] for name in names]
     extents[axis] = sum(parts, Extent(0))
     if all(part.is_constant for part in parts[:-1]):
         graph.write(helper.make_node("Concat", names, node.output, axis=axis))
     else:
         joined = graph.emit("Concat", names, axis=axis)
-        places = graph.places_of_parts(parts, lengths)
-        graph.write(helper.make_node("Gather", [joined, places], node.output, axis=axis))
+        indices = graph.concat_indices(parts, lengths)
+        graph.write(helper.make_node("Gather", [joined, indices], node.output, axis=axis))
     graph.set_extents(node.output[0], extents)
 
 
 def aligned(
-    graph: BoundedGraph, names: Sequence[str], apart: int
+    graph: BoundedGraph, names: Sequence[str], except_axis: int
 ) -> tuple[list[str], dict[int, Extent]]:
-    """Return tensors of one shape with one storage, and their extents that are not constant.
+    """Return tensors of equal extents cropped to one padded shape, and their dynamic extents.
 
-    The axis `apart` may differ. Raises UnboundedShape if other extents are not known to be equal.
+    `except_axis` may differ. Raises UnboundedShape if other extents are not known to be equal.
     """
     shapes = [graph.shape(name) for name in names]
     extents: dict[int, Extent] = {}
     result = list(names)
     for axis, extent in enumerate(shapes[0]):
-        if axis == apart:
+        if axis == except_axis:
             continue
         if any(shape[axis] != extent for shape in shapes[1:]):
             raise UnboundedShape("the extents of its inputs are not known to be equal")
         if not extent.is_constant:
             extents[axis] = extent
-            least = min(graph.storage(name)[axis] for name in result)
+            least = min(graph.padded_shape(name)[axis] for name in result)
             result = [_cropped(graph, name, axis, least) for name in result]
     return result, extents
 
@@ -172,7 +172,7 @@ def _cropped(graph: BoundedGraph, name: str, axis: int, length: int) -> str:
 def split(graph: BoundedGraph, node: onnx.NodeProto) -> None:
     """Cut along an axis of constant extent."""
     extents = graph.extents[node.input[0]]
-    axis = node_attribute(node, "axis", 0) % len(graph.storage(node.input[0]))
+    axis = node_attribute(node, "axis", 0) % len(graph.padded_shape(node.input[0]))
     if axis in extents:
         raise UnboundedShape("it cuts along an extent that is not constant")
     graph.write(node)
@@ -182,14 +182,14 @@ def split(graph: BoundedGraph, node: onnx.NodeProto) -> None:
 
 
 def slice_(graph: BoundedGraph, node: onnx.NodeProto) -> None:
-    """Cut along axes, also by bounds that are counted."""
+    """Slice axes, also by dynamic bounds."""
     if graph.opset < 10:
         raise UnboundedShape("its bounds are attributes; export with opset_version 10 or newer")
     name = graph.tensor(node.input[0])
     starts, ends = _extents_of_input(graph, node, 1), _extents_of_input(graph, node, 2)
     axes = stated_axes(node, graph.array(optional_input(node, 3)))
     steps = graph.array(optional_input(node, 4))
-    rank = len(graph.storage(name))
+    rank = len(graph.padded_shape(name))
     for at, (start, end) in enumerate(zip(starts, ends, strict=True)):
         axis = (axes[at] if axes is not None else at) % rank
         step = int(steps[at]) if steps is not None else 1
@@ -202,7 +202,7 @@ def _sliced(
     graph: BoundedGraph, name: str, axis: int, start: Extent, end: Extent, step: int
 ) -> str:
     """Return the part of a tensor from `start` to before `end` along one axis."""
-    extents, length = dict(graph.extents.get(name, {})), graph.storage(name)[axis]
+    extents, length = dict(graph.extents.get(name, {})), graph.padded_shape(name)[axis]
     extent = graph.shape(name)[axis]
     if all(one.is_constant for one in (extent, start, end)):
         made = graph.sliced(name, axis, start.constant, end.constant, step)
@@ -215,9 +215,9 @@ def _sliced(
     part = span if step == 1 else quotient(graph, span + (step - 1), step)
     if part is None:
         raise UnboundedShape("its bounds are not understood")
-    most = min(part.most, -(-length // step))
+    most = min(part.upper_bound, -(-length // step))
     if most < 1:
-        shape = [0 if at == axis else one for at, one in enumerate(graph.storage(name))]
+        shape = [0 if at == axis else one for at, one in enumerate(graph.padded_shape(name))]
         kind = helper.tensor_dtype_to_np_dtype(graph.dtype(name))
         made = graph.constant(np.zeros(shape, kind))
     elif first.is_constant:
@@ -226,9 +226,9 @@ def _sliced(
         )
     else:
         steps = graph.constant(np.arange(most, dtype=np.int64) * step)
-        places = graph.emit("Add", [steps, graph.extent_tensor(first)])
+        indices = graph.emit("Add", [steps, graph.extent_tensor(first)])
         highest = graph.constant(np.array(length - 1, np.int64))
-        made = graph.emit("Gather", [name, graph.emit("Min", [places, highest])], axis=axis)
+        made = graph.emit("Gather", [name, graph.emit("Min", [indices, highest])], axis=axis)
     extents[axis] = part if most > 0 else Extent(0)
     graph.set_extents(made, extents)
     return made
@@ -238,15 +238,15 @@ def _bound(graph: BoundedGraph, place: Extent, extent: Extent) -> Extent:
     """Return a bound of a slice as a place from 0 to the extent of the axis."""
     if place.is_constant and place.constant >= _NO_END:
         return extent
-    if place.most < 0:
+    if place.upper_bound < 0:
         place = maximum(graph, place + extent, Extent(0))
-    elif place.least < 0:
+    elif place.lower_bound < 0:
         raise UnboundedShape("a bound of it may be negative or not")
     return minimum(graph, place, extent)
 
 
 def pad(graph: BoundedGraph, node: onnx.NodeProto) -> None:
-    """Pad with a constant; the amount at an end may be counted."""
+    """Pad with a constant; the amount at an end may be dynamic."""
     if graph.opset < 11:
         raise UnboundedShape("its amounts are attributes; export with opset_version 11 or newer")
     if node_attribute(node, "mode", b"constant") != b"constant":
@@ -254,7 +254,7 @@ def pad(graph: BoundedGraph, node: onnx.NodeProto) -> None:
     amounts = _extents_of_input(graph, node, 1)
     name = graph.tensor(node.input[0])
     stated = stated_axes(node, graph.array(optional_input(node, 3)))
-    axes = range(len(graph.storage(name))) if stated is None else stated
+    axes = range(len(graph.padded_shape(name))) if stated is None else stated
     value = 0
     if optional_input(node, 2):
         given = graph.array(node.input[2])
@@ -269,11 +269,11 @@ def pad(graph: BoundedGraph, node: onnx.NodeProto) -> None:
         if not before.is_constant or before.constant < 0:
             raise UnboundedShape("its amount before the elements is not constant")
         length = graph.shape(name)[axis] + before + after
-        kept = graph.filled(name, [axis], value)
+        kept = graph.fill_padding(name, [axis], value)
         if before.constant:
             kept = _padded_before(graph, kept, axis, before.constant, value)
-        held = graph.storage(kept)[axis]
-        most = max(0, length.most)
+        held = graph.padded_shape(kept)[axis]
+        most = max(0, length.upper_bound)
         name = (
             graph.cropped(kept, axis, most)
             if held > most
@@ -286,36 +286,36 @@ def pad(graph: BoundedGraph, node: onnx.NodeProto) -> None:
 
 
 def _padded_before(graph: BoundedGraph, name: str, axis: int, count: int, value: Any) -> str:
-    storage = graph.storage(name)
-    shape = [count if at == axis else one for at, one in enumerate(storage)]
+    padded = graph.padded_shape(name)
+    shape = [count if at == axis else one for at, one in enumerate(padded)]
     kind = helper.tensor_dtype_to_np_dtype(graph.dtype(name))
     return graph.emit("Concat", [graph.constant(np.full(shape, value, kind)), name], axis=axis)
 
 
 def expand(graph: BoundedGraph, node: onnx.NodeProto) -> None:
-    """Broadcast to extents that may be counted."""
+    """Broadcast to extents that may be dynamic."""
     wanted = _extents_of_input(graph, node, 1)
     name = graph.tensor(node.input[0])
-    have, storage = graph.shape(name), list(graph.storage(name))
+    have, padded = graph.shape(name), list(graph.padded_shape(name))
     rank = max(len(wanted), len(have))
     have = [Extent(1)] * (rank - len(have)) + have
-    storage = [1] * (rank - len(storage)) + storage
+    padded = [1] * (rank - len(padded)) + padded
     wanted = [Extent(1)] * (rank - len(wanted)) + wanted
     extents, stored = {}, []
     for axis, (one, other) in enumerate(zip(have, wanted, strict=True)):
         if one != other and Extent(1) not in (one, other):
             raise UnboundedShape("its extents are not known to be equal")
         extents[axis] = other if one == Extent(1) else one
-        stored.append(max(0, other.most) if one == Extent(1) else storage[axis])
-    if rank == len(graph.storage(name)) and all(one == Extent(1) for one in have[1:]):
-        graph.spread_rows[node.output[0]] = name
+        stored.append(max(0, other.upper_bound) if one == Extent(1) else padded[axis])
+    if rank == len(graph.padded_shape(name)) and all(one == Extent(1) for one in have[1:]):
+        graph.expanded_rows[node.output[0]] = name
     shape = graph.constant(np.array(stored, np.int64))
     graph.write(helper.make_node("Expand", [name, shape], node.output))
     graph.set_extents(node.output[0], extents)
 
 
 def tile(graph: BoundedGraph, node: onnx.NodeProto) -> None:
-    """Repeat along axes; an axis of extent 1 a counted number of times."""
+    """Repeat along axes; an axis of extent 1 a dynamic number of times."""
     repeats = _extents_of_input(graph, node, 1)
     name = graph.tensor(node.input[0])
     shape = graph.shape(name)
@@ -326,7 +326,7 @@ def tile(graph: BoundedGraph, node: onnx.NodeProto) -> None:
         made = Product.of((extent, repeat)).extent
         assert made is not None
         extents[axis] = made
-        times.append(repeat.most)
+        times.append(repeat.upper_bound)
     graph.write(
         helper.make_node("Tile", [name, graph.constant(np.array(times, np.int64))], node.output)
     )
@@ -334,11 +334,11 @@ def tile(graph: BoundedGraph, node: onnx.NodeProto) -> None:
 
 
 def constant_of_shape(graph: BoundedGraph, node: onnx.NodeProto) -> None:
-    """Make a constant that has as many elements as there can be."""
+    """Fill a tensor that has as many elements as there can be."""
     extents = _extents_of_input(graph, node, 0)
     value = node_attribute(node, "value")
     filler: Array = np.zeros(1, np.float32) if value is None else onnx.numpy_helper.to_array(value)
-    shape = [max(0, one.most) for one in extents]
+    shape = [max(0, one.upper_bound) for one in extents]
     number = filler.reshape(-1)[0]
     if prod(shape) <= MOST_ELEMENTS:
         graph.add_constant(np.full(shape, number, filler.dtype), node.output[0])
@@ -350,7 +350,7 @@ def constant_of_shape(graph: BoundedGraph, node: onnx.NodeProto) -> None:
 
 
 def range_(graph: BoundedGraph, node: onnx.NodeProto) -> None:
-    """Count from a constant by a constant to a limit that is counted."""
+    """Count from a constant by a constant to a dynamic limit."""
     (start,), (limit,), (delta,) = (_extents_of_input(graph, node, at) for at in range(3))
     if not (start.is_constant and delta.is_constant and delta.constant > 0):
         raise UnboundedShape("its start or its step is not constant")
@@ -358,11 +358,11 @@ def range_(graph: BoundedGraph, node: onnx.NodeProto) -> None:
     extent = quotient(graph, span, delta.constant)
     assert extent is not None
     kind = helper.tensor_dtype_to_np_dtype(graph.dtype(node.input[0]))
-    values = start.constant + delta.constant * np.arange(extent.most)
+    values = start.constant + delta.constant * np.arange(extent.upper_bound)
     graph.add_constant(values.astype(kind), node.output[0])
     graph.set_extents(node.output[0], {0: extent})
     if start.constant >= 0:
-        graph.is_index.add(node.output[0])
+        graph.non_negative.add(node.output[0])
 
 
 RULES: Mapping[str, Callable[[BoundedGraph, onnx.NodeProto], None]] = {

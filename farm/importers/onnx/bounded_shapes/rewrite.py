@@ -1,9 +1,9 @@
-"""Rewrite a graph whose extents depend on values as one of fixed extents, with counts beside them.
+"""Rewrite a graph with data-dependent shapes as one of padded shapes and counts.
 
-A tensor that NonZero or NonMaxSuppression makes has the most elements that it can have, and a count
-says how many there are. Operators behind it compute on all places; those that would mix elements
-with what lies behind them are written so that they do not. The graph's outputs are cut to their
-counts at the end. Compilers know this as bounded dynamic shapes, and the pass as a dynamic padder.
+The result of NonZero or NonMaxSuppression gets as many elements as it can have, and a count of
+those that are valid. The operators behind it compute on the padded shape; those that would mix
+valid elements with padding are rewritten. The graph's outputs are sliced to their dynamic extents
+at the end. XLA has this as bounded dynamic shapes (DynamicPadder, PadToStatic, SliceToDynamic).
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from farm.importers.onnx.bounded_shapes import arithmetic_rules, layout_rules, s
 from farm.importers.onnx.bounded_shapes.branches import write_branches
 from farm.importers.onnx.bounded_shapes.extent import Extent
 from farm.importers.onnx.bounded_shapes.graph_writer import DOMAIN, BoundedGraph, UnboundedShape
-from farm.importers.onnx.bounded_shapes.number_rules import compute_numbers, minimum
+from farm.importers.onnx.bounded_shapes.shape_data_rules import compute_shape_data, minimum
 from farm.importers.onnx.inferred_types import known_types
 from farm.importers.onnx.node_evaluation import DEFAULT_DOMAINS, MOST_ELEMENTS
 from farm.importers.onnx.node_reading import all_nodes, names_read, subgraphs
 
 _RULES = {**layout_rules.RULES, **arithmetic_rules.RULES, **selection_rules.RULES}
 # Their result is known not to be negative if their first input is
-_KEEP_INDICES = (
+_KEEP_SIGN = (
     *("Transpose", "Squeeze", "Unsqueeze", "Flatten", "Reshape", "Slice", "Identity", "Cast"),
     *("Gather", "GatherND", "GatherElements", "Expand", "Tile"),
 )
@@ -38,21 +38,21 @@ _FIX = (
 
 @dataclass(frozen=True, slots=True)
 class BoundedModel:
-    """A model of fixed extents, and the most extents of the outputs that are cut, by name."""
+    """A model of padded shapes, and the padded shapes of outputs with dynamic extents, by name."""
 
     model: onnx.ModelProto
     output_bounds: dict[str, tuple[int, ...]]
 
 
-def has_computed_extents(model: onnx.ModelProto) -> bool:
-    """Return whether a model has operators whose number of results depends on values."""
-    return any(node.op_type in selection_rules.SOURCES for node in all_nodes(model.graph))
+def has_data_dependent_shapes(model: onnx.ModelProto) -> bool:
+    """Return whether a model has operators whose output shape depends on values."""
+    return any(node.op_type in selection_rules.DATA_DEPENDENT for node in all_nodes(model.graph))
 
 
 def bound_shapes(model: onnx.ModelProto, what: str) -> BoundedModel:
-    """Return a model with operators that select by value as one of fixed extents.
+    """Return a model with data-dependent shapes as one of padded shapes.
 
-    Raises ModelError, which names the node, if an operator cannot compute on counted extents.
+    Raises ModelError, which names the node, if an operator has no rule for dynamic extents.
     """
     types = known_types(model)
     given = {value.name for value in (*model.graph.input, *model.graph.initializer)}
@@ -72,8 +72,8 @@ def bound_shapes(model: onnx.ModelProto, what: str) -> BoundedModel:
     for value in model.graph.output:
         name = writer.tensor(value.name)
         if name in writer.extents:
-            bounds[name] = writer.storage(name)
-            name = _cut(writer, name)
+            bounds[name] = writer.padded_shape(name)
+            name = _slice_to_dynamic(writer, name)
         outputs.append(name)
     return BoundedModel(_model(model, writer, outputs), bounds)
 
@@ -85,7 +85,7 @@ def _visit(graph: BoundedGraph, nodes: Sequence[onnx.NodeProto], what: str) -> N
             _visit_node(graph, node, what)
         except UnboundedShape as error:
             reason = "how many results it gives depends on the values of its inputs"
-            if node.op_type not in selection_rules.SOURCES:
+            if node.op_type not in selection_rules.DATA_DEPENDENT:
                 reason = "the extents of its inputs depend on values"
             raise ModelError(
                 f"{what} uses what farm does not support: {node.op_type} "
@@ -99,16 +99,16 @@ def _visit_node(graph: BoundedGraph, node: onnx.NodeProto, what: str) -> None:
     if node.domain not in DEFAULT_DOMAINS:
         _write_unchanged(graph, node)
         return
-    if compute_numbers(graph, node):
+    if compute_shape_data(graph, node):
         return
-    if node.op_type == "If" and _concerns(graph, node):
+    if node.op_type == "If" and _has_dynamic_extents(graph, node):
         write_branches(graph, node, lambda nodes: _visit(graph, nodes, what))
         return
     if _takes_stated_extents(graph, node):
         layout_rules.RULES_OF_STATED_EXTENTS[node.op_type](graph, node)
-    elif node.op_type in selection_rules.SOURCES and not _is_constant(graph, node):
+    elif node.op_type in selection_rules.DATA_DEPENDENT and not _is_constant(graph, node):
         graph.tensor(node.input[0])
-        selection_rules.SOURCES[node.op_type](graph, node)
+        selection_rules.DATA_DEPENDENT[node.op_type](graph, node)
     else:
         for name in node.input:
             graph.tensor(name)
@@ -117,17 +117,17 @@ def _visit_node(graph: BoundedGraph, node: onnx.NodeProto, what: str) -> None:
             rule(graph, node)
         else:
             _write_unchanged(graph, node)
-    if node.op_type in _KEEP_INDICES and node.input[0] in graph.is_index:
-        graph.is_index.add(node.output[0])
+    if node.op_type in _KEEP_SIGN and node.input[0] in graph.non_negative:
+        graph.non_negative.add(node.output[0])
 
 
-def _concerns(graph: BoundedGraph, node: onnx.NodeProto) -> bool:
-    """Return whether a branch of an `If` reads or makes tensors with counted extents."""
+def _has_dynamic_extents(graph: BoundedGraph, node: onnx.NodeProto) -> bool:
+    """Return whether an `If` has a known condition, or branches with dynamic extents."""
     return (
         node.input[0] in graph.constants
-        or any(name in graph.extents or name in graph.numbers for name in names_read(node))
+        or any(name in graph.extents or name in graph.shape_data for name in names_read(node))
         or any(
-            inner.op_type in selection_rules.SOURCES
+            inner.op_type in selection_rules.DATA_DEPENDENT
             for branch in subgraphs(node)
             for inner in all_nodes(branch)
         )
@@ -135,9 +135,9 @@ def _concerns(graph: BoundedGraph, node: onnx.NodeProto) -> bool:
 
 
 def _takes_stated_extents(graph: BoundedGraph, node: onnx.NodeProto) -> bool:
-    """Return whether an input of a node states extents that are counted."""
+    """Return whether an input of a node states extents that are dynamic."""
     return node.op_type in layout_rules.RULES_OF_STATED_EXTENTS and any(
-        name in graph.numbers for name in node.input
+        name in graph.shape_data for name in node.input
     )
 
 
@@ -154,17 +154,17 @@ def _write_unchanged(graph: BoundedGraph, node: onnx.NodeProto) -> None:
     graph.write(node)
 
 
-def _cut(graph: BoundedGraph, name: str) -> str:
-    """Write the operator that returns the elements alone, and return the name of its result."""
+def _slice_to_dynamic(graph: BoundedGraph, name: str) -> str:
+    """Write the operator that returns the valid elements, and return the name of its result."""
     extents, result = graph.extents[name], graph.new_name(name)
-    axes, storage = sorted(extents), graph.storage(name)
+    axes, padded = sorted(extents), graph.padded_shape(name)
     counts = [
-        graph.extent_tensor(minimum(graph, extents[axis], Extent(storage[axis]))) for axis in axes
+        graph.extent_tensor(minimum(graph, extents[axis], Extent(padded[axis]))) for axis in axes
     ]
     graph.emit_own(
-        "CutToCounts",
+        "SliceToDynamic",
         [name, *counts],
-        [(result, graph.dtype(name), storage)],
+        [(result, graph.dtype(name), padded)],
         axes=axes,
     )
     return result

@@ -1,4 +1,4 @@
-"""Rules of operators that select elements by value, place or rank, and that write to places."""
+"""Rules of operators that select elements by value, index or rank, and of scatters."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ _LIMIT = 2**31 - 1
 
 
 def non_zero(graph: BoundedGraph, node: onnx.NodeProto) -> None:
-    """List the places of the elements that are not zero."""
+    """List the indices of the elements that are not zero."""
     found = _non_zero(graph, node.input[0])
     graph.write(helper.make_node("Identity", [found], node.output))
     graph.set_extents(node.output[0], graph.extents.get(found, {}))
-    graph.is_index.add(node.output[0])
+    graph.non_negative.add(node.output[0])
 
 
 def _non_zero(graph: BoundedGraph, name: str) -> str:
-    """Return the places; those of one tensor are found once, so that their number is one count."""
-    found, storage = graph.places_found.get(name, ""), graph.storage(name)
-    if not found and 0 in storage:
-        found = graph.constant(np.zeros((len(storage), 0), np.int64))
+    """Return the indices. They are found once for a tensor, so that their number is one count."""
+    found, padded = graph.non_zero_results.get(name, ""), graph.padded_shape(name)
+    if not found and 0 in padded:
+        found = graph.constant(np.zeros((len(padded), 0), np.int64))
     elif not found:
         found, count = graph.new_name(name), graph.new_name(f"{name}/count")
-        most = prod(storage)
-        filled = graph.filled(name, range(len(storage)), 0)
+        most = prod(padded)
+        filled = graph.fill_padding(name, range(len(padded)), 0)
         graph.emit_own(
             "BoundedNonZero",
             [filled],
             [
-                (found, TensorProto.INT64, [max(1, len(storage)), most]),
+                (found, TensorProto.INT64, [max(1, len(padded)), most]),
                 (count, TensorProto.INT64, [1]),
             ],
         )
         graph.set_extents(found, {1: Extent.of(Count(count, most))})
-    graph.places_found[name] = found
+    graph.non_zero_results[name] = found
     return found
 
 
@@ -52,13 +52,13 @@ def compress(graph: BoundedGraph, node: onnx.NodeProto) -> None:
     data, axis = graph.tensor(node.input[0]), node_attribute(node, "axis")
     if axis is None:
         if data in graph.extents:
-            raise UnboundedShape("it selects from a whole tensor of counted extents")
-        data, axis = graph.reshaped(data, [prod(graph.storage(data))]), 0
+            raise UnboundedShape("it selects from a whole tensor of dynamic extents")
+        data, axis = graph.reshaped(data, [prod(graph.padded_shape(data))]), 0
     found = _non_zero(graph, graph.tensor(node.input[1]))
-    places = graph.reshaped(found, [graph.storage(found)[1]])
-    graph.set_extents(places, {0: graph.shape(found)[1]})
-    graph.is_index.add(places)
-    gather(graph, helper.make_node("Gather", [data, places], node.output, axis=axis))
+    indices = graph.reshaped(found, [graph.padded_shape(found)[1]])
+    graph.set_extents(indices, {0: graph.shape(found)[1]})
+    graph.non_negative.add(indices)
+    gather(graph, helper.make_node("Gather", [data, indices], node.output, axis=axis))
 
 
 def non_max_suppression(graph: BoundedGraph, node: onnx.NodeProto) -> None:
@@ -70,15 +70,15 @@ def non_max_suppression(graph: BoundedGraph, node: onnx.NodeProto) -> None:
     ):
         raise UnboundedShape("the numbers of its boxes and scores are not known to be equal")
     count, classes = (
-        min(graph.storage(boxes)[1], graph.storage(scores)[2]),
-        graph.storage(scores)[1],
+        min(graph.padded_shape(boxes)[1], graph.padded_shape(scores)[2]),
+        graph.padded_shape(scores)[1],
     )
     boxes, scores = graph.cropped(boxes, 1, count), graph.cropped(scores, 2, count)
     limit = optional_input(node, 2)
-    values = graph.known_numbers(limit) if limit else np.array([Extent(0)], object)
+    values = graph.known_shape_data(limit) if limit else np.array([Extent(0)], object)
     most = Extent(_LIMIT) if values is None else values.flat[0]
-    per_class = min(count, max(0, most.most))
-    room = graph.storage(boxes)[0] * classes * per_class
+    per_class = min(count, max(0, most.upper_bound))
+    room = graph.padded_shape(boxes)[0] * classes * per_class
     if not room:
         graph.add_constant(np.zeros((0, 3), np.int64), node.output[0])
         return
@@ -102,7 +102,7 @@ def non_max_suppression(graph: BoundedGraph, node: onnx.NodeProto) -> None:
     )
     graph.write(helper.make_node("Identity", [found], node.output))
     graph.set_extents(node.output[0], {0: Extent.of(Count(number, room))})
-    graph.is_index.add(node.output[0])
+    graph.non_negative.add(node.output[0])
 
 
 def _threshold(graph: BoundedGraph, node: onnx.NodeProto, place: int, default: float) -> str:
@@ -115,62 +115,62 @@ def _threshold(graph: BoundedGraph, node: onnx.NodeProto, place: int, default: f
 def top_k(graph: BoundedGraph, node: onnx.NodeProto) -> None:
     """Select the highest or lowest elements of an axis, as many as a count says."""
     data = graph.tensor(node.input[0])
-    numbers = graph.known_numbers(optional_input(node, 1)) if len(node.input) > 1 else None
-    if numbers is None:
+    stated = graph.known_shape_data(optional_input(node, 1)) if len(node.input) > 1 else None
+    if stated is None:
         raise UnboundedShape("how many elements it selects is not known")
-    wanted, storage = numbers.flat[0], graph.storage(data)
-    axis = node_attribute(node, "axis", -1) % len(storage)
+    wanted, padded = stated.flat[0], graph.padded_shape(data)
+    axis = node_attribute(node, "axis", -1) % len(padded)
     extents = dict(graph.extents.get(data, {}))
-    largest, count = node_attribute(node, "largest", 1), min(wanted.most, storage[axis])
-    if axis in extents and axis == len(storage) - 1 and graph.dtype(data) == TensorProto.FLOAT:
-        values, places = (name or graph.new_name(node.name) for name in (*node.output, "")[:2])
-        shape = (*storage[:-1], count)
+    largest, count = node_attribute(node, "largest", 1), min(wanted.upper_bound, padded[axis])
+    if axis in extents and axis == len(padded) - 1 and graph.dtype(data) == TensorProto.FLOAT:
+        values, indices = (name or graph.new_name(node.name) for name in (*node.output, "")[:2])
+        shape = (*padded[:-1], count)
         graph.emit_own(
-            "CountedTopK",
+            "BoundedTopK",
             [data, graph.extent_tensor(extents[axis])],
-            [(values, TensorProto.FLOAT, shape), (places, TensorProto.INT64, shape)],
+            [(values, TensorProto.FLOAT, shape), (indices, TensorProto.INT64, shape)],
             count=count,
             largest=largest,
         )
     else:
         changed = onnx.NodeProto()
         changed.CopyFrom(node)
-        changed.input[0] = graph.filled(data, [axis], graph.lowest(data, highest=not largest))
+        changed.input[0] = graph.fill_padding(data, [axis], graph.lowest(data, highest=not largest))
         changed.input[1] = graph.constant(np.array([count], np.int64))
         graph.write(changed)
     extents[axis] = wanted
     for name in node.output:
         if name:
             graph.set_extents(name, extents)
-    graph.is_index.update(node.output[1:])
+    graph.non_negative.update(node.output[1:])
 
 
 def gather(graph: BoundedGraph, node: onnx.NodeProto) -> None:
-    """Select places of one axis."""
-    data, places = (graph.tensor(name) for name in node.input)
+    """Gather along one axis."""
+    data, indices = (graph.tensor(name) for name in node.input)
     shape = graph.shape(data)
     axis = node_attribute(node, "axis", 0) % len(shape)
-    places = _from_start(graph, places, [shape[axis]])
-    graph.write(helper.make_node("Gather", [data, places], node.output, axis=axis))
-    held = [*shape[:axis], *graph.shape(places), *shape[axis + 1 :]]
+    indices = _non_negative_indices(graph, indices, [shape[axis]])
+    graph.write(helper.make_node("Gather", [data, indices], node.output, axis=axis))
+    held = [*shape[:axis], *graph.shape(indices), *shape[axis + 1 :]]
     graph.set_extents(node.output[0], dict(enumerate(held)))
 
 
 def gather_nd(graph: BoundedGraph, node: onnx.NodeProto) -> None:
-    """Select the parts of a tensor at points."""
+    """Gather at points of several coordinates."""
     data, points = (graph.tensor(name) for name in node.input)
     batch, shape, at = node_attribute(node, "batch_dims", 0), graph.shape(data), graph.shape(points)
     if any(not one.is_constant for one in (*at[:batch], *shape[:batch], at[-1])):
         raise UnboundedShape("the extents of its batch are not constant")
     axes = at[-1].constant
-    if axes == 1 and not batch:  # one kernel, which also keeps the places within the tensor
-        places = graph.reshaped(points, graph.storage(points)[:-1])
-        graph.set_extents(places, dict(enumerate(at[:-1])))
-        if points in graph.is_index:
-            graph.is_index.add(places)
-        gather(graph, helper.make_node("Gather", [data, places], node.output))
+    if axes == 1 and not batch:  # one kernel, which also clamps the indices
+        indices = graph.reshaped(points, graph.padded_shape(points)[:-1])
+        graph.set_extents(indices, dict(enumerate(at[:-1])))
+        if points in graph.non_negative:
+            graph.non_negative.add(indices)
+        gather(graph, helper.make_node("Gather", [data, indices], node.output))
         return
-    points = _from_start(graph, points, shape[batch : batch + axes])
+    points = _non_negative_indices(graph, points, shape[batch : batch + axes])
     changed = helper.make_node("GatherND", [data, points], node.output)
     if batch:
         changed.attribute.append(helper.make_attribute("batch_dims", batch))
@@ -179,107 +179,110 @@ def gather_nd(graph: BoundedGraph, node: onnx.NodeProto) -> None:
 
 
 def gather_elements(graph: BoundedGraph, node: onnx.NodeProto) -> None:
-    """Select, for each index, the element of its row."""
-    data, places = (graph.tensor(name) for name in node.input)
-    axis = node_attribute(node, "axis", 0) % len(graph.storage(data))
-    places = _from_start(graph, places, [graph.shape(data)[axis]])
-    graph.write(helper.make_node("GatherElements", [data, places], node.output, axis=axis))
-    graph.set_extents(node.output[0], graph.extents.get(places, {}))
+    """Gather, for each index, the element of its row."""
+    data, indices = (graph.tensor(name) for name in node.input)
+    axis = node_attribute(node, "axis", 0) % len(graph.padded_shape(data))
+    indices = _non_negative_indices(graph, indices, [graph.shape(data)[axis]])
+    graph.write(helper.make_node("GatherElements", [data, indices], node.output, axis=axis))
+    graph.set_extents(node.output[0], graph.extents.get(indices, {}))
 
 
-def _from_start(graph: BoundedGraph, places: str, extents: Sequence[Extent]) -> str:
-    """Return places that count from the start, if negative ones count from a counted end.
+def _non_negative_indices(graph: BoundedGraph, indices: str, extents: Sequence[Extent]) -> str:
+    """Return the indices with non-negative ones in the place of those that count from the end.
 
-    `extents` are those of the axes that the last axis of `places` tells apart, or of all of them.
+    `extents` has the extent of the axis that is indexed, or one for each coordinate of a point.
     """
-    if places in graph.is_index or all(extent.is_constant for extent in extents):
-        return places
-    known = graph.array(places)
+    if indices in graph.non_negative or all(extent.is_constant for extent in extents):
+        return indices
+    known = graph.array(indices)
     if known is not None and (known >= 0).all():
-        return places
+        return indices
     parts = [graph.extent_tensor(extent) for extent in extents]
     ends = parts[0] if len(parts) == 1 else graph.emit("Concat", parts, axis=0)
-    if not graph.storage(places):
+    if not graph.padded_shape(indices):
         ends = graph.reshaped(ends, [])
-    kind = graph.dtype(places)
+    kind = graph.dtype(indices)
     if kind != TensorProto.INT64:
         ends = graph.emit("Cast", [ends], to=kind)
     zero = graph.constant(np.array(0, helper.tensor_dtype_to_np_dtype(kind)))
-    shifted = graph.emit("Add", [places, ends])
-    made = graph.emit("Where", [graph.emit("Less", [places, zero]), shifted, places])
-    graph.set_extents(made, graph.extents.get(places, {}))
-    graph.is_index.add(made)
+    shifted = graph.emit("Add", [indices, ends])
+    made = graph.emit("Where", [graph.emit("Less", [indices, zero]), shifted, indices])
+    graph.set_extents(made, graph.extents.get(indices, {}))
+    graph.non_negative.add(made)
     return made
 
 
 def _scatter_rows(graph: BoundedGraph, node: onnx.NodeProto) -> bool:
-    """Write whole rows to places of the first axis, if a node does; return whether it does."""
-    data, places, updates = (graph.tensor(name) for name in node.input)
-    storage = graph.storage(data)
+    """Write a scatter of whole rows along the first axis; return whether the node is one."""
+    data, indices, updates = (graph.tensor(name) for name in node.input)
+    padded = graph.padded_shape(data)
     if node.op_type == "ScatterElements":
-        rows = graph.spread_rows.get(places, "")
-        if not rows or node_attribute(node, "axis", 0) % len(storage):
+        rows = graph.expanded_rows.get(indices, "")
+        if not rows or node_attribute(node, "axis", 0) % len(padded):
             return False
     else:
-        rows = places
-        if len(graph.storage(places)) != 2 or graph.storage(places)[1] != 1:
+        rows = indices
+        if len(graph.padded_shape(indices)) != 2 or graph.padded_shape(indices)[1] != 1:
             return False
     if (
         set(graph.extents.get(rows, {})) != {0}
         or node_attribute(node, "reduction", b"none") != b"none"
-        or graph.storage(updates)[1:] != storage[1:]
+        or graph.padded_shape(updates)[1:] != padded[1:]
         or graph.shape(updates)[0] != graph.shape(rows)[0]
-        or graph.storage(updates)[0] != graph.storage(rows)[0]
+        or graph.padded_shape(updates)[0] != graph.padded_shape(rows)[0]
         or any(axis for axis in graph.extents.get(updates, {}))
     ):
         return False
-    flat = graph.reshaped(rows, graph.storage(rows)[:1])
+    flat = graph.reshaped(rows, graph.padded_shape(rows)[:1])
     graph.set_extents(flat, {0: graph.extents[rows][0]})
-    flat = _from_start(graph, flat, graph.shape(data)[:1])
+    flat = _non_negative_indices(graph, flat, graph.shape(data)[:1])
     if graph.dtype(flat) != TensorProto.INT64:
         flat = graph.emit("Cast", [flat], to=TensorProto.INT64)
     count = graph.extent_tensor(graph.extents[rows][0])
-    output = (node.output[0], graph.dtype(data), storage)
+    output = (node.output[0], graph.dtype(data), padded)
     graph.emit_own("ScatterRows", [data, flat, count, updates], [output])
     graph.set_extents(node.output[0], graph.extents.get(data, {}))
     return True
 
 
 def scatter(graph: BoundedGraph, node: onnx.NodeProto) -> None:
-    """Write elements to places; those of places that hold none go to a row that is cut off."""
+    """Scatter; padding goes to a row more, which is sliced off."""
     if _scatter_rows(graph, node):
         return
-    data, places, updates = (graph.tensor(name) for name in node.input)
+    data, indices, updates = (graph.tensor(name) for name in node.input)
     by_points = node.op_type == "ScatterND"
-    axis = 0 if by_points else node_attribute(node, "axis", 0) % len(graph.storage(data))
-    shape, storage = graph.shape(data), graph.storage(data)
-    axes = graph.storage(places)[-1] if by_points else 1
-    places = _from_start(graph, places, shape[axis : axis + axes])
+    axis = 0 if by_points else node_attribute(node, "axis", 0) % len(graph.padded_shape(data))
+    shape, padded = graph.shape(data), graph.padded_shape(data)
+    axes = graph.padded_shape(indices)[-1] if by_points else 1
+    indices = _non_negative_indices(graph, indices, shape[axis : axis + axes])
     changed = onnx.NodeProto()
     changed.CopyFrom(node)
-    counted = graph.extents.get(places, {})
-    spare = bool(counted)
+    dynamic = graph.extents.get(indices, {})
+    spare = bool(dynamic)
     if spare:
-        data = graph.padded(data, axis, storage[axis] + 1)
-        held, kind = graph.storage(places), helper.tensor_dtype_to_np_dtype(graph.dtype(places))
-        outside = np.full(held[-1:] if by_points else (), storage[axis], kind)
+        data = graph.padded(data, axis, padded[axis] + 1)
+        held, kind = (
+            graph.padded_shape(indices),
+            helper.tensor_dtype_to_np_dtype(graph.dtype(indices)),
+        )
+        outside = np.full(held[-1:] if by_points else (), padded[axis], kind)
         if by_points:
             outside[1:] = 0
-        for one, extent in counted.items():
-            inside = graph.is_element(extent, held[one], one, len(held))
-            places = graph.emit("Where", [inside, places, graph.constant(outside)])
+        for one, extent in dynamic.items():
+            inside = graph.valid_mask(extent, held[one], one, len(held))
+            indices = graph.emit("Where", [inside, indices, graph.constant(outside)])
     del changed.input[:]
-    changed.input.extend([data, places, updates])
+    changed.input.extend([data, indices, updates])
     changed.output[0] = graph.new_name(node.output[0]) if spare else node.output[0]
     graph.write(changed)
     if spare:
-        cut = graph.sliced(changed.output[0], axis, 0, storage[axis])
+        cut = graph.sliced(changed.output[0], axis, 0, padded[axis])
         graph.write(helper.make_node("Identity", [cut], node.output))
     graph.set_extents(node.output[0], dict(enumerate(shape)))
 
 
-# Their number of results depends on values, whatever their inputs are.
-SOURCES: Mapping[str, Rule] = {
+# Operators whose output shape depends on values, whatever their inputs are
+DATA_DEPENDENT: Mapping[str, Rule] = {
     "NonZero": non_zero,
     "NonMaxSuppression": non_max_suppression,
     "Compress": compress,

@@ -4,7 +4,7 @@
     corrected  operators that TVM converts incorrectly
     resize     operators that sample images
     recurrent  LSTM, GRU and RNN
-    bounded    operators of farm's own domain, whose results have a bound and a count
+    bounded    operators that bounded_shapes writes
 
 Inside `with installed():` TVM's importer uses all of them.
 """

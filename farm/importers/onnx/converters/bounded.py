@@ -1,4 +1,4 @@
-"""Convert the operators of `farm.importers.onnx.bounded_shapes`, whose results have a bound."""
+"""Convert the operators that `farm.importers.onnx.bounded_shapes` writes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Attributes = dict[str, Any]
 
 
 class BoundedNonZero(OnnxOpConverter):  # type: ignore[misc]
-    """NonZero, and the number of places that it found."""
+    """NonZero, and the number of indices that it found."""
 
     @classmethod
     def _impl_v1(
@@ -38,8 +38,8 @@ class BoundedNonMaxSuppression(OnnxOpConverter):  # type: ignore[misc]
         )
 
 
-class CountedTopK(OnnxOpConverter):  # type: ignore[misc]
-    """TopK of the first elements of each row, as many as a count says."""
+class BoundedTopK(OnnxOpConverter):  # type: ignore[misc]
+    """TopK of the valid elements of each row."""
 
     @classmethod
     def _impl_v1(
@@ -47,25 +47,25 @@ class CountedTopK(OnnxOpConverter):  # type: ignore[misc]
     ) -> relax.Expr:
         data, valid = inputs
         count, largest = attributes["count"], bool(attributes["largest"])
-        return builder.emit(sort.emit_counted_top_k(builder, data, valid, count, largest))
+        return builder.emit(sort.emit_bounded_top_k(builder, data, valid, count, largest))
 
 
-class PlacesOfParts(OnnxOpConverter):  # type: ignore[misc]
-    """The places of the elements of parts that are stored one behind the other."""
+class ConcatIndices(OnnxOpConverter):  # type: ignore[misc]
+    """The indices of the valid elements of concatenated tensors."""
 
     @classmethod
     def _impl_v1(
         cls, builder: relax.BlockBuilder, inputs: Inputs, attributes: Attributes, _: Any
     ) -> relax.Expr:
         return builder.emit(
-            bounded_selection.emit_places_of_parts(
+            bounded_selection.emit_concat_indices(
                 builder, inputs[0], attributes["lengths"], attributes["most"]
             )
         )
 
 
 class ScatterRows(OnnxOpConverter):  # type: ignore[misc]
-    """A tensor with some of its rows replaced, as many as a count says."""
+    """A tensor with some of its rows replaced."""
 
     @classmethod
     def _impl_v1(
@@ -74,22 +74,22 @@ class ScatterRows(OnnxOpConverter):  # type: ignore[misc]
         return builder.emit(bounded_selection.emit_scatter_rows(builder, *inputs))
 
 
-class CutToCounts(OnnxOpConverter):  # type: ignore[misc]
-    """The first elements along axes, as many as counts say when the model runs."""
+class SliceToDynamic(OnnxOpConverter):  # type: ignore[misc]
+    """The valid elements of a padded tensor."""
 
     @classmethod
     def _impl_v1(
         cls, builder: relax.BlockBuilder, inputs: Inputs, attributes: Attributes, _: Any
     ) -> relax.Expr:
         data, *counts = inputs
-        return bounded_selection.emit_cut(builder, data, counts, attributes["axes"])
+        return bounded_selection.emit_slice_to_dynamic(builder, data, counts, attributes["axes"])
 
 
 CONVERTERS = {
     "BoundedNonZero": BoundedNonZero,
     "BoundedNonMaxSuppression": BoundedNonMaxSuppression,
-    "CountedTopK": CountedTopK,
-    "PlacesOfParts": PlacesOfParts,
+    "BoundedTopK": BoundedTopK,
+    "ConcatIndices": ConcatIndices,
     "ScatterRows": ScatterRows,
-    "CutToCounts": CutToCounts,
+    "SliceToDynamic": SliceToDynamic,
 }

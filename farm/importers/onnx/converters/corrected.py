@@ -211,7 +211,7 @@ class BatchNormalization(_ConverterWithFallback):
 
 
 class RoiAlign(OnnxOpConverter):  # type: ignore[misc]
-    """RoiAlign whose regions move by half a pixel of the image after they are scaled, not before.
+    """RoiAlign that shifts regions of interest by half a pixel after it scales them, not before.
 
     Mode "max" is refused before (unsupported).
     """
@@ -220,32 +220,32 @@ class RoiAlign(OnnxOpConverter):  # type: ignore[misc]
     def _impl_v10(
         cls, builder: relax.BlockBuilder, inputs: Sequence[Any], attributes: dict[str, Any], _: Any
     ) -> relax.Expr:
-        return cls._aligned(builder, inputs, attributes, b"output_half_pixel")
+        return cls._convert(builder, inputs, attributes, b"output_half_pixel")
 
     @classmethod
     def _impl_v16(
         cls, builder: relax.BlockBuilder, inputs: Sequence[Any], attributes: dict[str, Any], _: Any
     ) -> relax.Expr:
-        return cls._aligned(builder, inputs, attributes, b"half_pixel")
+        return cls._convert(builder, inputs, attributes, b"half_pixel")
 
     @classmethod
-    def _aligned(
+    def _convert(
         cls,
         builder: relax.BlockBuilder,
         inputs: Sequence[Any],
         attributes: dict[str, Any],
         default: bytes,
     ) -> relax.Expr:
-        data, regions, numbers = inputs
-        dtype, scale = str(regions.ty.dtype), attributes.get("spatial_scale", 1.0)
+        data, rois, batch_indices = inputs
+        dtype, scale = str(rois.ty.dtype), attributes.get("spatial_scale", 1.0)
         given = attributes.get("coordinate_transformation_mode", default)
         aligned = given in (b"half_pixel", "half_pixel")
         if aligned:
-            regions = relax.op.subtract(regions, relax.const(0.5 / scale, dtype))
-        column = builder.emit(relax.op.astype(relax.op.expand_dims(numbers, 1), dtype))
+            rois = relax.op.subtract(rois, relax.const(0.5 / scale, dtype))
+        column = builder.emit(relax.op.astype(relax.op.expand_dims(batch_indices, 1), dtype))
         return relax.op.vision.roi_align(
             data,
-            builder.emit(relax.op.concat([column, builder.emit(regions)], axis=1)),
+            builder.emit(relax.op.concat([column, builder.emit(rois)], axis=1)),
             pooled_size=(attributes.get("output_height", 1), attributes.get("output_width", 1)),
             spatial_scale=scale,
             sample_ratio=attributes.get("sampling_ratio", 0),

@@ -1,7 +1,7 @@
 """Compute with extents: the operators of the arithmetic that exporters write around shapes.
 
-A rule takes the elements of its inputs and returns those of its output, None if it cannot know
-them. The node then computes them as the model runs.
+A rule takes the elements of its inputs and returns those of its output; None if they are unknown.
+Then the node computes them when the model runs.
 """
 
 from __future__ import annotations
@@ -21,46 +21,46 @@ from farm.importers.onnx.node_reading import node_attribute, optional_input, sta
 
 def minimum(graph: BoundedGraph, one: Extent, other: Extent) -> Extent:
     """Return the lesser of two extents."""
-    if (one - other).most <= 0:
+    if (one - other).upper_bound <= 0:
         return one
-    if (other - one).most <= 0:
+    if (other - one).upper_bound <= 0:
         return other
-    return graph.new_count("Min", (one, other), min(one.most, other.most))
+    return graph.new_count("Min", (one, other), min(one.upper_bound, other.upper_bound))
 
 
 def maximum(graph: BoundedGraph, one: Extent, other: Extent) -> Extent:
     """Return the greater of two extents."""
-    if (one - other).least >= 0:
+    if (one - other).lower_bound >= 0:
         return one
-    if (other - one).least >= 0:
+    if (other - one).lower_bound >= 0:
         return other
-    return graph.new_count("Max", (one, other), max(one.most, other.most))
+    return graph.new_count("Max", (one, other), max(one.upper_bound, other.upper_bound))
 
 
 def quotient(graph: BoundedGraph, one: Extent, divisor: int) -> Extent | None:
     """Return the whole part of an extent that is not negative by a positive number."""
-    if divisor < 1 or one.least < 0:
+    if divisor < 1 or one.lower_bound < 0:
         return None
     exact = one.divided(divisor)
     if exact is not None:
         return exact
-    return graph.new_count("Div", (one, Extent(divisor)), one.most // divisor)
+    return graph.new_count("Div", (one, Extent(divisor)), one.upper_bound // divisor)
 
 
-def compute_numbers(graph: BoundedGraph, node: onnx.NodeProto) -> bool:
+def compute_shape_data(graph: BoundedGraph, node: onnx.NodeProto) -> bool:
     """Compute the elements of a node's output, if they are known; return whether they are."""
     if node.op_type in ("Shape", "Size"):
         return _shape(graph, node)
     rule = _RULES.get(node.op_type)
-    if rule is None or not any(name in graph.numbers for name in node.input):
+    if rule is None or not any(name in graph.shape_data for name in node.input):
         return False
-    given = [graph.known_numbers(name) if name else None for name in node.input]
+    given = [graph.known_shape_data(name) if name else None for name in node.input]
     if any(one is None and name for one, name in zip(given, node.input, strict=True)):
         return False
     found = rule(graph, node, given)
     if found is None:
         return False
-    graph.set_numbers(node.output[0], np.asarray(found, object), _dtype(graph, node))
+    graph.set_shape_data(node.output[0], np.asarray(found, object), _dtype(graph, node))
     return True
 
 
@@ -73,10 +73,10 @@ def _shape(graph: BoundedGraph, node: onnx.NodeProto) -> bool:
         size = Product.of(shape).extent
         if size is None:
             return False
-        graph.set_numbers(node.output[0], _array([size], ()), TensorProto.INT64)
+        graph.set_shape_data(node.output[0], _array([size], ()), TensorProto.INT64)
         return True
     found = shape[node_attribute(node, "start", 0) : node_attribute(node, "end", len(shape))]
-    graph.set_numbers(node.output[0], _array(found, (len(found),)), TensorProto.INT64)
+    graph.set_shape_data(node.output[0], _array(found, (len(found),)), TensorProto.INT64)
     return True
 
 
@@ -135,14 +135,14 @@ def _equal(_: BoundedGraph, one: Any, other: Any) -> bool | None:
     difference = one - other
     if difference.is_constant:
         return bool(difference.constant == 0)
-    return False if difference.least > 0 or difference.most < 0 else None
+    return False if difference.lower_bound > 0 or difference.upper_bound < 0 else None
 
 
 def _less(_: BoundedGraph, one: Extent, other: Extent) -> bool | None:
     difference = one - other
-    if difference.most < 0:
+    if difference.upper_bound < 0:
         return True
-    return False if difference.least >= 0 else None
+    return False if difference.lower_bound >= 0 else None
 
 
 _COMPARISONS = {
@@ -186,7 +186,7 @@ def _cast(_: BoundedGraph, node: onnx.NodeProto, given: Sequence[Array]) -> Arra
     return None
 
 
-def _places(values: Array | None) -> Array | None:
+def _constants(values: Array | None) -> Array | None:
     """Return constant extents as integers; None if they are not constant."""
     if values is None or not all(
         isinstance(one, Extent) and one.is_constant for one in values.flat
@@ -196,10 +196,10 @@ def _places(values: Array | None) -> Array | None:
 
 
 def _gather(_: BoundedGraph, node: onnx.NodeProto, given: Sequence[Array]) -> Array | None:
-    places = _places(given[1])
-    if places is None:
+    constants = _constants(given[1])
+    if constants is None:
         return None
-    return np.asarray(np.take(given[0], places, axis=node_attribute(node, "axis", 0)), object)
+    return np.asarray(np.take(given[0], constants, axis=node_attribute(node, "axis", 0)), object)
 
 
 def _concat(_: BoundedGraph, node: onnx.NodeProto, given: Sequence[Array]) -> Array:
@@ -207,7 +207,7 @@ def _concat(_: BoundedGraph, node: onnx.NodeProto, given: Sequence[Array]) -> Ar
 
 
 def _slice(_: BoundedGraph, __: onnx.NodeProto, given: Sequence[Array]) -> Array | None:
-    bounds = [_places(one) for one in given[1:]]
+    bounds = [_constants(one) for one in given[1:]]
     if len(bounds) < 2 or any(one is None for one in bounds):
         return None
     starts, ends, axes, steps = (bounds[at] if at < len(bounds) else None for at in range(4))
@@ -225,10 +225,12 @@ def _slice(_: BoundedGraph, __: onnx.NodeProto, given: Sequence[Array]) -> Array
 
 
 def _reshape(_: BoundedGraph, __: onnx.NodeProto, given: Sequence[Array]) -> Array | None:
-    places = _places(given[1])
-    if places is None:
+    constants = _constants(given[1])
+    if constants is None:
         return None
-    shape = [given[0].shape[at] if extent == 0 else int(extent) for at, extent in enumerate(places)]
+    shape = [
+        given[0].shape[at] if extent == 0 else int(extent) for at, extent in enumerate(constants)
+    ]
     return given[0].reshape(shape)
 
 
@@ -247,10 +249,10 @@ def _unsqueeze(graph: BoundedGraph, node: onnx.NodeProto, given: Sequence[Array]
 
 
 def _expand(_: BoundedGraph, __: onnx.NodeProto, given: Sequence[Array]) -> Array | None:
-    places = _places(given[1])
-    if places is None:
+    constants = _constants(given[1])
+    if constants is None:
         return None
-    return np.broadcast_to(given[0], np.broadcast_shapes(given[0].shape, tuple(places)))
+    return np.broadcast_to(given[0], np.broadcast_shapes(given[0].shape, tuple(constants)))
 
 
 def _reduced(rule: Callable[[BoundedGraph, Any, Any], Any]) -> Any:
