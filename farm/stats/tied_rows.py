@@ -6,6 +6,7 @@ less than two engines' rounding may be returned in either order, and both answer
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -22,10 +23,10 @@ def reorder_tied_rows(
 ) -> list[NDArray[Any]]:
     """Return the outputs with tied rows in the order that is nearest to the reference's.
 
-    Outputs that begin with the same axes have their rows in common. The key is a column of
+    Outputs that begin with the same axes have their rows in common. A key is a column of
     floating-point numbers that does not rise in the reference; rows are tied if their keys differ,
-    from each to the next, by at most twice `tolerance` times the largest key. All other rows stay
-    where they are.
+    from each to the next, by at most twice `tolerance` times the largest key. Of several keys the
+    one counts that leaves the fewest rows tied. All other rows stay where they are.
     """
     result = list(outputs)
     for axis in _ROW_AXES:
@@ -101,10 +102,7 @@ def _reorder(
 
 
 def _columns(value: NDArray[Any], shape: tuple[int, ...]) -> int:
-    columns = 1
-    for extent in value.shape[len(shape) :]:
-        columns *= extent
-    return columns
+    return math.prod(value.shape[len(shape) :])
 
 
 def _order(
@@ -122,15 +120,15 @@ def _order(
     if not sorted_keys:
         return None
     scale = np.maximum(np.abs(theirs).max(axis=0), np.finfo(np.float64).tiny)
-    order = np.arange(len(sorted_keys[0]))
-    for group in _tie_groups(sorted_keys[0], tolerance):
+    order = np.arange(len(ours))
+    for group in max((_tie_groups(key, tolerance) for key in sorted_keys), key=len):
         if len(group) > 1:
             order[group] = _nearest(ours[group] / scale, theirs[group] / scale) + group[0]
     return order
 
 
 def _tie_groups(key: NDArray[np.float64], tolerance: float) -> list[NDArray[np.int64]]:
-    """Return the places of a sorted key in groups, each of which is tied."""
+    """Return the row numbers of a sorted key in groups, each of which is tied."""
     import numpy as np
 
     steps = -np.diff(key) > 2 * tolerance * np.abs(key).max(initial=0)

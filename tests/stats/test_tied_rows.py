@@ -55,6 +55,15 @@ def test_a_row_that_the_reference_lacks_is_wrong():
     assert not is_right([ours[SWAPPED]], [table()])
 
 
+def test_a_sorted_label_does_not_make_rows_of_different_scores_tied():
+    scores = np.array([0.9, 0.6, 0.5, 0.2], np.float32)
+    theirs = [np.array([2, 1, 1, 0], np.float32), BOXES, scores]
+    assert not is_right([one[SWAPPED] for one in theirs], theirs)
+    assert is_right(
+        [one[SWAPPED] for one in (theirs[0], BOXES, SCORES)], [theirs[0], BOXES, SCORES]
+    )
+
+
 def test_rows_that_no_column_sorts_are_wrong_in_another_order():
     theirs = table(scores=np.array([0.2, 0.5, 0.5, 0.9], np.float32))
     assert not is_right([theirs[SWAPPED]], [theirs])

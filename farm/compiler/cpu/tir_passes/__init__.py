@@ -6,6 +6,6 @@ load_fences_llvm     the LLVM functions that the fences call
 prefetch             fetch the next block of a packed weight ahead
 safe_loop_partition  keep TVM's LoopPartition to conditions on which it is sound
 skip_padding_taps    skip, per output tile, kernel taps that only touch padding
-unroll_wrapping_loops       unroll loops whose variable wraps around, which LLVM vectorizes wrongly
+unroll_wrapping_loops  unroll loops whose variable wraps around, which LLVM vectorizes wrongly
 vector_tails         handle channels that do not fill whole vectors
 """

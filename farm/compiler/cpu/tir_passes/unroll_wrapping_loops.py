@@ -1,11 +1,9 @@
-"""Unroll the loops in whose indices a power of two makes the loop's variable wrap around.
+"""Unroll loops whose indices take the loop variable modulo a power of two, and wrap around.
 
-LLVM's loop vectorizer takes `s[i % 8]` in a loop of 16 for 16 consecutive elements: it turns
-`i % 8` into a counter of three bits, and does not check that the counter overflows. The kernel
-then reads what lies behind the tensor. A rotary embedding with heads of 8 is such a loop, which
-VectorizeLoop makes of a vectorized one whose value is a condition's.
-
-Unrolled, `i % 8` is a number.
+LLVM's loop vectorizer takes `s[i % 8]` in a loop of 16 for 16 consecutive elements: scalar
+evolution sees `i % 8` as a counter of three bits, and nothing checks that the counter overflows.
+The kernel then reads memory behind the tensor. VectorizeLoop makes such a loop of a vectorized one
+with a condition, as of a rotary embedding with heads of 8. Unrolled, `i % 8` is a constant.
 """
 
 from __future__ import annotations
@@ -16,14 +14,15 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
-_MOST_STEPS = 64  # of a loop that is unrolled; longer ones are divided
+_MOST_STEPS = 64  # of a loop that is unrolled; longer ones are split
 
 
 @tvm.transform.module_pass(opt_level=0, name="farm.UnrollWrappingLoops")
 class UnrollWrappingLoops:
-    """Mark innermost serial loops as unrolled if their variable is taken modulo a power of two.
+    """Mark innermost serial loops as unrolled if their variable wraps at a power of two.
 
-    Of a longer loop the last steps are, so that the variable that LLVM sees does not wrap.
+    A long loop is split, and its inner loop unrolled. A long one that the modulus does not divide
+    stays as it is.
     """
 
     def transform_module(self, module: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
@@ -52,17 +51,17 @@ def _unrolled(loop: tirx.For) -> tirx.Stmt:
     if int(extent) <= _MOST_STEPS:
         return _with(loop, loop.loop_var, extent, loop.body, tirx.ForKind.UNROLLED)
     steps = min(max(moduli), _MOST_STEPS)
-    return loop if int(extent) % steps else _divided(loop, steps)
+    return loop if int(extent) % steps else _split(loop, steps)
 
 
-def _divided(loop: tirx.For, steps: int) -> tirx.Stmt:
-    """Return a loop as one over its parts around an unrolled one of so many steps."""
+def _split(loop: tirx.For, steps: int) -> tirx.Stmt:
+    """Return a loop split into an outer loop and an unrolled inner one of so many steps."""
     kind = str(loop.loop_var.ty.dtype)
-    outer, inner = (tirx.Var(f"{loop.loop_var.name}_{name}", kind) for name in ("part", "step"))
-    place = outer * tirx.const(steps, kind) + inner
+    outer, inner = (tirx.Var(f"{loop.loop_var.name}_{name}", kind) for name in ("outer", "inner"))
+    index = outer * tirx.const(steps, kind) + inner
     body = tvm_ffi.structural_map(
         loop.body,
-        [(tirx.Var, lambda one: place if one.same_as(loop.loop_var) else one)],
+        [(tirx.Var, lambda one: index if one.same_as(loop.loop_var) else one)],
         order="post",
     )
     count = tirx.const(steps, kind)
