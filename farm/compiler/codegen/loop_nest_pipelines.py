@@ -15,8 +15,8 @@ from tvm.tirx.compilation_pipeline import register_tir_pipeline
 
 from farm.compiler.codegen.stack_tiles import TilesOnStack
 from farm.compiler.cpu.tir_passes.flatten_without_conditions import FlattenBufferWithoutConditions
+from farm.compiler.cpu.tir_passes.keep_wrapping_loops_scalar import KeepWrappingLoopsScalar
 from farm.compiler.cpu.tir_passes.safe_loop_partition import HideUnsafeConditions
-from farm.compiler.cpu.tir_passes.unroll_wrapping_loops import UnrollWrappingLoops
 from farm.compiler.ir.checked_kernels import is_marked
 
 # The name of the pipeline for GPUs
@@ -127,7 +127,6 @@ def _passes(*, for_gpu: bool) -> list[tvm.transform.Pass]:
         tirx.transform.NarrowDataType(32),
         s_tir.transform.LoopPartition(),
         tirx.transform.VectorizeLoop(),
-        *(() if for_gpu else (UnrollWrappingLoops(),)),
         *gpu(s_tir.transform.InjectVirtualThread(), s_tir.transform.InjectDoubleBuffer()),
         tirx.transform.StorageRewrite(),
         s_tir.transform.HoistIfThenElse(),
@@ -136,6 +135,7 @@ def _passes(*, for_gpu: bool) -> list[tvm.transform.Pass]:
         tirx.transform.StmtSimplify(),
         tirx.transform.RemoveNoOp(),
         s_tir.transform.RewriteUnsafeSelect(),
+        *(() if for_gpu else (KeepWrappingLoopsScalar(),)),
         tirx.transform.CommonSubexprElim(),
         tirx.transform.FP8ComputeLegalize(),
         *gpu(s_tir.transform.VerifyVTCMLimit(), s_tir.transform.LowerVtcmAlloc()),
