@@ -21,7 +21,7 @@ import numpy as np
 import tvm
 from tvm import relax, tirx
 
-from farm.compiler.cpu.kernel_config import ExpandedWeight
+from farm.compiler.cpu.kernel_config import PackedWeight
 from farm.compiler.cpu.winograd.weight_transform_kernel import weight_transform_kernel
 from farm.compiler.graph import fp16_weights
 from farm.compiler.graph.fp16_weights import HALF, SINGLE, WIDENING
@@ -31,7 +31,7 @@ from farm.compiler.ir.checked_kernels import (
 )
 from farm.compiler.ir.constants import array_address
 from farm.compiler.parameter_files import ON_LOAD, PREFIX
-from farm.compiler.winograd_weights import WeightTransform, transform_coefficients
+from farm.compiler.winograd_weights import WinogradTransform, transform_coefficients
 
 Array = np.ndarray[Any, Any]
 _TRANSFORM = "winograd_weights"
@@ -43,11 +43,11 @@ class ModuleWithStoredParameters:
 
     module: tvm.IRModule
     parameters: list[Array]
-    transforms: Mapping[int, WeightTransform]
+    transforms: Mapping[int, WinogradTransform]
 
 
 def defer_transforms_to_load(
-    module: tvm.IRModule, parameters: Sequence[Array], sources: Mapping[int, ExpandedWeight]
+    module: tvm.IRModule, parameters: Sequence[Array], sources: Mapping[int, PackedWeight]
 ) -> ModuleWithStoredParameters:
     """Return the module and the parameters as they are stored.
 
@@ -75,7 +75,7 @@ def defer_transforms_to_load(
 
 
 def transform_parameters(
-    module: tvm.IRModule, parameters: Sequence[Array], transforms: Mapping[int, WeightTransform]
+    module: tvm.IRModule, parameters: Sequence[Array], transforms: Mapping[int, WinogradTransform]
 ) -> list[Array]:
     """Return parameters that `defer_transforms_to_load` returned in the form that `main` takes."""
     if not parameters:
@@ -93,7 +93,7 @@ def _with_function(
     module: tvm.IRModule,
     stored: Sequence[Array],
     halves: set[int],
-    transforms: Mapping[int, WeightTransform],
+    transforms: Mapping[int, WinogradTransform],
 ) -> tvm.IRModule:
     """Add the function that checks all parameters in the tensor cache, and changes some.
 

@@ -31,7 +31,7 @@ from farm.compiler.graph import fp16_weights
 from farm.compiler.ir.blocks import is_loop_nest
 from farm.compiler.ir.checked_kernels import mark_kernels_of_inputs
 from farm.compiler.target.cpu_model import cpu_model_of
-from farm.compiler.winograd_weights import WeightTransform
+from farm.compiler.winograd_weights import WinogradTransform
 from farm.errors import BuildError
 from farm.time_ledger import add_block_duration
 from farm.types import Kernel, Profile
@@ -56,7 +56,7 @@ class LoweredModule:
 
     module: tvm.IRModule
     parameters: list[np.ndarray[Any, Any]]
-    transforms: Mapping[int, WeightTransform]
+    transforms: Mapping[int, WinogradTransform]
     kernels: tuple[Kernel, ...]
     decisions: Mapping[str, ConfigDecision]
     record_keys: Sequence[str]

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from farm.compiler.winograd_weights import WeightTransform
+from farm.compiler.winograd_weights import WinogradTransform
 from farm.errors import BuildError
 
 if TYPE_CHECKING:  # functions import it at run time: users of the names need not wait for it
@@ -43,7 +43,7 @@ def array_bytes(value: np.ndarray[Any, Any]) -> memoryview:
 def write_parameters(
     folder: Path,
     parameters: Sequence[np.ndarray[Any, Any]],
-    transforms: Mapping[int, WeightTransform] = MappingProxyType({}),
+    transforms: Mapping[int, WinogradTransform] = MappingProxyType({}),
 ) -> None:
     """Write both files into a new folder. Without parameters the index is empty.
 
@@ -138,7 +138,7 @@ def read_transformed_parameters(
         loaded = value.astype(dtypes.get(name, value.dtype), copy=False)
         if name in said:
             try:
-                loaded = WeightTransform.from_json(said[name], loaded.shape).apply(loaded)
+                loaded = WinogradTransform.from_json(said[name], loaded.shape).apply(loaded)
             except (KeyError, TypeError, ValueError) as exc:
                 raise BuildError(
                     "the parameters of a build are damaged",

@@ -15,7 +15,7 @@ from tvm.ir import Call, GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from farm.compiler.cpu.cost_model import fastest_padded_group_channels
-from farm.compiler.cpu.kernel_config import ConfigSelector, ExpandedWeight
+from farm.compiler.cpu.kernel_config import ConfigSelector, PackedWeight
 from farm.compiler.cpu.legalize import legalization_map
 from farm.compiler.gpu import schedule
 from farm.compiler.graph import fp16_arithmetic, fp16_weights, layer_names
@@ -48,7 +48,7 @@ from farm.compiler.parameter_files import array_bytes
 
 Array = np.ndarray[Any, Any]
 _INLINE_BYTES = 64  # a constant this small stays in the code
-NO_LARGE_WEIGHTS: Mapping[int, ExpandedWeight] = MappingProxyType({})
+NO_LARGE_WEIGHTS: Mapping[int, PackedWeight] = MappingProxyType({})
 _HWIO = [2, 3, 1, 0]  # of OIHW
 _POWERS = (2, 3, 4)  # by products
 # named for all convolutions: of those that are not, TVM's pass takes what the one before left,
@@ -200,7 +200,7 @@ def legalize_and_fuse(module: tvm.IRModule, selector: ConfigSelector | None) -> 
 
 
 def lift_constants_into_tuple(
-    module: tvm.IRModule, large_weights: Mapping[int, ExpandedWeight] = NO_LARGE_WEIGHTS
+    module: tvm.IRModule, large_weights: Mapping[int, PackedWeight] = NO_LARGE_WEIGHTS
 ) -> tuple[tvm.IRModule, list[Array]]:
     """Move the constants of `main` into one tuple that is its last parameter.
 
@@ -211,7 +211,7 @@ def lift_constants_into_tuple(
 
 
 def lift_constants_into_parameters(
-    module: tvm.IRModule, large_weights: Mapping[int, ExpandedWeight] = NO_LARGE_WEIGHTS
+    module: tvm.IRModule, large_weights: Mapping[int, PackedWeight] = NO_LARGE_WEIGHTS
 ) -> tuple[tvm.IRModule, list[Array]]:
     """Move each distinct constant of `main` to a parameter after the inputs.
 
@@ -239,10 +239,10 @@ class _Lifter(PyExprMutator):  # type: ignore[misc]
     `large` are the large weights that it found, by the address of their numbers.
     """
 
-    def __init__(self, module: tvm.IRModule, large_weights: Mapping[int, ExpandedWeight]) -> None:
+    def __init__(self, module: tvm.IRModule, large_weights: Mapping[int, PackedWeight]) -> None:
         super().__init__(module)
         self._large_weights = large_weights
-        self.large: dict[int, ExpandedWeight] = {}
+        self.large: dict[int, PackedWeight] = {}
         self.variables: dict[object, relax.Var] = {}
         self.values: dict[object, Array] = {}
 

@@ -50,7 +50,7 @@ def _rounded(value: float) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class WeightTransform:
+class WinogradTransform:
     """How a weight [3, 3, CI, CO] becomes [CO / block, m + 2, m + 2, depth, block], m = `size`.
 
     Input channels are padded with zeros to `depth`, output channels to whole blocks.
@@ -98,7 +98,7 @@ class WeightTransform:
         return {"winograd": self.size, "depth": self.depth, "block": self.block}
 
     @classmethod
-    def from_json(cls, body: Mapping[str, Any], weight: tuple[int, ...]) -> WeightTransform:
+    def from_json(cls, body: Mapping[str, Any], weight: tuple[int, ...]) -> WinogradTransform:
         """Read the result of `to_json`, for a weight of this shape.
 
         Raises KeyError, TypeError or ValueError for anything else: a sandboxed process wrote it.

@@ -156,14 +156,14 @@ def transformed(kind: str, folder: Path) -> Deployable:
 
     from farm.compiler import load_time_transforms, parameter_files
     from farm.compiler.codegen.executable import compile_executable
-    from farm.compiler.cpu.kernel_config import ExpandedWeight
+    from farm.compiler.cpu.kernel_config import PackedWeight
     from farm.compiler.ir.constants import array_address
     from farm.compiler.lower import lower_module
-    from farm.compiler.winograd_weights import WeightTransform
+    from farm.compiler.winograd_weights import WinogradTransform
 
     weight = np.random.default_rng(9).standard_normal((3, 3, 19, 30)).astype("float32")
     weight[:, :, 2], weight[:, :, 3] = 0.0, -0.0
-    transform = WeightTransform(4, 20, 16)
+    transform = WinogradTransform(4, 20, 16)
     expected = transform.apply(weight)
     np.save(folder / "x.npy", np.ones_like(expected))
     np.save(folder / "expected.npy", expected)
@@ -176,7 +176,7 @@ def transformed(kind: str, folder: Path) -> Deployable:
     target = tvm.target.Target(TARGETS[kind])
     lowered = lower_module(builder.get(), [], target, {})
     [parameter] = lowered.parameters
-    source = ExpandedWeight(None, parameter.shape, weight, transform)
+    source = PackedWeight(None, parameter.shape, weight, transform)
     without_on_load = tvm.IRModule(
         {
             variable: function

@@ -20,7 +20,7 @@ import numpy as np
 from farm.compiler.cpu.register_tiles import Tile
 from farm.compiler.cpu.trace_grammar import check_trace
 from farm.compiler.target.cpu_model import CpuModel
-from farm.compiler.winograd_weights import WeightTransform
+from farm.compiler.winograd_weights import WinogradTransform
 from farm.store import digest_of_parts
 
 Array = np.ndarray[Any, Any]
@@ -181,7 +181,7 @@ class ConfigDecision:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ExpandedWeight:
+class PackedWeight:
     """A constant that takes more memory than the weight that it is made of.
 
     `constant` is what the kernel reads, of this shape; it is kept, so that its address stays its
@@ -191,7 +191,7 @@ class ExpandedWeight:
     constant: Any
     shape: tuple[int, ...]
     weight: Array
-    transform: WeightTransform
+    transform: WinogradTransform
 
     @property
     def nbytes(self) -> int:
@@ -230,7 +230,7 @@ class ConfigSelector:
     without_large_values: bool = False
     decisions: dict[str, ConfigDecision] = field(default_factory=dict, init=False)
     searched: set[str] = field(default_factory=set, init=False)
-    large_weights: dict[int, ExpandedWeight] = field(default_factory=dict, init=False)
+    large_weights: dict[int, PackedWeight] = field(default_factory=dict, init=False)
 
     def has_room(self, nbytes: int) -> bool:
         """Return whether another constant fits that takes so much more memory than its weight."""

@@ -24,7 +24,7 @@ from farm.compiler.cpu.cost_model import (
     uses_grouped_loads,
 )
 from farm.compiler.cpu.int8 import legalize as int8_legalize
-from farm.compiler.cpu.kernel_config import ConfigSelector, ExpandedWeight, Workload
+from farm.compiler.cpu.kernel_config import ConfigSelector, PackedWeight, Workload
 from farm.compiler.cpu.register_tiles import (
     largest_divisor,
     round_up_to_multiple,
@@ -41,7 +41,7 @@ from farm.compiler.ir.dynamic_extents import (
     shapes_are_equal,
     value_at_batch_one,
 )
-from farm.compiler.winograd_weights import WeightTransform
+from farm.compiler.winograd_weights import WinogradTransform
 from farm.kernels import roi_align, vector_math
 
 Array = np.ndarray[Any, Any]
@@ -184,7 +184,7 @@ def _channels_last(builder: relax.BlockBuilder, planes: relax.Expr) -> relax.Var
 
 
 def _transformed(
-    weight: Array, transform: WeightTransform, selector: ConfigSelector
+    weight: Array, transform: WinogradTransform, selector: ConfigSelector
 ) -> relax.Constant:
     """Return a transformed weight, and log of what it is made when a build is loaded."""
     shape = transform.shape(weight.shape)
@@ -193,7 +193,7 @@ def _transformed(
         if selector.without_large_values
         else transform.apply(weight)
     )
-    source = ExpandedWeight(made, shape, np.ascontiguousarray(weight), transform)
+    source = PackedWeight(made, shape, np.ascontiguousarray(weight), transform)
     selector.large_weights[constant_address(made)] = source
     return made
 

@@ -25,7 +25,7 @@ from farm.compiler.parameter_files import (
     read_transformed_parameters,
     write_parameters,
 )
-from farm.compiler.winograd_weights import WeightTransform
+from farm.compiler.winograd_weights import WinogradTransform
 from farm.errors import BuildError
 
 numbers = np.random.default_rng(18)
@@ -173,9 +173,9 @@ def test_a_board_whose_memory_the_weights_nearly_fill_gets_no_larger_ones(board)
 def test_a_transform_has_the_same_numbers_for_any_channels():
     weight = WEIGHT.transpose(2, 3, 1, 0)[:, :, :35, :50]
     for size in (2, 4):
-        whole = WeightTransform(size, 36, 50).apply(weight)
+        whole = WinogradTransform(size, 36, 50).apply(weight)
         for block in (4, 16, 48):
-            packed = WeightTransform(size, 40, block).apply(weight)
+            packed = WinogradTransform(size, 40, block).apply(weight)
             joined = packed.transpose(1, 2, 3, 0, 4).reshape(size + 2, size + 2, 40, -1)
             np.testing.assert_array_equal(joined[:, :, :35, :50], whole[0, :, :, :35])
             assert not joined[:, :, 35:].any() and not joined[..., 50:].any()
@@ -185,9 +185,9 @@ def test_a_weight_of_many_channels_is_transformed_whole():
     """It is transformed in strips, of which the last is narrower."""
     weight = numbers.standard_normal((3, 3, 70, 600)).astype("float32")
     for size in (2, 4):
-        whole = WeightTransform(size, 72, 16).apply(weight)
+        whole = WinogradTransform(size, 72, 16).apply(weight)
         for first, last in ((0, 30), (30, 70)):
-            part = WeightTransform(size, last - first, 16).apply(weight[:, :, first:last])
+            part = WinogradTransform(size, last - first, 16).apply(weight[:, :, first:last])
             np.testing.assert_allclose(whole[:, :, :, first:last], part, rtol=1e-6)
         assert not whole[:, :, :, 70:].any()
 
@@ -224,7 +224,7 @@ def test_transforms_for_tiles_of_two_sizes_are_made_in_one_build(tmp_path):
 )
 def test_a_transform_that_does_not_fit_its_weight_is_refused(said, tmp_path):
     folder = tmp_path / "parameters"
-    write_parameters(folder, [WEIGHT.transpose(2, 3, 1, 0)], {0: WeightTransform(4, 48, 16)})
+    write_parameters(folder, [WEIGHT.transpose(2, 3, 1, 0)], {0: WinogradTransform(4, 48, 16)})
     assert read_transformed_parameters(folder, {})
     index = json.loads((folder / INDEX).read_text())
     assert index["metadata"] == {

@@ -27,7 +27,7 @@ from farm.compiler.cpu.register_tiles import Tile, should_group_reduction_step_l
 from farm.compiler.cpu.winograd import compute as winograd_compute
 from farm.compiler.cpu.winograd.cost_model import padded_group_depth, winograd_candidates
 from farm.compiler.target.cpu_model import CpuModel, cpu_model_of
-from farm.compiler.winograd_weights import WeightTransform
+from farm.compiler.winograd_weights import WinogradTransform
 
 sys.path.append(str(Path(__file__).parents[3] / "tools"))
 
@@ -105,7 +105,7 @@ def error(case: Case, core: CpuModel, function: Any) -> float:
         numbers.standard_normal(extents).astype("float32")
         for extents in (workload.data, workload.weight, shape)
     )
-    transform = WeightTransform(
+    transform = WinogradTransform(
         case.size, padded_group_depth(workload, core), case.choice.tile.block
     )
     packed = transform.apply(w)

@@ -21,7 +21,7 @@ from farm.compiler.cpu.winograd.compute import (
     minimum_unshared_buffer_bytes,
 )
 from farm.compiler.target.cpu_model import CpuModel
-from farm.compiler.winograd_weights import WeightTransform
+from farm.compiler.winograd_weights import WinogradTransform
 
 SIZES = {"winograd2": 2, "winograd4": 4}  # of an output tile, by method; the names are in records
 _VECTOR_CYCLES = 7  # of a vector of a transform: its loads, about two multiply-adds, its store
@@ -58,9 +58,9 @@ def winograd_candidates(workload: Workload, cpu: CpuModel) -> list[tuple[KernelC
 
 def weight_transform_for(
     workload: Workload, config: KernelConfig, cpu: CpuModel
-) -> WeightTransform:
+) -> WinogradTransform:
     """Return how a configuration's weight is transformed."""
-    return WeightTransform(
+    return WinogradTransform(
         SIZES[config.method], padded_group_depth(workload, cpu), config.tile.block
     )
 

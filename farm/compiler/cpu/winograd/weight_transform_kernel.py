@@ -1,6 +1,6 @@
 """Define the kernel that transforms a weight of Winograd's convolution when a model is loaded.
 
-It computes what `WeightTransform.apply` computes, to the bit. One kernel serves all weights
+It computes what `WinogradTransform.apply` computes, to the bit. One kernel serves all weights
 of a model: the size of tiles, of blocks, and the numbers of channels are those of its arguments.
 """
 
