@@ -7,6 +7,8 @@ Modules:
     lower                 imported module -> scheduled module and its parameters, for one target
     relax_pipeline        the ordered list of graph passes
     winograd_weights      the transform of Winograd's weights, in numpy
+    weight_transforms     all transforms of weights, in numpy
+    equal_arrays          find arrays with the same numbers
     load_time_transforms  what a library makes of its parameters when it is loaded
     execution_graph       the steps and tensors of a built model as data
     parameter_files       parameters as files that every TVM runtime can load

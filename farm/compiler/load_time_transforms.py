@@ -7,22 +7,28 @@ these forms on all of its cores:
 
     float16 -> float32                the model has float16 weights, see graph.fp16_weights
     a weight -> Winograd's transform  four times as large, see winograd_weights
+    a weight -> blocks of columns     if other parameters are made of it, too: it is stored once
 
 The index of the parameters (tensor_cache) says which are transformed, for those who read the files.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import tvm
 from tvm import relax, tirx
 
+from farm.compiler.cpu.block_transform_kernel import block_transform_kernel
 from farm.compiler.cpu.kernel_config import PackedWeight
 from farm.compiler.cpu.winograd.weight_transform_kernel import weight_transform_kernel
+from farm.compiler.equal_arrays import first_equal_arrays
 from farm.compiler.graph import fp16_weights
 from farm.compiler.graph.fp16_weights import HALF, SINGLE, WIDENING
 from farm.compiler.ir.checked_kernels import (
@@ -31,10 +37,11 @@ from farm.compiler.ir.checked_kernels import (
 )
 from farm.compiler.ir.constants import array_address
 from farm.compiler.parameter_files import ON_LOAD, PREFIX
+from farm.compiler.weight_transforms import BlockTransform, WeightTransform
 from farm.compiler.winograd_weights import WinogradTransform, transform_coefficients
 
 Array = np.ndarray[Any, Any]
-_TRANSFORM = "winograd_weights"
+_WINOGRAD, _BLOCKS = "winograd_weights", "weights_in_blocks"  # names of kernels
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,25 +50,27 @@ class ModuleWithStoredParameters:
 
     module: tvm.IRModule
     parameters: list[Array]
-    transforms: Mapping[int, WinogradTransform]
+    transforms: Mapping[int, WeightTransform]
 
 
 def defer_transforms_to_load(
-    module: tvm.IRModule, parameters: Sequence[Array], sources: Mapping[int, PackedWeight]
+    module: tvm.IRModule,
+    parameters: Sequence[Array],
+    large_weights: Mapping[int, PackedWeight],
+    weights_in_blocks: Mapping[int, PackedWeight] = MappingProxyType({}),
 ) -> ModuleWithStoredParameters:
     """Return the module and the parameters as they are stored.
 
     With parameters, the module has a function ON_LOAD. The first kernel that reads a parameter
     which the function transforms is marked to check its arguments: it refuses the parameter of a
-    caller that does not call the function. The module's parameters must be lifted. `sources` are
-    what the legalization has transformed, by the address of the transformed numbers: constants are
-    not copied by TVM's passes. A parameter that was copied is stored as the kernels read it.
+    caller that does not call the function. The module's parameters must be lifted. `large_weights`
+    and `weights_in_blocks` are what the legalization has transformed, by the address of the
+    transformed numbers: constants are not copied by TVM's passes. A parameter that was copied is
+    stored as the kernels read it.
     """
-    found = {
-        index: source
-        for index, value in enumerate(parameters)
-        if (source := sources.get(array_address(value))) and value.shape == source.shape
-    }
+    found = _sources(parameters, large_weights)
+    blocks = _sources(parameters, weights_in_blocks)
+    found |= _with_shared_weights(blocks, found.values())
     kept = {index: source.weight for index, source in found.items()}
     kept = {index: kept.get(index, value) for index, value in enumerate(parameters)}
     halves = fp16_weights.fp16_parameters(module["main"], kept)
@@ -74,8 +83,33 @@ def defer_transforms_to_load(
     return ModuleWithStoredParameters(module, stored, transforms)
 
 
+def _sources(
+    parameters: Sequence[Array], sources: Mapping[int, PackedWeight]
+) -> dict[int, PackedWeight]:
+    """Return of what the parameters are made that were transformed, by index."""
+    return {
+        index: source
+        for index, value in enumerate(parameters)
+        if (source := sources.get(array_address(value))) and value.shape == source.shape
+    }
+
+
+def _with_shared_weights(
+    sources: Mapping[int, PackedWeight], others: Iterable[PackedWeight]
+) -> dict[int, PackedWeight]:
+    """Return those whose weight is that of another, or of one of `others`."""
+    weights = [source.weight for source in (*sources.values(), *others)]
+    firsts = [id(first) for first in first_equal_arrays(weights)]
+    uses = Counter(firsts)
+    return {
+        index: source
+        for (index, source), first in zip(sources.items(), firsts, strict=False)
+        if uses[first] > 1
+    }
+
+
 def transform_parameters(
-    module: tvm.IRModule, parameters: Sequence[Array], transforms: Mapping[int, WinogradTransform]
+    module: tvm.IRModule, parameters: Sequence[Array], transforms: Mapping[int, WeightTransform]
 ) -> list[Array]:
     """Return parameters that `defer_transforms_to_load` returned in the form that `main` takes."""
     if not parameters:
@@ -93,7 +127,7 @@ def _with_function(
     module: tvm.IRModule,
     stored: Sequence[Array],
     halves: set[int],
-    transforms: Mapping[int, WinogradTransform],
+    transforms: Mapping[int, WeightTransform],
 ) -> tvm.IRModule:
     """Add the function that checks all parameters in the tensor cache, and changes some.
 
@@ -101,19 +135,21 @@ def _with_function(
     """
     builder = relax.BlockBuilder(module.clone())
     taken = module["main"].params[-1].ty.fields
+    sizes = {one.size for one in transforms.values() if isinstance(one, WinogradTransform)}
+    blocks = [one for one in transforms.values() if isinstance(one, BlockTransform)]
     kernels = {
         name: builder.add_func(
             mark_checked_kernel(kernel.with_attr("tirx.is_scheduled", True)), name
         )
         for name, kernel, used in (
             (WIDENING, fp16_weights.fp16_to_fp32_kernel(), halves),
-            (_TRANSFORM, weight_transform_kernel(), transforms),
+            (_WINOGRAD, weight_transform_kernel(), sizes),
+            (_BLOCKS, block_transform_kernel(), blocks),
         )
         if used
     }
     matrices = {
-        size: relax.const(np.array(transform_coefficients(size)), "float64")
-        for size in {transform.size for transform in transforms.values()}
+        size: relax.const(np.array(transform_coefficients(size)), "float64") for size in sizes
     }
     with builder.function(ON_LOAD, [], pure=False):
         made = []
@@ -124,10 +160,13 @@ def _with_function(
             value = builder.match_cast(found, type_)
             if index in halves:
                 value = _widened(builder, kernels[WIDENING], value, array.shape)
-            if index in transforms:
-                arguments = [value, matrices[transforms[index].size]]
-                value = builder.emit(relax.call_tir(kernels[_TRANSFORM], arguments, taken[index]))
-            if index not in halves and index not in transforms:
+            transform = transforms.get(index)
+            if isinstance(transform, WinogradTransform):
+                arguments = [value, matrices[transform.size]]
+                value = builder.emit(relax.call_tir(kernels[_WINOGRAD], arguments, taken[index]))
+            elif isinstance(transform, BlockTransform):
+                value = _in_blocks(builder, kernels[_BLOCKS], value, transform, array.shape)
+            elif index not in halves:
                 continue
             again = tirx.const(1, "int64")
             builder.emit(_runtime("tensor_cache.update", relax.ObjectType(), name, value, again))
@@ -139,11 +178,32 @@ def _with_function(
 def _widened(
     builder: relax.BlockBuilder, kernel: Any, half: relax.Expr, shape: tuple[int, ...]
 ) -> relax.Expr:
-    size = int(np.prod(shape))
-    flat, whole = relax.ShapeExpr([size]), relax.ShapeExpr(list(shape))
-    halves = builder.emit(_runtime("reshape", relax.TensorType([size], HALF), half, flat))
+    size = math.prod(shape)
+    halves = _reshaped(builder, half, [size], HALF)
     wide = builder.emit(relax.call_tir(kernel, [halves], relax.TensorType([size], SINGLE)))
-    return builder.emit(_runtime("reshape", relax.TensorType(list(shape), SINGLE), wide, whole))
+    return _reshaped(builder, wide, shape)
+
+
+def _in_blocks(
+    builder: relax.BlockBuilder,
+    kernel: Any,
+    weight: relax.Expr,
+    transform: BlockTransform,
+    shape: tuple[int, ...],
+) -> relax.Expr:
+    """Return the blocks of a weight of this shape: the kernel takes [rows, CO]."""
+    blocks = transform.shape(shape)
+    flat = (math.prod(shape[:-1]), shape[-1])
+    rows = _reshaped(builder, weight, flat)
+    type_ = relax.TensorType(list(transform.shape(flat)), SINGLE)
+    return _reshaped(builder, builder.emit(relax.call_tir(kernel, [rows], type_)), blocks)
+
+
+def _reshaped(
+    builder: relax.BlockBuilder, value: relax.Expr, shape: Sequence[int], dtype: str = SINGLE
+) -> relax.Expr:
+    type_, extents = relax.TensorType(list(shape), dtype), relax.ShapeExpr(list(shape))
+    return builder.emit(_runtime("reshape", type_, value, extents))
 
 
 def _runtime(name: str, type_: Any, *arguments: relax.Expr) -> relax.Call:

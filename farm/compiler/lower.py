@@ -31,7 +31,7 @@ from farm.compiler.graph import fp16_weights
 from farm.compiler.ir.blocks import is_loop_nest
 from farm.compiler.ir.checked_kernels import mark_kernels_of_inputs
 from farm.compiler.target.cpu_model import cpu_model_of
-from farm.compiler.winograd_weights import WinogradTransform
+from farm.compiler.weight_transforms import WeightTransform
 from farm.errors import BuildError
 from farm.time_ledger import add_block_duration
 from farm.types import Kernel, Profile
@@ -56,7 +56,7 @@ class LoweredModule:
 
     module: tvm.IRModule
     parameters: list[np.ndarray[Any, Any]]
-    transforms: Mapping[int, WinogradTransform]
+    transforms: Mapping[int, WeightTransform]
     kernels: tuple[Kernel, ...]
     decisions: Mapping[str, ConfigDecision]
     record_keys: Sequence[str]
@@ -139,7 +139,7 @@ def _lower_bound_module(
 
     Raises LargeWeightRead if the selector's large weights must have values.
     """
-    large_weights = selector.large_weights if selector else relax_pipeline.NO_LARGE_WEIGHTS
+    large_weights = selector.large_weights if selector else relax_pipeline.NO_WEIGHTS
     with add_block_duration(seconds, "graph"):
         module = relax_pipeline.simplify_legalize_and_fuse(module, selector)
     schedule_one = (
@@ -152,11 +152,14 @@ def _lower_bound_module(
         module, kernels = cpu_schedule.schedule_module(module, schedule_one)
     module, parameters = relax_pipeline.lift_constants_into_tuple(
         module,
-        large_weights
-        if selector and selector.without_large_values
-        else relax_pipeline.NO_LARGE_WEIGHTS,
+        large_weights if selector and selector.without_large_values else relax_pipeline.NO_WEIGHTS,
     )
-    stored = load_time_transforms.defer_transforms_to_load(module, parameters, large_weights)
+    stored = load_time_transforms.defer_transforms_to_load(
+        module,
+        parameters,
+        large_weights,
+        selector.weights_in_blocks if selector else relax_pipeline.NO_WEIGHTS,
+    )
     module, parameters = mark_kernels_of_inputs(stored.module), stored.parameters
     module["no_kernel"] = NOTHING if selector else NOTHING.with_attr("target", target.host)
     decisions = selector.decisions if selector else {}

@@ -16,7 +16,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from farm.compiler.winograd_weights import WinogradTransform
+from farm.compiler.equal_arrays import first_equal_arrays
+from farm.compiler.weight_transforms import WeightTransform, transform_from_json
 from farm.errors import BuildError
 
 if TYPE_CHECKING:  # functions import it at run time: users of the names need not wait for it
@@ -43,17 +44,22 @@ def array_bytes(value: np.ndarray[Any, Any]) -> memoryview:
 def write_parameters(
     folder: Path,
     parameters: Sequence[np.ndarray[Any, Any]],
-    transforms: Mapping[int, WinogradTransform] = MappingProxyType({}),
+    transforms: Mapping[int, WeightTransform] = MappingProxyType({}),
 ) -> None:
     """Write both files into a new folder. Without parameters the index is empty.
 
+    Parameters with the same bytes are written once.
     `transforms` are those that the library applies when it is loaded, by the parameter's index.
     """
     folder.mkdir()
-    records, offset = [], 0
+    records, size = [], 0
+    offsets: dict[int, int] = {}  # by the id of the first array with these bytes
     with (folder / SHARD).open("wb") as shard:
-        for index, parameter in enumerate(parameters):
-            shard.write(array_bytes(parameter))
+        pairs = zip(parameters, first_equal_arrays(parameters), strict=True)
+        for index, (parameter, first) in enumerate(pairs):
+            if id(first) not in offsets:
+                offsets[id(first)] = size
+                size += shard.write(array_bytes(parameter))
             records.append(
                 {
                     "name": f"{PREFIX}_{index}",
@@ -61,12 +67,11 @@ def write_parameters(
                     "dtype": str(parameter.dtype),
                     "format": "raw",
                     "nbytes": parameter.nbytes,
-                    "byteOffset": offset,
+                    "byteOffset": offsets[id(first)],
                 }
             )
-            offset += parameter.nbytes
     shards = (
-        [{"dataPath": SHARD, "format": "raw-shard", "nbytes": offset, "records": records}]
+        [{"dataPath": SHARD, "format": "raw-shard", "nbytes": size, "records": records}]
         if records
         else []
     )
@@ -138,7 +143,7 @@ def read_transformed_parameters(
         loaded = value.astype(dtypes.get(name, value.dtype), copy=False)
         if name in said:
             try:
-                loaded = WinogradTransform.from_json(said[name], loaded.shape).apply(loaded)
+                loaded = transform_from_json(said[name], loaded.shape).apply(loaded)
             except (KeyError, TypeError, ValueError) as exc:
                 raise BuildError(
                     "the parameters of a build are damaged",

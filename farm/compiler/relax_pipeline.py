@@ -48,7 +48,7 @@ from farm.compiler.parameter_files import array_bytes
 
 Array = np.ndarray[Any, Any]
 _INLINE_BYTES = 64  # a constant this small stays in the code
-NO_LARGE_WEIGHTS: Mapping[int, PackedWeight] = MappingProxyType({})
+NO_WEIGHTS: Mapping[int, PackedWeight] = MappingProxyType({})
 _HWIO = [2, 3, 1, 0]  # of OIHW
 _POWERS = (2, 3, 4)  # by products
 # named for all convolutions: of those that are not, TVM's pass takes what the one before left,
@@ -200,7 +200,7 @@ def legalize_and_fuse(module: tvm.IRModule, selector: ConfigSelector | None) -> 
 
 
 def lift_constants_into_tuple(
-    module: tvm.IRModule, large_weights: Mapping[int, PackedWeight] = NO_LARGE_WEIGHTS
+    module: tvm.IRModule, large_weights: Mapping[int, PackedWeight] = NO_WEIGHTS
 ) -> tuple[tvm.IRModule, list[Array]]:
     """Move the constants of `main` into one tuple that is its last parameter.
 
@@ -211,7 +211,7 @@ def lift_constants_into_tuple(
 
 
 def lift_constants_into_parameters(
-    module: tvm.IRModule, large_weights: Mapping[int, PackedWeight] = NO_LARGE_WEIGHTS
+    module: tvm.IRModule, large_weights: Mapping[int, PackedWeight] = NO_WEIGHTS
 ) -> tuple[tvm.IRModule, list[Array]]:
     """Move each distinct constant of `main` to a parameter after the inputs.
 

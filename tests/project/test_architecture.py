@@ -90,7 +90,8 @@ INSIDE_TABLES = {
         __init__
     """,
     "compiler": """
-        winograd_weights
+        winograd_weights equal_arrays
+        weight_transforms
         target ir parameter_files artifact build_digests __init__
         graph
         cpu.tir_passes

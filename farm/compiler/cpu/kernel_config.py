@@ -20,7 +20,7 @@ import numpy as np
 from farm.compiler.cpu.register_tiles import Tile
 from farm.compiler.cpu.trace_grammar import check_trace
 from farm.compiler.target.cpu_model import CpuModel
-from farm.compiler.winograd_weights import WinogradTransform
+from farm.compiler.weight_transforms import WeightTransform
 from farm.store import digest_of_parts
 
 Array = np.ndarray[Any, Any]
@@ -182,7 +182,7 @@ class ConfigDecision:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PackedWeight:
-    """A constant that takes more memory than the weight that it is made of.
+    """A constant that is made of a weight.
 
     `constant` is what the kernel reads, of this shape; it is kept, so that its address stays its
     own. `transform` makes its value of `weight`.
@@ -191,7 +191,7 @@ class PackedWeight:
     constant: Any
     shape: tuple[int, ...]
     weight: Array
-    transform: WinogradTransform
+    transform: WeightTransform
 
     @property
     def nbytes(self) -> int:
@@ -218,9 +218,10 @@ class ConfigSelector:
     `room` are the bytes that `large_weights` may take beyond the weights; None sets no limit.
     `decisions` logs the workloads for which a rule has candidates, by key. `searched` logs the keys
     of kernels without a rule, which only the record of a search can configure. `large_weights` logs
-    the constants that builds do not store, by the address of their numbers. With
-    `without_large_values` these constants have a shape and memory, but their values are not
-    computed: no pass may read them.
+    the constants that builds do not store, as they take more memory than their weights, by the
+    address of their numbers. With `without_large_values` these constants have a shape and memory,
+    but their values are not computed: no pass may read them. `weights_in_blocks` logs those that
+    builds store unless several are made of one weight.
     """
 
     cpu: CpuModel
@@ -231,6 +232,7 @@ class ConfigSelector:
     decisions: dict[str, ConfigDecision] = field(default_factory=dict, init=False)
     searched: set[str] = field(default_factory=set, init=False)
     large_weights: dict[int, PackedWeight] = field(default_factory=dict, init=False)
+    weights_in_blocks: dict[int, PackedWeight] = field(default_factory=dict, init=False)
 
     def has_room(self, nbytes: int) -> bool:
         """Return whether another constant fits that takes so much more memory than its weight."""

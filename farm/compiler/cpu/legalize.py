@@ -27,7 +27,6 @@ from farm.compiler.cpu.int8 import legalize as int8_legalize
 from farm.compiler.cpu.kernel_config import ConfigSelector, PackedWeight, Workload
 from farm.compiler.cpu.register_tiles import (
     largest_divisor,
-    round_up_to_multiple,
     should_group_reduction_step_loads,
 )
 from farm.compiler.cpu.winograd import compute, cost_model
@@ -41,6 +40,7 @@ from farm.compiler.ir.dynamic_extents import (
     shapes_are_equal,
     value_at_batch_one,
 )
+from farm.compiler.weight_transforms import BlockTransform
 from farm.compiler.winograd_weights import WinogradTransform
 from farm.kernels import roi_align, vector_math
 
@@ -161,8 +161,6 @@ def _convolution(
         return builder.call_te(body, image, transformed, primfunc_name_hint=compute.WINOGRAD)
     if run := padded_kernel_row_length(workload, selector.cpu):
         weight = _filled(weight.reshape(kernel_h, 1, -1, channels), run, axis=2)
-    blocks = _blocks(weight, config.tile.block)  # [KH, KW, CI, blocks, block]
-    packed = np.ascontiguousarray(blocks.transpose(3, 0, 1, 2, 4))
     body = partial(
         conv_dense_compute.conv2d_compute,
         workload,
@@ -171,9 +169,8 @@ def _convolution(
         turned=turn,
         planar=planar,
     )
-    return builder.call_te(
-        body, image, relax.const(packed), primfunc_name_hint=conv_dense_compute.CONVOLUTION
-    )
+    packed = _in_blocks(weight, config.tile.block, selector)
+    return builder.call_te(body, image, packed, primfunc_name_hint=conv_dense_compute.CONVOLUTION)
 
 
 def _channels_last(builder: relax.BlockBuilder, planes: relax.Expr) -> relax.Var:
@@ -195,6 +192,15 @@ def _transformed(
     )
     source = PackedWeight(made, shape, np.ascontiguousarray(weight), transform)
     selector.large_weights[constant_address(made)] = source
+    return made
+
+
+def _in_blocks(weight: Array, block: int, selector: ConfigSelector) -> relax.Constant:
+    """Return a weight in blocks of output channels, and log of what it is made."""
+    transform = BlockTransform(block)
+    made = relax.const(transform.apply(weight))
+    source = PackedWeight(made, transform.shape(weight.shape), weight, transform)
+    selector.weights_in_blocks[constant_address(made)] = source
     return made
 
 
@@ -320,16 +326,14 @@ def _product(
             call.args[1],
             primfunc_name_hint=conv_dense_compute.PRODUCT,
         )
-    packed = np.ascontiguousarray(_blocks(weight, config.tile.block).transpose(1, 0, 2))
     body = partial(
         conv_dense_compute.dense_compute,
         workload,
         config,
         uses_grouped_loads(workload, selector.cpu),
     )
-    return builder.call_te(
-        body, call.args[0], relax.const(packed), primfunc_name_hint=conv_dense_compute.DENSE
-    )
+    packed = _in_blocks(weight, config.tile.block, selector)
+    return builder.call_te(body, call.args[0], packed, primfunc_name_hint=conv_dense_compute.DENSE)
 
 
 def _is_half(weight: Array, selector: ConfigSelector) -> bool:
@@ -475,12 +479,6 @@ def _bounded(intrinsic: str) -> Own:
         )
 
     return own
-
-
-def _blocks(weight: Array, block: int) -> Array:
-    """Split the last axis into blocks; the last block is padded with zeros."""
-    filled = _filled(weight, round_up_to_multiple(weight.shape[-1], block))
-    return filled.reshape(*weight.shape[:-1], -1, block)
 
 
 def _filled(weight: Array, extent: int, axis: int = -1) -> Array:

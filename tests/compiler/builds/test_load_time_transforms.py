@@ -22,9 +22,11 @@ from farm.compiler.parameter_files import (
     INDEX,
     ON_LOAD,
     PREFIX,
+    SHARD,
     read_transformed_parameters,
     write_parameters,
 )
+from farm.compiler.weight_transforms import BlockTransform
 from farm.compiler.winograd_weights import WinogradTransform
 from farm.errors import BuildError
 
@@ -209,6 +211,72 @@ def test_transforms_for_tiles_of_two_sizes_are_made_in_one_build(tmp_path):
         np.testing.assert_array_equal(ours.numpy(), theirs)
 
 
+@pytest.mark.parametrize("cpu", CPUS)
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("channels", [64, 67])
+def test_a_weight_that_several_kernels_read_in_different_forms_is_stored_once(
+    cpu, dtype, channels, tmp_path
+):
+    machine = target(cpu)
+    weight = numbers.standard_normal((channels, 48, 3, 3)).astype(dtype)
+    steps = (1, 2)  # Winograd's method is for steps of one
+
+    def body(emit, x, w):
+        wide = emit(relax.op.astype(w, "float32")) if dtype == "float16" else w
+        return [emit(relax.op.nn.conv2d(x, wide, step, padding=1)) for step in steps]
+
+    made = lower_module(module(INPUTS, body, {"w": weight}), [weight], machine, {})
+    assert {type(one) for one in made.transforms.values()} == {WinogradTransform, BlockTransform}
+    folder = tmp_path / "parameters"
+    virtual, parameters = loaded(made, machine, folder)
+    assert (folder / SHARD).stat().st_size == weight.nbytes
+    by_name = read_transformed_parameters(
+        folder, {f"{PREFIX}_{index}": "float32" for index in range(len(made.parameters))}
+    )
+    expected = made.parameters_as_called()
+    for ours, theirs, read in zip(parameters, expected, by_name.values(), strict=True):
+        assert ours.numpy().tobytes() == theirs.tobytes() == read.tobytes()
+    answers = virtual["main"](tvm.runtime.tensor(INPUTS["x"]), parameters)
+    for answer, step in zip(answers, steps, strict=True):
+        right = right_convolution(INPUTS["x"], weight)[:, :, ::step, ::step]
+        assert np.abs(answer.numpy() - right).max() < 1e-5 * np.abs(right).max()
+
+
+def test_products_with_one_weight_store_it_once_for_blocks_of_two_sizes(tmp_path):
+    weight = numbers.standard_normal((96, 100)).astype("float32")
+    rows = {"x": np.ones((1, 96), "float32"), "y": np.ones((200, 96), "float32")}
+
+    def body(emit, x, y, w):
+        return [emit(relax.op.matmul(left, w)) for left in (x, y)]
+
+    made = lower_module(module(rows, body, {"w": weight}), [weight], target("native"), {})
+    assert len({one.block for one in made.transforms.values()}) == len(made.parameters) == 2
+    virtual, parameters = loaded(made, target("native"), tmp_path / "parameters")
+    assert (tmp_path / "parameters" / SHARD).stat().st_size == weight.nbytes
+    answers = virtual["main"](*map(tvm.runtime.tensor, rows.values()), parameters)
+    for answer, left in zip(answers, rows.values(), strict=True):
+        np.testing.assert_allclose(answer.numpy(), left @ weight, rtol=1e-4, atol=1e-4)
+
+
+def test_a_weight_that_one_kernel_reads_in_blocks_is_stored_so():
+    """A board need not make anything of it when it is loaded."""
+    weight = numbers.standard_normal((96, 128)).astype("float32")
+    given = module(
+        {"x": np.ones((1, 96), "float32")}, lambda emit, x, w: relax.op.matmul(x, w), {"w": weight}
+    )
+    made = lower_module(given, [weight], target("native"), {})
+    assert [value.ndim for value in made.parameters] == [3] and not made.transforms
+
+
+def test_parameters_with_the_same_bytes_are_written_once(tmp_path):
+    same, other = WEIGHT.copy(), WEIGHT.reshape(-1)
+    write_parameters(tmp_path / "parameters", [WEIGHT, same, -WEIGHT, other])
+    assert (tmp_path / "parameters" / SHARD).stat().st_size == 3 * WEIGHT.nbytes
+    found = list(parameter_files.read_stored_parameters(tmp_path / "parameters").values())
+    for read, given in zip(found, [WEIGHT, same, -WEIGHT, other], strict=True):
+        assert read.shape == given.shape and read.tobytes() == given.tobytes()
+
+
 @pytest.mark.parametrize(
     "said",
     [
@@ -218,6 +286,9 @@ def test_transforms_for_tiles_of_two_sizes_are_made_in_one_build(tmp_path):
         {"winograd": 4, "depth": 48, "block": 0},
         {"winograd": 4, "depth": 48},
         {"winograd": "x", "depth": 48, "block": 16},
+        {"columns": 0},
+        {"columns": 10**9},
+        {"columns": "x"},
         [],
     ],
     ids=str,

@@ -1,0 +1,30 @@
+"""Define the kernel that divides a weight into blocks of columns when a model is loaded.
+
+It computes what `BlockTransform.apply` computes. One kernel serves all weights of a model.
+"""
+
+from __future__ import annotations
+
+import tvm
+from tvm import te, tirx
+
+
+def block_transform_kernel() -> tirx.PrimFunc:
+    """Return the kernel from [rows, CO] to [CO / block, rows, block].
+
+    Columns beyond CO are zero. Blocks and their rows are divided among threads.
+    """
+    rows, columns, blocks, block = (
+        te.var(name, "int64") for name in ("rows", "columns", "blocks", "block")
+    )
+    weight = te.placeholder((rows, columns), "float32", "weight")
+
+    def element(number: tirx.Var, row: tirx.Var, place: tirx.Var) -> tirx.Expr:
+        column = number * block + place
+        return tirx.if_then_else(column < columns, weight[row, column], tirx.const(0, "float32"))
+
+    packed = te.compute((blocks, rows, block), element, "weight_in_blocks")
+    schedule = tvm.s_tir.Schedule(te.create_prim_func([weight, packed]))
+    number, row, _ = schedule.get_loops(schedule.get_sblock("weight_in_blocks"))
+    schedule.parallel(schedule.fuse(number, row))
+    return schedule.mod["main"].without_attr("global_symbol")

@@ -1,0 +1,74 @@
+"""Transform weights to what kernels read, in numpy. TVM is not imported here.
+
+A library makes some of these transforms when it is loaded (farm.compiler.load_time_transforms), so
+that its parameters are stored as the model has them:
+
+    Winograd's transform  always: it is up to four times as large as its weight
+    blocks of columns     if other parameters are made of the same weight, which is stored once
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from farm.compiler.winograd_weights import WinogradTransform
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, Any]
+
+_LARGEST_BLOCK = 1024
+_BLOCK = "columns"
+
+
+@dataclass(frozen=True, slots=True)
+class BlockTransform:
+    """How a weight [..., CO] becomes [CO / block, ..., block].
+
+    Output channels are padded with zeros to whole blocks.
+    """
+
+    block: int
+
+    def shape(self, weight: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the shape of the blocks, from that of the weight."""
+        return (-(-weight[-1] // self.block), *weight[:-1], self.block)
+
+    def apply(self, weight: Array) -> Array:
+        """Return the blocks of a weight, contiguous."""
+        import numpy as np
+
+        blocks, *others, block = self.shape(weight.shape)
+        more = [(0, 0)] * len(others) + [(0, blocks * block - weight.shape[-1])]
+        split = np.pad(weight, more).reshape(*others, blocks, block)
+        return np.ascontiguousarray(np.moveaxis(split, -2, 0))
+
+    def to_json(self) -> dict[str, int]:
+        """Return the transform as the index of a build's parameters has it."""
+        return {_BLOCK: self.block}
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any], weight: tuple[int, ...]) -> BlockTransform:
+        """Read the result of `to_json`, for a weight of this shape.
+
+        Raises KeyError, TypeError or ValueError for anything else: a sandboxed process wrote it.
+        """
+        made = cls(int(body[_BLOCK]))
+        if not 1 <= made.block <= _LARGEST_BLOCK or not weight:
+            raise ValueError("no blocks of a weight")
+        return made
+
+
+WeightTransform = WinogradTransform | BlockTransform
+
+
+def transform_from_json(body: Mapping[str, Any], weight: tuple[int, ...]) -> WeightTransform:
+    """Read the result of a transform's `to_json`, for a weight of this shape.
+
+    Raises KeyError, TypeError or ValueError for anything else.
+    """
+    kind = BlockTransform if _BLOCK in body else WinogradTransform
+    return kind.from_json(body, weight)
