@@ -16,7 +16,7 @@ from farm import executor, importers
 from farm.checked_model_import import prepare_model
 from farm.compiler import host_run
 from farm.compiler.build import find_or_build_model
-from farm.compiler.relax_pipeline import NO_LARGE_WEIGHTS, lift_constants_into_tuple
+from farm.compiler.relax_pipeline import NO_WEIGHTS, lift_constants_into_tuple
 from farm.types import BuildWithAgent, Device, MeasurementSettings, Model
 
 X = np.random.default_rng(3).standard_normal((2, 4, 3)).astype("float32")
@@ -190,7 +190,7 @@ def test_a_constant_without_elements_that_a_kernel_reads_is_no_constant_of_the_c
             both = builder.emit_te(topi.concatenate, [x, relax.const(np.zeros(0, "float32"))])
             made = builder.emit_output(both)
         builder.emit_func_output(made)
-    lifted, parameters = lift_constants_into_tuple(builder.get(), NO_LARGE_WEIGHTS)
+    lifted, parameters = lift_constants_into_tuple(builder.get(), NO_WEIGHTS)
     found = []
     relax.analysis.post_order_visit(lifted["main"], found.append)
     constants = [one.value for one in found if isinstance(one, GenericConst)]
