@@ -18,6 +18,7 @@ _TYPES = {
     "int32": "INT32",
     "int64": "INT64",
     "bool": "BOOL",
+    "complex64": "COMPLEX64",
 }
 
 

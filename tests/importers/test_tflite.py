@@ -269,6 +269,53 @@ def test_operators_compute_what_litert_does(add, tmp_path, load):
         np.testing.assert_allclose(one, other, atol=1e-5, rtol=1e-5, err_msg=spec.name)
 
 
+@pytest.mark.parametrize(
+    ("shape", "lengths"),
+    [
+        ([3, 1, 2048], (1, 2048)),
+        ([2, 5, 1, 64], (1, 64)),
+        ([4, 32], (4, 32)),
+        ([2, 128, 16], (128, 16)),
+        ([3, 1, 100], (1, 128)),
+        ([3, 6, 200], (4, 128)),
+    ],
+    ids=["long", "frames", "two axes", "long columns", "padded", "cut"],
+)
+def test_a_fourier_transform_and_what_follows_are_right(shape, lengths, tmp_path, load):
+    graph = Graph()
+    height, width = lengths
+    sums = [*shape[:-2], height, width // 2 + 1]
+    flat = [extent for place, extent in enumerate(sums) if extent != 1 or place != len(sums) - 2]
+    x, transform = graph.tensor("x", shape), graph.tensor("sums", sums, "complex64")
+    size = graph.constant("lengths", np.array(lengths, np.int32))
+    graph.op("RFFT2D", [x, size], [transform])
+    shown = [graph.tensor(name, sums) for name in ("size", "real", "imaginary")]
+    for name, result in zip(("COMPLEX_ABS", "REAL", "IMAG"), shown, strict=True):
+        graph.op(name, [transform], [result])
+    kept = graph.tensor("kept", flat, "complex64")
+    if flat == sums:
+        target = graph.constant("shape", np.array(flat, np.int32))
+        graph.op("RESHAPE", [transform, target], [kept], "ReshapeOptions", newShape=flat)
+    else:
+        graph.op("SQUEEZE", [transform], [kept], "SqueezeOptions", squeezeDims=[-2])
+    numbers_of_parts = graph.tensor("cast", flat)
+    graph.op("CAST", [kept], [numbers_of_parts], "CastOptions", inDataType=8, outDataType=0)
+    outputs = [*shown, numbers_of_parts]
+    imported = load(graph.save(tmp_path / "transform.tflite", [x], outputs))
+    for ours, theirs in zip(*both(imported), strict=True):
+        assert snr_db(ours, theirs) > 110
+
+
+def test_a_constant_without_elements_needs_no_data(tmp_path, load):
+    """The shape of a scalar: converters write it so, and LiteRT reads it."""
+    graph = Graph()
+    x, scalar, y = graph.tensor("x", [1]), graph.tensor("scalar", []), graph.tensor("y", [3])
+    graph.op("RESHAPE", [x, graph.tensor("no axes", [0], "int32")], [scalar])
+    graph.op("MUL", [scalar, graph.constant("w", draw(3))], [y], "MulOptions")
+    ours, theirs = both(load(graph.save(tmp_path / "scalar.tflite", [x], [y])))
+    np.testing.assert_allclose(ours[0], theirs[0], rtol=1e-6)
+
+
 @pytest.mark.parametrize(("name", "least_db"), [("float", 100), ("half", 100), ("weights", 25)])
 def test_a_network_of_tensorflow_agrees(name, least_db, load):
     imported = load(FILES / f"small-{name}.tflite")

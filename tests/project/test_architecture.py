@@ -104,7 +104,7 @@ INSIDE_TABLES = {
     "importers": """
         archive_check
         size_limits
-        imported_model model_file_check layer_names relax_postprocessing farm_kernels
+        imported_model model_file_check layer_names relax_postprocessing farm_kernels fourier
         summary fixed_batch
         onnx tflite
         torch

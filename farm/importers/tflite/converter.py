@@ -15,6 +15,7 @@ import tvm
 from tvm import relax
 from tvm.relax.frontend.tflite.tflite_frontend import OperatorConverter, TensorWrapper
 
+from farm.importers.fourier import fourier_transform
 from farm.importers.layer_names import Names
 from farm.importers.relax_postprocessing import one_line_error
 from farm.importers.summary import ImportProblem
@@ -96,7 +97,11 @@ class _Converter(OperatorConverter):  # type: ignore[misc]
         self.conversion, self.opened = conversion, conversion.opened
         self.convert_map |= {
             "AVERAGE_POOL_2D": self._average_pool,
+            "CAST": self._cast,
             "EXPAND_DIMS": self._expand_dims,
+            "RESHAPE": self._reshape,
+            "RFFT2D": self._rfft2d,
+            "SQUEEZE": self._squeeze,
         }
         # Quantized tensors that are floating point temporarily.
         self._as_floats: set[int] = set()
@@ -207,6 +212,73 @@ class _Converter(OperatorConverter):  # type: ignore[misc]
         return relax.op.expand_dims(
             self.get_expr(data.tensor_idx), int(self.get_tensor_value(axis).item())
         )
+
+    def _rfft2d(self, op: Any) -> Any:
+        """Convert RFFT2D, whose transforms TVM computes one multiply-add after the other.
+
+        The rows are real, and only the first half of their sums is made; the transform along the
+        columns is complex. Inputs that are shorter or longer are padded with zeros, or cut.
+        """
+        (data, lengths), _ = self.get_input_tensors(op), self.get_output_tensors(op)
+        height, width = (int(length) for length in self.get_tensor_value(lengths))
+        rows = self._with_extents(self.get_expr(data.tensor_idx), (height, width))
+        parts = fourier_transform(self.bb, [rows], width // 2 + 1)
+        if height > 1:
+            axes = list(range(len(rows.ty.shape)))
+            axes[-2:] = reversed(axes[-2:])
+            parts = [self.bb.emit(relax.op.permute_dims(part, axes)) for part in parts]
+            parts = fourier_transform(self.bb, parts, height)
+            parts = [self.bb.emit(relax.op.permute_dims(part, axes)) for part in parts]
+        return relax.op.stack(parts, -1)
+
+    def _with_extents(self, data: Any, extents: tuple[int, ...]) -> Any:
+        """Return data whose last axes are padded with zeros, or cut, to these extents."""
+        given = [int(extent) for extent in data.ty.shape]
+        begin = len(given) - len(extents)
+        for axis, (has, wanted) in enumerate(zip(given[begin:], extents, strict=True), begin):
+            if has > wanted:
+                data = self.bb.emit(relax.op.strided_slice(data, [axis], [0], [wanted]))
+            elif has < wanted:
+                shape = [int(extent) for extent in data.ty.shape]
+                shape[axis] = wanted - has
+                more = relax.op.zeros(shape, str(data.ty.dtype))
+                data = self.bb.emit(relax.op.concat([data, self.bb.emit(more)], axis))
+        return data
+
+    def _cast(self, op: Any) -> Any:
+        """Convert CAST; of a complex number LiteRT takes the real part, TVM both."""
+        [data] = self.get_input_tensors(op)
+        if not self._is_complex(data):
+            return self.convert_cast(op)
+        [made] = self.get_output_tensors(op)
+        real = self.bb.emit(self.convert_real(op))
+        return relax.op.astype(real, self.get_tensor_type_str(made.tensor.Type()))
+
+    def _squeeze(self, op: Any) -> Any:
+        """Convert SQUEEZE; TVM would count axes from the end of the parts of complex numbers."""
+        [data] = self.get_input_tensors(op)
+        return (
+            self._parts_in_shape_of_result(op)
+            if self._is_complex(data)
+            else (self.convert_squeeze(op))
+        )
+
+    def _reshape(self, op: Any) -> Any:
+        """Convert RESHAPE, also of complex numbers."""
+        data = self.get_input_tensors(op)[0]
+        return (
+            self._parts_in_shape_of_result(op)
+            if self._is_complex(data)
+            else (self.convert_reshape(op))
+        )
+
+    def _parts_in_shape_of_result(self, op: Any) -> Any:
+        [made] = self.get_output_tensors(op)
+        shape = [int(extent) for extent in self.get_tensor_shape(made)]
+        return relax.op.reshape(self.get_expr(int(op.Inputs(0))), [*shape, 2])
+
+    def _is_complex(self, tensor: TensorWrapper) -> bool:
+        return bool(self._is_tflite_complex64_type(tensor.tensor.Type()))
 
     def convert_qnn_fused_activation_function(
         self, expr: Any, fused_activation_fn: int, scale: float, zero_point: int, dtype: str

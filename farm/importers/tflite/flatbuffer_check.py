@@ -108,10 +108,14 @@ class _Reader:
         inputs, outputs = self._integers(subgraph, 1), self._integers(subgraph, 2)
         for index in (*inputs, *outputs):
             _in_range(index, len(tensors), "input or output")
+        operators = list(self._tables_of(subgraph, 3))
+        results = {index for operator in operators for index in self._integers(operator, 2)}
         written = {
-            index for index, tensor in enumerate(tensors) if tensor.constant or tensor.variable
+            index
+            for index, tensor in enumerate(tensors)
+            if tensor.constant or tensor.variable or (0 in tensor.shape and index not in results)
         } | set(inputs)
-        for number, operator in enumerate(self._tables_of(subgraph, 3)):
+        for number, operator in enumerate(operators):
             _in_range(self._scalar(operator, 0, "<I", 0), codes, f"kind of operator {number}")
             for index in self._integers(operator, 1):
                 if index != -1:

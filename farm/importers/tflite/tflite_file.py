@@ -85,6 +85,7 @@ class TfliteFile:
             self.model = tflite.Model.GetRootAsModel(self.content, 0)
             self.graph = self.model.Subgraphs(0)
             self.operators = list(self._operators(tflite))
+            self._results = {index for one in self.operators for index in one.outputs}
         # ValueError of LiteRT; struct.error and others of the package tflite.
         except Exception as exc:
             why = f"{one_line_error(exc)}; it has {len(self.content)} bytes"
@@ -239,9 +240,16 @@ class TfliteFile:
         return found is not None and found.ScaleLength() > 0
 
     def is_constant(self, index: int) -> bool:
-        """Return whether a tensor has data in the file."""
-        buffer = self.model.Buffers(self.graph.Tensors(index).Buffer())
-        return buffer is not None and (buffer.DataLength() > 0 or buffer.Size() > 0)
+        """Return whether a tensor has data in the file, or no elements that need data."""
+        tensor = self.graph.Tensors(index)
+        buffer = self.model.Buffers(tensor.Buffer())
+        if buffer is not None and (buffer.DataLength() > 0 or buffer.Size() > 0):
+            return True
+        return index not in self._results and self._has_no_elements(index)
+
+    def _has_no_elements(self, index: int) -> bool:
+        tensor = self.graph.Tensors(index)
+        return any(tensor.Shape(axis) == 0 for axis in range(tensor.ShapeLength()))
 
     def settle(self) -> None:
         """Run LiteRT once to fill `shapes` and `known`.
@@ -250,7 +258,7 @@ class TfliteFile:
         determine.
         """
         constant = {index for index in range(self.graph.TensorsLength()) if self.is_constant(index)}
-        made: list[int] = []
+        made = [index for index in constant if self._has_no_elements(index)]
         for operator in self.operators:
             settled = operator.inputs and all(
                 index < 0 or index in constant for index in operator.inputs

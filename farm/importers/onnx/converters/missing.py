@@ -16,6 +16,8 @@ from tvm.ir import GenericConst
 from tvm.relax.frontend.onnx import onnx_frontend
 from tvm.relax.frontend.onnx.onnx_frontend import OnnxOpConverter
 
+from farm.importers.fourier import fourier_transform, inverse_transform_to_reals
+
 Inputs = Sequence[Any]
 Attributes = dict[str, Any]
 
@@ -169,7 +171,7 @@ class ReverseSequence(OnnxOpConverter):  # type: ignore[misc]
 
 
 class Dft(OnnxOpConverter):  # type: ignore[misc]
-    """Discrete Fourier transform, as products with matrices of cosines and sines."""
+    """Discrete Fourier transform."""
 
     @classmethod
     def _impl_v17(
@@ -217,51 +219,33 @@ class Dft(OnnxOpConverter):  # type: ignore[misc]
             builder.emit(relax.op.permute_dims(relax.op.squeeze(part, [-1]), last))
             for part in parts
         ]
-        given = np.arange(present)
-        angles = (
-            2
-            * np.pi
-            * np.outer(given, np.arange(half if one_sided and not inverse else count))
-            / count
-        )
-        # These bins stand for their mirror images too.
-        mirrored = to_real & (given > 0) & (2 * given != count)
-        scale = np.where(mirrored, 2, 1)[:, None] / (count if inverse else 1)
-        cosines, sines = (
-            relax.const(scale * function(angles), dtype) for function in (np.cos, np.sin)
-        )
-        real, imaginary = (relax.op.matmul(parts[0], matrix) for matrix in (cosines, sines))
-        if not inverse:
-            imaginary = relax.op.negative(imaginary)
-        if len(parts) > 1:
-            with_sines, with_cosines = (
-                relax.op.matmul(parts[1], matrix) for matrix in (sines, cosines)
-            )
-            real = (
-                relax.op.subtract(real, with_sines) if inverse else relax.op.add(real, with_sines)
-            )
-            imaginary = relax.op.add(imaginary, with_cosines)
+        if to_real:
+            made = [inverse_transform_to_reals(builder, parts, count)]
+        else:
+            if present < count:
+                rest = [*(shape[other] for other in last[:-1]), count - present]
+                zeros = builder.emit(relax.op.zeros(rest, dtype))
+                parts = [builder.emit(relax.op.concat([part, zeros], -1)) for part in parts]
+            bins = half if one_sided else count
+            made = fourier_transform(builder, parts, bins, inverse=inverse)
+        if inverse:
+            factor = relax.const(1 / count, dtype)
+            made = [builder.emit(relax.op.multiply(part, factor)) for part in made]
         back = [last.index(other) for other in range(len(shape) - 1)]
-        made = [real] if to_real else [real, imaginary]
         return builder.emit(
-            relax.op.stack(
-                [builder.emit(relax.op.permute_dims(builder.emit(one), back)) for one in made], -1
-            )
+            relax.op.stack([builder.emit(relax.op.permute_dims(one, back)) for one in made], -1)
         )
 
 
 class Stft(OnnxOpConverter):  # type: ignore[misc]
-    """Fourier transform of each window of a real signal, [N, T] or [N, T, 1].
-
-    It is computed as products with matrices of cosines and sines.
-    """
+    """Fourier transform of each window of a real signal, [N, T] or [N, T, 1]."""
 
     @classmethod
     def _impl_v17(
         cls, builder: relax.BlockBuilder, inputs: Inputs, attributes: Attributes, _: Any
     ) -> relax.Expr:
         signal, step, window, length = [*inputs, None, None][:4]
-        shape, dtype = [int(extent) for extent in signal.ty.shape], str(signal.ty.dtype)
+        shape = [int(extent) for extent in signal.ty.shape]
         if len(shape) == 3 and shape[2] != 1:
             raise NotImplementedError("STFT of a complex signal")
         count = (
@@ -281,12 +265,8 @@ class Stft(OnnxOpConverter):  # type: ignore[misc]
             )
         )
         bins = count // 2 + 1 if attributes.get("onesided", 1) else count
-        angles = 2 * np.pi * np.outer(np.arange(count), np.arange(bins)) / count
-        matrices = (weights[:, None] * np.cos(angles), weights[:, None] * -np.sin(angles))
         return builder.emit(
-            relax.op.stack(
-                [relax.op.matmul(frames, relax.const(one, dtype)) for one in matrices], -1
-            )
+            relax.op.stack(fourier_transform(builder, [frames], bins, window=weights), -1)
         )
 
 

@@ -1,8 +1,7 @@
 """Convert operators on complex numbers, which Relax has no element type for.
 
 A complex tensor is a tensor of reals with one more axis, the last, which has the real and the
-imaginary part: the tensor that `torch.view_as_real` returns. A Fourier transform is a product with
-a matrix of cosines and sines.
+imaginary part: the tensor that `torch.view_as_real` returns.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ from torch.export.graph_signature import InputKind
 from tvm import relax
 
 from farm.errors import ModelError
+from farm.importers.fourier import fourier_transform, inverse_transform_to_reals
 
 Converter = Callable[[Any, Any], Any]  # (node, importer) -> Relax expression of the node
-_LONGEST_TRANSFORM = 4096  # points; the matrix of a complex one then has 256 MiB
 
 
 def is_complex(node: Any) -> bool:
@@ -127,10 +126,7 @@ def _parts(operand: Any, dtype: str, importer: Any) -> tuple[relax.Expr, relax.E
         value = emit(relax.op.astype(value, dtype))
     if not is_complex(operand):
         return value, None
-    real, imaginary = (
-        emit(relax.op.take(value, relax.const(part, "int64"), int(value.ty.ndim) - 1))
-        for part in (0, 1)
-    )
+    real, imaginary = _both(value, importer)
     return real, imaginary
 
 
@@ -380,66 +376,53 @@ def _transform_of_reals(node: torch.fx.Node, importer: Any) -> relax.Expr:
     rank, counts = data.meta["val"].dim(), _lengths(data, axes)
     *others, last = (axis % rank for axis in axes)
     count = counts[-1]
-    angles = _angles(count, count // 2 + 1 if one_sided else count)
-    matrix = np.stack([np.cos(angles), -np.sin(angles)], -1).reshape(count, -1)
+    bins = count // 2 + 1 if one_sided else count
     dtype = _real_dtype(node)
     value = importer.env[data]
     if str(value.ty.dtype) != dtype:
         value = importer.block_builder.emit(relax.op.astype(value, dtype))
-    factor = _factor(normalization, counts)
-    made = _along(value, last, matrix * factor, importer, parts=(1, 2))
+    made = _transformed(value, last, bins, importer, parts=1)
     for axis, length in zip(others, counts, strict=False):
-        made = _along(made, axis, _complex_matrix(length, forward=True), importer, parts=(2, 2))
-    return made
+        made = _transformed(made, axis, length, importer, parts=2)
+    return _scaled(made, _factor(normalization, counts), importer)
 
 
 def _transform(node: torch.fx.Node, importer: Any) -> relax.Expr:
     """Convert _fft_c2c: a transform of complex numbers, or the inverse one."""
     data, axes, normalization, forward = node.args
     rank, counts = _rank(node), _lengths(data, axes)
-    made, factor = importer.env[data], _factor(normalization, counts)
+    made = importer.env[data]
     for axis, length in zip(axes, counts, strict=True):
-        matrix = factor * _complex_matrix(length, forward=forward)
-        made, factor = _along(made, axis % rank, matrix, importer, parts=(2, 2)), 1.0
-    return made
+        made = _transformed(made, axis % rank, length, importer, parts=2, inverse=not forward)
+    return _scaled(made, _factor(normalization, counts), importer)
 
 
 def _transform_to_reals(node: torch.fx.Node, importer: Any) -> relax.Expr:
     """Convert _fft_c2r: the inverse transform of what _fft_r2c returns, one-sided."""
     data, axes, normalization, count = node.args
     rank, counts = _rank(node), [*_lengths(data, axes[:-1]), int(count)]
-    _check_length(counts[-1])
     *others, last = (axis % rank for axis in axes)
     made = importer.env[data]
     for axis, length in zip(others, counts, strict=False):
-        made = _along(made, axis, _complex_matrix(length, forward=False), importer, parts=(2, 2))
+        made = _transformed(made, axis, length, importer, parts=2, inverse=True)
     half = counts[-1] // 2 + 1
     if int(data.meta["val"].shape[last]) != half:
         raise NotImplementedError("an inverse transform of more or fewer numbers than one side")
-    angles = _angles(half, counts[-1])
-    bins = np.arange(half)
-    mirrored = np.where((bins > 0) & (2 * bins != counts[-1]), 2, 1)[:, None]
-    matrix = np.stack([mirrored * np.cos(angles), mirrored * -np.sin(angles)], 1)
-    matrix = _factor(normalization, counts) * matrix.reshape(2 * half, -1)
-    return _along(made, last, matrix, importer, parts=(2, 1))
+    order, back = _last_and_back(rank, last)
+    builder = importer.block_builder
+    parts = [builder.emit(relax.op.permute_dims(part, order)) for part in _both(made, importer)]
+    reals = builder.emit(
+        relax.op.permute_dims(inverse_transform_to_reals(builder, parts, counts[-1]), back)
+    )
+    return _scaled(reals, _factor(normalization, counts), importer)
 
 
 def _lengths(data: torch.fx.Node, axes: Any) -> list[int]:
-    """Return the extents that are transformed; refuse open and long ones."""
+    """Return the extents that are transformed; refuse open ones."""
     extents = [data.meta["val"].shape[axis] for axis in axes]
     if any(not isinstance(extent, int) for extent in extents):
         raise NotImplementedError("a Fourier transform along an open axis")
-    for extent in extents:
-        _check_length(extent)
     return extents
-
-
-def _check_length(count: int) -> None:
-    if count > _LONGEST_TRANSFORM:
-        raise NotImplementedError(
-            f"a Fourier transform of {count} points: farm computes it as a product with a matrix, "
-            f"of at most {_LONGEST_TRANSFORM} points"
-        )
 
 
 def _factor(normalization: int, counts: list[int]) -> float:
@@ -447,39 +430,39 @@ def _factor(normalization: int, counts: list[int]) -> float:
     return math.pow(math.prod(counts), -normalization / 2)
 
 
-def _angles(rows: int, columns: int) -> np.ndarray:
-    """Return the angle of each pair of a point and a frequency, of max(rows, columns) points."""
-    count = max(rows, columns)
-    return 2 * np.pi * (np.outer(np.arange(rows), np.arange(columns)) % count) / count
-
-
-def _complex_matrix(count: int, *, forward: bool) -> np.ndarray:
-    """Return the matrix of a transform of `count` complex numbers, for rows of pairs of parts."""
-    angles = _angles(count, count)
-    cosines, sines = np.cos(angles), np.sin(angles) * (-1 if forward else 1)
-    of_real, of_imaginary = np.stack([cosines, sines], -1), np.stack([-sines, cosines], -1)
-    return np.stack([of_real, of_imaginary], 1).reshape(2 * count, 2 * count)
-
-
-def _along(
-    value: relax.Expr, axis: int, matrix: np.ndarray, importer: Any, parts: tuple[int, int]
+def _transformed(
+    value: relax.Expr, axis: int, bins: int, importer: Any, *, parts: int, inverse: bool = False
 ) -> relax.Expr:
-    """Return the product of the rows of an axis and a matrix.
+    """Return the first `bins` sums of the transform along an axis, of numbers of so many parts."""
+    builder = importer.block_builder
+    order, back = _last_and_back(len(value.ty.shape) - (parts - 1), axis)
+    rows = [value] if parts == 1 else _both(value, importer)
+    rows = [builder.emit(relax.op.permute_dims(part, order)) for part in rows]
+    made = fourier_transform(builder, rows, bins, inverse=inverse)
+    pairs = builder.emit(relax.op.stack(made, -1))
+    return builder.emit(relax.op.permute_dims(pairs, [*back, len(back)]))
 
-    `parts` says of how many parts the numbers are before and after, 1 if they are real. A row of
-    complex numbers is the row of their real and imaginary parts, in turns.
-    """
-    emit, before = importer.block_builder.emit, list(value.ty.shape)
-    rank = len(before) - (parts[0] - 1)
+
+def _last_and_back(rank: int, axis: int) -> tuple[list[int], list[int]]:
+    """Return the order of axes in which one is the last, and the order that undoes it."""
     order = [*(other for other in range(rank) if other != axis), axis]
-    extents = [before[other] for other in order]
-    moved = emit(relax.op.permute_dims(value, order + list(range(rank, len(before)))))
-    rows = emit(relax.op.reshape(moved, [*extents[:-1], matrix.shape[0]]))
-    made = emit(relax.op.matmul(rows, relax.const(matrix, str(value.ty.dtype))))
-    pairs = [2] if parts[1] == 2 else []
-    made = emit(relax.op.reshape(made, [*extents[:-1], matrix.shape[1] // parts[1], *pairs]))
-    back = [order.index(other) for other in range(rank)]
-    return emit(relax.op.permute_dims(made, back + [rank] * len(pairs)))
+    return order, [order.index(other) for other in range(rank)]
+
+
+def _both(value: relax.Expr, importer: Any) -> list[relax.Expr]:
+    """Return the real and the imaginary part of a complex tensor."""
+    axis = int(value.ty.ndim) - 1
+    return [
+        importer.block_builder.emit(relax.op.take(value, relax.const(part, "int64"), axis))
+        for part in (0, 1)
+    ]
+
+
+def _scaled(value: relax.Expr, factor: float, importer: Any) -> relax.Expr:
+    if factor == 1:
+        return value
+    number = relax.const(factor, str(value.ty.dtype))
+    return importer.block_builder.emit(relax.op.multiply(value, number))
 
 
 _RULES: dict[str, Converter] = {
