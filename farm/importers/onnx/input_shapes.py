@@ -237,12 +237,15 @@ def _fill(one: _Input, lengths: Mapping[str, int]) -> tuple[int, ...] | None:
 
 def _unknown_shapes(missing: list[_Input], lengths: Mapping[str, int], what: str) -> ModelError:
     """Return the ModelError for inputs with unknown extents."""
+    shown = dict(lengths)
 
     def example(one: _Input) -> list[int]:
         if one.axes is None:
             return [1, 3, 224, 224]
         return [
-            axis if isinstance(axis, int) else lengths.get(axis, 1 if index == 0 else 224)
+            axis
+            if isinstance(axis, int)
+            else shown.setdefault(axis, 1 if index == 0 or "batch" in axis.lower() else 224)
             for index, axis in enumerate(one.axes)
         ]
 

@@ -24,7 +24,7 @@ from farm.importers.onnx.node_evaluation import (
     infer_node_types,
     is_evaluable,
 )
-from farm.importers.onnx.node_reading import names_read, node_attribute
+from farm.importers.onnx.node_reading import all_nodes, names_read, node_attribute
 from farm.importers.onnx.unroll import MOST_NODES, ResultStackingNodes, copy_body, make_named_tensor
 from farm.types import TensorSpec
 
@@ -46,6 +46,7 @@ def simplify_graph(
     Only functions that have no converter are inlined.
     """
     fixed = _with_shapes(model, inputs)
+    _state_one_sided_transforms(fixed.graph)
     fixed = _inline_function_ops(fixed, has_converter)
     return _Folder(fixed).run()
 
@@ -60,6 +61,13 @@ def _with_shapes(model: onnx.ModelProto, inputs: Sequence[TensorSpec]) -> onnx.M
             kind = value.type.tensor_type.elem_type
             value.CopyFrom(onnx.helper.make_tensor_value_info(value.name, kind, shapes[value.name]))
     return result
+
+
+def _state_one_sided_transforms(graph: onnx.GraphProto) -> None:
+    """Write the default of STFT's `onesided`, 1: the shape inference of ONNX takes it for 0."""
+    for node in all_nodes(graph):
+        if node.op_type == "STFT" and node_attribute(node, "onesided") is None:
+            node.attribute.append(onnx.helper.make_attribute("onesided", 1))
 
 
 def _inline_function_ops(

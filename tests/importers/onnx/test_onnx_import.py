@@ -141,6 +141,53 @@ def test_the_override_to_write_agrees_with_that_of_another_input(onnx_file, load
     assert "--shape y:5,224" in caught.value.fix
 
 
+def test_the_override_to_write_has_one_extent_for_a_symbol(onnx_file, load):
+    add = helper.make_node("Add", ["x", "h"], ["y"])
+    path = onnx_file([add], {"x": ["batch", "n"], "h": [2, "batch", 3]}, {"y": [2, "batch", 3]})
+    with pytest.raises(ModelError) as caught:
+        load(path)
+    assert "--shape x:1,224 --shape h:2,1,3`" in caught.value.fix
+
+
+@pytest.mark.parametrize("opset", [1, 9])
+def test_a_slice_with_bounds_as_attributes_is_right(opset, onnx_file, load, agree):
+    """As before opset 10."""
+    nodes = [
+        helper.make_node("Slice", ["x"], ["a"], axes=[1, 3], starts=[1, -3], ends=[2, 100]),
+        helper.make_node("Slice", ["x"], ["b"], starts=[0, 1], ends=[1, -1]),
+    ]
+    outputs = {"a": [2, 1, 4, 3], "b": [1, 2, 4, 5]}
+    agree(load(onnx_file(nodes, {"x": [2, 4, 4, 5]}, outputs, opset=opset)))
+
+
+def test_a_range_over_the_windows_of_a_transform_is_constant(onnx_file, load, agree):
+    """ONNX's shape inference takes all bins for the default, where it is the first half."""
+    nodes = [
+        helper.make_node("STFT", ["x", "step", "window"], ["sums"]),
+        helper.make_node("ReduceSumSquare", ["sums"], ["power"], axes=[-1], keepdims=0),
+        helper.make_node("MatMul", ["power", "bands"], ["mel"]),
+        helper.make_node("Shape", ["mel"], ["count"], start=1, end=2),
+        helper.make_node("Squeeze", ["count"], ["end"]),
+        helper.make_node("Range", ["zero", "end", "one"], ["places"]),
+        helper.make_node("Less", ["places", "length"], ["mask"]),
+        helper.make_node("Unsqueeze", ["mask", "last"], ["column"]),
+        helper.make_node("Where", ["column", "mel", "nothing"], ["y"]),
+    ]
+    weights = {
+        "step": np.array(20),
+        "window": np.hanning(40).astype(np.float32),
+        "bands": np.random.default_rng(0).random((21, 5)).astype(np.float32),
+        "zero": np.array(0),
+        "one": np.array(1),
+        "last": np.array([1]),
+        "nothing": np.array(0, np.float32),
+    }
+    body = {"x": [1, 200], "length": (onnx.TensorProto.INT64, [1])}
+    imported = load(onnx_file(nodes, body, {"y": [1, 9, 5]}, weights, opset=17))
+    assert imported.outputs[0].shape == (1, 9, 5)
+    agree(imported)
+
+
 @pytest.mark.parametrize(
     ("shapes", "words"),
     [

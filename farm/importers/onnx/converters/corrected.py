@@ -255,8 +255,30 @@ class RoiAlign(OnnxOpConverter):  # type: ignore[misc]
         )
 
 
+class Slice(onnx_frontend.Slice):  # type: ignore[misc]
+    """Slice, also with bounds as attributes, as before opset 10."""
+
+    @classmethod
+    def _impl_v1(
+        cls, builder: relax.BlockBuilder, inputs: Any, attributes: dict[str, Any], params: Any
+    ) -> relax.Expr:
+        bounds = [
+            None if attributes.get(name) is None else relax.const(list(attributes[name]), "int64")
+            for name in ("starts", "ends", "axes")
+        ]
+        given = onnx_frontend.onnx_input([inputs[0], *bounds])
+        return cls._impl_v13(builder, given, {}, params)
+
+    @classmethod
+    def _impl_v10(
+        cls, builder: relax.BlockBuilder, inputs: Any, attributes: dict[str, Any], params: Any
+    ) -> relax.Expr:
+        return cls._impl_v13(builder, inputs, attributes, params)
+
+
 CONVERTERS = {
     "RoiAlign": RoiAlign,
+    "Slice": Slice,
     "BatchNormalization": BatchNormalization,
     "ConvInteger": ConvInteger,
     "QuantizeLinear": QuantizeLinear,
