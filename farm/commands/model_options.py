@@ -92,7 +92,7 @@ def _value(text: str) -> tuple[str, Value]:
     from farm.api.resolve import VALUES, is_input_value
     from farm.errors import UsageError
 
-    name, _, written = text.partition("=")
+    name, _, written = text.partition("=") if "=" in text else text.rpartition(":")
     try:
         value = json.loads(written)
     except ValueError:

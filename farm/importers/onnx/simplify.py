@@ -377,7 +377,7 @@ class _Folder:
         )
         branch = next(attribute.g for attribute in node.attribute if attribute.name == chosen)
         for tensor in branch.initializer:
-            self._values[tensor.name] = self._added[tensor.name] = tensor
+            self._add(tensor)
         return branch
 
     def _computed(self, node: onnx.NodeProto) -> list[Array] | None:

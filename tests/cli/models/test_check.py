@@ -155,6 +155,7 @@ def test_what_a_stated_value_leaves_unused_is_not_counted(check, tmp_path):
 
     assert counted() == ({"Equal": 1, "If": 1, "Mul": 1, "MatMul": 1}, 21)
     assert counted("--value", "sr=16000") == ({"Mul": 1}, 4)
+    assert counted("--value", "sr:16000") == ({"Mul": 1}, 4)
     assert counted("--value", "sr=8000") == ({"MatMul": 1}, 16)
 
 

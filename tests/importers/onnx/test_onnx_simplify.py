@@ -9,7 +9,7 @@ from pathlib import Path
 import host_build
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from farm import importers
 from farm.errors import ModelError
@@ -90,6 +90,37 @@ def test_a_branch_that_a_constant_chooses_is_the_graph(yes, onnx_file):
             {"x": [2, 3]},
             {"y": [2, 3]},
             {"yes": np.array(yes)},
+        )
+    )
+
+
+def test_shapes_that_follow_from_a_branchs_constants_are_known(onnx_file):
+    """The branch is folded before it is chosen, and has its constants as initializers then."""
+    axes = numpy_helper.from_array(np.array([1], np.int64), "axes")
+    index = numpy_helper.from_array(np.array([1], np.int64), "index")
+    squeezed = [helper.make_tensor_value_info("inner", TensorProto.FLOAT, None)]
+    inner = {
+        "then_branch": helper.make_graph([node("Squeeze", ["wide", "axes"], ["r"])], "a", [], []),
+        "else_branch": helper.make_graph([node("Identity", ["wide"], ["r"])], "b", [], []),
+    }
+    for branch in inner.values():
+        branch.output.add().CopyFrom(helper.make_tensor_value_info("r", TensorProto.FLOAT, None))
+    nodes = [
+        node("Unsqueeze", ["x", "axes"], ["wide"]),
+        node("Shape", ["wide"], ["shape"]),
+        node("Gather", ["shape", "index"], ["extent"]),
+        node("Equal", ["extent", "axes"], ["one"]),
+        node("If", ["one"], ["narrow"], **inner),
+        node("Conv", ["narrow", "w"], ["inner"]),
+    ]
+    branches = {
+        "then_branch": helper.make_graph(nodes, "then", [], squeezed, [axes, index]),
+        "else_branch": helper.make_graph([node("Relu", ["x"], ["inner"])], "else", [], squeezed),
+    }
+    weights = {"yes": np.array(True), "w": np.ones((2, 2, 1), np.float32)}
+    same(
+        onnx_file(
+            [node("If", ["yes"], ["y"], **branches)], {"x": [1, 2, 3]}, {"y": [1, 2, 3]}, weights
         )
     )
 
