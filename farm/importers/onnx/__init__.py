@@ -8,6 +8,7 @@
     inputs_to_initializers  inputs whose values the user states become initializers
     if_to_selection         an If between two computed values becomes a selection
     bounded_shapes          padded shapes and counts for data-dependent shapes
+    exact_transforms        Fourier transforms that ONNX Runtime computes exactly, for the reference
     stable_example          example inputs on which rounding does not decide what is selected
     inferred_types          the types of a graph's values
     simplify                fold known shapes and constants, inline functions, resolve branches

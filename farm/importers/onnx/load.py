@@ -6,6 +6,7 @@ import re
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from farm.importers.imported_model import (
 from farm.importers.model_file_check import check_file, refuse_dtype_overrides
 from farm.importers.onnx.bounded_shapes.rewrite import bound_shapes, has_data_dependent_shapes
 from farm.importers.onnx.converters import install_converters
+from farm.importers.onnx.exact_transforms import with_exact_transforms
 from farm.importers.onnx.input_shapes import input_specs, inputs_without_initializers
 from farm.importers.onnx.inputs_to_initializers import (
     turn_inputs_into_initializers,
@@ -45,6 +47,7 @@ from farm.importers.relax_postprocessing import (
 from farm.importers.size_limits import check_tensor_fits_memory
 from farm.types import Model, TensorSpec
 
+_MOST_SERIALIZED = (1 << 31) - 1  # bytes, of protobuf
 # Matches the C++ function that ONNX Runtime writes before its message.
 _SIGNATURE = re.compile(r"/onnxruntime_src/\S+ [^()]*\([^()]*\) ")
 
@@ -57,13 +60,16 @@ def load(source: Model) -> ImportedModel:
     An open batch may stay open. Raises ModelError for a file that is missing, damaged or invalid,
     for operators that TVM or ONNX Runtime does not support, and for open shapes.
     """
-    return load_with_session_factory(source, _session)
+    return load_with_session_factory(source, partial(_session, Path(source.source).name))
 
 
-def load_with_session_factory(source: Model, session_of: Callable[[Path], Any]) -> ImportedModel:
+def load_with_session_factory(
+    source: Model, session_of: Callable[[Path | bytes], Any]
+) -> ImportedModel:
     """Import an ONNX file like `load`, with the function that makes the reference's session.
 
-    A caller that replaces the reference needs no session.
+    It takes the file, or the content of a model that ONNX Runtime computes more exactly. A caller
+    that replaces the reference needs no session.
     """
     path = Path(source.source)
     what = path.name
@@ -72,12 +78,13 @@ def load_with_session_factory(source: Model, session_of: Callable[[Path], Any]) 
     outputs = [value.name for value in model.graph.output]
     bounds: Mapping[str, tuple[int, ...]] = {}
     data_dependent = has_data_dependent_shapes(model)
+    judged = _reference_model(path, written, model)
     try:
         check_operators(model, what)
         if data_dependent:
             bounded = bound_shapes(model, what)
             model, bounds = bounded.model, bounded.output_bounds
-        session = session_of(path)
+        session = session_of(judged)
         module, weights = detach_weights(_to_relax(model, inputs, what), len(inputs))
         specs = output_specs(module, outputs, bounds)
     except ModelError as error:
@@ -187,14 +194,25 @@ def _tolerate_or_raise(path: Path, error: Exception) -> None:
     ) from error
 
 
-def _session(path: Path) -> Any:
+def _reference_model(
+    path: Path, written: onnx.ModelProto, simplified: onnx.ModelProto
+) -> Path | bytes:
+    """Return the file, or its model with transforms that ONNX Runtime computes exactly."""
+    exact = with_exact_transforms(written, simplified)
+    if exact is None or exact.ByteSize() > _MOST_SERIALIZED:
+        return path
+    content: bytes = exact.SerializeToString()
+    return content
+
+
+def _session(what: str, model: Path | bytes) -> Any:
     """Return the session of the reference; raise ModelError if ONNX Runtime refuses the model."""
     try:
-        return create_session(path)
+        return create_session(model)
     except Exception as exc:
         fix = "export the model for a lower opset_version, or update: pip install -U onnxruntime"
         raise ModelError(
-            f"{path.name}: ONNX Runtime, which is the reference, refuses the model",
+            f"{what}: ONNX Runtime, which is the reference, refuses the model",
             _SIGNATURE.sub("", one_line_error(exc)),
             fix,
         ) from exc

@@ -36,6 +36,14 @@ def subgraphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:
     return found + [graph for one in node.attribute for graph in one.graphs]
 
 
+def all_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """Yield a graph and all graphs within it."""
+    yield graph
+    for node in graph.node:
+        for subgraph in subgraphs(node):
+            yield from all_graphs(subgraph)
+
+
 def all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
     """Yield all nodes of a graph, including those of subgraphs."""
     for node in graph.node:
