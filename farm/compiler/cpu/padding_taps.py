@@ -36,13 +36,15 @@ def _used_of_axis(workload: Workload, axis: int, together: int) -> float:
 def _used_fraction(
     outputs: int, taps: int, extent: int, stride: int, apart: int, before: int, together: int
 ) -> float:
-    tiles = [(first, min(first + together, outputs) - 1) for first in range(0, outputs, together)]
-    seen = [
-        first * stride - before + tap * apart < extent and last * stride - before + tap * apart >= 0
-        for first, last in tiles
-        for tap in range(taps)
-    ]
-    return sum(seen) / len(seen)
+    tiles = -(-outputs // together)
+    seen = 0
+    for tap in range(taps):
+        place = tap * apart - before  # of the first pixel's tap in the image
+        begun = -(-(extent - place) // (together * stride))  # tiles that begin before its end
+        least = -(place // stride)  # the first pixel whose tap is not before the image
+        ended = tiles if least >= outputs else min(-(-(least + 1) // together) - 1, tiles - 1)
+        seen += max(0, min(begun, tiles) - max(0, ended))
+    return seen / (tiles * taps)
 
 
 def skip_taps_annotation(workload: Workload) -> list[int]:

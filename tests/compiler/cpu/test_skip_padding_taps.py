@@ -73,6 +73,34 @@ def test_the_share_of_taps_is_what_counting_them_gives(data):
     )
 
 
+@pytest.mark.parametrize("pixels", [1, 2, 5, 14])
+@pytest.mark.parametrize("stride", [1, 2, 3])
+@pytest.mark.parametrize("dilation", [1, 3])
+@pytest.mark.parametrize("before", [0, 4, 9])
+def test_a_tap_counts_if_a_pixel_of_the_tile_sees_the_image(before, dilation, stride, pixels):
+    columns, taps = 11, 4
+    workload = Workload(
+        "convolution",
+        data=(1, 1, columns, 3),
+        weight=(1, taps, 3, 3),
+        strides=(1, stride),
+        dilation=(1, dilation),
+        padding=(0, before, 0, 7),
+    )
+    outputs = workload.output(1)
+    seen = [
+        any(
+            0 <= x * stride - before + tap * dilation < columns
+            for x in range(first, min(first + pixels, outputs))
+        )
+        for first in range(0, outputs, pixels)
+        for tap in range(taps)
+    ]
+    share = padding_taps._used_of_axis(workload, 1, pixels)
+    # a tile that has pixels on both sides of the image, and none that sees it, is counted, too
+    assert sum(seen) / len(seen) <= share <= sum(seen) / len(seen) + 0.1
+
+
 @pytest.mark.parametrize("cpu", CPUS)
 def test_it_is_asked_where_taps_see_nothing_and_nowhere_else(cpu):
     def asked(case):
