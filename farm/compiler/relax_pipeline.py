@@ -48,6 +48,9 @@ from farm.compiler.parameter_files import array_bytes
 
 Array = np.ndarray[Any, Any]
 _INLINE_BYTES = 64  # a constant this small stays in the code
+# Operators in a kernel. TVM's inlining of hundreds, as of the steps of a loop that are joined, takes
+# the square of their number.
+_MOST_FUSED = 64
 NO_WEIGHTS: Mapping[int, PackedWeight] = MappingProxyType({})
 _HWIO = [2, 3, 1, 0]  # of OIHW
 _POWERS = (2, 3, 4)  # by products
@@ -188,7 +191,9 @@ def legalize_and_fuse(module: tvm.IRModule, selector: ConfigSelector | None) -> 
         *([FusionBarrierMarker()] if selector else []),
     ]
     module = tvm.transform.Sequential(legalize)(module)
-    module = layer_names.attach_layer_names(module, transform.FuseOps()(module))
+    with tvm.transform.PassContext(config={"relax.FuseOps.max_depth": _MOST_FUSED}):
+        fused = transform.FuseOps()(module)
+    module = layer_names.attach_layer_names(module, fused)
     module = tvm.transform.Sequential([transform.FuseTIR(), transform.DeadCodeElimination()])(
         module
     )

@@ -318,3 +318,19 @@ def test_a_transpose_that_is_no_shuffle_stays_what_it_is():
     np.testing.assert_allclose(
         compute({"x": x}, body, {"v": v}).outputs[0], expected, rtol=1e-4, atol=1e-4
     )
+
+
+def test_hundreds_of_joined_parts_are_several_kernels():
+    """TVM inlines the parts of one kernel in the square of their number: minutes for 500."""
+    parts, x = 150, np.arange(450, dtype=np.float32).reshape(150, 3)
+
+    def body(emit, given):
+        rows = [
+            emit(relax.op.abs(emit(relax.op.strided_slice(given, [0], [row], [row + 1]))))
+            for row in reversed(range(parts))
+        ]
+        return relax.op.concat(rows, 0)
+
+    answer = compute({"x": x}, body)
+    np.testing.assert_array_equal(answer.outputs[0], x[::-1])
+    assert max(kernel.name.count("abs") for kernel in answer.lowered.kernels) < parts / 2
