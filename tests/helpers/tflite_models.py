@@ -67,7 +67,8 @@ class Graph:
         value = np.asarray(value)
         index = self.tensor(name, value.shape, value.dtype.name, **more)
         buffer = schema.BufferT()
-        buffer.data = np.frombuffer(value.tobytes(), np.uint8)
+        if value.size:
+            buffer.data = np.frombuffer(value.tobytes(), np.uint8)
         self._tensors[index].buffer = len(self._buffers)
         self._buffers.append(buffer)
         return index

@@ -306,11 +306,17 @@ def test_a_fourier_transform_and_what_follows_are_right(shape, lengths, tmp_path
         assert snr_db(ours, theirs) > 110
 
 
-def test_a_constant_without_elements_needs_no_data(tmp_path, load):
+@pytest.mark.parametrize("has_buffer", [True, False])
+def test_a_constant_without_elements_needs_no_data(has_buffer, tmp_path, load):
     """The shape of a scalar: converters write it so, and LiteRT reads it."""
     graph = Graph()
     x, scalar, y = graph.tensor("x", [1]), graph.tensor("scalar", []), graph.tensor("y", [3])
-    graph.op("RESHAPE", [x, graph.tensor("no axes", [0], "int32")], [scalar])
+    axes = (
+        graph.constant("no axes", np.zeros(0, np.int32))
+        if has_buffer
+        else graph.tensor("no axes", [0], "int32")
+    )
+    graph.op("RESHAPE", [x, axes], [scalar])
     graph.op("MUL", [scalar, graph.constant("w", draw(3))], [y], "MulOptions")
     ours, theirs = both(load(graph.save(tmp_path / "scalar.tflite", [x], [y])))
     np.testing.assert_allclose(ours[0], theirs[0], rtol=1e-6)

@@ -267,11 +267,17 @@ class TfliteFile:
                 constant.update(operator.outputs)
                 made += operator.outputs
         self.run(self.example())
+        details = {int(one["index"]): one for one in self.interpreter.get_tensor_details()}
         self.shapes = {
-            int(one["index"]): tuple(int(extent) for extent in one["shape"])
-            for one in self.interpreter.get_tensor_details()
+            index: tuple(int(extent) for extent in one["shape"]) for index, one in details.items()
         }
-        self.known = {index: self.value(index) for index in made}
+        self.known = {
+            # LiteRT returns no array of a tensor that it has not allocated
+            index: np.zeros(self.shapes[index], details[index]["dtype"])
+            if 0 in self.shapes[index]
+            else self.value(index)
+            for index in made
+        }
 
 
 def litert_version_and_runner(
