@@ -11,6 +11,7 @@ whether any of them has changed since.
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import sysconfig
@@ -32,25 +33,24 @@ _SYSTEM = (
     *(Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "scripts")),
 )
 _INSTALLED = {"site-packages", "dist-packages", "__pycache__"}
+_recorders: list[FileRecorder] = []  # those whose blocks are entered
 
 
 class FileRecorder:
     """Context manager that records files opened for reading; afterwards `files` holds them, sorted.
 
-    Only files that belong to the model are kept. Its hook of sys.addaudithook stays for the life of
-    the process; outside the block it does nothing.
+    Only files that belong to the model are kept.
     """
 
     def __init__(self) -> None:
         self.files: tuple[Path, ...] = ()
         self._opened: set[str] = set()
         self._before: set[str] = set()
-        self._listening = False
 
     def __enter__(self) -> FileRecorder:
         self._before = set(sys.modules)
-        self._listening = True
-        sys.addaudithook(self._hear)
+        _install_hook()
+        _recorders.append(self)
         return self
 
     def __exit__(
@@ -59,17 +59,13 @@ class FileRecorder:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._listening = False
+        _recorders.remove(self)
         if error is None:
             self.files = tuple(sorted(self._read()))
 
-    def _hear(self, event: str, arguments: tuple[Any, ...]) -> None:
+    def add(self, path: str) -> None:
         """Record the path of a file that is opened for reading."""
-        if self._listening and event == "open":
-            path, _, flags = arguments
-            if isinstance(path, (str, bytes)) and flags & os.O_ACCMODE == os.O_RDONLY:
-                # pathlib would be slow here, and would open files itself.
-                self._opened.add(os.path.abspath(os.fsdecode(path)))  # noqa: PTH100
+        self._opened.add(path)
 
     def _read(self) -> set[Path]:
         """Return the files of this recording and of all marked modules; mark the new modules."""
@@ -81,6 +77,26 @@ class FileRecorder:
         return {Path(path) for _, mark in _marked() for path in mark} | {
             Path(path) for path in read
         }
+
+
+@functools.cache
+def _install_hook() -> None:
+    """Have Python call `_hear` for the life of the process, as no hook can be removed.
+
+    One hook is for all recorders: Python calls each of its hooks for every call of `id()`.
+    """
+    sys.addaudithook(_hear)
+
+
+def _hear(event: str, arguments: tuple[Any, ...]) -> None:
+    """Tell the recorders of a file that is opened for reading."""
+    if _recorders and event == "open":
+        path, _, flags = arguments
+        if isinstance(path, (str, bytes)) and flags & os.O_ACCMODE == os.O_RDONLY:
+            # pathlib would be slow here, and would open files itself.
+            opened = os.path.abspath(os.fsdecode(path))  # noqa: PTH100
+            for recorder in tuple(_recorders):
+                recorder.add(opened)
 
 
 def unload_changed_modules() -> None:

@@ -11,6 +11,7 @@ import pytest
 import farm
 from farm import importers
 from farm.errors import ModelError
+from farm.importers.torch.python_source_dependencies import FileRecorder
 from farm.types import Model, TensorSpec
 
 GOOD = """
@@ -215,6 +216,17 @@ def test_a_file_that_is_gone_asks_for_a_new_load(project, cache, load):
     load(f"python:{project}:net")
     Path("factor.txt").unlink()
     assert key_of(project, cache) is None
+
+
+def test_a_process_hooks_into_python_once(monkeypatch):
+    """A hook cannot be removed: with one a source, each would make all that follows slower."""
+    with FileRecorder():
+        pass
+    added = []
+    monkeypatch.setattr(sys, "addaudithook", added.append)
+    with FileRecorder() as recorder:
+        Path(__file__).read_text()
+    assert Path(__file__) in recorder.files and added == []
 
 
 def test_a_damaged_record_asks_for_a_new_load(project, cache, load):
