@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import tvm_programs
 from lab_tutorial_hosts import Host, host
 from network_namespaces import machines
 from ssh_server import keygen
@@ -166,13 +167,18 @@ def journey(tmp_path: Path) -> Iterator[Journey]:
         # Not by `ip netns exec`, which hides the control groups
         network = ("nsenter", f"--net=/run/netns/{board.namespace}")
         pi = stack.enter_context(systemd_board(tmp_path / "board", mark, network, board.address))
-        keep = {"FARM_CACHE": CACHE, "FARM_TEST": mark}
+        keep = {**_path_without_torch(), "FARM_CACHE": CACHE, "FARM_TEST": mark}
         server = stack.enter_context(host(lab, "farm", tmp_path / "server", hosts, **keep))
         alice = stack.enter_context(host(desk, "alice", tmp_path / "desk", hosts, **keep))
         server.serve_ssh()
         _keys(server, alice, pi, tmp_path)
         alice.write("tune.py", TUNE)
         yield Journey(server, alice, pi)
+
+
+def _path_without_torch() -> dict[str, str]:
+    """For TVM's programs, which the tutorial starts. No command of it needs torch."""
+    return {"PYTHONPATH": tvm_programs.environment()["PYTHONPATH"]}
 
 
 def _keys(server: Host, alice: Host, board: SystemdBoard, folder: Path) -> None:
