@@ -6,15 +6,21 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from dask_processes import DaskCluster, dask_cluster
+from dask_processes import DaskCluster, cluster_of, dask_cluster
 from farm_commands import BOARD
 
 
+@pytest.fixture(scope="module")
+def scheduler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaskCluster]:
+    with dask_cluster(tmp_path_factory.mktemp("scheduler")) as scheduler:
+        yield scheduler
+
+
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[DaskCluster]:
+def cluster(scheduler: DaskCluster, tmp_path: Path) -> Iterator[DaskCluster]:
     folder = tmp_path / "cluster"
     folder.mkdir()
-    with dask_cluster(folder) as cluster:
+    with cluster_of(scheduler, folder) as cluster:
         yield cluster
 
 

@@ -18,11 +18,12 @@ from timeouts import wait_until
 
 _START = "import sys; sys.argv[0] = 'dask'; from dask.__main__ import main; main()"
 _REGISTERED = "Registered to:"
+_COMES, _GOES = "Register worker addr", "Remove worker addr"  # what the scheduler says of workers
 
 
 @dataclass
 class DaskCluster:
-    """A scheduler, whose file of logs and workers lie in a folder."""
+    """Workers of a scheduler, and most often the scheduler; their log lies in a folder."""
 
     folder: Path
     address: str = ""
@@ -93,18 +94,35 @@ def dask_cluster(folder: Path, machine: Machine | None = None) -> Iterator[DaskC
         cluster.address = json.loads(file.read_text())["address"]
         yield cluster
     finally:
-        for child in reversed(cluster.processes):
-            below = (
-                []
-                if child.poll() is not None
-                else psutil.Process(child.pid).children(recursive=True)
-            )
-            child.send_signal(signal.SIGTERM)
-            try:
-                child.wait(10)
-            except subprocess.TimeoutExpired:
-                child.kill()
-                child.wait()
-            for one in below:
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    one.kill()
+        _end(cluster)
+
+
+@contextlib.contextmanager
+def cluster_of(scheduler: DaskCluster, folder: Path) -> Iterator[DaskCluster]:
+    """A cluster without workers whose scheduler outlives the block, for the next one."""
+    (folder / "log").touch()
+    cluster = DaskCluster(folder, scheduler.address)
+    try:
+        yield cluster
+    finally:
+        _end(cluster)
+        wait_until(
+            lambda: scheduler.log().count(_COMES) == scheduler.log().count(_GOES),
+            "the scheduler has no workers",
+        )
+
+
+def _end(cluster: DaskCluster) -> None:
+    for child in reversed(cluster.processes):
+        below = (
+            [] if child.poll() is not None else psutil.Process(child.pid).children(recursive=True)
+        )
+        child.send_signal(signal.SIGTERM)
+        try:
+            child.wait(10)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+        for one in below:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                one.kill()
