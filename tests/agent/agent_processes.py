@@ -14,6 +14,7 @@ from pathlib import Path
 from subprocess import Popen
 from typing import Any
 
+import tvm_programs
 from timeouts import LIMIT_S, wait_until
 
 from farm.processes import subprocesses
@@ -33,7 +34,11 @@ def children_of(pid: int) -> list[int]:
 @functools.cache
 def _clients() -> ProcessPoolExecutor:
     """Processes that go on from one test to the next: importing TVM takes seconds."""
-    return ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn"))
+    return ProcessPoolExecutor(
+        2,
+        mp_context=multiprocessing.get_context("spawn"),
+        initializer=tvm_programs.hide_torch,
+    )
 
 
 def client(function: str, /, **arguments: Any) -> Any:
@@ -80,7 +85,9 @@ class Agent:
 def start_client(name: str, agent: Agent, **arguments: Any) -> Iterator[Popen[bytes]]:
     """A client that runs beside the block, and is killed at its end."""
     command = [sys.executable, CLIENTS, name, json.dumps({"port": agent.port, **arguments})]
-    child = subprocesses.start_program(command, log=agent.folder / "client.log")
+    child = subprocesses.start_program(
+        command, log=agent.folder / "client.log", env=tvm_programs.environment()
+    )
     try:
         yield child
     finally:

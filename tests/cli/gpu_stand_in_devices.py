@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tvm_programs
 from farm_processes import HOST, Done, Farm, server
 
 from farm.store import user_cache_dir
@@ -84,9 +85,8 @@ def recorded(folder: Path, cache: Path, model: str) -> dict[str, str]:
         model,
         folder / "kernels.cu",
     ]
-    subprocess.run(
-        record, check=True, timeout=600, env={**os.environ, "PYTHONPATH": str(STAND_IN.parents[2])}
-    )
+    env = tvm_programs.environment({**os.environ, "PYTHONPATH": str(STAND_IN.parents[2])})
+    subprocess.run(record, check=True, timeout=600, env=env)
     library = compile_cuda_for_cpu.built((folder / "kernels.cu").read_text(), folder)
     return {
         "LD_LIBRARY_PATH": str(compile_cuda_for_cpu.driver(folder)),

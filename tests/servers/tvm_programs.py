@@ -7,6 +7,7 @@ nothing for servers, trackers and their clients.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -18,3 +19,8 @@ def environment(variables: Mapping[str, str] | None = None) -> dict[str, str]:
     given = dict(variables or os.environ)
     paths = (str(WITHOUT_TORCH), given.get("PYTHONPATH"))
     return {**given, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+
+
+def hide_torch() -> None:
+    """From this process, which has not imported TVM yet."""
+    sys.path.insert(0, str(WITHOUT_TORCH))
