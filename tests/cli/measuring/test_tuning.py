@@ -33,7 +33,7 @@ from farm.store import Store, TuningRecordStore
 from farm.types import Device, Model, OutputErrorLimits, Profile, TuningRecord
 
 numbers = np.random.default_rng(0)
-BUDGETS = (0.3, 0.6, 1.2, 2.4)  # minutes: on a busy machine, little is found in a short time
+BUDGETS = (0.1, 0.3, 0.6, 1.2, 2.4)  # minutes: on a busy machine, little is found in a short time
 
 
 def write_model(path: Path) -> None:
@@ -66,6 +66,13 @@ def kept(farm: Farm) -> list[dict[str, object]]:
     return farm.run("records", "--json").json["records"]
 
 
+def forget(farm: Farm, search: dict[str, Any]) -> None:
+    """Remove what a search has found that is to be made again, longer."""
+    assert len(kept(farm)) == search["records"]
+    if search["records"]:
+        assert farm.run("records", "remove", "--core", search["core"]).code == 0
+
+
 def test_a_search_keeps_records_that_the_next_build_uses_and_that_can_be_carried(
     tuning: Farm,
 ) -> None:
@@ -76,9 +83,9 @@ def test_a_search_keeps_records_that_the_next_build_uses_and_that_can_be_carried
             "tune", "--device", "host", "net.onnx", "--minutes", str(minutes), "--json"
         )
         assert done.code == 0, done.err
-        if done.json["records"]:
+        if done.json["records"] and done.json["boards"]["host-1"] >= 2:
             break
-        assert kept(tuning) == []
+        forget(tuning, done.json)
     assert done.json["records"] >= 1 and done.json["boards"]["host-1"] >= 2
     assert all(kernel["tried"] >= 1 for kernel in done.json["kernels"])
     assert (
@@ -126,8 +133,9 @@ def test_a_kernel_without_a_rule_is_searched_and_later_builds_use_what_was_found
         )
         assert done.code == 0, done.err
         [kernel] = done.json["kernels"]
-        if done.json["records"] and kernel["choice"]["method"] != "general":
+        if done.json["records"] and kernel["choice"]["method"] != "general" and kernel["tried"] > 1:
             break
+        forget(tuning, done.json)
     assert (
         kernel["workload"].startswith("pool_max 1x32x8x14x14 float32 #")
         and kernel["tried"] > 1
