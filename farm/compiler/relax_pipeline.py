@@ -48,8 +48,8 @@ from farm.compiler.parameter_files import array_bytes
 
 Array = np.ndarray[Any, Any]
 _INLINE_BYTES = 64  # a constant this small stays in the code
-# Operators in a kernel. TVM's inlining of hundreds, as of the steps of a loop that are joined, takes
-# the square of their number.
+# Operators in a kernel. TVM inlines hundreds, such as the joined steps of a loop, in the square of
+# their number.
 _MOST_FUSED = 64
 NO_WEIGHTS: Mapping[int, PackedWeight] = MappingProxyType({})
 _HWIO = [2, 3, 1, 0]  # of OIHW
