@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -41,7 +41,9 @@ from farm.compiler.weight_transforms import BlockTransform, WeightTransform
 from farm.compiler.winograd_weights import WinogradTransform, transform_coefficients
 
 Array = np.ndarray[Any, Any]
-_WINOGRAD, _BLOCKS = "winograd_weights", "weights_in_blocks"  # names of kernels
+# Names of kernels; those for blocks by whether the weight is transposed
+_WINOGRAD = "winograd_weights"
+_BLOCKS = {False: "weights_in_blocks", True: "transposed_weights_in_blocks"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,12 @@ def defer_transforms_to_load(
     """
     found = _sources(parameters, large_weights)
     blocks = _sources(parameters, weights_in_blocks)
-    found |= _with_shared_weights(blocks, found.values())
+    plain = [
+        value
+        for index, value in enumerate(parameters)
+        if index not in found and index not in blocks and value.ndim > 1
+    ]
+    found |= _with_shared_weights(blocks, found.values(), plain)
     kept = {index: source.weight for index, source in found.items()}
     kept = {index: kept.get(index, value) for index, value in enumerate(parameters)}
     halves = fp16_weights.fp16_parameters(module["main"], kept)
@@ -95,17 +102,42 @@ def _sources(
 
 
 def _with_shared_weights(
-    sources: Mapping[int, PackedWeight], others: Iterable[PackedWeight]
+    sources: Mapping[int, PackedWeight],
+    others: Iterable[PackedWeight],
+    plain: Sequence[Array],
 ) -> dict[int, PackedWeight]:
-    """Return those whose weight is that of another, or of one of `others`."""
+    """Return those whose weight is that of another, of one of `others`, or a plain parameter.
+
+    A weight may also be a plain parameter transposed, and is then made of that.
+    """
     weights = [source.weight for source in (*sources.values(), *others)]
-    firsts = [id(first) for first in first_equal_arrays(weights)]
+    firsts = [id(first) for first in first_equal_arrays([*weights, *plain])]
     uses = Counter(firsts)
-    return {
-        index: source
-        for (index, source), first in zip(sources.items(), firsts, strict=False)
-        if uses[first] > 1
-    }
+    found = {}
+    for (index, source), first in zip(sources.items(), firsts, strict=False):
+        if uses[first] > 1:
+            found[index] = source
+        elif (whole := _transposed_of(source.weight, plain)) is not None:
+            transform = BlockTransform(source.transform.block, transposed=True)
+            found[index] = replace(source, weight=whole, transform=transform)
+    return found
+
+
+def _transposed_of(weight: Array, plain: Iterable[Array]) -> Array | None:
+    """Return the array of which the weight is the transpose, to the bit."""
+    if weight.ndim != 2 or weight.dtype != SINGLE:
+        return None
+    bits = np.ascontiguousarray(weight).view(np.uint32).T
+    return next(
+        (
+            one
+            for one in plain
+            if one.shape == bits.shape
+            and one.dtype == weight.dtype
+            and np.array_equal(np.ascontiguousarray(one).view(np.uint32), bits)
+        ),
+        None,
+    )
 
 
 def transform_parameters(
@@ -136,7 +168,7 @@ def _with_function(
     builder = relax.BlockBuilder(module.clone())
     taken = module["main"].params[-1].ty.fields
     sizes = {one.size for one in transforms.values() if isinstance(one, WinogradTransform)}
-    blocks = [one for one in transforms.values() if isinstance(one, BlockTransform)]
+    blocks = {one.transposed for one in transforms.values() if isinstance(one, BlockTransform)}
     kernels = {
         name: builder.add_func(
             mark_checked_kernel(kernel.with_attr("tirx.is_scheduled", True)), name
@@ -144,7 +176,10 @@ def _with_function(
         for name, kernel, used in (
             (WIDENING, fp16_weights.fp16_to_fp32_kernel(), halves),
             (_WINOGRAD, weight_transform_kernel(), sizes),
-            (_BLOCKS, block_transform_kernel(), blocks),
+            *(
+                (_BLOCKS[how], block_transform_kernel(transposed=how), [how])
+                for how in sorted(blocks)
+            ),
         )
         if used
     }
@@ -165,7 +200,8 @@ def _with_function(
                 arguments = [value, matrices[transform.size]]
                 value = builder.emit(relax.call_tir(kernels[_WINOGRAD], arguments, taken[index]))
             elif isinstance(transform, BlockTransform):
-                value = _in_blocks(builder, kernels[_BLOCKS], value, transform, array.shape)
+                kernel = kernels[_BLOCKS[transform.transposed]]
+                value = _in_blocks(builder, kernel, value, transform, array.shape)
             elif index not in halves:
                 continue
             again = tirx.const(1, "int64")
@@ -191,7 +227,7 @@ def _in_blocks(
     transform: BlockTransform,
     shape: tuple[int, ...],
 ) -> relax.Expr:
-    """Return the blocks of a weight of this shape: the kernel takes [rows, CO]."""
+    """Return the blocks of a weight of this shape: the kernel takes two axes."""
     blocks = transform.shape(shape)
     flat = (math.prod(shape[:-1]), shape[-1])
     rows = _reshaped(builder, weight, flat)

@@ -4,7 +4,8 @@ A library makes some of these transforms when it is loaded (farm.compiler.load_t
 that its parameters are stored as the model has them:
 
     Winograd's transform  always: it is up to four times as large as its weight
-    blocks of columns     if other parameters are made of the same weight, which is stored once
+    blocks of columns     if other parameters are made of the same weight, which is stored once, as
+                          the table of an embedding that is the last product's matrix, transposed
 """
 
 from __future__ import annotations
@@ -21,34 +22,37 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 _LARGEST_BLOCK = 1024
-_BLOCK = "columns"
+_BLOCK, _TRANSPOSED = "columns", "transposed"
 
 
 @dataclass(frozen=True, slots=True)
 class BlockTransform:
-    """How a weight [..., CO] becomes [CO / block, ..., block].
+    """How a weight [..., CO], or [CO, CI] if `transposed`, becomes [CO / block, ..., block].
 
     Output channels are padded with zeros to whole blocks.
     """
 
     block: int
+    transposed: bool = False
 
     def shape(self, weight: tuple[int, ...]) -> tuple[int, ...]:
         """Return the shape of the blocks, from that of the weight."""
-        return (-(-weight[-1] // self.block), *weight[:-1], self.block)
+        *others, columns = reversed(weight) if self.transposed else weight
+        return (-(-columns // self.block), *others, self.block)
 
     def apply(self, weight: Array) -> Array:
         """Return the blocks of a weight, contiguous."""
         import numpy as np
 
         blocks, *others, block = self.shape(weight.shape)
-        more = [(0, 0)] * len(others) + [(0, blocks * block - weight.shape[-1])]
-        split = np.pad(weight, more).reshape(*others, blocks, block)
+        columns = weight.T if self.transposed else weight
+        more = [(0, 0)] * len(others) + [(0, blocks * block - columns.shape[-1])]
+        split = np.pad(columns, more).reshape(*others, blocks, block)
         return np.ascontiguousarray(np.moveaxis(split, -2, 0))
 
     def to_json(self) -> dict[str, int]:
         """Return the transform as the index of a build's parameters has it."""
-        return {_BLOCK: self.block}
+        return {_BLOCK: self.block, **({_TRANSPOSED: 1} if self.transposed else {})}
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any], weight: tuple[int, ...]) -> BlockTransform:
@@ -56,9 +60,11 @@ class BlockTransform:
 
         Raises KeyError, TypeError or ValueError for anything else: a sandboxed process wrote it.
         """
-        made = cls(int(body[_BLOCK]))
+        made = cls(int(body[_BLOCK]), bool(body.get(_TRANSPOSED)))
         if not 1 <= made.block <= _LARGEST_BLOCK or not weight:
             raise ValueError("no blocks of a weight")
+        if made.transposed and len(weight) != 2:
+            raise ValueError("a weight of other than two axes is not transposed")
         return made
 
 

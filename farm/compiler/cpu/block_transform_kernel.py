@@ -9,19 +9,21 @@ import tvm
 from tvm import te, tirx
 
 
-def block_transform_kernel() -> tirx.PrimFunc:
-    """Return the kernel from [rows, CO] to [CO / block, rows, block].
+def block_transform_kernel(*, transposed: bool) -> tirx.PrimFunc:
+    """Return the kernel from [rows, CO], or [CO, rows], to [CO / block, rows, block].
 
     Columns beyond CO are zero. Blocks and their rows are divided among threads.
     """
     rows, columns, blocks, block = (
         te.var(name, "int64") for name in ("rows", "columns", "blocks", "block")
     )
-    weight = te.placeholder((rows, columns), "float32", "weight")
+    shape = (columns, rows) if transposed else (rows, columns)
+    weight = te.placeholder(shape, "float32", "weight")
 
     def element(number: tirx.Var, row: tirx.Var, place: tirx.Var) -> tirx.Expr:
         column = number * block + place
-        return tirx.if_then_else(column < columns, weight[row, column], tirx.const(0, "float32"))
+        value = weight[column, row] if transposed else weight[row, column]
+        return tirx.if_then_else(column < columns, value, tirx.const(0, "float32"))
 
     packed = te.compute((blocks, rows, block), element, "weight_in_blocks")
     schedule = tvm.s_tir.Schedule(te.create_prim_func([weight, packed]))

@@ -258,6 +258,40 @@ def test_products_with_one_weight_store_it_once_for_blocks_of_two_sizes(tmp_path
         np.testing.assert_allclose(answer.numpy(), left @ weight, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("transposed", [True, False])
+def test_the_table_of_an_embedding_that_is_a_products_matrix_too_is_stored_once(
+    transposed, dtype, tmp_path
+):
+    """As in language models, whose last product is with the transposed table."""
+    table = numbers.standard_normal((100, 100)).astype(dtype)
+    rows = np.array([3, 99, 0], np.int32)
+
+    def body(emit, index, w):
+        wide = emit(relax.op.astype(w, "float32")) if dtype == "float16" else w
+        found = emit(relax.op.take(wide, index, 0))
+        matrix = emit(relax.op.permute_dims(wide)) if transposed else wide
+        return [found, emit(relax.op.matmul(found, matrix))]
+
+    made = lower_module(module({"x": rows}, body, {"w": table}), [table], target("native"), {})
+    virtual, parameters = loaded(made, target("native"), tmp_path / "parameters")
+    assert (tmp_path / "parameters" / SHARD).stat().st_size == table.nbytes
+    [how] = made.transforms.values()
+    assert how.transposed == transposed
+    answers = virtual["main"](tvm.runtime.tensor(rows), parameters)
+    expected = table[rows].astype("float32")
+    wide = table.astype("float32")
+    for answer, right in zip(
+        answers, (expected, expected @ (wide.T if transposed else wide)), strict=True
+    ):
+        np.testing.assert_allclose(answer.numpy(), right, rtol=1e-4, atol=1e-4)
+    by_name = read_transformed_parameters(
+        tmp_path / "parameters", {f"{PREFIX}_{index}": "float32" for index in range(2)}
+    )
+    for ours, theirs in zip(parameters, by_name.values(), strict=True):
+        assert ours.numpy().tobytes() == theirs.tobytes()
+
+
 def test_a_weight_that_one_kernel_reads_in_blocks_is_stored_so():
     """A board need not make anything of it when it is loaded."""
     weight = numbers.standard_normal((96, 128)).astype("float32")
@@ -289,6 +323,7 @@ def test_parameters_with_the_same_bytes_are_written_once(tmp_path):
         {"columns": 0},
         {"columns": 10**9},
         {"columns": "x"},
+        {"columns": 16, "transposed": 1},
         [],
     ],
     ids=str,
