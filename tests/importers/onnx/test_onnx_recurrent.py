@@ -128,7 +128,7 @@ def test_batch_first_is_the_same_with_axes_exchanged(cell, tmp_path, monkeypatch
         Model("a", str(layer(cell, tmp_path / "a.onnx", extra="B", direction="bidirectional"))),
         tmp_path,
     )
-    monkeypatch.setattr("farm.importers.onnx.load._session", lambda path: None)
+    monkeypatch.setattr("farm.importers.onnx.load._session", lambda *_: None)
     model = Model(
         "b", str(layer(cell, tmp_path / "b.onnx", extra="B", direction="bidirectional", layout=1))
     )
