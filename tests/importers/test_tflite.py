@@ -306,6 +306,25 @@ def test_a_fourier_transform_and_what_follows_are_right(shape, lengths, tmp_path
         assert snr_db(ours, theirs) > 110
 
 
+@pytest.mark.parametrize("adjoint", [(False, False), (True, False), (False, True), (True, True)])
+def test_a_product_of_computed_matrices_is_right(adjoint, tmp_path, load):
+    graph = Graph()
+    shapes = [[2, 3, 4], [2, 4, 5]]
+    shapes = [
+        [*shape[:-2], *(reversed(shape[-2:]) if turned else shape[-2:])]
+        for shape, turned in zip(shapes, adjoint, strict=True)
+    ]
+    x = [graph.tensor(name, shape) for name, shape in zip("ab", shapes, strict=True)]
+    factors = [graph.tensor(f"{name}2", shape) for name, shape in zip("ab", shapes, strict=True)]
+    for one, factor in zip(x, factors, strict=True):
+        graph.op("ABS", [one], [factor])
+    y = graph.tensor("y", [2, 3, 5])
+    options = dict(zip(("adjX", "adjY"), adjoint, strict=True))
+    graph.op("BATCH_MATMUL", factors, [y], "BatchMatMulOptions", **options)
+    ours, theirs = both(load(graph.save(tmp_path / "product.tflite", x, [y])))
+    np.testing.assert_allclose(ours[0], theirs[0], rtol=1e-5)
+
+
 @pytest.mark.parametrize("has_buffer", [True, False])
 def test_a_constant_without_elements_needs_no_data(has_buffer, tmp_path, load):
     """The shape of a scalar: converters write it so, and LiteRT reads it."""

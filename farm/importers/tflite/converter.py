@@ -97,6 +97,7 @@ class _Converter(OperatorConverter):  # type: ignore[misc]
         self.conversion, self.opened = conversion, conversion.opened
         self.convert_map |= {
             "AVERAGE_POOL_2D": self._average_pool,
+            "BATCH_MATMUL": self._batch_matmul,
             "CAST": self._cast,
             "EXPAND_DIMS": self._expand_dims,
             "RESHAPE": self._reshape,
@@ -212,6 +213,25 @@ class _Converter(OperatorConverter):  # type: ignore[misc]
         return relax.op.expand_dims(
             self.get_expr(data.tensor_idx), int(self.get_tensor_value(axis).item())
         )
+
+    def _batch_matmul(self, op: Any) -> Any:
+        """Convert BATCH_MATMUL; TVM reads the shapes of expressions that have no type yet."""
+        from tflite.BatchMatMulOptions import BatchMatMulOptions
+
+        given = self.get_input_tensors(op)
+        if any(one.qnn_params is not None for one in given):
+            return self.convert_batch_matmul(op)
+        table, options = op.BuiltinOptions(), BatchMatMulOptions()
+        options.Init(table.Bytes, table.Pos)
+        factors = []
+        for one, adjoint in zip(given, (options.AdjX(), options.AdjY()), strict=True):
+            factor = self.bb.normalize(self.get_expr(one.tensor_idx))
+            if adjoint:
+                axes = list(range(len(factor.ty.shape)))
+                axes[-2:] = reversed(axes[-2:])
+                factor = self.bb.emit(relax.op.permute_dims(factor, axes))
+            factors.append(factor)
+        return relax.op.matmul(*factors)
 
     def _rfft2d(self, op: Any) -> Any:
         """Convert RFFT2D, whose transforms TVM computes one multiply-add after the other.
