@@ -307,9 +307,10 @@ def test_a_fourier_transform_and_what_follows_are_right(shape, lengths, tmp_path
 
 
 @pytest.mark.parametrize("adjoint", [(False, False), (True, False), (False, True), (True, True)])
-def test_a_product_of_computed_matrices_is_right(adjoint, tmp_path, load):
+@pytest.mark.parametrize("batches", [([2], [2]), ([3, 2], [3, 2]), ([1, 2], [2])])
+def test_a_product_of_computed_matrices_is_right(batches, adjoint, tmp_path, load):
     graph = Graph()
-    shapes = [[2, 3, 4], [2, 4, 5]]
+    shapes = [[*batches[0], 3, 4], [*batches[1], 4, 5]]
     shapes = [
         [*shape[:-2], *(reversed(shape[-2:]) if turned else shape[-2:])]
         for shape, turned in zip(shapes, adjoint, strict=True)
@@ -318,7 +319,7 @@ def test_a_product_of_computed_matrices_is_right(adjoint, tmp_path, load):
     factors = [graph.tensor(f"{name}2", shape) for name, shape in zip("ab", shapes, strict=True)]
     for one, factor in zip(x, factors, strict=True):
         graph.op("ABS", [one], [factor])
-    y = graph.tensor("y", [2, 3, 5])
+    y = graph.tensor("y", [*batches[0], 3, 5])
     options = dict(zip(("adjX", "adjY"), adjoint, strict=True))
     graph.op("BATCH_MATMUL", factors, [y], "BatchMatMulOptions", **options)
     ours, theirs = both(load(graph.save(tmp_path / "product.tflite", x, [y])))

@@ -215,7 +215,7 @@ class _Converter(OperatorConverter):  # type: ignore[misc]
         )
 
     def _batch_matmul(self, op: Any) -> Any:
-        """Convert BATCH_MATMUL; TVM reads the shapes of expressions that have no type yet."""
+        """Convert BATCH_MATMUL; TVM fails for two tensors of different rank."""
         from tflite.BatchMatMulOptions import BatchMatMulOptions
 
         given = self.get_input_tensors(op)
