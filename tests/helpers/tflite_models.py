@@ -80,6 +80,7 @@ class Graph:
         outputs: Sequence[int],
         options: str = "",
         custom: str = "",
+        intermediates: Sequence[int] = (),
         **fields: Any,
     ) -> None:
         """An operator; `options` is the table of the schema that has the fields."""
@@ -97,6 +98,7 @@ class Graph:
             list(inputs),
             list(outputs),
         )
+        made.intermediates = list(intermediates) or None
         if options:
             made.builtinOptionsType = getattr(schema.BuiltinOptions, options)
             made.builtinOptions = getattr(schema, f"{options}T")()

@@ -742,7 +742,10 @@ def test_a_tflite_operator_that_reads_what_nothing_wrote_is_refused(tmp_path):
     assert "nothing has written" in refused(path).why
 
 
-def test_a_tflite_tensor_without_elements_that_is_read_before_it_is_written_is_refused(tmp_path):
+@pytest.mark.parametrize("written_as", ["output", "intermediate result"])
+def test_a_tflite_tensor_without_elements_that_is_read_before_it_is_written_is_refused(
+    written_as, tmp_path
+):
     """The operator that writes it may give it other extents than the file says."""
     pytest.importorskip("ai_edge_litert")
     from tflite_models import Graph
@@ -750,7 +753,10 @@ def test_a_tflite_tensor_without_elements_that_is_read_before_it_is_written_is_r
     graph = Graph()
     x, y, none = graph.tensor("x", [4]), graph.tensor("y", [4]), graph.tensor("none", [0], "int32")
     graph.op("RESHAPE", [x, none], [y])
-    graph.op("SHAPE", [y], [none], "ShapeOptions", outType=2)
+    if written_as == "output":
+        graph.op("SHAPE", [y], [none], "ShapeOptions", outType=2)
+    else:
+        graph.op("ABS", [y], [graph.tensor("z", [4])], intermediates=[none])
     assert "nothing has written" in refused(graph.save(tmp_path / "m.tflite", [x], [y])).why
 
 

@@ -1,8 +1,11 @@
 """Replace Fourier transforms by convolutions and products where ONNX Runtime's are inexact.
 
-ONNX Runtime 1.2x computes STFT and DFT of a number of points that is no power of two by Bluestein's
-method in float32: the error is 2e-5 of the result, a hundred times that of a product with a matrix,
+ONNX Runtime 1.31 computes STFT and DFT of a number of points that is no power of two by Bluestein's
+method in float32. The error is 2e-5 of the result, a hundred times that of a product with a matrix,
 and logarithms of it differ in the third digit. A reference must be more exact than what it judges.
+
+The matrices are made here, and not by farm.importers.fourier: a reference shares no code with what
+it judges.
 """
 
 from __future__ import annotations
@@ -59,7 +62,10 @@ class _Replacement:
 
     def add(self, operator: str, *inputs: str, last: bool = False, **attributes: object) -> str:
         name = self._node.output[0] if last else f"{self._prefix}/{len(self.nodes)}"
-        self.nodes.append(onnx.helper.make_node(operator, list(inputs), [name], **attributes))
+        made = onnx.helper.make_node(operator, list(inputs), [name], **attributes)
+        if last:
+            made.name = self._node.name
+        self.nodes.append(made)
         return name
 
 

@@ -103,7 +103,7 @@ def load_with_session_factory(
         engine=f"onnxruntime {onnxruntime.__version__}",
         example=stable_example(inputs, reference) if data_dependent else example_inputs(inputs),
         reference=reference,
-        layers=lambda values: onnx_layer_outputs(onnx.load(path), {**values, **known}),
+        layers=lambda values: onnx_layer_outputs(_loaded(judged), {**values, **known}),
         data_dependent=data_dependent,
     )
 
@@ -203,6 +203,11 @@ def _reference_model(
         return path
     content: bytes = exact.SerializeToString()
     return content
+
+
+def _loaded(model: Path | bytes) -> onnx.ModelProto:
+    """Return what `_reference_model` returned as a model."""
+    return onnx.load_model_from_string(model) if isinstance(model, bytes) else onnx.load(model)
 
 
 def _session(what: str, model: Path | bytes) -> Any:

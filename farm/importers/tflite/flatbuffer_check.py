@@ -109,7 +109,7 @@ class _Reader:
         for index in (*inputs, *outputs):
             _in_range(index, len(tensors), "input or output")
         operators = list(self._tables_of(subgraph, 3))
-        results = {index for operator in operators for index in self._integers(operator, 2)}
+        results = {index for operator in operators for index in self._results(operator)}
         written = {
             index
             for index, tensor in enumerate(tensors)
@@ -125,10 +125,7 @@ class _Reader:
                             f"operator {number} reads {tensors[index].name!r}, which nothing "
                             "has written before"
                         )
-            made = [
-                *self._integers(operator, 2),
-                *(index for index in self._integers(operator, 8) if index != -1),
-            ]
+            made = self._results(operator)
             for index in made:
                 _in_range(index, len(tensors), f"output of operator {number}")
                 if tensors[index].constant or index in inputs:
@@ -139,6 +136,13 @@ class _Reader:
             written.update(made)
         if missing := [tensors[index].name for index in outputs if index not in written]:
             raise _Damaged(f"nothing writes the output {missing[0]!r}")
+
+    def _results(self, operator: _Table) -> list[int]:
+        """Return the tensors that an operator writes: its outputs and its intermediate results."""
+        return [
+            *self._integers(operator, 2),
+            *(index for index in self._integers(operator, 8) if index != -1),
+        ]
 
     def _tensor(self, table: _Table, buffers: list[int]) -> _Tensor:
         """Return a tensor, checked for its shape, type, size and quantization."""

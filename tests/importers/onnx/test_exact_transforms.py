@@ -80,6 +80,19 @@ def test_the_reference_of_a_transform_is_exact(
     assert error.max() < 2e-6 * np.abs(expected).max()
 
 
+def test_the_layers_of_the_reference_are_exact_and_have_the_names_of_the_file(onnx_file, load):
+    weights = {"step": np.array(160), "window": np.hanning(320).astype(np.float32)}
+    nodes = [
+        helper.make_node("STFT", ["x", "step", "window"], ["sums"], name="windows"),
+        helper.make_node("Abs", ["sums"], ["y"], name="size"),
+    ]
+    imported = load(onnx_file(nodes, {"x": [1, 2000]}, {"y": [1, 11, 161, 2]}, weights))
+    layers = {name: value for name, _, value in imported.layers(imported.example)}
+    [size] = imported.reference(imported.example)
+    assert np.array_equal(np.abs(layers["windows"]), size)
+    assert np.array_equal(layers["size"], size)
+
+
 def test_a_transform_in_a_branch_is_exact(onnx_file, load):
     ends = [helper.make_tensor_value_info("r", TensorProto.FLOAT, [1, 11, 161, 2])]
     step, window = np.array(160), np.hanning(320).astype(np.float32)
