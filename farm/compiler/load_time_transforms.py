@@ -106,9 +106,10 @@ def _with_shared_weights(
     others: Iterable[PackedWeight],
     plain: Sequence[Array],
 ) -> dict[int, PackedWeight]:
-    """Return those whose weight is that of another, of one of `others`, or a plain parameter.
+    """Return the sources whose weight the file has anyway.
 
-    A weight may also be a plain parameter transposed, and is then made of that.
+    It is the weight of another source or of one of `others`, or a parameter that kernels read as
+    it is (`plain`). The transpose of such a parameter counts too: the source is then made of that.
     """
     weights = [source.weight for source in (*sources.values(), *others)]
     firsts = [id(first) for first in first_equal_arrays([*weights, *plain])]

@@ -4,8 +4,8 @@ A library makes some of these transforms when it is loaded (farm.compiler.load_t
 that its parameters are stored as the model has them:
 
     Winograd's transform  always: it is up to four times as large as its weight
-    blocks of columns     if other parameters are made of the same weight, which is stored once, as
-                          the table of an embedding that is the last product's matrix, transposed
+    blocks of columns     if another parameter is made of the same weight: the file has it once. An
+                          example is the table of an embedding, transposed for the last product
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """Keep LLVM from vectorizing loops in whose indices a power of two wraps around.
 
-LLVM 22 knows `i % 8` as a counter of three bits. Its loop vectorizer takes `s[i % 8]` for
-consecutive elements where that counter does not wrap around, which a check before the loop shall
-find out. If the loop needs another such check, of a counter of more bits, then
-`SCEVWrapPredicate::implies` says that the other check suffices, and the kernel reads memory behind
-the tensor. So it was with rotary embeddings of heads of 4 and 8. A correct check fails in nearly
-every such loop, so nothing is lost by not vectorizing it.
+Scalar evolution of LLVM 22 sees `i % 8` as a counter of three bits. The loop vectorizer takes
+`s[i % 8]` for consecutive elements, and adds a check before the loop that the counter does not wrap
+around. If the loop also needs this check for a counter of more bits, LLVM wrongly omits the first
+one (`SCEVWrapPredicate::implies` ignores the widths), and the kernel reads memory behind the
+tensor. Rotary embeddings with heads of 4 and 8 are such kernels. The right check fails in nearly
+every such loop, so scalar code costs no time.
 
-The loop vectorizer refuses a loop with a call that it doesn't know, and `llvm.var.annotation` is
-such a call, of which no instruction remains.
+The loop vectorizer leaves a loop with an unknown call as it is. `llvm.var.annotation` is such a
+call, and becomes no instruction.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _LOOPS = (tirx.ForKind.SERIAL, tirx.ForKind.PARALLEL)
 
 @tvm.transform.module_pass(opt_level=0, name="farm.KeepWrappingLoopsScalar")
 class KeepWrappingLoopsScalar:
-    """Put a call that LLVM does not vectorize into loops whose variable wraps around.
+    """Add a call that stops LLVM's loop vectorizer to each loop whose index wraps around.
 
-    These are the loops in which an expression of the variable is taken modulo a power of two that
-    may be less than the loop's extent. Loops around others are among them, as LLVM unrolls short
-    inner loops before it vectorizes.
+    In such a loop, an expression of the loop variable is taken modulo a power of two that may be
+    less than the extent. Outer loops count too: LLVM unrolls short inner loops before it
+    vectorizes.
     """
 
     def transform_module(self, module: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
