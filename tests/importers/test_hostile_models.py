@@ -799,7 +799,7 @@ def test_a_sparse_tflite_constant_is_refused():
     assert size >= 18
     vtable = table.Pos - struct.unpack_from("<i", content, table.Pos)[0]
     struct.pack_into("<H", content, vtable + 16, table.Offset(12))  # another table, as sparsity
-    with pytest.raises(ModelError, match="sparsely"):
+    with pytest.raises(ModelError, match="m stores weights sparsely"):
         check_tflite(bytes(content), "m")
 
 

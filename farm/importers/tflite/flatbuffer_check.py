@@ -157,7 +157,11 @@ class _Reader:
             raise _Damaged(f"{name!r} has the shape {list(shape)[: _MOST_AXES + 1]}")
         held = buffers[buffer]
         if self._field(table, 6):  # LiteRT takes its lists of places for right
-            raise _Damaged(f"the constant {name!r} is stored sparsely, which farm does not read")
+            raise ModelError(
+                f"{self._what} stores weights sparsely, which farm does not read",
+                f"the constant {name!r} has a list of the places of its elements",
+                "convert the model again, without sparsity",
+            )
         if kind in _ITEM_BYTES:
             check_tensor_fits_memory(
                 self._what,
