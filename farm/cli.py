@@ -260,13 +260,23 @@ def _usage_error(error: click.ClickException) -> UsageError:
     context = getattr(error, "ctx", None)
     path = context.command_path if context else "farm"
     command = next((word for word in sys.argv[1:] if word in _COMMANDS), None)
-    if isinstance(error, click.NoSuchOption) and path == "farm" and command:
+    if (
+        isinstance(error, click.NoSuchOption)
+        and path == "farm"
+        and command
+        and _has_option(command, error.option_name)
+    ):
         return UsageError(
             f"{error.option_name} stands before the command",
             "options belong to a command",
             f"farm {command} {error.option_name} ...; farm {command} --help",
         )
     return UsageError(error.format_message(), "", f"{path} --help")
+
+
+def _has_option(command: str, option: str) -> bool:
+    found = cli.get_command(click.Context(cli), command)
+    return found is not None and any(option in parameter.opts for parameter in found.params)
 
 
 def _output_error(error: Exception) -> FarmError | None:

@@ -50,6 +50,17 @@ def test_an_option_before_the_command_is_told_its_place() -> None:
     assert "fix: farm bench --config ...; farm bench --help" in done.stderr
 
 
+def test_an_option_that_the_command_lacks_is_not_sent_there() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "farm", "-c", "my.toml", "bench"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "No such option '-c'" in done.stderr and "farm bench -c" not in done.stderr
+
+
 def test_what_farm_does_not_expect_is_left_to_python() -> None:
     done = run(
         "schema",
