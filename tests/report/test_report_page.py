@@ -74,10 +74,11 @@ def shown(browser: Any, address: str) -> Iterator[Callable[..., Any]]:
     assert said == []
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("size", [DESK, PHONE], ids=["desk", "phone"])
+@pytest.mark.parametrize(
+    ("size", "scheme"), [(DESK, "light"), (PHONE, "dark")], ids=["desk-light", "phone-dark"]
+)
 def test_the_accessibility_checker_finds_nothing(
-    shown: Callable[..., Any], scheme: str, size: dict[str, int]
+    shown: Callable[..., Any], size: dict[str, int], scheme: str
 ) -> None:
     from axe_playwright_python.sync_playwright import Axe
 

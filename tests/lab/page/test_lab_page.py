@@ -144,10 +144,11 @@ def requested(served: Paged, **more: Any) -> int:
 
 @in_browser
 @pytest.mark.parametrize("path", ["/", "/use", "/board?name=quiet-1"])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("size", [DESK, PHONE], ids=["desk", "phone"])
+@pytest.mark.parametrize(
+    ("size", "scheme"), [(DESK, "light"), (PHONE, "dark")], ids=["desk-light", "phone-dark"]
+)
 def test_the_accessibility_checker_finds_nothing(
-    sixty_boards: Paged, opened: Callable[..., Any], path: str, scheme: str, size: Any
+    sixty_boards: Paged, opened: Callable[..., Any], path: str, size: Any, scheme: str
 ) -> None:
     from axe_playwright_python.sync_playwright import Axe
 
