@@ -367,7 +367,7 @@ def _takes_own_elements(sch: Schedule, consumer: SBlockRV, producer: SBlockRV) -
     extents = {axis.var: axis.dom.extent for axis in block.iter_vars}
     if has_reduction(sch, consumer):
         return False
-    for indices in _loads(block.body, source):
+    for indices in loads_of(block.body, source):
         taken = [index for index in indices if isinstance(index, tirx.Var)]
         missing = [
             variable for variable in extents if not any(variable.same_as(index) for index in taken)
@@ -388,7 +388,7 @@ def _takes_own_elements(sch: Schedule, consumer: SBlockRV, producer: SBlockRV) -
     return True
 
 
-def _loads(statement: tirx.Stmt, buffer: Any) -> list[Sequence[Any]]:
+def loads_of(statement: tirx.Stmt, buffer: Any) -> list[Sequence[Any]]:
     """Return the indices at which a statement reads a buffer."""
     found: list[Sequence[Any]] = []
 
@@ -410,7 +410,7 @@ def _fuse_bias_into_init(sch: Schedule, main: SBlockRV) -> None:
         return
     added, sums = sch.get(consumers[0]), block.writes[0].source
     places = [axis.var for axis in added.iter_vars]
-    reads = _loads(added.body, sums)
+    reads = loads_of(added.body, sums)
     of_own = (
         len(reads) == 1
         and len(reads[0]) == len(places)
@@ -478,7 +478,7 @@ def _follow(sch: Schedule, main: SBlockRV, last: SBlockRV, place: LoopRV, tile: 
 def _is_turned(sch: Schedule, main: SBlockRV, last: SBlockRV) -> bool:
     """Return whether the last block swaps rows and columns of the images of the main block."""
     axes = [axis.var for axis in sch.get(last).iter_vars]
-    reads = _loads(sch.get(last).body, sch.get(main).writes[0].source)
+    reads = loads_of(sch.get(last).body, sch.get(main).writes[0].source)
     return any(
         len(axes) == len(read) == 4 and axes[1].same_as(read[2]) and not axes[2].same_as(read[2])
         for read in reads

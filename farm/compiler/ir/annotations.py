@@ -32,8 +32,8 @@ TILE_ROWS = "rows"  # the rows of output in a tile, two or more
 # Written by cpu.softmax_layer_norm, read by the same file.
 ROW_LANES = "lanes"  # the lanes of the vectors by which a row is computed
 
-# Written by graph.transposed_conv for the block that interleaves phases, read by
-# cpu.phase_interleave.
+# Written by graph.transposed_conv and cpu.winograd.compute for the block that interleaves phases,
+# read by cpu.phase_interleave and cpu.winograd.schedule.
 PHASES = "phases"  # (phases of rows, phases of columns)
 
 # Written by cpu.conv_dense_compute for the main block, copied by cpu.conv_dense_schedule to the

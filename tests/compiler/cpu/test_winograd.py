@@ -14,9 +14,9 @@ import torch
 import tvm
 from hypothesis import given, settings
 from hypothesis import strategies as some
-from relax_models import CPUS, compute, target
+from relax_models import CPUS, compute, lowered, run, target
 from torch.nn import functional
-from tvm import relax, te
+from tvm import relax, te, tirx
 
 from farm.compiler.codegen.loop_nest_pipelines import register_cpu_pipeline
 from farm.compiler.cpu import schedule
@@ -57,9 +57,12 @@ def case(
     order=PIXELS,
     then="nothing",
     groups=1,
+    dilation=(1, 1),
 ):
     weight = (3, 3, data[3] // groups, outputs)
-    workload = Workload(CONVOLUTION, data, weight, padding=padding, groups=groups)
+    workload = Workload(
+        CONVOLUTION, data, weight, padding=padding, dilation=dilation, groups=groups
+    )
     return Case(workload, size, band, KernelConfig(f"winograd{size}", tile, order), then)
 
 
@@ -119,6 +122,7 @@ def error(case: Case, core: CpuModel, function: Any) -> float:
         functional.conv2d(
             padded,
             torch.from_numpy(w.transpose(3, 2, 0, 1)).double(),
+            dilation=workload.dilation,
             groups=workload.groups,
         )
         .permute(0, 2, 3, 1)
@@ -157,6 +161,80 @@ def test_groups_are_right(cpu):
         assert found < ERROR[each.size], each
 
 
+@pytest.mark.parametrize("cpu", CPUS)
+def test_dilated_convolutions_are_right(cpu):
+    """Rows and columns of a phase lie apart, and need not be as many in each."""
+    cases = [
+        case((1, 12, 10, 16), 16, (2, 1, 2, 1), dilation=(2, 1)),
+        case((2, 12, 10, 16), 24, (1, 1, 1, 1), dilation=(2, 1), then="residual"),
+        case((1, 13, 9, 8), 32, (2, 2, 2, 2), band=2, dilation=(2, 2), then="residual"),
+        case((2, 15, 14, 32), 48, (0, 3, 1, 5), dilation=(3, 2), order=CHANNELS, then="residual"),
+        case((1, 7, 20, 19), 21, (4, 0, 4, 0), size=2, dilation=(4, 1), tile=Tile(2, 1, 8)),
+        case((1, 9, 16, 32), 64, (1, 4, 1, 4), dilation=(1, 4), groups=2, order=CHANNELS),
+        case((3, 8, 8, 32), 32, (2, 2, 2, 2), size=2, dilation=(2, 2), then="residual"),
+    ]
+    for each, found in zip(cases, errors(cases, cpu), strict=True):
+        assert found < ERROR[each.size], each
+
+
+@pytest.mark.parametrize("image", [32, 33])
+@pytest.mark.parametrize("then", ["relu", "leaky", "planes", "padding", "rows and columns swapped"])
+def test_what_follows_a_dilated_convolution_is_right(then, image):
+    """With 33 rows and columns, phases have 16 or 17 of them."""
+    x, w, b = (
+        np.random.default_rng(0).standard_normal(shape).astype("float32")
+        for shape in ((2, 64, image, image), (64, 64, 3, 3), (1, 64, 1, 1))
+    )
+
+    def body(emit, x, w, b):
+        sums = emit(relax.op.nn.conv2d(x, w, padding=2, dilation=2))
+        result = emit(relax.op.add(sums, b))
+        if then == "leaky":  # it reads each sum twice
+            return emit(relax.op.nn.leakyrelu(result, 0.25))
+        result = emit(relax.op.nn.relu(result))
+        if then == "planes":
+            return emit(relax.op.reshape(result, (2, 64, image * image)))
+        if then == "padding":
+            return emit(relax.op.nn.pad(result, (0, 0, 0, 0, 1, 2, 0, 3)))
+        return emit(relax.op.permute_dims(result, (0, 1, 3, 2))) if "swapped" in then else result
+
+    answer = compute({"x": x}, body, {"w": w, "b": b})
+    assert (answer.rules, answer.notes) == (["winograd"], [])
+    wanted = (
+        functional.conv2d(
+            torch.from_numpy(x).double(), torch.from_numpy(w).double(), padding=2, dilation=2
+        )
+        .add(torch.from_numpy(b))
+        .numpy()
+    )
+    wanted = np.maximum(wanted, wanted / 4 if then == "leaky" else 0)
+    if then == "planes":
+        wanted = wanted.reshape(2, 64, -1)
+    elif then == "padding":
+        wanted = np.pad(wanted, ((0, 0), (0, 0), (1, 2), (0, 3)))
+    elif "swapped" in then:
+        wanted = wanted.transpose(0, 1, 3, 2)
+    assert np.abs(answer.outputs[0] - wanted).max() < ERROR[4] * np.abs(wanted).max()
+
+
+def test_a_dilated_convolution_of_an_open_batch_is_winograds():
+    batch = tirx.Var("n", "int64")
+    w = np.random.default_rng(0).standard_normal((64, 64, 3, 3)).astype("float32")
+
+    def body(emit, x, w):
+        return emit(relax.op.nn.relu(emit(relax.op.nn.conv2d(x, w, padding=2, dilation=2))))
+
+    low = lowered({"x": relax.TensorType((batch, 64, 32, 32), "float32")}, body, {"w": w})
+    assert [kernel.rule for kernel in low.kernels if kernel.rule != "general"] == ["winograd"]
+    for count in (1, 3):
+        x = np.random.default_rng(count).standard_normal((count, 64, 32, 32)).astype("float32")
+        wanted = functional.conv2d(
+            torch.from_numpy(x).double(), torch.from_numpy(w).double(), padding=2, dilation=2
+        ).relu()
+        (found,) = run(low, [x])
+        assert np.abs(found - wanted.numpy()).max() < ERROR[4] * float(wanted.max())
+
+
 def test_a_grouped_convolution_is_winograds_if_its_channels_fill_vectors():
     x, w = (
         np.random.default_rng(0).standard_normal(shape).astype("float32")
@@ -188,18 +266,23 @@ def test_any_shape_is_right(data):
     def draw(*values):
         return data.draw(some.sampled_from(values))
 
+    def padding(down, across):
+        return draw(1, 2) * down, draw(1, 3) * across, draw(1, 2) * down, draw(1, 2) * across
+
+    dilations = [draw((1, 1), (1, 1), (2, 1), (1, 3), (2, 2)) for _ in range(6)]
     cases = [
         case(
             (draw(1, 3), draw(1, 2, 4, 9), draw(1, 3, 5, 8), draw(1, 3, 4, 17, 32)),
             draw(1, 3, 8, 21, 33),
-            (draw(1, 2), draw(1, 3), draw(1, 2), draw(1, 2)),
+            padding(*dilation),
             size=draw(2, 4),
             band=draw(1, 2),
             tile=draw(Tile(1, 1, 4), Tile(3, 2, 4), Tile(4, 1, 8)),
             order=draw(PIXELS, CHANNELS),
             then=draw("nothing", "residual"),
+            dilation=dilation,
         )
-        for _ in range(6)
+        for dilation in dilations
     ]
     for each, found in zip(cases, errors(cases, CPUS[-1]), strict=True):
         assert found < ERROR[each.size], each
@@ -273,7 +356,7 @@ def test_a_convolution_with_nothing_to_gain_is_direct(workload):
 
 @pytest.mark.parametrize(
     "other",
-    [{"strides": (2, 2)}, {"dilation": (2, 2)}, {"weight": (5, 5, 64, 64)}],
+    [{"strides": (2, 2)}, {"weight": (5, 5, 64, 64)}],
     ids=str,
 )
 def test_other_convolutions_have_no_candidates(other):

@@ -10,11 +10,16 @@ when a model is loaded.
 
 Tiles are computed by bands: several rows of tiles, linear in `t`. A packed weight is
 [CO / block, m + 2, m + 2, CI / groups, block].
+
+A convolution with a dilation of d reads, for the outputs of rows r, r + d, r + 2 d..., only every
+d-th row of its input. These rows are an image of their own, a phase, which is convolved without
+dilation. Phases are numbered like images.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import reduce
 from typing import Any
 
@@ -25,7 +30,7 @@ from tvm import te, tirx
 from farm.compiler.cpu.conv_dense_compute import CROP, INPUTS, PADDING
 from farm.compiler.cpu.kernel_config import KernelConfig, Workload
 from farm.compiler.cpu.register_tiles import largest_divisor, round_up_to_multiple
-from farm.compiler.ir.annotations import ORDER, TILE, WORKLOAD
+from farm.compiler.ir.annotations import ORDER, PHASES, TILE, WORKLOAD
 from farm.compiler.target.cpu_model import CpuModel
 from farm.compiler.winograd_weights import POINTS
 
@@ -73,6 +78,30 @@ def channel_blocks_per_product(
     return largest_divisor(blocks, max(1, min(blocks // _ENOUGH_BLOCKS, fitting)))
 
 
+def workload_of_phases(workload: Workload) -> Workload:
+    """Return a convolution without dilation over the phases of a dilated one.
+
+    It has an image for each phase of each image, and the padding is part of the images. All phases
+    have the extents of the largest.
+    """
+    down, across = workload.dilation
+    if down == across == 1:
+        return workload
+    height, width = -(-workload.output(0) // down), -(-workload.output(1) // across)
+    kernel_h, kernel_w = workload.weight[:2]
+    return replace(
+        workload,
+        data=(
+            workload.data[0] * down * across,
+            height + kernel_h - 1,
+            width + kernel_w - 1,
+            workload.data[3],
+        ),
+        padding=(0, 0, 0, 0),
+        dilation=(1, 1),
+    )
+
+
 def winograd_conv2d_compute(
     workload: Workload,
     config: KernelConfig,
@@ -86,25 +115,30 @@ def winograd_conv2d_compute(
 
     `grouped_loads`: the inputs of several reduction steps are loaded together, see register_tiles.
     """
-    (_, height, width, channels), count = workload.data, data.shape[0]
+    (_, height, width, channels), images = workload.data, data.shape[0]
     (top, left, _, _), side = workload.padding, size + 2
     out_h, out_w = workload.output(0), workload.output(1)
-    columns, bands = -(-out_w // size), -(-out_h // (size * band))
+    (down, across), phases = workload.dilation, workload_of_phases(workload)
+    columns, bands = -(-phases.output(1) // size), -(-phases.output(0) // (size * band))
+    count = images * (down * across)
     tiles = band * columns
     covered = round_up_to_multiple(tiles, config.tile.pixels)
     blocks, _, _, group_depth, block = (int(extent) for extent in weight.shape)
     depth, group_channels = group_depth * workload.groups, workload.channels // workload.groups
 
     def padded(n: te.Var, y: te.Var, x: te.Var, c: te.Var) -> tirx.Expr:
+        row, column = y * down + n // across % down, x * across + n % across
         inside = [
-            y >= top,
-            y < height + top,
-            x >= left,
-            x < width + left,
+            row >= top,
+            row < height + top,
+            column >= left,
+            column < width + left,
             *([c < channels] if depth > channels else []),
         ]
         return tirx.if_then_else(
-            tirx.all(*inside), data[n, y - top, x - left, c], tirx.const(0, "float32")
+            tirx.all(*inside),
+            data[n // (down * across), row - top, column - left, c],
+            tirx.const(0, "float32"),
         )
 
     def rows_in(n: te.Var, b: te.Var, r: te.Var, i: te.Var, x: te.Var, c: te.Var) -> tirx.Expr:
@@ -158,7 +192,14 @@ def winograd_conv2d_compute(
     whole = te.compute(
         (count, bands * band * size, columns * size, blocks * block), tiles_out, name=TILES_OUT
     )
-    return te.compute((count, out_h, out_w, workload.channels), lambda *at: whole[at], name=CROP)
+
+    def crop(n: te.Var, y: te.Var, x: te.Var, c: te.Var) -> tirx.Expr:
+        phase = (n * down + y % down) * across + x % across
+        return whole[phase, y // down, x // across, c]
+
+    as_many_in_each = out_h % down == out_w % across == 0
+    dilated = {PHASES: [down, across]} if down * across > 1 and as_many_in_each else {}
+    return te.compute((images, out_h, out_w, workload.channels), crop, name=CROP, attrs=dilated)
 
 
 def _input(size: int, line: Line) -> list[tirx.Expr]:

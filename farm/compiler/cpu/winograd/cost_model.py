@@ -19,6 +19,7 @@ from farm.compiler.cpu.register_tiles import (
 from farm.compiler.cpu.winograd.compute import (
     channel_blocks_per_product,
     minimum_unshared_buffer_bytes,
+    workload_of_phases,
 )
 from farm.compiler.target.cpu_model import CpuModel
 from farm.compiler.winograd_weights import WinogradTransform
@@ -36,10 +37,10 @@ _CACHE_SHARE = 0.5  # of the L2 cache for data that must stay there
 def winograd_candidates(workload: Workload, cpu: CpuModel) -> list[tuple[KernelConfig, float]]:
     """Return both tile sizes in both orders with suitable register tiles, and predicted cycles.
 
-    There are none for convolutions other than 3 x 3 of stride 1 and dilation 1, and none for groups
-    whose channels fill no vectors.
+    There are none for convolutions other than 3 x 3 of stride 1, and none for groups whose channels
+    fill no vectors.
     """
-    plain = (workload.weight[:2], workload.strides, workload.dilation) == ((3, 3), (1, 1), (1, 1))
+    plain = (workload.weight[:2], workload.strides) == ((3, 3), (1, 1))
     if (
         workload.operator != CONVOLUTION
         or not plain
@@ -49,7 +50,7 @@ def winograd_candidates(workload: Workload, cpu: CpuModel) -> list[tuple[KernelC
         return []
     found = []
     for method, size in SIZES.items():
-        for tile in _tiles(workload, cpu, size):
+        for tile in _tiles(workload_of_phases(workload), cpu, size):
             for order in (PIXELS, CHANNELS):
                 plan = plan_with_fastest_row_count(workload, KernelConfig(method, tile, order), cpu)
                 found.append((plan.config, plan.cycles))
@@ -84,7 +85,7 @@ def plan_with_fastest_row_count(
     workload: Workload, config: KernelConfig, cpu: CpuModel
 ) -> WinogradPlan:
     """Return the plan of a configuration with the number of rows that takes the fewest cycles."""
-    depth = padded_group_depth(workload, cpu)
+    depth, workload = padded_group_depth(workload, cpu), workload_of_phases(workload)
     plans = (
         WinogradPlan(config, band, depth, _cycles(workload, config, band, cpu))
         for band in _bands(workload, SIZES[config.method], cpu)

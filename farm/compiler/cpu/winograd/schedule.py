@@ -8,11 +8,12 @@ from tvm import tirx
 from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
-from farm.compiler.cpu.conv_dense_compute import PADDING
+from farm.compiler.cpu.conv_dense_compute import CROP, PADDING
 from farm.compiler.cpu.conv_dense_schedule import (
     find_grouped_inputs_block,
     find_or_create_dominating_consumer,
     inline_producers,
+    loads_of,
     schedule_grouped_loads,
     split_reduction_into_groups,
 )
@@ -33,7 +34,14 @@ from farm.compiler.cpu.winograd.compute import (
     minimum_unshared_buffer_bytes,
     register_scope,
 )
-from farm.compiler.ir.annotations import ORDER, PREFETCH_NEXT_PANEL, TILE, FenceKind, annotate_fence
+from farm.compiler.ir.annotations import (
+    ORDER,
+    PHASES,
+    PREFETCH_NEXT_PANEL,
+    TILE,
+    FenceKind,
+    annotate_fence,
+)
 from farm.compiler.ir.blocks import block_name
 from farm.compiler.ir.dynamic_extents import value_at_batch_one
 from farm.compiler.target.cpu_model import CpuModel
@@ -112,16 +120,29 @@ def _last(sch: Schedule, cpu: CpuModel) -> SBlockRV:
 
     The blocks after it are scheduled by themselves. Raises if that is impossible.
     """
-    before = find_or_create_dominating_consumer(sch, sch.get_sblock(TILES_OUT))
+    tiles_out, crop = sch.get_sblock(TILES_OUT), sch.get_sblock(CROP)
+    by_phases = PHASES in sch.get(crop).annotations
+    before = find_or_create_dominating_consumer(sch, crop if by_phases else tiles_out)
     blocks = sch.get_child_blocks(sch.get_sblock("root"))
     names = [block_name(sch, block) for block in blocks]
     *between, last = blocks[names.index(TILES_OUT) + 1 :]
     if before is None:
         for block in between:
             sch.compute_inline(block)
-        return last
-    inline_producers(sch, before, between, last, cpu)
-    return before
+    else:
+        inline_producers(sch, before, between, last, cpu)
+        last = before
+    if by_phases:
+        _iterate_phase_by_phase(sch, last)
+    return last
+
+
+def _iterate_phase_by_phase(sch: Schedule, last: SBlockRV) -> None:
+    """Give a block the axes of the tiles: phase, row and column of a phase, channel."""
+    tiles, block = sch.get(sch.get_sblock(TILES_OUT)).writes[0].source, sch.get(last)
+    indices, *_ = loads_of(block.body, tiles)  # the same in all
+    axes = [axis.var for axis in block.iter_vars]
+    sch.transform_block_layout(last, tirx.IndexMap(axes, list(indices), None))
 
 
 def _follow(sch: Schedule, last: SBlockRV, place: LoopRV, tile: Tile) -> None:
