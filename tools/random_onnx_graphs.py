@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -248,14 +248,19 @@ def _matmul(graph: Graph, name: str) -> str | None:
     return graph.emit("MatMul", [name, graph.normal(shape[-1], columns)], (*shape[:-1], columns))
 
 
-def _windows(graph: Graph, shape: Shape) -> tuple[dict[str, Any], tuple[int, int]] | None:
+def _windows(
+    graph: Graph, shape: Shape, dilations: Sequence[int] = (1, 1)
+) -> tuple[dict[str, Any], tuple[int, int]] | None:
     kernel, strides = (
         [graph.one_of([1, 2, 3, 3, 5]) for _ in "hw"],
         [graph.one_of([1, 1, 2]) for _ in "hw"],
     )
-    pads = [graph.whole(0, kernel[at % 2] // 2) for at in range(4)]
+    pads = [graph.whole(0, kernel[at % 2] // 2 * dilations[at % 2]) for at in range(4)]
     size = [
-        (shape[2 + at] + pads[at] + pads[2 + at] - kernel[at]) // strides[at] + 1 for at in (0, 1)
+        (shape[2 + at] + pads[at] + pads[2 + at] - dilations[at] * (kernel[at] - 1) - 1)
+        // strides[at]
+        + 1
+        for at in (0, 1)
     ]
     return (
         ({"kernel_shape": kernel, "strides": strides, "pads": pads}, (size[0], size[1]))
@@ -266,10 +271,12 @@ def _windows(graph: Graph, shape: Shape) -> tuple[dict[str, Any], tuple[int, int
 
 def _conv(graph: Graph, name: str) -> str | None:
     shape = graph.values[name]
-    found, channels = _windows(graph, shape), shape[1]
+    dilations = [graph.one_of([1, 1, 1, 2, 3]) for _ in "hw"]
+    found, channels = _windows(graph, shape, dilations), shape[1]
     if found is None:
         return None
     attributes, size = found
+    attributes["dilations"] = dilations
     groups = graph.one_of([1, 1, channels, *(2 for _ in "a" if channels % 2 == 0)])
     result = channels if groups == channels else groups * graph.one_of([1, 2, 5, 8, 16])
     if result * size[0] * size[1] * shape[0] > _LARGEST:
