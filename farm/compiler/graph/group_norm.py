@@ -76,10 +76,10 @@ class GroupNormRewriter(Rewriter):
         data = self._images_of(groups, shape)
         if data is None:
             return None
-        return relax.op.reshape(
-            self._of_images(data, shape[1], relax.const(epsilon.reshape(()), epsilon.dtype.name)),
-            call.ty.shape,
+        result = self._of_images(
+            data, shape[1], relax.const(epsilon.reshape(()), epsilon.dtype.name)
         )
+        return result if data.same_as(groups) else relax.op.reshape(result, call.ty.shape)
 
     def _operator(self, call: Call, groups: int | None) -> relax.Expr | None:
         """Rewrite group_norm or instance_norm, if the channels are the second axis.

@@ -1,6 +1,8 @@
 """Move the NHWC-to-NCHW transposes that ConvertLayout leaves towards the end, until they cancel.
 
-They are held up by operators that are written in terms of NCHW: the channel shuffle (a reshape to
+They are held up by operators for which TVM knows no other layout (a padding, a leaky relu, a
+selection) and by those that follow these in NCHW (pools, resizes, reductions), by constants of
+fewer axes, and by operators that are written in terms of NCHW: the channel shuffle (a reshape to
 groups, a transpose, a reshape), and the slices and concatenations around it.
 """
 
@@ -8,14 +10,31 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
 from tvm import relax
 from tvm.ir import Call
 from tvm.relax.expr_functor import mutator
 
 from farm.compiler.ir.dynamic_extents import shapes_are_equal
-from farm.compiler.ir.relax_rewriter import ELEMENTWISE, Rewriter, Rule, permute_dims_axes, shape_of
+from farm.compiler.ir.relax_rewriter import (
+    ELEMENTWISE,
+    Rewriter,
+    Rule,
+    op_name,
+    permute_dims_axes,
+    shape_of,
+)
 
 NHWC, NCHW = [0, 2, 3, 1], [0, 3, 1, 2]  # as permutations of each other
+_REDUCTIONS = {f"relax.{name}": getattr(relax.op, name) for name in ("max", "min", "mean", "sum")}
+# Elementwise, too, and with another type of result.
+_SELECTING = [
+    f"relax.{name}"
+    for name in (
+        *("astype", "where", "greater", "greater_equal", "less", "less_equal", "equal"),
+        *("not_equal", "logical_and", "logical_or", "logical_not"),
+    )
+]
 _SHUFFLED, _SHUFFLED_LAST = [0, 2, 1, 3, 4], [0, 1, 2, 4, 3]
 
 
@@ -31,7 +50,12 @@ class TransposeSinker(Rewriter):
             "relax.strided_slice": self._slice,
             "relax.concat": self._concat,
             "relax.nn.pad": self._pad,
-            **dict.fromkeys(ELEMENTWISE, self._elementwise),
+            "relax.nn.max_pool2d": self._pool,
+            "relax.nn.avg_pool2d": self._pool,
+            "relax.image.resize2d": self._resize,
+            **dict.fromkeys(_REDUCTIONS, self._reduce),
+            **dict.fromkeys([*ELEMENTWISE, *_SELECTING], self._elementwise),
+            "relax.nn.prelu": self._prelu,
         }
 
     def _met(self, call: Call) -> relax.Expr | None:
@@ -90,17 +114,81 @@ class TransposeSinker(Rewriter):
             return None
         return self._first(relax.op.concat(sources, _last_axis(int(call.attrs.axis))))
 
-    def _elementwise(self, call: Call) -> relax.Expr | None:
-        tensors = [isinstance(argument.ty, relax.TensorType) for argument in call.args]
-        sources = [
-            self._last(argument) if tensor else argument
-            for argument, tensor in zip(call.args, tensors, strict=True)
-        ]
-        return (
-            None
-            if any(source is None for source in sources)
-            else self._first(Call(call.op, sources, call.attrs))
+    def _pool(self, call: Call) -> relax.Expr | None:
+        source, given = self._last(call.args[0]), call.attrs
+        if source is None or given.layout != "NCHW" or given.out_layout not in ("", "NCHW"):
+            return None
+        pool = relax.op.nn.max_pool2d if "max" in op_name(call) else relax.op.nn.avg_pool2d
+        result = pool(
+            source,
+            given.pool_size,
+            given.strides,
+            given.padding,
+            given.dilation,
+            given.ceil_mode,
+            given.count_include_pad,
+            "NHWC",
         )
+        return self._first(result)
+
+    def _resize(self, call: Call) -> relax.Expr | None:
+        source, given = self._last(call.args[0]), call.attrs
+        if source is None or given.layout != "NCHW":
+            return None
+        result = relax.op.image.resize2d(
+            source,
+            call.args[1],
+            roi=list(given.roi),
+            layout="NHWC",
+            method=given.method,
+            coordinate_transformation_mode=given.coordinate_transformation_mode,
+            rounding_method=given.rounding_method,
+            cubic_alpha=given.cubic_alpha,
+            cubic_exclude=given.cubic_exclude,
+            extrapolation_value=given.extrapolation_value,
+            out_dtype=given.out_dtype,
+        )
+        return self._first(result)
+
+    def _reduce(self, call: Call) -> relax.Expr | None:
+        source, given = self._last(call.args[0]), call.attrs
+        if source is None or given.axis is None:
+            return None
+        axes = sorted(_last_axis(int(axis)) for axis in given.axis)
+        reduce = _REDUCTIONS[op_name(call)]
+        if given.keepdims:
+            return self._first(reduce(source, axes, keepdims=True))
+        # what is left of [N, H, W, C] is in the order of what is left of [N, C, H, W]
+        return reduce(source, axes) if axes == [1, 2] else None
+
+    def _prelu(self, call: Call) -> relax.Expr | None:
+        source = self._last(call.args[0])
+        if source is None:
+            return None
+        axis = _last_axis(int(call.attrs.axis))
+        return self._first(relax.op.nn.prelu(source, call.args[1], axis))
+
+    def _elementwise(self, call: Call) -> relax.Expr | None:
+        if not any(self._last(argument) is not None for argument in call.args):
+            return None
+        operands = [self._operand(argument) for argument in call.args]
+        if any(operand is None for operand in operands):
+            return None
+        return self._first(Call(call.op, operands, call.attrs))
+
+    def _operand(self, argument: relax.Expr) -> relax.Expr | None:
+        """Return an operand for a result in NHWC; None if it has to be transposed."""
+        if not isinstance(argument.ty, relax.TensorType):
+            return argument
+        if (source := self._last(argument)) is not None:
+            return source
+        value = self.value(argument)
+        if value is None or value.ndim > len(NHWC):
+            return None
+        if value.size == 1:
+            return argument
+        whole = value.reshape((1,) * (len(NHWC) - value.ndim) + value.shape)
+        return relax.const(np.ascontiguousarray(whole.transpose(NHWC)), str(value.dtype))
 
     def _first(self, expression: relax.Expr) -> relax.Expr:
         return relax.op.permute_dims(self.builder_.emit(expression), NCHW)
