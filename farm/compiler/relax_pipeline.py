@@ -25,6 +25,7 @@ from farm.compiler.graph.constant_divisors import ConstantDivisorRewriter
 from farm.compiler.graph.constant_folding import ConstantFolder
 from farm.compiler.graph.convolutions.conv1d_conv3d_to_conv2d import Conv1dConv3dRewriter
 from farm.compiler.graph.convolutions.conv_of_concat import ConvOfConcatRewriter
+from farm.compiler.graph.convolutions.fold_padding import PaddingFolder
 from farm.compiler.graph.convolutions.pad_group_channels import pad_group_channels_pass
 from farm.compiler.graph.convolutions.planar_images import PlanarImageRewriter
 from farm.compiler.graph.convolutions.transposed_conv import transposed_conv_pass
@@ -138,6 +139,7 @@ def fold_norms_and_constants(module: tvm.IRModule) -> tvm.IRModule:
         rewriter_pass("farm.GroupNorms", GroupNormRewriter),
         ConstantFolder(),
         rewriter_pass("farm.DecomposedGroupNorms", GroupNormRewriter),
+        rewriter_pass("farm.Paddings", PaddingFolder),
         rewriter_pass("farm.Planes", Conv1dConv3dRewriter),
         transform.DeadCodeElimination(),
         transform.FoldBatchnormToConv2D(),
