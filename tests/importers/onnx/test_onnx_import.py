@@ -160,6 +160,41 @@ def test_a_slice_with_bounds_as_attributes_is_right(opset, onnx_file, load, agre
     agree(load(onnx_file(nodes, {"x": [2, 4, 4, 5]}, outputs, opset=opset)))
 
 
+@pytest.mark.parametrize("opset", [2, 11, 18])
+@pytest.mark.parametrize("mode", ["constant", "reflect", "edge"])
+def test_a_padding_is_an_operator_with_a_layout(mode, opset, onnx_file, load, agree):
+    """Negative widths are a loop nest of TVM's."""
+    widths = {"y": [0, 0, 1, 2, 0, 0, 0, 3], "z": [0, 0, -1, 2, 0, 0, 0, -1]}
+    weights, nodes = {}, []
+    for name, pads in widths.items():
+        given, attributes = ["x"], {"mode": mode}
+        if opset == 2:
+            attributes |= {"pads": pads, "value": 0.5}
+        else:
+            weights |= {f"{name}_pads": np.array(pads), "half": np.float32(0.5)}
+            given += [f"{name}_pads", "half"]
+        nodes.append(helper.make_node("Pad", given, [name], **attributes))
+    outputs = {"y": [2, 3, 6, 9], "z": [2, 3, 4, 5]}
+    imported = load(onnx_file(nodes, {"x": [2, 3, 5, 4]}, outputs, weights, opset=opset))
+    agree(imported)
+    assert imported.module.script().count("R.nn.pad") == 1
+
+
+def test_the_largest_of_tensors_is_found_without_copies(onnx_file, load, agree):
+    """Also where they broadcast; a tensor alone is itself."""
+    nodes = [
+        helper.make_node("Max", ["x", "bound", "x2"], ["a"]),
+        helper.make_node("Min", ["bound", "x"], ["b"]),
+        helper.make_node("Max", ["x"], ["c"]),
+    ]
+    outputs = {"a": [2, 3, 4], "b": [2, 3, 4], "c": [2, 3, 4]}
+    imported = load(
+        onnx_file(nodes, {"x": [2, 3, 4], "x2": [3, 1]}, outputs, {"bound": normal(4)}, opset=13)
+    )
+    agree(imported)
+    assert "stack" not in imported.module.script()
+
+
 def test_a_range_over_the_windows_of_a_transform_is_constant(onnx_file, load, agree):
     """ONNX's shape inference takes all bins for the default, where it is the first half."""
     nodes = [

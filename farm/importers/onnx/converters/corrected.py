@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,8 @@ from tvm import relax
 from tvm.ir import GenericConst
 from tvm.relax.frontend.onnx import onnx_frontend
 from tvm.relax.frontend.onnx.onnx_frontend import OnnxOpConverter
+
+_PAD_MODES = {"constant": "constant", "reflect": "reflect", "edge": "replicate", "wrap": "circular"}
 
 
 class IsInf(OnnxOpConverter):  # type: ignore[misc]
@@ -276,7 +279,82 @@ class Slice(onnx_frontend.Slice):  # type: ignore[misc]
         return cls._impl_v13(builder, inputs, attributes, params)
 
 
+class Pad(onnx_frontend.Pad):  # type: ignore[misc]
+    """Pad as an operator, where TVM's converter makes a loop nest, which has no layout."""
+
+    @classmethod
+    def _impl_v2(
+        cls, builder: relax.BlockBuilder, inputs: Any, attributes: dict[str, Any], params: Any
+    ) -> relax.Expr:
+        pads, value = attributes["pads"], attributes.get("value", 0.0)
+        before, after = pads[: len(pads) // 2], pads[len(pads) // 2 :]
+        mode = attributes.get("mode", b"constant").decode("utf-8")
+        result = _padded(inputs[0], before, after, mode, value)
+        if result is None:
+            return super()._impl_v2(builder, inputs, attributes, params)
+        return result
+
+    @classmethod
+    def _lower_pad(
+        cls,
+        builder: relax.BlockBuilder,
+        inputs: Any,
+        attributes: dict[str, Any],
+        params: Any,
+        allowed_modes: Collection[str],
+    ) -> relax.Expr:
+        before, after, value = cls._parse_pads_and_axes(inputs, params)
+        mode = attributes.get("mode", b"constant").decode("utf-8")
+        result = _padded(inputs[0], before, after, mode, value)
+        if result is None:
+            return super()._lower_pad(builder, inputs, attributes, params, allowed_modes)
+        return result
+
+
+def _padded(
+    data: relax.Expr, before: Sequence[int], after: Sequence[int], mode: str, value: float
+) -> relax.Expr | None:
+    """Return a padding; None for what TVM's operator does not take."""
+    widths = [int(width) for pair in zip(before, after, strict=True) for width in pair]
+    if min(widths, default=0) < 0 or mode not in _PAD_MODES or str(data.ty.dtype) != "float32":
+        return None
+    return relax.op.nn.pad(data, widths, _PAD_MODES[mode], float(value))
+
+
+class _Extreme(OnnxOpConverter):  # type: ignore[misc]
+    """The largest or smallest of several tensors, pair by pair.
+
+    TVM's converter would stack copies of them. Constants come first: of NaN and a number, TVM's
+    operators return the second operand.
+    """
+
+    operator: Callable[[relax.Expr, relax.Expr], relax.Expr]
+
+    @classmethod
+    def _impl_v1(
+        cls, _builder: relax.BlockBuilder, inputs: Any, _: dict[str, Any], __: Any
+    ) -> relax.Expr:
+        return reduce(
+            cls.operator, sorted(inputs, key=lambda one: not isinstance(one, GenericConst))
+        )
+
+
+class Max(_Extreme):
+    """Max of any number of tensors, of any shapes that broadcast."""
+
+    operator = staticmethod(relax.op.maximum)
+
+
+class Min(_Extreme):
+    """Min of any number of tensors, of any shapes that broadcast."""
+
+    operator = staticmethod(relax.op.minimum)
+
+
 CONVERTERS = {
+    "Max": Max,
+    "Min": Min,
+    "Pad": Pad,
     "RoiAlign": RoiAlign,
     "Slice": Slice,
     "BatchNormalization": BatchNormalization,
