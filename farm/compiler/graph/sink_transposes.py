@@ -3,7 +3,8 @@
 They are held up by operators for which TVM knows no other layout (a padding, a leaky relu, a
 selection) and by those that follow these in NCHW (pools, resizes, reductions), by constants of
 fewer axes, and by operators that are written in terms of NCHW: the channel shuffle (a reshape to
-groups, a transpose, a reshape), and the slices and concatenations around it.
+groups, a transpose, a reshape), the slices and concatenations around it, and the reshapes between
+images and the tokens of a transformer.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from tvm import relax
 from tvm.ir import Call
 from tvm.relax.expr_functor import mutator
 
-from farm.compiler.ir.dynamic_extents import shapes_are_equal
+from farm.compiler.ir.dynamic_extents import is_dynamic, shapes_are_equal
 from farm.compiler.ir.relax_rewriter import (
     ELEMENTWISE,
     Rewriter,
@@ -35,6 +36,7 @@ _SELECTING = [
         *("not_equal", "logical_and", "logical_or", "logical_not"),
     )
 ]
+_TOKENS = [0, 2, 1]  # of [N, C, H * W], and back
 _SHUFFLED, _SHUFFLED_LAST = [0, 2, 1, 3, 4], [0, 1, 2, 4, 3]
 
 
@@ -46,7 +48,9 @@ class TransposeSinker(Rewriter):
         """Return the rules by the names of operators."""
         return {
             "relax.permute_dims": self._met,
-            "relax.reshape": self._shuffle,
+            "relax.reshape": self._reshape,
+            "relax.squeeze": lambda call: self._undone(call, "relax.expand_dims"),
+            "relax.expand_dims": lambda call: self._undone(call, "relax.squeeze"),
             "relax.strided_slice": self._slice,
             "relax.concat": self._concat,
             "relax.nn.pad": self._pad,
@@ -59,7 +63,52 @@ class TransposeSinker(Rewriter):
         }
 
     def _met(self, call: Call) -> relax.Expr | None:
-        return self._last(call.args[0]) if permute_dims_axes(call) == NHWC else None
+        """Compose two transposes; those that cancel leave their source."""
+        inner, outer = self.called(call.args[0], "relax.permute_dims"), permute_dims_axes(call)
+        first = None if inner is None else permute_dims_axes(inner)
+        if inner is None or first is None or outer is None:
+            return None
+        both = [first[axis] for axis in outer]
+        source = inner.args[0]
+        return source if both == sorted(both) else relax.op.permute_dims(source, both)
+
+    def _undone(self, call: Call, inverse: str) -> relax.Expr | None:
+        """Cancel an axis of one that is added and removed again, or removed and added again."""
+        inner = self.called(call.args[0], inverse)
+        if inner is None or not shapes_are_equal(inner.args[0].ty.shape, call.ty.shape):
+            return None
+        return inner.args[0]
+
+    def _reshape(self, call: Call) -> relax.Expr | None:
+        for rule in (self._flatten, self._unflatten, self._shuffle):
+            if (result := rule(call)) is not None:
+                return result
+        return None
+
+    def _flatten(self, call: Call) -> relax.Expr | None:
+        """Return the pixels of images as tokens: [N, C, H, W] to [N, C, H * W]."""
+        source, result = self._last(call.args[0]), shape_of(call)
+        image = None if source is None else shape_of(source)
+        if image is None or result is None or any(map(is_dynamic, image[1:])):
+            return None
+        count, height, width, channels = image
+        if not shapes_are_equal(result, [count, channels, height * width]):
+            return None
+        tokens = self.builder_.emit(relax.op.reshape(source, [count, height * width, channels]))
+        return relax.op.permute_dims(tokens, _TOKENS)
+
+    def _unflatten(self, call: Call) -> relax.Expr | None:
+        """Return tokens as the pixels of images: [N, C, H * W] to [N, C, H, W]."""
+        turned, result = self.called(call.args[0], "relax.permute_dims"), shape_of(call)
+        if turned is None or permute_dims_axes(turned) != _TOKENS or result is None:
+            return None
+        tokens = shape_of(turned.args[0])
+        if len(result) != len(NHWC) or tokens is None or any(map(is_dynamic, result[1:])):
+            return None
+        count, channels, height, width = result
+        if not shapes_are_equal(tokens, [count, height * width, channels]):
+            return None
+        return self._first(relax.op.reshape(turned.args[0], [count, height, width, channels]))
 
     def _shuffle(self, call: Call) -> relax.Expr | None:
         turned = self.called(call.args[0], "relax.permute_dims")

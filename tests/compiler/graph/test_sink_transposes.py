@@ -79,6 +79,31 @@ STEPS: dict[str, tuple[Callable[[Emit, Any], relax.Expr], Callable[[Any], Any]]]
         ),
         lambda x: (leaky := functional.leaky_relu(x, 0.1)) - leaky.mean((2, 3), keepdim=True),
     ),
+    "tokens": (
+        lambda emit, x: relax.op.reshape(
+            emit(
+                relax.op.permute_dims(
+                    emit(
+                        relax.op.multiply(
+                            emit(
+                                relax.op.permute_dims(
+                                    emit(relax.op.reshape(x, (2, 8, 110))), [0, 2, 1]
+                                )
+                            ),
+                            const(SCALE.reshape(-1)),
+                        )
+                    ),
+                    [0, 2, 1],
+                )
+            ),
+            (2, 8, 10, 11),
+        ),
+        lambda x: x * torch.tensor(SCALE),
+    ),
+    "an axis of one": (
+        lambda emit, x: relax.op.squeeze(emit(relax.op.expand_dims(x, 2)), [2]),
+        lambda x: x,
+    ),
     "largest channel": (
         lambda emit, x: relax.op.subtract(
             leaky := emit(relax.op.nn.leakyrelu(x, 0.1)),
@@ -127,3 +152,38 @@ def test_a_mean_over_pixels_without_their_axes_needs_no_transpose():
     ).mean((2, 3))
     np.testing.assert_allclose(answer.outputs[0], wanted, rtol=1e-4, atol=1e-5)
     assert sum("transpose" in kernel.name for kernel in answer.kernels) == 1
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "transposes"),
+    [([0, 2, 3, 1], [0, 3, 1, 2], 0), ([2, 0, 1, 3], [1, 3, 0, 2], 1), ([1, 2, 3, 0],) * 2 + (1,)],
+    ids=["they cancel", "they do not", "nor do these"],
+)
+def test_two_transposes_are_at_most_one(first, second, transposes):
+    x = np.random.default_rng(0).standard_normal((2, 3, 4, 5)).astype("float32")
+
+    def body(emit, x):
+        turned = emit(relax.op.permute_dims(emit(relax.op.nn.relu(x)), first))
+        return relax.op.sqrt(emit(relax.op.permute_dims(turned, second)))
+
+    answer = compute({"x": x}, body)
+    wanted = np.sqrt(np.maximum(x, 0)).transpose(first).transpose(second)
+    np.testing.assert_allclose(answer.outputs[0], wanted, rtol=1e-6)
+    assert "".join(kernel.name for kernel in answer.kernels).count("transpose") == transposes
+
+
+def test_reshapes_that_only_look_like_tokens_stay():
+    """In [2, 11, 80] no axis is that of the channels."""
+    x, weight = (
+        np.random.default_rng(0).standard_normal(shape).astype("float32")
+        for shape in ((2, 8, 10, 11), (8, 8, 1, 1))
+    )
+
+    def body(emit, x, weight):
+        convolved = emit(relax.op.nn.conv2d(x, weight))
+        return relax.op.permute_dims(emit(relax.op.reshape(convolved, (2, 11, 80))), [0, 2, 1])
+
+    answer = compute({"x": x}, body, {"weight": weight})
+    convolved = functional.conv2d(torch.tensor(x), torch.tensor(weight))
+    wanted = convolved.reshape(2, 11, 80).permute(0, 2, 1)
+    np.testing.assert_allclose(answer.outputs[0], wanted, rtol=1e-4, atol=1e-4)
