@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import getpass
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -119,14 +120,16 @@ def test_an_upload_that_is_cut_goes_on_where_it_was(
 def test_a_run_that_is_cut_fails_and_ends_on_both_sides(
     farm: Farm, network: Network, server: SshServer, emulators: None
 ) -> None:
-    launcher = "nice -n 19 qemu-arm"  # other tests need the time more than a run that is cut
-    options = f'launcher = "{launcher}", threads = 1, deadline_s = {patient(36)}'
+    options = f'launcher = "qemu-arm", threads = 1, deadline_s = {patient(36)}'
     configure(farm, url(server), "rasp3b", options)
     provision(farm, network)
     running = start(farm, network, "deploy", "--device", "board", "slow.onnx", "--json")
     running.says(r"board slow.*: running")
     network.be(delay_s=LATE_S, loss=LOSS)
-    wait_until(lambda: farm.processes_like(r"^\S*qemu-arm .*farm-agent"), "the agent")
+    agents = wait_until(lambda: farm.processes_like(r"^\S*qemu-arm .*farm-agent"), "the agent")
+    for pid in agents:  # other tests need the time more than a run that is cut
+        with contextlib.suppress(ProcessLookupError):
+            os.setpriority(os.PRIO_PROCESS, pid, 19)
     network.be(cut=True)
     done = running.end()
     failure = done.json["runs"][0]["failure"]
