@@ -28,7 +28,7 @@ from farm.compiler.ir.relax_rewriter import (
 
 NHWC, NCHW = [0, 2, 3, 1], [0, 3, 1, 2]  # as permutations of each other
 _REDUCTIONS = {f"relax.{name}": getattr(relax.op, name) for name in ("max", "min", "mean", "sum")}
-# Elementwise, too, and with another type of result.
+# Elementwise, too, with operands or results of other types.
 _SELECTING = [
     f"relax.{name}"
     for name in (
@@ -70,12 +70,14 @@ class TransposeSinker(Rewriter):
             return None
         both = [first[axis] for axis in outer]
         source = inner.args[0]
-        return source if both == sorted(both) else relax.op.permute_dims(source, both)
+        cancel = both == list(range(len(both)))
+        return source if cancel else relax.op.permute_dims(source, both)
 
     def _undone(self, call: Call, inverse: str) -> relax.Expr | None:
         """Cancel an axis of one that is added and removed again, or removed and added again."""
         inner = self.called(call.args[0], inverse)
-        if inner is None or not shapes_are_equal(inner.args[0].ty.shape, call.ty.shape):
+        before, after = None if inner is None else shape_of(inner.args[0]), shape_of(call)
+        if inner is None or before is None or after is None or not shapes_are_equal(before, after):
             return None
         return inner.args[0]
 

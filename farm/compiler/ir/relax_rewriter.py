@@ -144,5 +144,6 @@ def shape_of(expression: relax.Expr) -> list[Extent] | None:
 
 
 def permute_dims_axes(call: Call) -> list[int] | None:
-    """Return the axes of a permute_dims; None if it reverses all axes."""
-    return None if call.attrs.axes is None else [int(axis) for axis in call.attrs.axes]
+    """Return the axes of a permute_dims, none negative; None if it reverses all axes."""
+    axes = call.attrs.axes
+    return None if axes is None else [int(axis) % len(axes) for axis in axes]

@@ -25,8 +25,9 @@ def has_padding(answer):
         ([0, 0, 0, 0, 0, 1, 2, 0], 0.5, False),
         ([0, 0, 1, 0, 0, 1, 2, 0], 0.0, False),
         ([1, 0, 0, 0, 0, 1, 2, 0], 0.0, False),
+        ([0, 0, 0, 0, 0, 1, -2, 0], 0.0, False),
     ],
-    ids=["pixels", "of another value", "channels", "images"],
+    ids=["pixels", "of another value", "channels", "images", "cropped"],
 )
 def test_a_padding_before_a_convolution(widths, value, folded):
     x = draw(2, 8, 9, 10)
@@ -38,7 +39,9 @@ def test_a_padding_before_a_convolution(widths, value, folded):
 
     answer = compute({"x": x}, body, {"weight": weight})
     pairs = [tuple(widths[axis : axis + 2]) for axis in range(0, 8, 2)]
-    padded = torch.tensor(np.pad(x, pairs, constant_values=value)).double()
+    cropped = x[..., max(0, -widths[6]) :]
+    pairs = [(max(0, before), after) for before, after in pairs]
+    padded = torch.tensor(np.pad(cropped, pairs, constant_values=value)).double()
     wanted = functional.conv2d(
         functional.pad(padded, (0, 1, 1, 0)), torch.tensor(weight).double(), stride=2
     )
@@ -68,9 +71,11 @@ def test_other_consumers_of_a_padding_have_it():
         padded = emit(relax.op.nn.pad(x, [0, 0, 0, 0, 0, 1, 2, 0]))
         return [emit(relax.op.nn.conv2d(padded, weight)), emit(relax.op.abs(padded))]
 
-    convolved, padded = compute({"x": x}, body, {"weight": weight}).outputs
+    answer = compute({"x": x}, body, {"weight": weight})
+    convolved, padded = answer.outputs
     wanted = functional.pad(torch.tensor(x), (2, 0, 0, 1))
     np.testing.assert_array_equal(padded, wanted.abs())
+    assert [rule for rule in answer.rules if rule] == ["convolution"]
     np.testing.assert_allclose(
         convolved, functional.conv2d(wanted, torch.tensor(weight)), rtol=1e-4, atol=1e-4
     )
@@ -100,3 +105,17 @@ def test_a_padding_before_a_max_pool(positive, width, ceil, folded):
     wanted = functional.max_pool2d(padded, 3, 2, ceil_mode=ceil)
     np.testing.assert_array_equal(answer.outputs[0], wanted)
     assert has_padding(answer) is not folded
+
+
+def test_a_volume_in_channels_last_order():
+    x, weight = draw(1, 4, 5, 6, 8), draw(16, 8, 3, 3, 3)
+
+    def body(emit, x, weight):
+        padded = emit(relax.op.nn.pad(x, [0, 0, 1, 0, 2, 0, 0, 3, 0, 0]))
+        layouts = {"data_layout": "NDHWC", "kernel_layout": "OIDHW", "out_layout": "NDHWC"}
+        return relax.op.nn.conv3d(padded, weight, **layouts)
+
+    answer = compute({"x": x}, body, {"weight": weight})
+    padded = functional.pad(torch.tensor(x).permute(0, 4, 1, 2, 3), (0, 3, 2, 0, 1, 0))
+    wanted = functional.conv3d(padded, torch.tensor(weight)).permute(0, 2, 3, 4, 1)
+    np.testing.assert_allclose(answer.outputs[0], wanted, rtol=1e-3, atol=1e-3)

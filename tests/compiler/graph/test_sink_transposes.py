@@ -39,6 +39,17 @@ STEPS: dict[str, tuple[Callable[[Emit, Any], relax.Expr], Callable[[Any], Any]]]
             functional.leaky_relu(x, 0.1), (2, 3), 2, (0, 1), count_include_pad=False
         ),
     ),
+    "average pool of the padding, too": (
+        pool(
+            relax.op.nn.avg_pool2d,
+            pool_size=[3, 3],
+            strides=[2, 2],
+            padding=[1, 1, 1, 1],
+            ceil_mode=True,
+            count_include_pad=True,
+        ),
+        lambda x: functional.avg_pool2d(functional.leaky_relu(x, 0.1), 3, 2, 1, ceil_mode=True),
+    ),
     "resize": (
         lambda emit, x: relax.op.image.resize2d(
             emit(relax.op.nn.leakyrelu(x, 0.1)),
@@ -49,6 +60,19 @@ STEPS: dict[str, tuple[Callable[[Emit, Any], relax.Expr], Callable[[Any], Any]]]
             rounding_method="floor",
         ),
         lambda x: functional.interpolate(functional.leaky_relu(x, 0.1), (20, 33)),
+    ),
+    "cubic resize": (
+        lambda emit, x: relax.op.image.resize2d(
+            emit(relax.op.nn.leakyrelu(x, 0.1)),
+            [13, 16],
+            layout="NCHW",
+            method="cubic",
+            coordinate_transformation_mode="half_pixel",
+            cubic_alpha=-0.75,
+        ),
+        lambda x: functional.interpolate(
+            functional.leaky_relu(x, 0.1), (13, 16), mode="bicubic", align_corners=False
+        ),
     ),
     "padding": (
         lambda emit, x: relax.op.nn.pad(x, [0, 0, 0, 0, 1, 2, 3, 0], "reflect"),
@@ -75,7 +99,7 @@ STEPS: dict[str, tuple[Callable[[Emit, Any], relax.Expr], Callable[[Any], Any]]]
     "mean of each channel": (
         lambda emit, x: relax.op.subtract(
             leaky := emit(relax.op.nn.leakyrelu(x, 0.1)),
-            emit(relax.op.mean(leaky, [2, 3], keepdims=True)),
+            emit(relax.op.mean(leaky, [-1, 2], keepdims=True)),
         ),
         lambda x: (leaky := functional.leaky_relu(x, 0.1)) - leaky.mean((2, 3), keepdim=True),
     ),
@@ -99,10 +123,6 @@ STEPS: dict[str, tuple[Callable[[Emit, Any], relax.Expr], Callable[[Any], Any]]]
             (2, 8, 10, 11),
         ),
         lambda x: x * torch.tensor(SCALE),
-    ),
-    "an axis of one": (
-        lambda emit, x: relax.op.squeeze(emit(relax.op.expand_dims(x, 2)), [2]),
-        lambda x: x,
     ),
     "largest channel": (
         lambda emit, x: relax.op.subtract(
@@ -156,8 +176,13 @@ def test_a_mean_over_pixels_without_their_axes_needs_no_transpose():
 
 @pytest.mark.parametrize(
     ("first", "second", "transposes"),
-    [([0, 2, 3, 1], [0, 3, 1, 2], 0), ([2, 0, 1, 3], [1, 3, 0, 2], 1), ([1, 2, 3, 0],) * 2 + (1,)],
-    ids=["they cancel", "they do not", "nor do these"],
+    [
+        ([0, 2, 3, 1], [0, 3, 1, 2], 0),
+        ([0, 2, -1, 1], [0, 3, -3, 2], 0),
+        ([2, 0, 1, 3], [1, 3, 0, 2], 1),
+        ([1, 0, 2, -1], [3, 1, 0, 2], 1),
+    ],
+    ids=["cancel", "cancel, counted from the end", "do not", "do not, counted from the end"],
 )
 def test_two_transposes_are_at_most_one(first, second, transposes):
     x = np.random.default_rng(0).standard_normal((2, 3, 4, 5)).astype("float32")
@@ -187,3 +212,28 @@ def test_reshapes_that_only_look_like_tokens_stay():
     convolved = functional.conv2d(torch.tensor(x), torch.tensor(weight))
     wanted = convolved.reshape(2, 11, 80).permute(0, 2, 1)
     np.testing.assert_allclose(answer.outputs[0], wanted, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("added_first", [True, False])
+def test_an_axis_of_one_that_is_added_and_removed_holds_no_transpose_up(added_first):
+    """PaddlePaddle's exporter writes such a pair, with the addition of a zero between, for a
+    copy.
+    """
+    x, weight = (
+        np.random.default_rng(0).standard_normal(shape).astype("float32")
+        for shape in ((1, 8, 10, 11), (8, 8, 3, 3))
+    )
+
+    def body(emit, x, weight):
+        data = emit(relax.op.nn.leakyrelu(emit(relax.op.nn.conv2d(x, weight, padding=1)), 0.1))
+        if added_first:
+            data = emit(relax.op.squeeze(emit(relax.op.expand_dims(data, 0)), [0]))
+        else:
+            data = emit(relax.op.expand_dims(emit(relax.op.squeeze(data, [0])), 0))
+        return relax.op.nn.conv2d(data, weight)
+
+    answer = compute({"x": x}, body, {"weight": weight})
+    once = functional.conv2d(torch.tensor(x), torch.tensor(weight), padding=1)
+    wanted = functional.conv2d(functional.leaky_relu(once, 0.1), torch.tensor(weight))
+    np.testing.assert_allclose(answer.outputs[0], wanted, rtol=1e-3, atol=1e-3)
+    assert sum("transpose" in kernel.name for kernel in answer.kernels) == 2

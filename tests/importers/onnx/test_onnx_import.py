@@ -195,6 +195,33 @@ def test_the_largest_of_tensors_is_found_without_copies(onnx_file, load, agree):
     assert "stack" not in imported.module.script()
 
 
+@pytest.mark.parametrize("dtype", [TensorProto.INT32, TensorProto.DOUBLE, TensorProto.UINT8])
+def test_a_padding_of_other_types_is_right(dtype, onnx_file, load, agree):
+    """The axes count from the end, and the value is left out."""
+    nodes = [
+        helper.make_node("Cast", ["x"], ["cast"], to=dtype),
+        helper.make_node("Pad", ["cast", "pads", "", "axes"], ["padded"]),
+        helper.make_node("Cast", ["padded"], ["y"], to=TensorProto.FLOAT),
+    ]
+    given = {"pads": np.array([1, 0, 2, 3]), "axes": np.array([-1, 1])}
+    agree(load(onnx_file(nodes, {"x": [2, 3, 4]}, {"y": [2, 6, 7]}, given, opset=18)))
+
+
+def test_nan_stays_nan_in_the_largest_of_a_tensor_and_a_constant(onnx_file, load, answers):
+    nodes = [
+        helper.make_node("Max", ["nothing", "x", "one"], ["a"]),
+        helper.make_node("Min", ["root", "one"], ["b"]),
+        helper.make_node("Sqrt", ["x"], ["root"]),
+    ]
+    given = {"nothing": np.float32(np.nan), "one": np.float32(1)}
+    path = onnx_file([nodes[0], nodes[2], nodes[1]], {"x": [64]}, {"a": [64], "b": [64]}, given)
+    imported = load(path)
+    a, b = answers(imported)
+    root = np.sqrt(imported.example["x"])
+    assert np.isnan(a).all() and np.isnan(root).any()
+    np.testing.assert_array_equal(np.isnan(b), np.isnan(root))
+
+
 def test_a_range_over_the_windows_of_a_transform_is_constant(onnx_file, load, agree):
     """ONNX's shape inference takes all bins for the default, where it is the first half."""
     nodes = [

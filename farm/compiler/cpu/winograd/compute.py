@@ -197,6 +197,8 @@ def winograd_conv2d_compute(
         phase = (n * down + y % down) * across + x % across
         return whole[phase, y // down, x // across, c]
 
+    # If a phase has fewer rows than another, its last row is no output, and the results cannot be
+    # iterated phase by phase: they are copied.
     as_many_in_each = out_h % down == out_w % across == 0
     dilated = {PHASES: [down, across]} if down * across > 1 and as_many_in_each else {}
     return te.compute((images, out_h, out_w, workload.channels), crop, name=CROP, attrs=dilated)

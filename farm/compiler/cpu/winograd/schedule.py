@@ -140,7 +140,8 @@ def _last(sch: Schedule, cpu: CpuModel) -> SBlockRV:
 def _iterate_phase_by_phase(sch: Schedule, last: SBlockRV) -> None:
     """Give a block the axes of the tiles: phase, row and column of a phase, channel."""
     tiles, block = sch.get(sch.get_sblock(TILES_OUT)).writes[0].source, sch.get(last)
-    indices, *_ = loads_of(block.body, tiles)  # the same in all
+    # All loads are at the same place: the block takes its own elements only.
+    indices, *_ = loads_of(block.body, tiles)
     axes = [axis.var for axis in block.iter_vars]
     sch.transform_block_layout(last, tirx.IndexMap(axes, list(indices), None))
 

@@ -52,7 +52,8 @@ class PaddingFolder(Rewriter):
     def _max_pool(self, call: Call) -> relax.Expr | None:
         """Fold zeros where no value is below zero, and each window has a value of the image.
 
-        A pool's own padding never wins.
+        There, zeros are never larger than all other values of a window, and a pool's own padding,
+        which is the lowest number, is not either.
         """
         padding, given = self._zeros(call.args[0]), call.attrs
         if padding is None or self.called(padding.args[0], "relax.nn.relu") is None:
@@ -84,9 +85,11 @@ class PaddingFolder(Rewriter):
 def _spatial_widths(padding: Call, layout: str) -> list[int] | None:
     """Return the widths before all spatial axes, then those after them, as convolutions have them.
 
-    Returns None if other axes are padded, or a width is negative.
+    Returns None if other axes are padded, a width is negative, or channels are in blocks.
     """
     widths = [int(width) for width in padding.attrs.pad_width]
+    if 2 * len(layout) != len(widths):
+        return None
     pairs = dict(zip(layout, zip(widths[::2], widths[1::2], strict=True), strict=True))
     if any(pairs.pop("N")) or any(pairs.pop("C")) or min(widths) < 0:
         return None

@@ -314,41 +314,50 @@ class Pad(onnx_frontend.Pad):  # type: ignore[misc]
 def _padded(
     data: relax.Expr, before: Sequence[int], after: Sequence[int], mode: str, value: float
 ) -> relax.Expr | None:
-    """Return a padding; None for what TVM's operator does not take."""
+    """Return a padding; None for what TVM's operator does not take.
+
+    Its value is a float64, which is not any integer.
+    """
     widths = [int(width) for pair in zip(before, after, strict=True) for width in pair]
-    if min(widths, default=0) < 0 or mode not in _PAD_MODES or str(data.ty.dtype) != "float32":
+    floats = str(data.ty.dtype).startswith("float")
+    if min(widths, default=0) < 0 or mode not in _PAD_MODES or not floats:
         return None
     return relax.op.nn.pad(data, widths, _PAD_MODES[mode], float(value))
 
 
-class _Extreme(OnnxOpConverter):  # type: ignore[misc]
-    """The largest or smallest of several tensors, pair by pair.
+class _WithoutCopies(OnnxOpConverter):  # type: ignore[misc]
+    """The largest or smallest of several tensors, pair by pair, where TVM would stack copies.
 
-    TVM's converter would stack copies of them. Constants come first: of NaN and a number, TVM's
-    operators return the second operand.
+    Of NaN and a number, TVM's operators return the second operand. Constants therefore come first,
+    and those with NaN last, so that NaN stays NaN, but for that of one of two tensors which are not
+    constant.
     """
-
-    operator: Callable[[relax.Expr, relax.Expr], relax.Expr]
 
     @classmethod
     def _impl_v1(
-        cls, _builder: relax.BlockBuilder, inputs: Any, _: dict[str, Any], __: Any
+        cls,
+        builder: relax.BlockBuilder,
+        inputs: Sequence[Any],
+        attributes: dict[str, Any],
+        params: Any,
     ) -> relax.Expr:
-        return reduce(
-            cls.operator, sorted(inputs, key=lambda one: not isinstance(one, GenericConst))
-        )
+        if all(isinstance(one, GenericConst) for one in inputs):  # the result is a constant, too
+            return super()._impl_v1(builder, inputs, attributes, params)
+        return reduce(cls.binary_op, sorted(inputs, key=_nan_last))
 
 
-class Max(_Extreme):
+def _nan_last(operand: Any) -> int:
+    if not isinstance(operand, GenericConst):
+        return 1
+    return 2 if np.isnan(operand.value.numpy()).any() else 0
+
+
+class Max(_WithoutCopies, onnx_frontend.Max):  # type: ignore[misc]
     """Max of any number of tensors, of any shapes that broadcast."""
 
-    operator = staticmethod(relax.op.maximum)
 
-
-class Min(_Extreme):
+class Min(_WithoutCopies, onnx_frontend.Min):  # type: ignore[misc]
     """Min of any number of tensors, of any shapes that broadcast."""
-
-    operator = staticmethod(relax.op.minimum)
 
 
 CONVERTERS = {
