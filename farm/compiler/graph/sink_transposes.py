@@ -47,10 +47,10 @@ class TransposeSinker(Rewriter):
     def rules(self) -> Mapping[str, Rule]:
         """Return the rules by the names of operators."""
         return {
-            "relax.permute_dims": self._met,
+            "relax.permute_dims": self._compose,
             "relax.reshape": self._reshape,
-            "relax.squeeze": lambda call: self._undone(call, "relax.expand_dims"),
-            "relax.expand_dims": lambda call: self._undone(call, "relax.squeeze"),
+            "relax.squeeze": lambda call: self._cancel_inverse(call, "relax.expand_dims"),
+            "relax.expand_dims": lambda call: self._cancel_inverse(call, "relax.squeeze"),
             "relax.strided_slice": self._slice,
             "relax.concat": self._concat,
             "relax.nn.pad": self._pad,
@@ -62,7 +62,7 @@ class TransposeSinker(Rewriter):
             "relax.nn.prelu": self._prelu,
         }
 
-    def _met(self, call: Call) -> relax.Expr | None:
+    def _compose(self, call: Call) -> relax.Expr | None:
         """Compose two transposes; those that cancel leave their source."""
         inner, outer = self.called(call.args[0], "relax.permute_dims"), permute_dims_axes(call)
         first = None if inner is None else permute_dims_axes(inner)
@@ -73,7 +73,7 @@ class TransposeSinker(Rewriter):
         cancel = both == list(range(len(both)))
         return source if cancel else relax.op.permute_dims(source, both)
 
-    def _undone(self, call: Call, inverse: str) -> relax.Expr | None:
+    def _cancel_inverse(self, call: Call, inverse: str) -> relax.Expr | None:
         """Cancel an axis of one that is added and removed again, or removed and added again."""
         inner = self.called(call.args[0], inverse)
         before, after = None if inner is None else shape_of(inner.args[0]), shape_of(call)
