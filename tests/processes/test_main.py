@@ -39,24 +39,14 @@ def test_the_exit_code_of_an_error_is_kept() -> None:
 
 
 def test_an_option_before_the_command_is_told_its_place() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "farm", "--config", "my.toml", "bench"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run("--config", "my.toml", "bench")
     assert done.returncode == 2
     assert "--config stands before the command" in done.stderr
     assert "fix: farm bench --config ...; farm bench --help" in done.stderr
 
 
 def test_an_option_that_the_command_lacks_is_not_sent_there() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "farm", "-c", "my.toml", "bench"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run("-c", "my.toml", "bench")
     assert done.returncode == 2
     assert "No such option '-c'" in done.stderr and "farm bench -c" not in done.stderr
 

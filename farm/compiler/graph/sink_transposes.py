@@ -19,6 +19,7 @@ from tvm.relax.expr_functor import mutator
 from farm.compiler.ir.dynamic_extents import is_dynamic, shapes_are_equal
 from farm.compiler.ir.relax_rewriter import (
     ELEMENTWISE,
+    REDUCTIONS,
     Rewriter,
     Rule,
     op_name,
@@ -27,9 +28,8 @@ from farm.compiler.ir.relax_rewriter import (
 )
 
 NHWC, NCHW = [0, 2, 3, 1], [0, 3, 1, 2]  # as permutations of each other
-_REDUCTIONS = {f"relax.{name}": getattr(relax.op, name) for name in ("max", "min", "mean", "sum")}
-# Elementwise, too, with operands or results of other types.
-_SELECTING = [
+# Elementwise, too, but of other types than the result's: not for every reader of ELEMENTWISE.
+_OF_OTHER_TYPES = [
     f"relax.{name}"
     for name in (
         *("astype", "where", "greater", "greater_equal", "less", "less_equal", "equal"),
@@ -57,8 +57,8 @@ class TransposeSinker(Rewriter):
             "relax.nn.max_pool2d": self._pool,
             "relax.nn.avg_pool2d": self._pool,
             "relax.image.resize2d": self._resize,
-            **dict.fromkeys(_REDUCTIONS, self._reduce),
-            **dict.fromkeys([*ELEMENTWISE, *_SELECTING], self._elementwise),
+            **dict.fromkeys(REDUCTIONS, self._reduce),
+            **dict.fromkeys([*ELEMENTWISE, *_OF_OTHER_TYPES], self._elementwise),
             "relax.nn.prelu": self._prelu,
         }
 
@@ -206,10 +206,10 @@ class TransposeSinker(Rewriter):
         if source is None or given.axis is None:
             return None
         axes = sorted(_last_axis(int(axis)) for axis in given.axis)
-        reduce = _REDUCTIONS[op_name(call)]
+        reduce = REDUCTIONS[op_name(call)]
         if given.keepdims:
             return self._first(reduce(source, axes, keepdims=True))
-        # what is left of [N, H, W, C] is in the order of what is left of [N, C, H, W]
+        # [N, C] is what remains of both layouts, in the same order.
         return reduce(source, axes) if axes == [1, 2] else None
 
     def _prelu(self, call: Call) -> relax.Expr | None:

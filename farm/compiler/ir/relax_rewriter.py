@@ -34,6 +34,9 @@ ELEMENTWISE = frozenset(
     )
 )
 
+# Reductions over given axes: their functions by the names of the operators.
+REDUCTIONS = {f"relax.{name}": getattr(relax.op, name) for name in ("max", "min", "mean", "sum")}
+
 
 def op_name(expression: Any) -> str:
     """Return the name of the operator that an expression calls; "" for any other expression."""

@@ -210,11 +210,11 @@ def test_a_padding_of_other_types_is_right(dtype, onnx_file, load, agree):
 def test_nan_stays_nan_in_the_largest_of_a_tensor_and_a_constant(onnx_file, load, answers):
     nodes = [
         helper.make_node("Max", ["nothing", "x", "one"], ["a"]),
-        helper.make_node("Min", ["root", "one"], ["b"]),
         helper.make_node("Sqrt", ["x"], ["root"]),
+        helper.make_node("Min", ["root", "one"], ["b"]),
     ]
     given = {"nothing": np.float32(np.nan), "one": np.float32(1)}
-    path = onnx_file([nodes[0], nodes[2], nodes[1]], {"x": [64]}, {"a": [64], "b": [64]}, given)
+    path = onnx_file(nodes, {"x": [64]}, {"a": [64], "b": [64]}, given)
     imported = load(path)
     a, b = answers(imported)
     root = np.sqrt(imported.example["x"])

@@ -19,13 +19,19 @@ from tvm.relax.expr_functor import mutator
 from farm.compiler.graph.convolutions import transposed_conv
 from farm.compiler.ir.constants import constant_value
 from farm.compiler.ir.dynamic_extents import Extent, is_dynamic, shapes_are_equal
-from farm.compiler.ir.relax_rewriter import ELEMENTWISE, Rewriter, Rule, permute_dims_axes, shape_of
+from farm.compiler.ir.relax_rewriter import (
+    ELEMENTWISE,
+    REDUCTIONS,
+    Rewriter,
+    Rule,
+    permute_dims_axes,
+    shape_of,
+)
 from farm.types.layer_variable_names import layer_name_of_variable
 
 Array = np.ndarray[Any, Any]
 _SWAPPED = [0, 2, 1]  # of NCW, and back
 _DEPTH_FIRST = [0, 2, 1, 3, 4]  # of NCDHW, and back
-_REDUCTIONS = {f"relax.{name}": getattr(relax.op, name) for name in ("max", "min", "mean", "sum")}
 
 
 @mutator
@@ -57,7 +63,7 @@ class Conv1dConv3dRewriter(Rewriter):
             "relax.strided_slice": self._slice,
             "relax.permute_dims": self._permuted,
             **dict.fromkeys(ELEMENTWISE, self._elementwise),
-            **dict.fromkeys(_REDUCTIONS, self._reduced),
+            **dict.fromkeys(REDUCTIONS, self._reduced),
         }
 
     def _convolved_row(self, call: Call) -> relax.Expr | None:
@@ -323,7 +329,7 @@ class Conv1dConv3dRewriter(Rewriter):
         source, axes = self._row_of(call.args[0]), call.attrs.axis
         if source is None or axes is None or [int(axis) % 3 for axis in axes] != [2]:
             return None
-        reduced = _REDUCTIONS[call.op.name](source, [2, 3], bool(call.attrs.keepdims))
+        reduced = REDUCTIONS[call.op.name](source, [2, 3], bool(call.attrs.keepdims))
         return self._row(reduced) if call.attrs.keepdims else reduced
 
     def _row(self, expression: relax.Expr) -> relax.Expr:

@@ -305,7 +305,8 @@ class Pad(onnx_frontend.Pad):  # type: ignore[misc]
     ) -> relax.Expr:
         before, after, value = cls._parse_pads_and_axes(inputs, params)
         mode = attributes.get("mode", b"constant").decode("utf-8")
-        result = _padded(inputs[0], before, after, mode, value)
+        allowed = mode in allowed_modes
+        result = _padded(inputs[0], before, after, mode, value) if allowed else None
         if result is None:
             return super()._lower_pad(builder, inputs, attributes, params, allowed_modes)
         return result
@@ -316,7 +317,7 @@ def _padded(
 ) -> relax.Expr | None:
     """Return a padding; None for what TVM's operator does not take.
 
-    Its value is a float64, which is not any integer.
+    It takes no negative widths. Its value is a float64, which cannot be every integer.
     """
     widths = [int(width) for pair in zip(before, after, strict=True) for width in pair]
     floats = str(data.ty.dtype).startswith("float")
@@ -325,12 +326,12 @@ def _padded(
     return relax.op.nn.pad(data, widths, _PAD_MODES[mode], float(value))
 
 
-class _WithoutCopies(OnnxOpConverter):  # type: ignore[misc]
+class _Pairwise(OnnxOpConverter):  # type: ignore[misc]
     """The largest or smallest of several tensors, pair by pair, where TVM would stack copies.
 
     Of NaN and a number, TVM's operators return the second operand. Constants therefore come first,
-    and those with NaN last, so that NaN stays NaN, but for that of one of two tensors which are not
-    constant.
+    and those with NaN last, so that NaN stays NaN. Only of two tensors that are not constant is a
+    NaN of the first lost.
     """
 
     @classmethod
@@ -352,11 +353,11 @@ def _nan_last(operand: Any) -> int:
     return 2 if np.isnan(operand.value.numpy()).any() else 0
 
 
-class Max(_WithoutCopies, onnx_frontend.Max):  # type: ignore[misc]
+class Max(_Pairwise, onnx_frontend.Max):  # type: ignore[misc]
     """Max of any number of tensors, of any shapes that broadcast."""
 
 
-class Min(_WithoutCopies, onnx_frontend.Min):  # type: ignore[misc]
+class Min(_Pairwise, onnx_frontend.Min):  # type: ignore[misc]
     """Min of any number of tensors, of any shapes that broadcast."""
 
 
