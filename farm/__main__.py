@@ -16,6 +16,9 @@ def main() -> None:
     """
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+    # OpenBLAS, which numpy starts, has a thread for each core. Until there is work, a thread waits
+    # by spinning for 2 to this power of cycles; by default 25 ms.
+    os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
     if sys.argv[1:3] == ["lab", "door"] and sys.argv[3:4] != ["--help"]:
         from farm.lab.door.main import main as door  # for each session: without what cli imports
 

@@ -49,6 +49,8 @@ for number, handler in (
 # has a pool of its own.
 os.environ.setdefault("TVM_THREAD_POOL_SPIN_COUNT", "1000")
 
+os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")  # as farm's commands do
+
 collect_garbage_less_often()  # as farm's processes do
 
 # jsonschema loads this for IRIs, which no schema of ours has: seconds for their grammar in each

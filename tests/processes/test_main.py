@@ -1,9 +1,11 @@
-"""How the process of a command ends."""
+"""How the process of a command starts and ends."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+
+import pytest
 
 PROGRAM = """
 import atexit, sys
@@ -24,6 +26,19 @@ entry.main()
 
 def run(*words: str, program: str = PROGRAM) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("own", [None, "9"])
+def test_threads_of_numpy_do_not_spin_unless_the_user_says_how_long(
+    own: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "OPENBLAS_THREAD_TIMEOUT"
+    monkeypatch.delenv(name)
+    if own:
+        monkeypatch.setenv(name, own)
+    last = f"import os; atexit.register(lambda: print(os.environ['{name}']))\nentry.main()"
+    done = run("schema", program=PROGRAM.replace("entry.main()", last))
+    assert done.stdout.splitlines()[-1] == (own or "4")
 
 
 def test_a_command_cleans_up_and_then_ends_without_taking_its_modules_apart() -> None:
