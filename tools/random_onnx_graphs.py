@@ -55,16 +55,19 @@ class Graph:
 
 
 def generated(seed: int) -> onnx.ModelProto:
-    """Return the model of a seed: of views and products, or, for each third, of images."""
+    """Return the model of a seed: of views and products, or, for each third, of images.
+
+    Some images have one row, as signals have.
+    """
     graph = Graph(np.random.default_rng(seed))
     images = seed % 3 == 2
     if images:
+        size = graph.whole(3, 24), graph.whole(3, 24)
         last = graph.input(
             (
                 graph.one_of([1, 1, 2]),
-                graph.one_of([1, 2, 3, 8, 17, 32]),
-                graph.whole(3, 24),
-                graph.whole(3, 24),
+                graph.one_of([1, 2, 3, 8, 17, 32, 64]),
+                *graph.one_of([size, size, size, (1, 4 * size[0])]),
             )
         )
     else:
@@ -252,7 +255,7 @@ def _windows(
     graph: Graph, shape: Shape, dilations: Sequence[int] = (1, 1)
 ) -> tuple[dict[str, Any], tuple[int, int]] | None:
     kernel, strides = (
-        [graph.one_of([1, 2, 3, 3, 5]) for _ in "hw"],
+        [graph.one_of([1, 2, 3, 3, 5, 7]) for _ in "hw"],
         [graph.one_of([1, 1, 2]) for _ in "hw"],
     )
     pads = [graph.whole(0, kernel[at % 2] // 2 * dilations[at % 2]) for at in range(4)]
@@ -278,7 +281,7 @@ def _conv(graph: Graph, name: str) -> str | None:
     attributes, size = found
     attributes["dilations"] = dilations
     groups = graph.one_of([1, 1, channels, *(2 for _ in "a" if channels % 2 == 0)])
-    result = channels if groups == channels else groups * graph.one_of([1, 2, 5, 8, 16])
+    result = channels if groups == channels else groups * graph.one_of([1, 2, 5, 8, 16, 48])
     if result * size[0] * size[1] * shape[0] > _LARGEST:
         return None
     weights = [name, graph.normal(result, channels // groups, *attributes["kernel_shape"])]
