@@ -6,7 +6,7 @@ virtual machine do not, and replaces those that kernels read in another form. Th
 these forms on all of its cores:
 
     float16 -> float32                the model has float16 weights, see graph.fp16_weights
-    a weight -> Winograd's transform  four times as large, see winograd_weights
+    a weight -> Winograd's transform  up to four times as large, see winograd_weights
     a weight -> blocks of columns     if other parameters are made of it, too: it is stored once
 
 The index of the parameters (tensor_cache) says which are transformed, for those who read the files.
@@ -42,7 +42,7 @@ from farm.compiler.winograd_weights import WinogradTransform, transform_coeffici
 
 Array = np.ndarray[Any, Any]
 # Names of kernels; those for blocks by whether the weight is transposed
-_WINOGRAD = "winograd_weights"
+_WINOGRAD = "winograd_weights_{}x{}"  # and the taps
 _BLOCKS = {False: "weights_in_blocks", True: "transposed_weights_in_blocks"}
 
 
@@ -168,7 +168,11 @@ def _with_function(
     """
     builder = relax.BlockBuilder(module.clone())
     taken = module["main"].params[-1].ty.fields
-    sizes = {one.size for one in transforms.values() if isinstance(one, WinogradTransform)}
+    tiles = {
+        one.tile(stored[index].shape)
+        for index, one in transforms.items()
+        if isinstance(one, WinogradTransform)
+    }
     blocks = {one.transposed for one in transforms.values() if isinstance(one, BlockTransform)}
     kernels = {
         name: builder.add_func(
@@ -176,7 +180,10 @@ def _with_function(
         )
         for name, kernel, used in (
             (WIDENING, fp16_weights.fp16_to_fp32_kernel(), halves),
-            (_WINOGRAD, weight_transform_kernel(), sizes),
+            *(
+                (_WINOGRAD.format(*taps), weight_transform_kernel(taps), [taps])
+                for taps in sorted({tile.taps for tile in tiles})
+            ),
             *(
                 (_BLOCKS[how], block_transform_kernel(transposed=how), [how])
                 for how in sorted(blocks)
@@ -185,7 +192,7 @@ def _with_function(
         if used
     }
     matrices = {
-        size: relax.const(np.array(transform_coefficients(size)), "float64") for size in sizes
+        tile: relax.const(np.array(transform_coefficients(tile)), "float64") for tile in tiles
     }
     with builder.function(ON_LOAD, [], pure=False):
         made = []
@@ -198,8 +205,9 @@ def _with_function(
                 value = _widened(builder, kernels[WIDENING], value, array.shape)
             transform = transforms.get(index)
             if isinstance(transform, WinogradTransform):
-                arguments = [value, matrices[transform.size]]
-                value = builder.emit(relax.call_tir(kernels[_WINOGRAD], arguments, taken[index]))
+                tile = transform.tile(array.shape)
+                kernel = kernels[_WINOGRAD.format(*tile.taps)]
+                value = builder.emit(relax.call_tir(kernel, [value, matrices[tile]], taken[index]))
             elif isinstance(transform, BlockTransform):
                 kernel = kernels[_BLOCKS[transform.transposed]]
                 value = _in_blocks(builder, kernel, value, transform, array.shape)

@@ -1,9 +1,9 @@
 """Transform and pack the weights of Winograd's convolution, in numpy. TVM is not imported here.
 
-A weight takes (m + 2)^2 / 9 times its memory when it is transformed: four times for m = 4.
-Therefore builds keep it as it is in the model, and a function of the library transforms it when the
-model is loaded, see farm.compiler.load_time_transforms. This file defines the values that it has to
-compute, to the bit.
+A weight takes more memory when it is transformed: four times for F(4 x 4, 3 x 3). Therefore builds
+keep it as it is in the model, and a function of the library transforms it when the model is loaded,
+see farm.compiler.load_time_transforms. This file defines the values that it has to compute, to the
+bit.
 """
 
 from __future__ import annotations
@@ -19,29 +19,83 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
-POINTS = {2: (1.0,), 4: (0.5**0.5, 2.0**0.5)}  # the positive points of an output tile's size
+# The positive points, by the side of a tile. Their product is one: see winograd.compute on the
+# error.
+POINTS = {
+    1: (),
+    4: (1.0,),
+    6: (0.5**0.5, 2.0**0.5),
+    8: (0.5, 1.0, 2.0),
+    10: (0.5, 0.8, 1.25, 2.0),
+}
+_LARGEST_SQUARE = 8  # of sides longer than this, the error is too large if tiles have two axes
 # Of a coefficient. Its product with a float32, of 24 bits, is then exact in double precision, so
 # that the sums are the same on CPUs that fuse multiplication and addition and on those that do not.
 _DIGITS = 53 - 24
-_STRIP = 1 << 15  # numbers of each of the nine planes that are transformed at once
+_STRIP = 1 << 15  # numbers of each plane, one for each tap, that are transformed at once
+
+
+@dataclass(frozen=True, slots=True)
+class WinogradTile:
+    """A tile of F(m x n, r x s): its m x n outputs, and the r x s taps of the kernel.
+
+    An axis of one tap has tiles of one output, and is not transformed.
+    """
+
+    outputs: tuple[int, int]
+    taps: tuple[int, int]
+
+    @classmethod
+    def of_size(cls, size: int, taps: tuple[int, int]) -> WinogradTile:
+        """Return the tile of `size` outputs along each axis that has several taps."""
+        down, across = (size if count > 1 else 1 for count in taps)
+        return cls((down, across), taps)
+
+    @property
+    def sides(self) -> tuple[int, int]:
+        """Return the number of inputs, which is that of points, down and across."""
+        (m, n), (r, s) = self.outputs, self.taps
+        return m + r - 1, n + s - 1
+
+    @property
+    def is_accurate(self) -> bool:
+        """Return whether there are points for the tile with which its error is small."""
+        square = min(self.sides) > 1
+        return (
+            min(self.outputs) > 0
+            and max(self.sides) > 1
+            and all(side in POINTS for side in self.sides)
+            and not (square and max(self.sides) > _LARGEST_SQUARE)
+        )
 
 
 @lru_cache
-def transform_coefficients(size: int) -> tuple[tuple[tuple[float, ...], ...], ...]:
-    """Return the coefficients for tiles of `size`: by point, down and then across, and by tap.
+def transform_coefficients(tile: WinogradTile) -> tuple[tuple[tuple[float, ...], ...], ...]:
+    """Return the coefficients for a tile: by point, down and then across, and by tap.
 
-    The value at a point is the sum of the nine taps, row by row, times these coefficients.
+    The value at a point is the sum of the taps, row by row, times these coefficients.
     """
-    points = [0.0, *(sign * point for point in POINTS[size] for sign in (1, -1))]
-    lines = [
-        [power / math.prod(point - other for other in points if other != point) for power in powers]
-        for point, powers in ((point, (1.0, point, point * point)) for point in points)
-    ]
-    lines.append([0.0, 0.0, 1.0])
+    down, across = map(_lines, tile.sides, tile.taps)
     return tuple(
-        tuple(tuple(_rounded(down * across) for down in one for across in other) for other in lines)
-        for one in lines
+        tuple(tuple(_rounded(one * other) for one in row for other in column) for column in across)
+        for row in down
     )
+
+
+def _lines(side: int, taps: int) -> list[list[float]]:
+    """Return the coefficients of an axis, by point and tap."""
+    if side == 1:
+        return [[1.0]]
+    points = [0.0, *(sign * point for point in POINTS[side] for sign in (1, -1))]
+    lines = [
+        [
+            math.prod([point] * power)
+            / math.prod(point - other for other in points if other != point)
+            for power in range(taps)
+        ]
+        for point in points
+    ]
+    return [*lines, [*[0.0] * (taps - 1), 1.0]]
 
 
 def _rounded(value: float) -> float:
@@ -51,19 +105,24 @@ def _rounded(value: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class WinogradTransform:
-    """How a weight [3, 3, CI, CO] becomes [CO / block, m + 2, m + 2, depth, block], m = `size`.
+    """How a weight [KH, KW, CI, CO] becomes [CO / block, *sides, depth, block].
 
-    Input channels are padded with zeros to `depth`, output channels to whole blocks.
+    `size` are the outputs of a tile along each axis that has several taps. Input channels are
+    padded with zeros to `depth`, output channels to whole blocks.
     """
 
     size: int
     depth: int
     block: int
 
+    def tile(self, weight: tuple[int, ...]) -> WinogradTile:
+        """Return the tile for a weight of this shape."""
+        return WinogradTile.of_size(self.size, (weight[0], weight[1]))
+
     def shape(self, weight: tuple[int, ...]) -> tuple[int, ...]:
         """Return the shape of the transformed weight, from that of the weight."""
-        side = self.size + 2
-        return (-(-weight[3] // self.block), side, side, self.depth, self.block)
+        sides = self.tile(weight).sides
+        return (-(-weight[3] // self.block), *sides, self.depth, self.block)
 
     def growth(self, weight: tuple[int, ...]) -> int:
         """Return the bytes that the transformed weight takes beyond those of the weight."""
@@ -73,20 +132,21 @@ class WinogradTransform:
         """Return the transformed weight."""
         import numpy as np
 
-        blocks, side, _, depth, block = self.shape(weight.shape)
-        _, _, inputs, outputs = weight.shape
-        matrix = np.array(transform_coefficients(self.size)).reshape(side * side, 9)
-        result = np.zeros((blocks, side, side, depth, block), np.float32)
+        *taps, inputs, outputs = weight.shape
+        tile, block = self.tile(weight.shape), self.block
+        matrix = np.array(transform_coefficients(tile)).reshape(-1, math.prod(taps))
+        result = np.zeros(self.shape(weight.shape), np.float32)
         step = max(1, _STRIP // outputs)
         for first in range(0, inputs, step):
-            taps = weight[:, :, first : first + step].astype(np.float64).reshape(9, -1)
+            strip = weight[:, :, first : first + step].astype(np.float64)
             count = min(step, inputs - first)
-            values = (matrix @ taps).astype(np.float32).reshape(side, side, count, outputs)
+            sums = matrix @ strip.reshape(math.prod(taps), -1)
+            values = sums.astype(np.float32).reshape(*tile.sides, count, outputs)
             rows = slice(first, first + count)
             whole = outputs // block
             result[:whole, :, :, rows] = (
                 values[..., : whole * block]
-                .reshape(side, side, count, whole, block)
+                .reshape(*tile.sides, count, whole, block)
                 .transpose(3, 0, 1, 2, 4)
             )
             if rest := outputs - whole * block:
@@ -104,8 +164,8 @@ class WinogradTransform:
         Raises KeyError, TypeError or ValueError for anything else: a sandboxed process wrote it.
         """
         made = cls(int(body["winograd"]), int(body["depth"]), int(body["block"]))
-        if made.size not in POINTS or len(weight) != 4 or weight[:2] != (3, 3):
-            raise ValueError("no weight of a convolution of 3 x 3")
+        if len(weight) != 4 or not made.tile(weight).is_accurate:
+            raise ValueError("no weight of a convolution with such tiles")
         # a few vectors more than the channels
         if not weight[2] <= made.depth <= weight[2] + 64 or not 1 <= made.block <= 1024:
             raise ValueError("other channels than the weight's")

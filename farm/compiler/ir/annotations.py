@@ -21,6 +21,9 @@ TILE = "tile"  # [pixels, vectors, lanes]: the register tile
 ORDER = "order"  # the order of the loops around the tile: kernel_config.PIXELS or CHANNELS
 WORKLOAD = "workload_key"  # Workload.key of the workload that the configuration belongs to
 
+# Written by cpu.winograd.compute for the main block, read by cpu.winograd.schedule.
+OUTPUTS = "outputs"  # [down, across]: the outputs of a tile
+
 # Written by cpu.int8.compute, read by cpu.conv_dense_schedule.
 # The name of the tensor intrinsic that replaces the two innermost loops; empty for none.
 INSTRUCTION = "instruction"

@@ -59,9 +59,11 @@ def loaded(made: LoweredModule, machine: Any, folder: Path) -> tuple[Any, Any]:
 
 
 def right_convolution(image: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """The convolution with a padding of 1, in double precision."""
-    padded = np.pad(image.astype("float64"), [(0, 0), (0, 0), (1, 1), (1, 1)])
-    windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), axis=(2, 3))
+    """The convolution with outputs as large as the image, in double precision."""
+    taps = weight.shape[2:]
+    around = [(0, 0), (0, 0), *((count // 2, count // 2) for count in taps)]
+    padded = np.pad(image.astype("float64"), around)
+    windows = np.lib.stride_tricks.sliding_window_view(padded, taps, axis=(2, 3))
     return np.einsum("nchwyx,ocyx->nohw", windows, weight.astype("float64"))
 
 
@@ -194,6 +196,33 @@ def test_a_weight_of_many_channels_is_transformed_whole():
         assert not whole[:, :, :, 70:].any()
 
 
+@pytest.mark.parametrize("cpu", CPUS)
+def test_kernels_of_other_sizes_are_transformed_to_the_bit(cpu, tmp_path):
+    """Kernels of four sizes in one model: each size has a function of its own."""
+    machine = target(cpu)
+    sizes = ((5, 5), (1, 7), (7, 1), (3, 3))
+    weights = {
+        f"w{index}": numbers.standard_normal((64, 48, *size)).astype("float32")
+        for index, size in enumerate(sizes)
+    }
+
+    def body(emit, x, *kernels):
+        return [
+            emit(relax.op.nn.conv2d(x, kernel, padding=[size // 2 for size in taps]))
+            for kernel, taps in zip(kernels, sizes, strict=True)
+        ]
+
+    made = lower_module(module(INPUTS, body, weights), list(weights.values()), machine, {})
+    assert len(made.transforms) == len(sizes)
+    virtual, parameters = loaded(made, machine, tmp_path / "parameters")
+    for ours, theirs in zip(parameters, made.parameters_as_called(), strict=True):
+        assert ours.numpy().tobytes() == theirs.tobytes()
+    answers = virtual["main"](tvm.runtime.tensor(INPUTS["x"]), parameters)
+    for answer, weight in zip(answers, weights.values(), strict=True):
+        right = right_convolution(INPUTS["x"], weight)
+        assert np.abs(answer.numpy() - right).max() < 3e-5 * np.abs(right).max()
+
+
 @pytest.mark.skipif("x86-64-v3" not in CPUS, reason="tiles of two sizes were found for AVX2")
 def test_transforms_for_tiles_of_two_sizes_are_made_in_one_build(tmp_path):
     machine, other = target("x86-64-v3"), numbers.standard_normal((64, 128, 3, 3))
@@ -315,6 +344,8 @@ def test_parameters_with_the_same_bytes_are_written_once(tmp_path):
     "said",
     [
         {"winograd": 3, "depth": 48, "block": 16},
+        {"winograd": -2, "depth": 48, "block": 16},
+        {"winograd": 10**9, "depth": 48, "block": 16},
         {"winograd": 4, "depth": 10**12, "block": 16},
         {"winograd": 4, "depth": 47, "block": 16},
         {"winograd": 4, "depth": 48, "block": 0},

@@ -234,8 +234,9 @@ def test_a_convolution_of_turned_images_is_right(case, cpu, monkeypatch):
 
 @pytest.mark.parametrize("cpu", CPUS)
 def test_tiles_run_along_the_height_of_narrow_images_only(cpu):
-    assert is_turned(check(NARROW, cpu), NARROW)
-    wide = replace(NARROW, size=(40, 16))
+    narrow = replace(NARROW, kernel=(4, 1), padding=(2, 0, 1, 0))  # of 4 taps, no Winograd
+    assert is_turned(check(narrow, cpu), narrow)
+    wide = replace(NARROW, size=(40, 16), kernel=(4, 1), padding=(2, 0, 1, 0))
     assert not is_turned(check(wide, cpu), wide)
 
 

@@ -27,13 +27,14 @@ from farm.compiler.cpu.register_tiles import Tile, should_group_reduction_step_l
 from farm.compiler.cpu.winograd import compute as winograd_compute
 from farm.compiler.cpu.winograd.cost_model import padded_group_depth, winograd_candidates
 from farm.compiler.target.cpu_model import CpuModel, cpu_model_of
-from farm.compiler.winograd_weights import WinogradTransform
+from farm.compiler.winograd_weights import WinogradTile, WinogradTransform
 
 sys.path.append(str(Path(__file__).parents[3] / "tools"))
 
 import inner_loops
 
-ERROR = {2: 2e-6, 4: 1e-5}  # of the largest output, at most
+# Of the largest output, at most, by the longer side of a tile.
+ERROR = {4: 2e-6, 6: 1e-5, 8: 3e-5, 10: 2e-5}
 TILE = Tile(3, 2, 4)
 A53 = CpuModel("neon", 4, 32)
 
@@ -45,6 +46,12 @@ class Case:
     band: int
     choice: KernelConfig
     then: str = "nothing"
+
+    @property
+    def most(self) -> float:
+        """The largest error, relative to the largest output."""
+        tile = WinogradTile.of_size(self.size, self.workload.weight[:2])
+        return ERROR[max(tile.sides)]
 
 
 def case(
@@ -58,8 +65,9 @@ def case(
     then="nothing",
     groups=1,
     dilation=(1, 1),
+    taps=(3, 3),
 ):
-    weight = (3, 3, data[3] // groups, outputs)
+    weight = (*taps, data[3] // groups, outputs)
     workload = Workload(
         CONVOLUTION, data, weight, padding=padding, dilation=dilation, groups=groups
     )
@@ -67,12 +75,11 @@ def case(
 
 
 def kernel(case: Case, core: CpuModel) -> tvm.tirx.PrimFunc:
-    workload, block, side = case.workload, case.choice.tile.block, case.size + 2
+    workload = case.workload
     data = te.placeholder(workload.data, name="data")
     depth = padded_group_depth(workload, core)
-    weight = te.placeholder(
-        (-(-workload.channels // block), side, side, depth, block), name="weight"
-    )
+    transform = WinogradTransform(case.size, depth, case.choice.tile.block)
+    weight = te.placeholder(transform.shape(workload.weight), name="weight")
     grouped_loads = should_group_reduction_step_loads(core, depth)
     result = winograd_compute.winograd_conv2d_compute(
         workload, case.choice, case.size, case.band, grouped_loads, data, weight
@@ -145,7 +152,7 @@ def test_shapes_that_fit_nothing_are_right(cpu):
         case((1, 10, 11, 8), 80, order=CHANNELS, tile=Tile(5, 3, 4), then="residual"),
     ]
     for each, found in zip(cases, errors(cases, cpu), strict=True):
-        assert found < ERROR[each.size], each
+        assert found < each.most, each
 
 
 @pytest.mark.parametrize("cpu", CPUS)
@@ -158,7 +165,7 @@ def test_groups_are_right(cpu):
         case((1, 9, 9, 32), 64, size=2, order=CHANNELS, groups=8, tile=Tile(4, 2, 4)),
     ]
     for each, found in zip(cases, errors(cases, cpu), strict=True):
-        assert found < ERROR[each.size], each
+        assert found < each.most, each
 
 
 @pytest.mark.parametrize("cpu", CPUS)
@@ -174,7 +181,43 @@ def test_dilated_convolutions_are_right(cpu):
         case((3, 8, 8, 32), 32, (2, 2, 2, 2), size=2, dilation=(2, 2), then="residual"),
     ]
     for each, found in zip(cases, errors(cases, cpu), strict=True):
-        assert found < ERROR[each.size], each
+        assert found < each.most, each
+
+
+@pytest.mark.parametrize("cpu", CPUS)
+def test_kernels_of_other_sizes_are_right(cpu):
+    """Kernels of up to 7 taps, along both axes or along one, which then is all that is
+    transformed.
+    """
+    around = (2, 2, 2, 2)
+    cases = [
+        case((2, 13, 9, 35), 19, around, size=2, band=2, then="residual", taps=(5, 5)),
+        case((1, 10, 11, 16), 40, around, order=CHANNELS, then="residual", taps=(5, 5)),
+        case((1, 12, 9, 16), 24, (3, 3, 3, 3), size=2, taps=(7, 7)),
+        case((1, 9, 12, 16), 24, (1, 2, 1, 2), band=2, taps=(3, 5), then="residual"),
+        case((2, 17, 9, 32), 24, (0, 3, 0, 3), band=3, taps=(1, 7), then="residual"),
+        case((2, 17, 9, 19), 24, (3, 0, 3, 0), size=2, taps=(7, 1), order=CHANNELS),
+        case((1, 17, 9, 32), 40, (1, 0, 1, 0), band=2, taps=(3, 1), groups=2, then="residual"),
+        case((1, 9, 17, 32), 40, (0, 1, 0, 1), order=CHANNELS, taps=(1, 3), then="residual"),
+    ]
+    for each, found in zip(cases, errors(cases, cpu), strict=True):
+        assert found < each.most, each
+
+
+@pytest.mark.parametrize("cpu", CPUS)
+def test_convolutions_of_signals_are_right(cpu):
+    """Images of one row are computed as images of one column."""
+    cases = [
+        case((1, 1, 50, 16), 24, (0, 1, 0, 1), band=3, taps=(1, 3), then="residual"),
+        case((2, 1, 31, 19), 40, (0, 4, 0, 0), size=2, taps=(1, 5), order=CHANNELS),
+        case((2, 1, 45, 32), 24, (0, 3, 0, 3), band=4, taps=(1, 7), then="residual"),
+        case((1, 1, 45, 32), 24, (0, 9, 0, 9), taps=(1, 7), dilation=(1, 3), then="residual"),
+        case((1, 1, 40, 16), 16, (0, 4, 0, 4), size=2, taps=(1, 9), then="residual"),
+        case((1, 1, 40, 32), 16, (0, 5, 0, 5), taps=(1, 3), dilation=(1, 5), groups=2),
+        case((3, 1, 2, 16), 16, (0, 1, 0, 1), taps=(1, 3)),
+    ]
+    for each, found in zip(cases, errors(cases, cpu), strict=True):
+        assert found < each.most, each
 
 
 @pytest.mark.parametrize("image", [32, 33])
@@ -214,7 +257,42 @@ def test_what_follows_a_dilated_convolution_is_right(then, image):
         wanted = np.pad(wanted, ((0, 0), (0, 0), (1, 2), (0, 3)))
     elif "swapped" in then:
         wanted = wanted.transpose(0, 1, 3, 2)
-    assert np.abs(answer.outputs[0] - wanted).max() < ERROR[4] * np.abs(wanted).max()
+    assert np.abs(answer.outputs[0] - wanted).max() < ERROR[6] * np.abs(wanted).max()
+
+
+@pytest.mark.parametrize("dilation", [1, 3])
+@pytest.mark.parametrize("then", ["relu", "leaky", "sum", "padding", "rows and columns swapped"])
+def test_what_follows_a_convolution_of_a_signal_is_right(then, dilation):
+    x, w, b = (
+        np.random.default_rng(0).standard_normal(shape).astype("float32")
+        for shape in ((2, 64, 1, 500), (64, 64, 1, 7), (1, 64, 1, 1))
+    )
+    steps = {"padding": [0, 3 * dilation], "dilation": [1, dilation]}
+
+    def body(emit, x, w, b):
+        result = emit(relax.op.add(emit(relax.op.nn.conv2d(x, w, **steps)), b))
+        if then == "leaky":
+            return emit(relax.op.nn.leakyrelu(result, 0.25))
+        if then == "sum":
+            return emit(relax.op.add(result, x))
+        result = emit(relax.op.nn.relu(result))
+        if then == "padding":
+            return emit(relax.op.nn.pad(result, (0, 0, 0, 0, 1, 2, 0, 3)))
+        return emit(relax.op.permute_dims(result, (0, 1, 3, 2))) if "swapped" in then else result
+
+    answer = compute({"x": x}, body, {"w": w, "b": b})
+    assert (answer.rules, answer.notes) == (["winograd"], [])
+    wanted = functional.conv2d(*(torch.from_numpy(one).double() for one in (x, w)), **steps)
+    wanted = wanted.add(torch.from_numpy(b)).numpy()
+    if then == "sum":
+        wanted += x
+    else:
+        wanted = np.maximum(wanted, wanted / 4 if then == "leaky" else 0)
+    if then == "padding":
+        wanted = np.pad(wanted, ((0, 0), (0, 0), (1, 2), (0, 3)))
+    elif "swapped" in then:
+        wanted = wanted.transpose(0, 1, 3, 2)
+    assert np.abs(answer.outputs[0] - wanted).max() < ERROR[10] * np.abs(wanted).max()
 
 
 def test_a_dilated_convolution_of_an_open_batch_is_winograds():
@@ -232,7 +310,7 @@ def test_a_dilated_convolution_of_an_open_batch_is_winograds():
             torch.from_numpy(x).double(), torch.from_numpy(w).double(), padding=2, dilation=2
         ).relu()
         (found,) = run(low, [x])
-        assert np.abs(found - wanted.numpy()).max() < ERROR[4] * float(wanted.max())
+        assert np.abs(found - wanted.numpy()).max() < ERROR[6] * float(wanted.max())
 
 
 def test_a_grouped_convolution_is_winograds_if_its_channels_fill_vectors():
@@ -249,7 +327,7 @@ def test_a_grouped_convolution_is_winograds_if_its_channels_fill_vectors():
     wanted = functional.conv2d(
         torch.from_numpy(x).double(), torch.from_numpy(w).double(), padding=1, groups=2
     ).numpy()
-    assert np.abs(answer.outputs[0] - wanted).max() < ERROR[4] * np.abs(wanted).max()
+    assert np.abs(answer.outputs[0] - wanted).max() < ERROR[6] * np.abs(wanted).max()
     workload = Workload(
         CONVOLUTION, (1, 28, 28, 128), (3, 3, 64, 256), padding=(1, 1, 1, 1), groups=2
     )
@@ -257,7 +335,7 @@ def test_a_grouped_convolution_is_winograds_if_its_channels_fill_vectors():
     for choice, _ in winograd_candidates(workload, core):
         assert 128 % choice.tile.block == 0, "a tile has channels of one group"
     odd = replace(workload, data=(1, 28, 28, 58), weight=(3, 3, 29, 256))
-    assert winograd_candidates(odd, core) == []
+    assert winograd_candidates(odd, core) == ()
 
 
 @settings(max_examples=3)
@@ -266,33 +344,37 @@ def test_any_shape_is_right(data):
     def draw(*values):
         return data.draw(some.sampled_from(values))
 
-    def padding(down, across):
-        return draw(1, 2) * down, draw(1, 3) * across, draw(1, 2) * down, draw(1, 2) * across
+    def padding(dilation, taps):
+        (down, across), (r, s) = ((one // 2 for one in taps), taps)
+        ends = (draw(down, r), draw(across, s), draw(down, r - 1), draw(across, s - 1))
+        return tuple(end * dilation[axis % 2] for axis, end in enumerate(ends))
 
-    dilations = [draw((1, 1), (1, 1), (2, 1), (1, 3), (2, 2)) for _ in range(6)]
+    kinds = ((3, 3), (3, 3), (5, 5), (1, 3), (3, 1), (1, 7), (7, 1), (3, 5))
+    geometries = [(draw((1, 1), (1, 1), (2, 1), (1, 3), (2, 2)), draw(*kinds)) for _ in range(6)]
     cases = [
         case(
             (draw(1, 3), draw(1, 2, 4, 9), draw(1, 3, 5, 8), draw(1, 3, 4, 17, 32)),
             draw(1, 3, 8, 21, 33),
-            padding(*dilation),
+            padding(dilation, taps),
             size=draw(2, 4),
             band=draw(1, 2),
             tile=draw(Tile(1, 1, 4), Tile(3, 2, 4), Tile(4, 1, 8)),
             order=draw(PIXELS, CHANNELS),
             then=draw("nothing", "residual"),
             dilation=dilation,
+            taps=taps,
         )
-        for dilation in dilations
+        for dilation, taps in geometries
     ]
     for each, found in zip(cases, errors(cases, CPUS[-1]), strict=True):
-        assert found < ERROR[each.size], each
+        assert found < each.most, each
 
 
 def test_sums_of_many_channels_keep_the_stated_error():
     cases = [case((1, 8, 8, 512), 32, size=size, tile=Tile(4, 2, 4)) for size in (2, 4)]
     small, large = errors(cases, CPUS[-1])
-    assert small < ERROR[2]
-    assert large < ERROR[4]
+    assert small < ERROR[4]
+    assert large < ERROR[6]
 
 
 @pytest.mark.parametrize(
@@ -302,6 +384,34 @@ def test_a_convolution_of_many_channels_and_pixels_is_winograds(core):
     assert best(
         Workload(CONVOLUTION, (1, 56, 56, 64), (3, 3, 64, 64), padding=(1, 1, 1, 1)), core
     ).startswith("winograd")
+
+
+@pytest.mark.parametrize("taps", [(5, 5), (7, 7), (1, 3), (3, 1), (1, 7), (7, 1), (9, 1), (3, 5)])
+@pytest.mark.parametrize(
+    "core", [cpu_model_of(target(cpu)) for cpu in CPUS] + [A53], ids=lambda core: core.name
+)
+def test_kernels_of_other_sizes_are_winograds(core, taps):
+    down, across = (count // 2 for count in taps)
+    padding = (down, across, down, across)
+    image = Workload(CONVOLUTION, (1, 56, 56, 64), (*taps, 64, 64), padding=padding)
+    assert best(image, core).startswith("winograd")
+
+
+@pytest.mark.parametrize("taps", [3, 5, 7, 9])
+@pytest.mark.parametrize(
+    "core", [cpu_model_of(target(cpu)) for cpu in CPUS] + [A53], ids=lambda core: core.name
+)
+def test_signals_are_winograds(core, taps):
+    padding = (0, taps // 2, 0, taps // 2)
+    signal = Workload(CONVOLUTION, (1, 1, 2000, 64), (1, taps, 64, 64), padding=padding)
+    assert best(signal, core).startswith("winograd")
+    assert best(replace(signal, dilation=(1, 3)), core).startswith("winograd")
+
+
+def test_candidates_of_a_long_signal_are_few():
+    """Each is a prediction that takes time."""
+    long = Workload(CONVOLUTION, (1, 1, 1 << 20, 64), (1, 3, 64, 64))
+    assert len(winograd_candidates(long, cpu_model_of(target("x86-64-v4")))) < 100
 
 
 def test_bands_of_few_channels_are_winograds_too():
@@ -356,13 +466,17 @@ def test_a_convolution_with_nothing_to_gain_is_direct(workload):
 
 @pytest.mark.parametrize(
     "other",
-    [{"strides": (2, 2)}, {"weight": (5, 5, 64, 64)}],
+    [
+        {"strides": (2, 2)},
+        {"strides": (1, 2)},
+        *({"weight": (*taps, 64, 64)} for taps in ((1, 1), (2, 2), (4, 3), (9, 9), (11, 1))),
+    ],
     ids=str,
 )
 def test_other_convolutions_have_no_candidates(other):
     plain = {"data": (1, 56, 56, 64), "weight": (3, 3, 64, 64), "padding": (1, 1, 1, 1)}
     assert winograd_candidates(Workload(CONVOLUTION, **plain), A53)
-    assert winograd_candidates(Workload(CONVOLUTION, **{**plain, **other}), A53) == []
+    assert winograd_candidates(Workload(CONVOLUTION, **{**plain, **other}), A53) == ()
 
 
 def test_bias_and_activation_are_computed_with_the_tiles():
@@ -388,7 +502,7 @@ def test_bias_and_activation_are_computed_with_the_tiles():
         .relu()
         .numpy()
     )
-    assert np.abs(answer.outputs[0] - wanted).max() < ERROR[4] * np.abs(wanted).max()
+    assert np.abs(answer.outputs[0] - wanted).max() < ERROR[6] * np.abs(wanted).max()
 
 
 def best(workload: Workload, core: CpuModel) -> str:

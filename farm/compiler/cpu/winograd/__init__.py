@@ -1,4 +1,4 @@
-"""Winograd's convolution F(m x m, 3 x 3) (Lavin and Gray, 2016).
+"""Winograd's convolution F(m x n, r x s), of images and signals (Lavin and Gray, 2016).
 
 compute         transforms and products as loops
 schedule        how those loops are scheduled

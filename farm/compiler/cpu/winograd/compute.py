@@ -1,15 +1,22 @@
-"""Define Winograd's convolution F(m x m, 3 x 3).
+"""Define Winograd's convolution F(m x n, r x s), for kernels of r x s and a stride of 1.
 
-Each tile of m x m outputs takes (m + 2)^2 products instead of 9 m^2, between two transforms. The
-transforms evaluate polynomials at 0, at pairs of points p and -p, and at infinity (Toom and Cook;
-Lavin and Gray, 2016). For m = 2 all constants are 1. For m = 4 the points are the roots of 1/2 and
-2, whose products are powers of two: with them the largest error over sums of 256 channels is about
-2e-6 of the largest output, as of a direct sum; with the usual points 1 and 2 it is three times as
-large (Barabasz et al., 2020, on the choice of points). Weights are transformed in double precision
-when a model is loaded.
+Each tile of m x n outputs takes (m + r - 1) (n + s - 1) products instead of m n r s, between two
+transforms. The transforms evaluate polynomials at 0, at pairs of points p and -p, and at infinity
+(Toom and Cook; Lavin and Gray, 2016). With the points of `winograd_weights`, the largest error over
+sums of 256 channels, against the largest output, is as below; that of a direct sum is 1e-6 to 4e-6.
+The usual points 1 and 2 of a side of 6 have four times its error (Barabasz et al., 2020, on the
+choice of points).
+
+    side of a tile, m + r - 1    4       6       8       10
+    tiles with two axes          8e-7    2e-6    8e-6    not used
+    tiles with one axis          5e-7    1e-6    3e-6    8e-6
+
+An axis along which the kernel has one tap is not transformed. Weights are transformed in double
+precision when a model is loaded.
 
 Tiles are computed by bands: several rows of tiles, linear in `t`. A packed weight is
-[CO / block, m + 2, m + 2, CI / groups, block].
+[CO / block, *sides, CI / groups, block]. Images of one row, which are signals, are computed as
+images of one column: a band then has any number of their tiles.
 
 A convolution with a dilation of d reads, for the outputs of rows r, r + d, r + 2 d..., only every
 d-th row of its input. These rows are an image of their own, a phase, which is convolved without
@@ -30,12 +37,12 @@ from tvm import te, tirx
 from farm.compiler.cpu.conv_dense_compute import CROP, INPUTS, PADDING
 from farm.compiler.cpu.kernel_config import KernelConfig, Workload
 from farm.compiler.cpu.register_tiles import largest_divisor, round_up_to_multiple
-from farm.compiler.ir.annotations import ORDER, PHASES, TILE, WORKLOAD
+from farm.compiler.ir.annotations import ORDER, OUTPUTS, PHASES, TILE, WORKLOAD
 from farm.compiler.target.cpu_model import CpuModel
-from farm.compiler.winograd_weights import POINTS
+from farm.compiler.winograd_weights import POINTS, WinogradTile
 
-WINOGRAD = "winograd"  # the main block: a product of matrices for each of the (m + 2)^2 points
-# The transforms, each down and then across.
+WINOGRAD = "winograd"  # the main block: a product of matrices for each of a tile's points
+# The transforms, each down and then across. Those of an axis with one tap copy, and are inlined.
 ROWS_IN, TILES_IN, ROWS_OUT, TILES_OUT = "rows_in", "tiles_in", "rows_out", "tiles_out"
 _REUSED = 16  # TVM lets a register tile share a buffer of at most this many times its size
 _LEAST_BYTES = 16 * 1024
@@ -63,7 +70,7 @@ def minimum_unshared_buffer_bytes(cpu: CpuModel) -> int:
 
 
 def channel_blocks_per_product(
-    cpu: CpuModel, blocks: int, tiles: int, size: int, block: int
+    cpu: CpuModel, blocks: int, tiles: int, points: int, block: int
 ) -> int:
     """Return the number of blocks of channels whose products precede their output transforms.
 
@@ -74,16 +81,23 @@ def channel_blocks_per_product(
     """
     if not cpu.in_order:
         return 1
-    fitting = cpu.l2_bytes // 2 // (4 * tiles * (size + 2) ** 2 * block)
+    fitting = cpu.l2_bytes // 2 // (4 * tiles * points * block)
     return largest_divisor(blocks, max(1, min(blocks // _ENOUGH_BLOCKS, fitting)))
 
 
-def workload_of_phases(workload: Workload) -> Workload:
-    """Return a convolution without dilation over the phases of a dilated one.
+def has_one_row(workload: Workload) -> bool:
+    """Return whether the images are signals, which are computed as images of one column."""
+    return workload.data[1] == workload.output(0) == workload.weight[0] == 1
 
-    It has an image for each phase of each image, and the padding is part of the images. All phases
-    have the extents of the largest.
+
+def workload_of_tiles(workload: Workload) -> Workload:
+    """Return the convolution that tiles compute: of a signal as a column, without dilation.
+
+    A dilated convolution has an image for each phase of each image, and the padding is part of the
+    images. All phases have the extents of the largest.
     """
+    if has_one_row(workload):
+        workload = workload.turned
     down, across = workload.dilation
     if down == across == 1:
         return workload
@@ -111,20 +125,27 @@ def winograd_conv2d_compute(
     data: te.Tensor,
     weight: te.Tensor,
 ) -> te.Tensor:
-    """Define a convolution of 3 x 3, stride 1, by tiles of `size`, `band` rows of them at a time.
+    """Define a convolution of stride 1, by tiles of `size`, `band` rows of them at a time.
 
-    `grouped_loads`: the inputs of several reduction steps are loaded together, see register_tiles.
+    `size` are the outputs of a tile along each axis with several taps. `grouped_loads`: the inputs
+    of several reduction steps are loaded together, see register_tiles.
     """
+    turned, key = has_one_row(workload), workload.key
+    tiled = workload_of_tiles(workload)
+    workload = workload.turned if turned else workload
+    tile = WinogradTile.of_size(size, (workload.weight[0], workload.weight[1]))
+    (tile_h, tile_w), (side_h, side_w), (kernel_h, kernel_w) = tile.outputs, tile.sides, tile.taps
     (_, height, width, channels), images = workload.data, data.shape[0]
-    (top, left, _, _), side = workload.padding, size + 2
+    top, left, _, _ = workload.padding
     out_h, out_w = workload.output(0), workload.output(1)
-    (down, across), phases = workload.dilation, workload_of_phases(workload)
-    columns, bands = -(-phases.output(1) // size), -(-phases.output(0) // (size * band))
+    down, across = workload.dilation
+    columns, bands = -(-tiled.output(1) // tile_w), -(-tiled.output(0) // (tile_h * band))
     count = images * (down * across)
     tiles = band * columns
     covered = round_up_to_multiple(tiles, config.tile.pixels)
     blocks, _, _, group_depth, block = (int(extent) for extent in weight.shape)
     depth, group_channels = group_depth * workload.groups, workload.channels // workload.groups
+    padded_h, padded_w = bands * band * tile_h + kernel_h - 1, columns * tile_w + kernel_w - 1
 
     def padded(n: te.Var, y: te.Var, x: te.Var, c: te.Var) -> tirx.Expr:
         row, column = y * down + n // across % down, x * across + n % across
@@ -135,65 +156,81 @@ def winograd_conv2d_compute(
             column < width + left,
             *([c < channels] if depth > channels else []),
         ]
+        place = (column - left, row - top) if turned else (row - top, column - left)
         return tirx.if_then_else(
             tirx.all(*inside),
-            data[n // (down * across), row - top, column - left, c],
+            data[(n // (down * across), *place, c)],
             tirx.const(0, "float32"),
         )
 
     def rows_in(n: te.Var, b: te.Var, r: te.Var, i: te.Var, x: te.Var, c: te.Var) -> tirx.Expr:
-        return _one_of(i, _input(size, lambda row: source[n, (b * band + r) * size + row, x, c]))
+        return _one_of(
+            i, _input(side_h, lambda row: source[n, (b * band + r) * tile_h + row, x, c])
+        )
 
     def tiles_in(n: te.Var, b: te.Var, t: te.Var, i: te.Var, j: te.Var, c: te.Var) -> tirx.Expr:
         return _one_of(
             j,
             _input(
-                size, lambda column: lines[n, b, t // columns, i, t % columns * size + column, c]
+                side_w,
+                lambda column: lines[n, b, t // columns, i, t % columns * tile_w + column, c],
             ),
         )
 
     def sums(n: te.Var, b: te.Var, t: te.Var, i: te.Var, j: te.Var, c: te.Var) -> tirx.Expr:
         first = c // group_channels * group_depth if workload.groups > 1 else 0
+        point = (j, i) if turned else (i, j)
         return te.sum(
-            inputs(n, b, t, i, j, first + rc) * weight[c // block, i, j, rc, c % block], axis=[rc]
+            inputs(n, b, t, i, j, first + rc) * weight[(c // block, *point, rc, c % block)],
+            axis=[rc],
         )
 
     def read(n: te.Var, b: te.Var, t: te.Var, i: te.Var, j: te.Var, step: te.Var) -> tirx.Expr:
         return points[n, b, t if covered == tiles else te.min(t, tiles - 1), i, j, step]
 
     # One index counts the tiles of all bands: for half of a tile's rows, TVM then sees from
-    # y // size alone that they belong to one tile.
+    # y // tile_h alone that they belong to one tile.
     def rows_out(n: te.Var, t: te.Var, y: te.Var, j: te.Var, c: te.Var) -> tirx.Expr:
-        return _one_of(y, _output(size, lambda i: main[n, t // tiles, t % tiles, i, j, c]))
-
-    def tiles_out(n: te.Var, y: te.Var, x: te.Var, c: te.Var) -> tirx.Expr:
         return _one_of(
-            x % size,
-            _output(size, lambda j: result[n, y // size * columns + x // size, y % size, j, c]),
+            y, _output(tile_h, side_h, lambda i: main[n, t // tiles, t % tiles, i, j, c])
         )
 
-    source = te.compute(
-        (count, bands * band * size + 2, columns * size + 2, depth), padded, name=PADDING
-    )
-    lines = te.compute((count, bands, band, side, columns * size + 2, depth), rows_in, name=ROWS_IN)
-    points = te.compute((count, bands, tiles, side, side, depth), tiles_in, name=TILES_IN)
+    def tiles_out(n: te.Var, y: te.Var, x: te.Var, c: te.Var) -> tirx.Expr:
+        place = y // tile_h * columns + x // tile_w
+        return _one_of(
+            x % tile_w, _output(tile_w, side_w, lambda j: result[n, place, y % tile_h, j, c])
+        )
+
+    source = te.compute((count, padded_h, padded_w, depth), padded, name=PADDING)
+    lines = te.compute((count, bands, band, side_h, padded_w, depth), rows_in, name=ROWS_IN)
+    points = te.compute((count, bands, tiles, side_h, side_w, depth), tiles_in, name=TILES_IN)
     inputs = (
-        te.compute((count, bands, covered, side, side, depth), read, name=INPUTS)
+        te.compute((count, bands, covered, side_h, side_w, depth), read, name=INPUTS)
         if grouped_loads
         else read
     )
     rc = te.reduce_axis((0, group_depth), name="rc")
-    tile = [config.tile.pixels, config.tile.vectors, config.tile.lanes]
-    attributes = {TILE: tile, ORDER: config.order, WORKLOAD: workload.key}
+    attributes = {
+        TILE: [config.tile.pixels, config.tile.vectors, config.tile.lanes],
+        ORDER: config.order,
+        WORKLOAD: key,
+        OUTPUTS: list(tile.outputs),
+    }
     main = te.compute(
-        (count, bands, covered, side, side, blocks * block), sums, name=WINOGRAD, attrs=attributes
+        (count, bands, covered, side_h, side_w, blocks * block),
+        sums,
+        name=WINOGRAD,
+        attrs=attributes,
     )
-    result = te.compute((count, bands * tiles, size, side, blocks * block), rows_out, name=ROWS_OUT)
+    result = te.compute(
+        (count, bands * tiles, tile_h, side_w, blocks * block), rows_out, name=ROWS_OUT
+    )
     whole = te.compute(
-        (count, bands * band * size, columns * size, blocks * block), tiles_out, name=TILES_OUT
+        (count, bands * band * tile_h, columns * tile_w, blocks * block), tiles_out, name=TILES_OUT
     )
 
     def crop(n: te.Var, y: te.Var, x: te.Var, c: te.Var) -> tirx.Expr:
+        y, x = (x, y) if turned else (y, x)
         phase = (n * down + y % down) * across + x % across
         return whole[phase, y // down, x // across, c]
 
@@ -201,17 +238,20 @@ def winograd_conv2d_compute(
     # iterated phase by phase: they are copied.
     as_many_in_each = out_h % down == out_w % across == 0
     dilated = {PHASES: [down, across]} if down * across > 1 and as_many_in_each else {}
-    return te.compute((images, out_h, out_w, workload.channels), crop, name=CROP, attrs=dilated)
+    extents = (out_w, out_h) if turned else (out_h, out_w)
+    return te.compute((images, *extents, workload.channels), crop, name=CROP, attrs=dilated)
 
 
-def _input(size: int, line: Line) -> list[tirx.Expr]:
-    """Return the m + 2 values of an input line: at 0, at each pair of points, at infinity.
+def _input(side: int, line: Line) -> list[tirx.Expr]:
+    """Return the values of an input line: at 0, at each pair of points, at infinity.
 
     LLVM computes the common subexpressions of a pair once.
     """
-    squares = [point * point for point in POINTS[size]]
+    if side == 1:
+        return [line(0)]
+    squares = [point * point for point in POINTS[side]]
     values = [_even(squares, line, 0)]
-    for index, point in enumerate(POINTS[size]):
+    for index, point in enumerate(POINTS[side]):
         others = squares[:index] + squares[index + 1 :]
         even, odd = _even(others, line, 2), _scaled(point, _even(others, line, 1))
         values += [even + odd, even - odd]
@@ -228,11 +268,13 @@ def _even(squares: Sequence[float], line: Line, first: int) -> tirx.Expr:
     return reduce(lambda total, term: total + term, terms[::-1])
 
 
-def _output(size: int, line: Line) -> list[tirx.Expr]:
-    """Return the m outputs of a line of m + 2 products."""
+def _output(size: int, side: int, line: Line) -> list[tirx.Expr]:
+    """Return the `size` outputs of a line of `side` products."""
+    if side == 1:
+        return [line(0)]
     pairs = [
         (point, line(2 * index + 1), line(2 * index + 2))
-        for index, point in enumerate(POINTS[size])
+        for index, point in enumerate(POINTS[side])
     ]
     outputs = []
     for power in range(size):
@@ -240,7 +282,7 @@ def _output(size: int, line: Line) -> list[tirx.Expr]:
             _scaled(point**power, plus - minus if power % 2 else plus + minus)
             for point, plus, minus in pairs
         ]
-        ends = [line(0)] * (power == 0) + [line(size + 1)] * (power == size - 1)
+        ends = [line(0)] * (power == 0) + [line(side - 1)] * (power == size - 1)
         outputs.append(reduce(lambda total, term: total + term, [*terms, *ends]))
     return outputs
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 from farm.compiler.cpu.conv_dense_compute import CONVOLUTION
 from farm.compiler.cpu.kernel_config import CHANNELS, PIXELS, KernelConfig, Workload
@@ -19,42 +21,52 @@ from farm.compiler.cpu.register_tiles import (
 from farm.compiler.cpu.winograd.compute import (
     channel_blocks_per_product,
     minimum_unshared_buffer_bytes,
-    workload_of_phases,
+    workload_of_tiles,
 )
 from farm.compiler.target.cpu_model import CpuModel
-from farm.compiler.winograd_weights import WinogradTransform
+from farm.compiler.winograd_weights import WinogradTile, WinogradTransform
 
-SIZES = {"winograd2": 2, "winograd4": 4}  # of an output tile, by method; the names are in records
+# The outputs of a tile along each axis with several taps, by method; the names are in records.
+SIZES = {"winograd2": 2, "winograd4": 4}
 _VECTOR_CYCLES = 7  # of a vector of a transform: its loads, about two multiply-adds, its store
+_CYCLES_A_POINT = 0.5  # of a vector, for each point of its axis beyond six: more multiply-adds
+_USUAL_SIDE = 6
+_MANY_BANDS, _SPREAD = 32, 1.25  # of more bands than this, each has so many times the rows
 _STEP_CYCLES = 1  # overhead of a reduction step beyond its arithmetic
 _UNHIDDEN = 0.3  # of the lesser of arithmetic and memory time; the rest overlaps with the other
 # Weight of the time that one of two cores waits: a configuration must suit any number of threads.
 _IDLE = 0.25
 _LAUNCH = 10_000  # cycles to divide another loop among threads
+_REMEMBERED = 64  # workloads; those of a model come again, and their candidates take milliseconds
 _CACHE_SHARE = 0.5  # of the L2 cache for data that must stay there
 
 
-def winograd_candidates(workload: Workload, cpu: CpuModel) -> list[tuple[KernelConfig, float]]:
-    """Return both tile sizes in both orders with suitable register tiles, and predicted cycles.
+@lru_cache(_REMEMBERED)
+def winograd_candidates(
+    workload: Workload, cpu: CpuModel
+) -> tuple[tuple[KernelConfig, float], ...]:
+    """Return all tile sizes in both orders with suitable register tiles, and predicted cycles.
 
-    There are none for convolutions other than 3 x 3 of stride 1, and none for groups whose channels
-    fill no vectors.
+    There are none for strides other than 1, for kernels without accurate tiles, and for groups
+    whose channels fill no vectors.
     """
-    plain = (workload.weight[:2], workload.strides) == ((3, 3), (1, 1))
     if (
         workload.operator != CONVOLUTION
-        or not plain
+        or workload.strides != (1, 1)
         or (workload.groups > 1 and not _fill_vectors(workload.data[3], cpu))
         or min(workload.output(0), workload.output(1)) < 1
     ):
-        return []
+        return ()
     found = []
+    tiled = workload_of_tiles(workload)
     for method, size in SIZES.items():
-        for tile in _tiles(workload_of_phases(workload), cpu, size):
+        if not _tile(tiled, size).is_accurate:
+            continue
+        for tile in _tiles(tiled, cpu, size):
             for order in (PIXELS, CHANNELS):
                 plan = plan_with_fastest_row_count(workload, KernelConfig(method, tile, order), cpu)
                 found.append((plan.config, plan.cycles))
-    return found
+    return tuple(found)
 
 
 def weight_transform_for(
@@ -77,7 +89,7 @@ class WinogradPlan:
 
     @property
     def size(self) -> int:
-        """Return the size m of an output tile."""
+        """Return the outputs of a tile along each axis with several taps."""
         return SIZES[self.config.method]
 
 
@@ -85,7 +97,7 @@ def plan_with_fastest_row_count(
     workload: Workload, config: KernelConfig, cpu: CpuModel
 ) -> WinogradPlan:
     """Return the plan of a configuration with the number of rows that takes the fewest cycles."""
-    depth, workload = padded_group_depth(workload, cpu), workload_of_phases(workload)
+    depth, workload = padded_group_depth(workload, cpu), workload_of_tiles(workload)
     plans = (
         WinogradPlan(config, band, depth, _cycles(workload, config, band, cpu))
         for band in _bands(workload, SIZES[config.method], cpu)
@@ -113,18 +125,35 @@ def _fill_vectors(channels: int, cpu: CpuModel) -> bool:
     return largest_divisor(channels, cpu.lanes) >= cpu.vector_widths[-1]
 
 
+def _tile(workload: Workload, size: int) -> WinogradTile:
+    return WinogradTile.of_size(size, (workload.weight[0], workload.weight[1]))
+
+
 def _bands(workload: Workload, size: int, cpu: CpuModel) -> list[int]:
     """Return, for each number of bands, the fewest rows that they need.
 
-    There are none if a buffer would be smaller than `minimum_unshared_buffer_bytes`.
+    There are none if a buffer would be smaller than `minimum_unshared_buffer_bytes`. Of the many of
+    a long signal, those are left out that are hardly larger than another.
     """
-    rows, width = -(-workload.output(0) // size), -(-workload.output(1) // size) * size + 2
+    tile = _tile(workload, size)
+    (tile_h, tile_w), (kernel_h, kernel_w) = tile.outputs, tile.taps
+    rows = -(-workload.output(0) // tile_h)
+    width = -(-workload.output(1) // tile_w) * tile_w + kernel_w - 1
     least = minimum_unshared_buffer_bytes(cpu) / (4 * width * workload.data[3])
-    return sorted(
+    if 1 not in tile.sides and least > tile.sides[0]:
+        return []
+    found = sorted(
         band
         for band in {-(-rows // bands) for bands in range(1, rows + 1)}
-        if band * size + 2 >= least <= size + 2
+        if band * tile_h + kernel_h - 1 >= least
     )
+    if len(found) <= _MANY_BANDS:
+        return found
+    spread = found[:1]
+    for band in found:
+        if band >= _SPREAD * spread[-1]:
+            spread.append(band)
+    return spread
 
 
 def _tiles(workload: Workload, cpu: CpuModel, size: int) -> Iterator[Tile]:
@@ -132,7 +161,7 @@ def _tiles(workload: Workload, cpu: CpuModel, size: int) -> Iterator[Tile]:
 
     A tile has channels of one group only: all of them read the same inputs.
     """
-    columns = -(-workload.output(1) // size)
+    columns = -(-workload.output(1) // _tile(workload, size).outputs[1])
     pixels = (min(band * columns, 4 * cpu.registers) for band in _bands(workload, size, cpu))
     depth = padded_group_depth(workload, cpu)
     grouped_loads, channels = (
@@ -161,15 +190,17 @@ def _tiles(workload: Workload, cpu: CpuModel, size: int) -> Iterator[Tile]:
 
 def _tile_stride_bytes(workload: Workload, cpu: CpuModel, size: int) -> int:
     """Return the distance between the transformed inputs of two tiles."""
-    return 4 * (size + 2) ** 2 * padded_group_depth(workload, cpu) * workload.groups
+    points = math.prod(_tile(workload, size).sides)
+    return 4 * points * padded_group_depth(workload, cpu) * workload.groups
 
 
 def _cycles(workload: Workload, config: KernelConfig, band: int, cpu: CpuModel) -> float:
     """Predict the cycles of one core: arithmetic, transforms, transfers beyond the cache."""
     size, tile, depth = SIZES[config.method], config.tile, padded_group_depth(workload, cpu)
-    channels = depth * workload.groups
-    points, columns = (size + 2) ** 2, -(-workload.output(1) // size)
-    bands = workload.data[0] * -(-workload.output(0) // (size * band))
+    (tile_h, tile_w), (side_h, side_w) = (form := _tile(workload, size)).outputs, form.sides
+    channels, points = depth * workload.groups, side_h * side_w
+    columns = -(-workload.output(1) // tile_w)
+    bands = workload.data[0] * -(-workload.output(0) // (tile_h * band))
     tiles, blocks = band * columns, -(-workload.channels // tile.block)
     step = max(
         tile.pixels * tile.vectors / cpu.fmas_per_cycle,
@@ -190,9 +221,11 @@ def _cycles(workload: Workload, config: KernelConfig, band: int, cpu: CpuModel) 
     )
 
     vectors = channels / largest_divisor(channels, cpu.lanes)
-    inputs = vectors * (size * size + size * (size + 2) + points)
-    outputs = workload.channels / largest_divisor(workload.channels, tile.lanes) * size * (size + 2)
-    arithmetic = products + bands * tiles * (inputs + outputs) * _VECTOR_CYCLES
+    between = side_h * tile_w if min(side_h, side_w) > 1 else 0
+    inputs = vectors * (tile_h * tile_w + between + points)
+    outputs = workload.channels / largest_divisor(workload.channels, tile.lanes) * tile_h * side_w
+    longer = _CYCLES_A_POINT * max(0, side_h - _USUAL_SIDE, side_w - _USUAL_SIDE)
+    arithmetic = products + bands * tiles * (inputs + outputs) * (_VECTOR_CYCLES + longer)
 
     room = cpu.l2_bytes / 2 * _CACHE_SHARE
     weights, values = (
@@ -204,7 +237,7 @@ def _cycles(workload: Workload, config: KernelConfig, band: int, cpu: CpuModel) 
         memory: float = weights * passes + (bands * values * (1 + blocks) if values > room else 0)
         tasks, launches = bands, 0
     else:
-        at_once = channel_blocks_per_product(cpu, blocks, tiles, size, tile.block)
+        at_once = channel_blocks_per_product(cpu, blocks, tiles, points, tile.block)
         passes = 1 if weights / blocks * at_once <= room else bands
         transformed = bands * values
         memory = weights * passes + (

@@ -36,6 +36,7 @@ from farm.compiler.cpu.winograd.compute import (
 )
 from farm.compiler.ir.annotations import (
     ORDER,
+    OUTPUTS,
     PHASES,
     PREFETCH_NEXT_PANEL,
     TILE,
@@ -58,25 +59,25 @@ def schedule_winograd(sch: Schedule, cpu: CpuModel) -> None:
     order CHANNELS, the whole input is transformed first, and blocks of channels are divided: each
     block of the weight is then read once.
     """
-    main, tiles_in, rows_out, tiles_out = (
-        sch.get_sblock(name) for name in (WINOGRAD, TILES_IN, ROWS_OUT, TILES_OUT)
-    )
+    main, rows_out, tiles_out = (sch.get_sblock(name) for name in (WINOGRAD, ROWS_OUT, TILES_OUT))
     tile = Tile(*(int(value) for value in sch.get(main).annotations[TILE]))
     by_channels = sch.get(main).annotations[ORDER] == CHANNELS
-    _, _, tiles, *_ = map(value_at_batch_one, sch.get(tiles_in).writes[0].source.shape)
-    _, _, size, *_ = map(value_at_batch_one, sch.get(rows_out).writes[0].source.shape)
-    columns = int(sch.get(tiles_out).writes[0].source.shape[2]) // size
-    blocks = int(sch.get(main).writes[0].source.shape[-1]) // tile.block
-    at_once = channel_blocks_per_product(cpu, blocks, tiles, size, tile.block) if by_channels else 1
+    tile_h, tile_w = (int(count) for count in sch.get(main).annotations[OUTPUTS])
+    _, _, tiles, side_h, side_w, _ = _extents(sch, sch.get_sblock(TILES_IN))
+    columns = _extents(sch, tiles_out)[2] // tile_w
+    blocks, points = _extents(sch, main)[-1] // tile.block, side_h * side_w
+    at_once = (
+        channel_blocks_per_product(cpu, blocks, tiles, points, tile.block) if by_channels else 1
+    )
     registers = register_scope(cpu)
     last, products = _last(sch, cpu), sch.cache_write(main, 0, registers)
 
     n, y, x, c = sch.get_loops(tiles_out)
-    band, row, tile_y = sch.split(y, [None, tiles // columns, size])
-    column, tile_x = sch.split(x, [None, size])
+    band, row, tile_y = sch.split(y, [None, tiles // columns, tile_h])
+    column, tile_x = sch.split(x, [None, tile_w])
     block, vector, lane = sch.split(c, [None, at_once * tile.vectors, tile.lanes])
     halves = (
-        not cpu.has_memory_operands and size > 2
+        not cpu.has_memory_operands and tile_h > 2
     )  # halve the rows of a tile, which takes fewer registers
     half = []
     if halves:
@@ -113,6 +114,11 @@ def schedule_winograd(sch: Schedule, cpu: CpuModel) -> None:
     for loop in half:
         sch.unroll(loop)
         annotate_fence(sch, loop, FenceKind.RELOAD_EACH_ITERATION)
+
+
+def _extents(sch: Schedule, block: SBlockRV) -> list[int]:
+    """Return the shape of what a block writes, at a batch of one."""
+    return [value_at_batch_one(extent) for extent in sch.get(block).writes[0].source.shape]
 
 
 def _last(sch: Schedule, cpu: CpuModel) -> SBlockRV:
@@ -195,10 +201,7 @@ def _schedule_products(
 
 def _fills_tiles(sch: Schedule, tile: Tile) -> bool:
     """Return whether the tiles of a band are whole register tiles."""
-    _, _, tiles, *_ = map(
-        value_at_batch_one, sch.get(sch.get_sblock(TILES_IN)).writes[0].source.shape
-    )
-    return tiles % tile.pixels == 0
+    return _extents(sch, sch.get_sblock(TILES_IN))[2] % tile.pixels == 0
 
 
 def _pack(sch: Schedule, transformed: SBlockRV, pixels: int) -> None:
@@ -222,25 +225,33 @@ def _schedule_input(sch: Schedule, cpu: CpuModel, place: LoopRV | None, columns:
     writes the transformed inputs.
     """
     padding, rows_in, tiles_in = (sch.get_sblock(name) for name in (PADDING, ROWS_IN, TILES_IN))
-    rows, tiles = (
-        sch.cache_write(transform, 0, register_scope(cpu)) for transform in (rows_in, tiles_in)
-    )
+    *_, side_h, side_w, depth = _extents(sch, tiles_in)
+    one_axis = 1 in (side_h, side_w)
+    if one_axis:  # one of the two transforms does all, the other copies
+        sch.compute_inline(rows_in)
+    rows = None if one_axis else sch.cache_write(rows_in, 0, register_scope(cpu))
+    tiles = sch.cache_write(tiles_in, 0, register_scope(cpu))
     if place is not None:
         sch.compute_at(tiles, place, preserve_unit_loops=True)
     *outer, t, i, j, c = sch.get_loops(tiles)
-    depth = int(sch.get(tiles).writes[0].source.shape[-1])
     lanes = largest_divisor(depth, cpu.lanes)
     row, column = sch.split(t, [None, columns])
-    chunk, vector, lane = sch.split(c, [None, _vectors(sch, rows, lanes, cpu), lanes])
+    chunk, vector, lane = sch.split(
+        c, [None, _vectors(sch, rows, depth // lanes, lanes, cpu), lanes]
+    )
     sch.reorder(row, chunk, column, vector, i, j, lane)
     if place is None:
         chunk = sch.fuse(*outer, row, chunk)
-    _in_registers(sch, tiles_in, i, [j], lane)
-    sch.compute_at(rows, chunk, preserve_unit_loops=True)
-    *_, i, x, c = sch.get_loops(rows)
-    vector, lane = sch.split(c, [None, lanes])
-    sch.reorder(x, vector, i, lane)
-    _in_registers(sch, rows_in, vector, [i], lane)
+    if side_w == 1:
+        _in_registers(sch, tiles_in, vector, [i, j], lane)
+    else:
+        _in_registers(sch, tiles_in, i, [j], lane)
+    if rows is not None:
+        sch.compute_at(rows, chunk, preserve_unit_loops=True)
+        *_, i, x, c = sch.get_loops(rows)
+        vector, lane = sch.split(c, [None, lanes])
+        sch.reorder(x, vector, i, lane)
+        _in_registers(sch, rows_in, vector, [i], lane)
     if place is not None:
         sch.compute_at(padding, place, preserve_unit_loops=True)
     else:
@@ -251,14 +262,16 @@ def _schedule_input(sch: Schedule, cpu: CpuModel, place: LoopRV | None, columns:
     return tiles
 
 
-def _vectors(sch: Schedule, rows: SBlockRV, lanes: int, cpu: CpuModel) -> int:
-    """Return the vectors of channels that are transformed together.
+def _vectors(sch: Schedule, rows: SBlockRV | None, vectors: int, lanes: int, cpu: CpuModel) -> int:
+    """Return how many of the vectors of channels are transformed together.
 
-    They fill whole cache lines, and no buffer is so small that it would be shared.
+    They fill whole cache lines, and the buffer that `rows` writes is not so small that it would be
+    shared.
     """
-    *_, side, width, depth = map(value_at_batch_one, sch.get(rows).writes[0].source.shape)
-    vectors = depth // lanes
-    unshared = -(-minimum_unshared_buffer_bytes(cpu) // (4 * side * width * lanes))
+    unshared = 1
+    if rows is not None:
+        *_, side, width, _ = _extents(sch, rows)
+        unshared = -(-minimum_unshared_buffer_bytes(cpu) // (4 * side * width * lanes))
     least = min(vectors, max(1, _LINE // lanes, unshared))
     return next(count for count in range(least, vectors + 1) if vectors % count == 0)
 

@@ -1,33 +1,35 @@
 """Define the kernel that transforms a weight of Winograd's convolution when a model is loaded.
 
-It computes what `WinogradTransform.apply` computes, to the bit. One kernel serves all weights
-of a model: the size of tiles, of blocks, and the numbers of channels are those of its arguments.
+It computes what `WinogradTransform.apply` computes, to the bit. One kernel serves all weights of a
+model with as many taps: the sides of tiles, the size of blocks, and the numbers of channels are
+those of its arguments.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from tvm import te, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T  # noqa: N812  (as everywhere in TVM)
 
-TAPS = 9
 _LANES = 4  # every block is a multiple
 _DOUBLE = "float64"
 
 
-def weight_transform_kernel() -> tirx.PrimFunc:
-    """Return the kernel from [3, 3, CI, CO] to [CO / block, side, side, depth, block].
+def weight_transform_kernel(taps: tuple[int, int]) -> tirx.PrimFunc:
+    """Return the kernel from [*taps, CI, CO] to [CO / block, *sides, depth, block].
 
-    Its second argument are the coefficients, [side, side, 9] in double precision. Blocks and their
+    Its second argument are the coefficients, [*sides, taps] in double precision. Blocks and their
     input channels are divided among threads.
     """
-    side, inputs, outputs, blocks, depth, block = (
-        te.var(name, "int64") for name in ("side", "inputs", "outputs", "blocks", "depth", "block")
+    inputs, outputs, blocks, depth, block = (
+        te.var(name, "int64") for name in ("inputs", "outputs", "blocks", "depth", "block")
     )
-    weight = te.placeholder((3, 3, inputs, outputs), "float32", "weight")
-    coefficients = te.placeholder((side, side, TAPS), _DOUBLE, "coefficients")
+    side_h, side_w = (te.var(name, "int64") for name in ("side_h", "side_w"))
+    weight = te.placeholder((*taps, inputs, outputs), "float32", "weight")
+    coefficients = te.placeholder((side_h, side_w, math.prod(taps)), _DOUBLE, "coefficients")
 
     def program(ins: Any, outs: Any) -> tirx.Stmt:
         with IRBuilder() as made, T.parallel(0, blocks * depth) as row:
@@ -41,18 +43,18 @@ def weight_transform_kernel() -> tirx.PrimFunc:
                             tirx.Ramp(start, tirx.const(1, "int64"), _LANES)
                             for start in (first, place)
                         )
-                        _store(ins, outs[0], side, channel, where, (number, into))
+                        _store(ins, outs[0], sides, channel, where, (number, into))
                     with T.Else(), T.serial(0, _LANES) as lane:
                         is_there = tirx.all(channel < inputs, first + lane < outputs)
                         with T.If(is_there):
                             with T.Then():
                                 into = (number, place + lane)
-                                _store(ins, outs[0], side, channel, first + lane, into)
+                                _store(ins, outs[0], sides, channel, first + lane, into)
                             with T.Else():
-                                _clear(outs[0], side, channel, (number, place + lane))
+                                _clear(outs[0], sides, channel, (number, place + lane))
         return made.get()
 
-    shape = (blocks, side, side, depth, block)
+    sides, shape = (side_h, side_w), (blocks, side_h, side_w, depth, block)
     transformed = te.extern(
         [shape], [weight, coefficients], program, name="winograd_weight", dtype=["float32"]
     )
@@ -60,7 +62,12 @@ def weight_transform_kernel() -> tirx.PrimFunc:
 
 
 def _store(
-    inputs: Any, result: tirx.Buffer, side: Any, channel: Any, read: Any, place: tuple[Any, Any]
+    inputs: Any,
+    result: tirx.Buffer,
+    sides: tuple[Any, Any],
+    channel: Any,
+    read: Any,
+    place: tuple[Any, Any],
 ) -> None:
     """Store the values at all points: sums of products in the order of the taps, from zero on."""
     weight, coefficients = inputs
@@ -69,10 +76,11 @@ def _store(
     total = T.alloc_buffer((lanes,), _DOUBLE, scope="local")
     whole = [tirx.Ramp(tirx.const(0, "int32"), tirx.const(1, "int32"), lanes) if suffix else 0]
     zero = tirx.const(0, _DOUBLE)
-    with T.serial(0, side) as down, T.serial(0, side) as across:
+    kernel_h, kernel_w = map(int, weight.shape[:2])
+    with T.serial(0, sides[0]) as down, T.serial(0, sides[1]) as across:
         T.buffer_store(total, tirx.Broadcast(zero, lanes) if suffix else zero, whole)
-        with T.unroll(0, 3) as y, T.unroll(0, 3) as x:
-            factor = tirx.BufferLoad(coefficients, [down, across, y * 3 + x])
+        with T.unroll(0, kernel_h) as y, T.unroll(0, kernel_w) as x:
+            factor = tirx.BufferLoad(coefficients, [down, across, y * kernel_w + x])
             tap = tirx.BufferLoad(weight, [y, x, channel, read]).astype(f"{_DOUBLE}{suffix}")
             product = tap * (tirx.Broadcast(factor, lanes) if suffix else factor)
             T.buffer_store(total, tirx.BufferLoad(total, whole) + product, whole)
@@ -80,7 +88,9 @@ def _store(
         T.buffer_store(result, rounded, [place[0], down, across, channel, place[1]])
 
 
-def _clear(result: tirx.Buffer, side: Any, channel: Any, place: tuple[Any, Any]) -> None:
-    with T.serial(0, side) as down, T.serial(0, side) as across:
+def _clear(
+    result: tirx.Buffer, sides: tuple[Any, Any], channel: Any, place: tuple[Any, Any]
+) -> None:
+    with T.serial(0, sides[0]) as down, T.serial(0, sides[1]) as across:
         zero = tirx.const(0, "float32")
         T.buffer_store(result, zero, [place[0], down, across, channel, place[1]])
