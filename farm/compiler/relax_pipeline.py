@@ -37,6 +37,7 @@ from farm.compiler.graph.group_norm import GroupNormRewriter
 from farm.compiler.graph.quantization.qdq_to_int8 import Int8Rewriter
 from farm.compiler.graph.quantization.round_clamp import round_clamp_pass
 from farm.compiler.graph.sink_transposes import NCHW, NHWC, TransposeSinker
+from farm.compiler.graph.wide_concats import WideConcatRewriter
 from farm.compiler.ir.blocks import block_names
 from farm.compiler.ir.constants import array_address, constant_value, tensor_as_array
 from farm.compiler.ir.relax_rewriter import (
@@ -153,6 +154,7 @@ def fold_norms_and_constants(module: tvm.IRModule) -> tvm.IRModule:
         ConstantFolder(),
         rewriter_pass("farm.UsedTaps", PaddingTapTrimmer),
         rewriter_pass("farm.SumsOfParts", ConvOfConcatRewriter),
+        rewriter_pass("farm.WideConcats", WideConcatRewriter),
         transform.DeadCodeElimination(),
     ]
     return tvm.transform.Sequential(passes)(module)

@@ -7,6 +7,7 @@ Constants and shapes:
     boolean_logic     rewrite comparisons and arithmetic of booleans as logic
     empty_tensors     replace tensors without elements, and what is computed from them
     clamp_indices     keep indices that come from an input within their tensor
+    wide_concats      join many tensors in groups
 
 Convolutions, normalisation and layout:
     convolutions     rewrite convolutions as ones with fast schedules
