@@ -271,6 +271,9 @@ def test_a_factor_times_a_step_is_exact_in_float32():
 def test_a_bias_too_large_for_the_sums_is_not_added_to_them():
     sums = ScaledAccumulators(relax.Var("v"), np.int32(0), np.float64(1e-9))
     assert sums.plus(np.array([3.0])) is None and sums.plus(np.array([0.5])) is not None
+    channels = ScaledAccumulators(relax.Var("v"), np.int32(0), np.array([1e-9, 1e-3]))
+    assert channels.plus(np.array([3.0, 3.0])) is None, "one channel is enough"
+    assert channels.plus(np.array([0.5, 3.0])) is not None
 
 
 def test_the_bounds_of_a_clamp_are_integers_of_the_scale():
