@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import re
 import stat
 import struct
 import subprocess
@@ -97,6 +98,15 @@ def test_a_line_is_read_as_it_was_written(port: int | None, account: bool) -> No
     line = format_line(entry, DOOR, Path("/home/farm/.ssh/farm_keys"))
     assert parse_line(line) == entry
     assert line.startswith("restrict,")
+
+
+@pytest.mark.parametrize("comment", ["Alice at home", 'a" b', "a@b\t", "a" * 101])
+def test_a_line_with_a_comment_of_any_kind_is_known_again(comment: str) -> None:
+    """Else the key could not be listed or taken back."""
+    found = parse_key(f"{key().type} {key().blob} {comment}\n", "alice.pub")
+    assert found.comment in ("", comment.strip()) and not re.search(r"\s", found.comment)
+    line = format_line(AuthorizedKey("alice", found), DOOR, Path("/k"))
+    assert parse_line(line) == AuthorizedKey("alice", found)
 
 
 def test_a_line_of_an_older_farm_is_read() -> None:

@@ -94,6 +94,14 @@ def test_of_too_many_boards_that_which_was_seen_longest_ago_is_forgotten(
     assert [one.name for one in records.all()] == ["c", "a", "d"]
 
 
+def test_what_is_kept_of_a_board_says_when_it_was_seen_last() -> None:
+    """A restart forgets boards that were not seen for long."""
+    records = BoardRecords([])
+    for day in range(2):
+        records.change("a", "pi5", NOW + 86400 * day)
+        assert [one.seen_at for one in records.take().values()] == [NOW + 86400 * day]
+
+
 def test_the_addresses_of_loopback_are_one_owner(lender: LabLender) -> None:
     """Each owner may wait so often; a user of this machine connects from any of 127.0.0.0/8."""
     offer(lender, 1, 9001)
