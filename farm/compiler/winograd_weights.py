@@ -47,8 +47,11 @@ class WinogradTile:
 
     @classmethod
     def of_size(cls, size: int, taps: tuple[int, int]) -> WinogradTile:
-        """Return the tile of `size` outputs along each axis that has several taps."""
-        down, across = (size if count > 1 else 1 for count in taps)
+        """Return the tile of a size: the outputs along an axis with an odd number of taps.
+
+        With an even number there is one output more: points come in pairs, so that a side is even.
+        """
+        down, across = (size + (count % 2 == 0) if count > 1 else 1 for count in taps)
         return cls((down, across), taps)
 
     @property
@@ -107,8 +110,8 @@ def _rounded(value: float) -> float:
 class WinogradTransform:
     """How a weight [KH, KW, CI, CO] becomes [CO / block, *sides, depth, block].
 
-    `size` are the outputs of a tile along each axis that has several taps. Input channels are
-    padded with zeros to `depth`, output channels to whole blocks.
+    `size` is that of a tile, see WinogradTile. Input channels are padded with zeros to `depth`,
+    output channels to whole blocks.
     """
 
     size: int

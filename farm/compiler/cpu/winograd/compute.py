@@ -127,8 +127,7 @@ def winograd_conv2d_compute(
 ) -> te.Tensor:
     """Define a convolution of stride 1, by tiles of `size`, `band` rows of them at a time.
 
-    `size` are the outputs of a tile along each axis with several taps. `grouped_loads`: the inputs
-    of several reduction steps are loaded together, see register_tiles.
+    `grouped_loads`: the inputs of several reduction steps are loaded together, see register_tiles.
     """
     turned, key = has_one_row(workload), workload.key
     tiled = workload_of_tiles(workload)
@@ -188,7 +187,7 @@ def winograd_conv2d_compute(
     def read(n: te.Var, b: te.Var, t: te.Var, i: te.Var, j: te.Var, step: te.Var) -> tirx.Expr:
         return points[n, b, t if covered == tiles else te.min(t, tiles - 1), i, j, step]
 
-    # One index counts the tiles of all bands: for half of a tile's rows, TVM then sees from
+    # One index counts the tiles of all bands: for a part of a tile's rows, TVM then sees from
     # y // tile_h alone that they belong to one tile.
     def rows_out(n: te.Var, t: te.Var, y: te.Var, j: te.Var, c: te.Var) -> tirx.Expr:
         return _one_of(

@@ -26,7 +26,7 @@ from farm.compiler.cpu.winograd.compute import (
 from farm.compiler.target.cpu_model import CpuModel
 from farm.compiler.winograd_weights import WinogradTile, WinogradTransform
 
-# The outputs of a tile along each axis with several taps, by method; the names are in records.
+# The sizes of tiles (see WinogradTile) by method; the names are in records.
 SIZES = {"winograd2": 2, "winograd4": 4}
 _VECTOR_CYCLES = 7  # of a vector of a transform: its loads, about two multiply-adds, its store
 _CYCLES_A_POINT = 0.5  # of a vector, for each point of its axis beyond six: more multiply-adds
@@ -89,7 +89,7 @@ class WinogradPlan:
 
     @property
     def size(self) -> int:
-        """Return the outputs of a tile along each axis with several taps."""
+        """Return the size of a tile."""
         return SIZES[self.config.method]
 
 

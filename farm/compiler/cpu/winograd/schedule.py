@@ -76,13 +76,11 @@ def schedule_winograd(sch: Schedule, cpu: CpuModel) -> None:
     band, row, tile_y = sch.split(y, [None, tiles // columns, tile_h])
     column, tile_x = sch.split(x, [None, tile_w])
     block, vector, lane = sch.split(c, [None, at_once * tile.vectors, tile.lanes])
-    halves = (
-        not cpu.has_memory_operands and tile_h > 2
-    )  # halve the rows of a tile, which takes fewer registers
-    half = []
-    if halves:
-        tile_y, *half = sch.split(tile_y, [None, 2])
-    within = [row, column, vector, *half, tile_y, tile_x, lane]
+    in_parts = not cpu.has_memory_operands and tile_h > 2
+    part = []  # of a tile's rows, which takes fewer registers: half of them, or one of an odd number
+    if in_parts:
+        tile_y, *part = sch.split(tile_y, [1, None] if tile_h % 2 else [None, 2])
+    within = [row, column, vector, *part, tile_y, tile_x, lane]
     if by_channels:
         sch.reorder(block, n, band, *within)
         shared, place = block, band
@@ -94,9 +92,9 @@ def schedule_winograd(sch: Schedule, cpu: CpuModel) -> None:
     )  # first: TVM does not accept a loop around a crop as parallel
     _unrolled(sch, [tile_x], lane)
     grouped_loads = find_grouped_inputs_block(sch, main) is not None
-    by_columns = halves or grouped_loads
+    by_columns = in_parts or grouped_loads
     sch.compute_at(
-        rows_out, [vector, *half][-1] if by_columns else tile_y, preserve_unit_loops=True
+        rows_out, [vector, *part][-1] if by_columns else tile_y, preserve_unit_loops=True
     )
     *_, down, across, lane = sch.get_loops(rows_out)
     if by_columns:  # a column's values are loaded once for all their uses
@@ -111,7 +109,7 @@ def schedule_winograd(sch: Schedule, cpu: CpuModel) -> None:
     for transform in (rows_out, tiles_out):
         sch.set_scope(transform, 0, registers)
     sch.unroll(tile_y)
-    for loop in half:
+    for loop in part:
         sch.unroll(loop)
         annotate_fence(sch, loop, FenceKind.RELOAD_EACH_ITERATION)
 
