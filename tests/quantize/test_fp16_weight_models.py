@@ -65,9 +65,10 @@ def test_a_report_names_each_layer_and_what_rounding_does_to_it(tmp_path):
     assert (said.dtype, said.total, said.remarks) == ("float16", 0, ()) and said.ms > 0
 
 
-def test_a_weight_above_what_float16_holds_stays_float32_and_is_named(tmp_path):
+@pytest.mark.parametrize("number", [70000, -70000])
+def test_a_weight_above_what_float16_holds_stays_float32_and_is_named(number, tmp_path):
     large = numbers.standard_normal((64, 48))
-    large[5, 5] = 70000
+    large[5, 5] = number
     model = network(tmp_path, b=large)
     floating = fp16_weights.fold_for_fp16_weights(importers.import_model(model, tmp_path), "net")
     assert fp16_weights.conversion_remarks(floating.module) == [
