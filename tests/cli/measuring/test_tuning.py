@@ -224,11 +224,12 @@ def test_where_the_model_is_slower_or_wrong_as_a_whole_the_records_are_as_they_w
     shown: list[TuningState] = []
     host = Device("host", profile, "local:")
     for minutes in BUDGETS:
-        records.keep(
-            TuningRecord(
-                core, hardest.workload, slow, 1.0, 1.0, 9, "2026-01-01T00:00:00+00:00", "elsewhere"
+        for cpu in ("another CPU", core, "x: a third"):  # theirs must stay as they are, too
+            records.keep(
+                TuningRecord(
+                    cpu, hardest.workload, slow, 1.0, 1.0, 9, "2026-01-01T00:00:00+00:00", "there"
+                )
             )
-        )
         before = records.records()
         try:
             tuned = tune_model(
