@@ -6,7 +6,7 @@ virtual machine do not, and replaces those that kernels read in another form. Th
 these forms on all of its cores:
 
     float16 -> float32                the model has float16 weights, see graph.fp16_weights
-    a weight -> Winograd's transform  up to four times as large, see winograd_weights
+    a weight -> Winograd's transform  often several times as large, see winograd_weights
     a weight -> blocks of columns     if other parameters are made of it, too: it is stored once
 
 The index of the parameters (tensor_cache) says which are transformed, for those who read the files.

@@ -3,7 +3,7 @@
 A library makes some of these transforms when it is loaded (farm.compiler.load_time_transforms), so
 that its parameters are stored as the model has them:
 
-    Winograd's transform  always: it is up to four times as large as its weight
+    Winograd's transform  always: it is often several times as large as its weight
     blocks of columns     if another parameter is made of the same weight: the file has it once. An
                           example is the table of an embedding, transposed for the last product
 """

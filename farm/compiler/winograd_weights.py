@@ -28,11 +28,14 @@ POINTS = {
     8: (0.5, 1.0, 2.0),
     10: (0.5, 0.8, 1.25, 2.0),
 }
-_LARGEST_SQUARE = 8  # of sides longer than this, the error is too large if tiles have two axes
+_LONGEST_OF_TWO = 8  # with longer sides, the error is too large for tiles with two axes
 # Of a coefficient. Its product with a float32, of 24 bits, is then exact in double precision, so
 # that the sums are the same on CPUs that fuse multiplication and addition and on those that do not.
 _DIGITS = 53 - 24
 _STRIP = 1 << 15  # numbers of each plane, one for each tap, that are transformed at once
+
+
+SIZES = (2, 4)  # of tiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +66,12 @@ class WinogradTile:
     @property
     def is_accurate(self) -> bool:
         """Return whether there are points for the tile with which its error is small."""
-        square = min(self.sides) > 1
+        two_axes = min(self.sides) > 1
         return (
             min(self.outputs) > 0
             and max(self.sides) > 1
             and all(side in POINTS for side in self.sides)
-            and not (square and max(self.sides) > _LARGEST_SQUARE)
+            and not (two_axes and max(self.sides) > _LONGEST_OF_TWO)
         )
 
 
@@ -101,6 +104,12 @@ def _lines(side: int, taps: int) -> list[list[float]]:
     return [*lines, [*[0.0] * (taps - 1), 1.0]]
 
 
+def _whole(value: object) -> int:
+    if type(value) is not int:
+        raise TypeError("a size that is no whole number")
+    return value
+
+
 def _rounded(value: float) -> float:
     mantissa, exponent = math.frexp(value)
     return math.ldexp(round(math.ldexp(mantissa, _DIGITS)), exponent - _DIGITS)
@@ -110,7 +119,7 @@ def _rounded(value: float) -> float:
 class WinogradTransform:
     """How a weight [KH, KW, CI, CO] becomes [CO / block, *sides, depth, block].
 
-    `size` is that of a tile, see WinogradTile. Input channels are padded with zeros to `depth`,
+    `size` is that of `WinogradTile.of_size`. Input channels are padded with zeros to `depth`,
     output channels to whole blocks.
     """
 
@@ -166,9 +175,11 @@ class WinogradTransform:
 
         Raises KeyError, TypeError or ValueError for anything else: a sandboxed process wrote it.
         """
-        made = cls(int(body["winograd"]), int(body["depth"]), int(body["block"]))
-        if len(weight) != 4 or not made.tile(weight).is_accurate:
-            raise ValueError("no weight of a convolution with such tiles")
+        made = cls(*(_whole(body[name]) for name in ("winograd", "depth", "block")))
+        if len(weight) != 4 or min(weight) < 1 or made.size not in SIZES:
+            raise ValueError("no weight of a convolution with tiles of this size")
+        if not made.tile(weight).is_accurate:
+            raise ValueError("no tiles of this size for such a kernel")
         # a few vectors more than the channels
         if not weight[2] <= made.depth <= weight[2] + 64 or not 1 <= made.block <= 1024:
             raise ValueError("other channels than the weight's")

@@ -1,8 +1,11 @@
-"""Keep kernels from being fused with a transpose, if the order of its loops would make them slow.
+"""Keep kernels apart that would be slow, or slow to compile, if they were fused.
 
 A reshape after a transpose stays a kernel of its own, which costs nothing: the virtual machine
 turns it into a view. A resize before a transpose writes vectors of channels, which would become
 single numbers at transposed places.
+
+A kernel that joins groups of tensors is not fused with those that make the groups, see
+`wide_concats`.
 
 A kernel that slices a tensor to a dynamic extent stays one of its own, too: fused with the one
 before it, it would run before the count is read.
@@ -17,12 +20,14 @@ import tvm
 from tvm import relax
 from tvm.ir import Call
 
+from farm.compiler.graph.wide_concats import MOST_JOINED
 from farm.compiler.ir.blocks import block_names
 from farm.compiler.ir.relax_rewriter import op_name
 from farm.kernels.bounded_selection import SLICE_TO_DYNAMIC
 
 _PATTERN = "op_pattern"  # TVM's attribute of a kernel: what may be fused with it
 _INJECTIVE, _OPAQUE = 2, 8
+_JOINS = ("T_concat", "T_stack")
 _VIEWS, _TRANSPOSE, _RESIZE = ("T_reshape", "expand_dims", "T_squeeze"), "T_transpose", "resize"
 
 
@@ -42,7 +47,7 @@ def _apart(module: tvm.IRModule) -> set[tvm.ir.GlobalVar]:
     """Return the kernels to mark.
 
     They are transposes of resized images, reshapes of transposes that a kernel reads which is not
-    element-wise, and slices to dynamic extents.
+    element-wise, joins of large groups, and slices to dynamic extents.
     """
     calls = {
         binding.var: binding.value
@@ -61,6 +66,7 @@ def _apart(module: tvm.IRModule) -> set[tvm.ir.GlobalVar]:
             users[argument].append(variable)
         if not more and (name == _TRANSPOSE or (name in _VIEWS and given[0] in turned)):
             turned.add(variable)
+    joins = [[name] for name in _JOINS]
     ending: set[relax.Var] = (
         set()
     )  # views that are not fused with what follows, nor what follows with them
@@ -74,6 +80,16 @@ def _apart(module: tvm.IRModule) -> set[tvm.ir.GlobalVar]:
             ending.add(variable)
     transposes = (variable for variable in turned if names[calls[variable].args[0]] == [_TRANSPOSE])
     ending |= {variable for variable in transposes if _source(calls, variable, names) == [_RESIZE]}
+    groups = {
+        variable
+        for variable, call in calls.items()
+        if names[call.args[0]][:1] in joins and len(call.args[1].fields) >= MOST_JOINED
+    }
+    ending |= {
+        variable
+        for variable, call in calls.items()
+        if names[call.args[0]][:1] in joins and not groups.isdisjoint(call.args[1].fields)
+    }
     slices = {kernel for kernel, blocks in names.items() if blocks == [SLICE_TO_DYNAMIC]}
     return {calls[variable].args[0] for variable in ending} | slices
 

@@ -25,6 +25,7 @@ from farm.compiler.cpu.cost_model import gemm_candidates
 from farm.compiler.cpu.kernel_config import CHANNELS, PIXELS, ConfigSelector, KernelConfig, Workload
 from farm.compiler.cpu.register_tiles import Tile, should_group_reduction_step_loads
 from farm.compiler.cpu.winograd import compute as winograd_compute
+from farm.compiler.cpu.winograd import cost_model
 from farm.compiler.cpu.winograd.cost_model import padded_group_depth, winograd_candidates
 from farm.compiler.target.cpu_model import CpuModel, cpu_model_of
 from farm.compiler.winograd_weights import WinogradTile, WinogradTransform
@@ -230,6 +231,8 @@ def test_convolutions_of_signals_are_right(cpu):
         case((1, 1, 45, 32), 24, (0, 9, 0, 9), taps=(1, 7), dilation=(1, 3), then="residual"),
         case((1, 1, 40, 16), 16, (0, 4, 0, 4), size=2, taps=(1, 9), then="residual"),
         case((1, 1, 40, 32), 16, (0, 5, 0, 5), taps=(1, 3), dilation=(1, 5), groups=2),
+        case((1, 1, 40, 32), 16, (0, 3, 0, 3), taps=(1, 7), dilation=(4, 1), then="residual"),
+        case((1, 1, 40, 32), 16, (1, 3, 2, 3), taps=(1, 7), dilation=(4, 1), then="residual"),
         case((3, 1, 2, 16), 16, (0, 1, 0, 1), taps=(1, 3)),
     ]
     for each, found in zip(cases, errors(cases, cpu), strict=True):
@@ -276,12 +279,13 @@ def test_what_follows_a_dilated_convolution_is_right(then, image):
     assert np.abs(answer.outputs[0] - wanted).max() < ERROR[6] * np.abs(wanted).max()
 
 
-@pytest.mark.parametrize("dilation", [1, 3])
+@pytest.mark.parametrize(("length", "dilation"), [(500, 1), (500, 3), (501, 3)])
 @pytest.mark.parametrize("then", ["relu", "leaky", "sum", "padding", "rows and columns swapped"])
-def test_what_follows_a_convolution_of_a_signal_is_right(then, dilation):
+def test_what_follows_a_convolution_of_a_signal_is_right(then, length, dilation):
+    """With a dilation of 3 and a length of 501, phases are equally long."""
     x, w, b = (
         np.random.default_rng(0).standard_normal(shape).astype("float32")
-        for shape in ((2, 64, 1, 500), (64, 64, 1, 7), (1, 64, 1, 1))
+        for shape in ((2, 64, 1, length), (64, 64, 1, 7), (1, 64, 1, 1))
     )
     steps = {"padding": [0, 3 * dilation], "dilation": [1, dilation]}
 
@@ -426,10 +430,31 @@ def test_signals_are_winograds(core, taps):
     assert best(replace(signal, dilation=(1, 3)), core).startswith("winograd")
 
 
-def test_candidates_of_a_long_signal_are_few():
-    """Each is a prediction that takes time."""
-    long = Workload(CONVOLUTION, (1, 1, 1 << 20, 64), (1, 3, 64, 64))
-    assert len(winograd_candidates(long, cpu_model_of(target("x86-64-v4")))) < 100
+def test_predictions_for_a_long_signal_are_few(monkeypatch):
+    """Each takes time."""
+    long = Workload(CONVOLUTION, (1, 1, 1 << 24, 64), (1, 3, 64, 64))
+    predicted, count = cost_model._cycles, []
+    monkeypatch.setattr(
+        cost_model, "_cycles", lambda *given: count.append(given) or predicted(*given)
+    )
+    candidates = winograd_candidates(long, cpu_model_of(target("x86-64-v4")))
+    assert 10 < len(candidates) < len(count) < 10_000
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 7, 30, 97, 1000])
+def test_bands_are_all_that_differ_in_their_number(rows):
+    image = Workload(CONVOLUTION, (1, 2 * rows, 2, 64), (3, 3, 64, 64), padding=(1, 1, 1, 1))
+    found = cost_model._bands(image, 2, cpu_model_of(target("x86-64-v4")))
+    every = sorted({-(-rows // count) for count in range(1, rows + 1)})
+    assert found == every or (len(every) > 32 and set(found) < set(every) and found[0] == 1)
+
+
+def test_a_dilation_along_an_axis_of_one_tap_changes_nothing():
+    core = cpu_model_of(target())
+    padding = (0, 3, 0, 3)
+    signal = Workload(CONVOLUTION, (1, 1, 500, 64), (1, 7, 64, 64), padding=padding)
+    dilated = replace(signal, dilation=(16, 1))
+    assert winograd_candidates(dilated, core) == winograd_candidates(signal, core)
 
 
 def test_bands_of_few_channels_are_winograds_too():

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from relax_models import compute, module
-from tvm import relax
+from relax_models import compute, lowered, module
+from tvm import relax, tirx
 
+from farm.compiler.graph.wide_concats import MOST_JOINED as MOST
 from farm.compiler.graph.wide_concats import WideConcatRewriter
 from farm.compiler.ir.relax_rewriter import op_name, rewrite_module
 
-MOST = 32
 X = np.random.default_rng(0).standard_normal((3, 40, 5)).astype("float32")
 
 
@@ -55,3 +55,19 @@ def test_no_call_joins_more_than_a_kernel_can(operator, count, calls):
 
     relax.analysis.post_order_visit(found.body, look)
     assert len(widths) == calls and max(widths) <= MOST
+
+
+@pytest.mark.parametrize("operator", [relax.op.concat, relax.op.stack])
+def test_groups_of_what_cannot_be_fused_are_not_fused_with_each_other(operator):
+    """As the products of an unrolled loop."""
+    x, w = (np.eye(8, dtype="float32") for _ in "xw")
+
+    def body(emit, x, w):
+        steps = [x]
+        for _ in range(3 * MOST):
+            steps.append(emit(relax.op.matmul(steps[-1], w)))
+        return emit(relax.op.nn.relu(emit(operator(steps, 0))))
+
+    functions = lowered({"x": x}, body, {"w": w}).module.functions.values()
+    kernels = [function for function in functions if isinstance(function, tirx.PrimFunc)]
+    assert MOST < max(len(kernel.params) for kernel in kernels) <= MOST + 1, "inputs and a result"

@@ -8,8 +8,8 @@ The usual points 1 and 2 of a side of 6 have four times its error (Barabasz et a
 choice of points).
 
     side of a tile, m + r - 1    4       6       8       10
-    tiles with two axes          8e-7    2e-6    8e-6    not used
-    tiles with one axis          5e-7    1e-6    3e-6    8e-6
+    tiles with two axes          8e-7    3e-6    1e-5    not used
+    tiles with one axis          5e-7    2e-6    3e-6    8e-6
 
 An axis along which the kernel has one tap is not transformed. Weights are transformed in double
 precision when a model is loaded.
@@ -90,14 +90,24 @@ def has_one_row(workload: Workload) -> bool:
     return workload.data[1] == workload.output(0) == workload.weight[0] == 1
 
 
+def _oriented(workload: Workload) -> Workload:
+    """Return the convolution with signals as columns, and without dilation along one tap."""
+    if has_one_row(workload):
+        workload = workload.turned
+    down, across = (
+        step if taps > 1 else 1
+        for step, taps in zip(workload.dilation, workload.weight[:2], strict=True)
+    )
+    return replace(workload, dilation=(down, across))
+
+
 def workload_of_tiles(workload: Workload) -> Workload:
     """Return the convolution that tiles compute: of a signal as a column, without dilation.
 
     A dilated convolution has an image for each phase of each image, and the padding is part of the
     images. All phases have the extents of the largest.
     """
-    if has_one_row(workload):
-        workload = workload.turned
+    workload = _oriented(workload)
     down, across = workload.dilation
     if down == across == 1:
         return workload
@@ -127,11 +137,11 @@ def winograd_conv2d_compute(
 ) -> te.Tensor:
     """Define a convolution of stride 1, by tiles of `size`, `band` rows of them at a time.
 
-    `grouped_loads`: the inputs of several reduction steps are loaded together, see register_tiles.
+    `size` is that of `WinogradTile.of_size`. `grouped_loads`: the inputs of several reduction steps
+    are loaded together, see register_tiles.
     """
     turned, key = has_one_row(workload), workload.key
-    tiled = workload_of_tiles(workload)
-    workload = workload.turned if turned else workload
+    tiled, workload = workload_of_tiles(workload), _oriented(workload)
     tile = WinogradTile.of_size(size, (workload.weight[0], workload.weight[1]))
     (tile_h, tile_w), (side_h, side_w), (kernel_h, kernel_w) = tile.outputs, tile.sides, tile.taps
     (_, height, width, channels), images = workload.data, data.shape[0]

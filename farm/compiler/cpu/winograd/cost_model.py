@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
+from farm.compiler import winograd_weights
 from farm.compiler.cpu.conv_dense_compute import CONVOLUTION
 from farm.compiler.cpu.kernel_config import CHANNELS, PIXELS, KernelConfig, Workload
 from farm.compiler.cpu.register_tiles import (
@@ -26,8 +27,8 @@ from farm.compiler.cpu.winograd.compute import (
 from farm.compiler.target.cpu_model import CpuModel
 from farm.compiler.winograd_weights import WinogradTile, WinogradTransform
 
-# The sizes of tiles (see WinogradTile) by method; the names are in records.
-SIZES = {"winograd2": 2, "winograd4": 4}
+# Of `WinogradTile.of_size`, by method; the names are in records.
+SIZES = {f"winograd{size}": size for size in winograd_weights.SIZES}
 _VECTOR_CYCLES = 7  # of a vector of a transform: its loads, about two multiply-adds, its store
 _CYCLES_A_POINT = 0.5  # of a vector, for each point of its axis beyond six: more multiply-adds
 _USUAL_SIDE = 6
@@ -37,7 +38,7 @@ _UNHIDDEN = 0.3  # of the lesser of arithmetic and memory time; the rest overlap
 # Weight of the time that one of two cores waits: a configuration must suit any number of threads.
 _IDLE = 0.25
 _LAUNCH = 10_000  # cycles to divide another loop among threads
-_REMEMBERED = 64  # workloads; those of a model come again, and their candidates take milliseconds
+_REMEMBERED = 1024  # workloads; those of a model come again, and their candidates take milliseconds
 _CACHE_SHARE = 0.5  # of the L2 cache for data that must stay there
 
 
@@ -142,11 +143,7 @@ def _bands(workload: Workload, size: int, cpu: CpuModel) -> list[int]:
     least = minimum_unshared_buffer_bytes(cpu) / (4 * width * workload.data[3])
     if 1 not in tile.sides and least > tile.sides[0]:
         return []
-    found = sorted(
-        band
-        for band in {-(-rows // bands) for bands in range(1, rows + 1)}
-        if band * tile_h + kernel_h - 1 >= least
-    )
+    found = [band for band in _rows_of_bands(rows) if band * tile_h + kernel_h - 1 >= least]
     if len(found) <= _MANY_BANDS:
         return found
     spread = found[:1]
@@ -154,6 +151,16 @@ def _bands(workload: Workload, size: int, cpu: CpuModel) -> list[int]:
         if band >= _SPREAD * spread[-1]:
             spread.append(band)
     return spread
+
+
+def _rows_of_bands(rows: int) -> list[int]:
+    """Return the fewest rows that each number of bands needs, rising, without repetition."""
+    found: list[int] = []
+    bands = 1
+    while not found or found[-1] > 1:
+        found.append(-(-rows // bands))
+        bands = -(-rows // max(1, found[-1] - 1))  # the fewest that need less
+    return found[::-1]
 
 
 def _tiles(workload: Workload, cpu: CpuModel, size: int) -> Iterator[Tile]:

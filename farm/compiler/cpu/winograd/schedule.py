@@ -77,7 +77,8 @@ def schedule_winograd(sch: Schedule, cpu: CpuModel) -> None:
     column, tile_x = sch.split(x, [None, tile_w])
     block, vector, lane = sch.split(c, [None, at_once * tile.vectors, tile.lanes])
     in_parts = not cpu.has_memory_operands and tile_h > 2
-    part = []  # of a tile's rows, which takes fewer registers: half of them, or one of an odd number
+    # A part of a tile's rows takes fewer registers: half of them, or one if their number is odd.
+    part = []
     if in_parts:
         tile_y, *part = sch.split(tile_y, [1, None] if tile_h % 2 else [None, 2])
     within = [row, column, vector, *part, tile_y, tile_x, lane]
