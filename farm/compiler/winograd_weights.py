@@ -33,9 +33,7 @@ _LONGEST_OF_TWO = 8  # with longer sides, the error is too large for tiles with 
 # that the sums are the same on CPUs that fuse multiplication and addition and on those that do not.
 _DIGITS = 53 - 24
 _STRIP = 1 << 15  # numbers of each plane, one for each tap, that are transformed at once
-
-
-SIZES = (2, 4)  # of tiles
+SIZES = (2, 4)  # of tiles, see WinogradTile.of_size
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,7 @@ from farm.compiler.target.cpu_model import CpuModel
 from farm.compiler.winograd_weights import POINTS, WinogradTile
 
 WINOGRAD = "winograd"  # the main block: a product of matrices for each of a tile's points
-# The transforms, each down and then across. Those of an axis with one tap copy, and are inlined.
+# The transforms, each down and then across. Those of an axis with one tap only copy.
 ROWS_IN, TILES_IN, ROWS_OUT, TILES_OUT = "rows_in", "tiles_in", "rows_out", "tiles_out"
 _REUSED = 16  # TVM lets a register tile share a buffer of at most this many times its size
 _LEAST_BYTES = 16 * 1024
