@@ -9,6 +9,8 @@ from __future__ import annotations
 import fcntl
 import json
 import random
+import socket
+import struct
 import subprocess
 import sys
 import time
@@ -22,6 +24,7 @@ from tvm import relax, rpc
 
 KEY = "board"
 SESSION_S = 300.0
+_MAGIC = 0xFF271  # of TVM's RPC; an answer is this for welcome, 2 more for another key
 
 
 def connect(port: int, session_s: float = SESSION_S, key: str = KEY) -> Any:
@@ -140,6 +143,17 @@ def take_and_leave(host: str, port: int) -> str:
     tracker = rpc.connect_tracker(host, port)
     base.sendjson(tracker._sock, [base.TrackerCode.REQUEST, KEY, "", 1])
     return str(base.recvjson(tracker._sock)[1][2])
+
+
+def knock_during_session(host: str, port: int, agent: int) -> int:
+    """What an agent answers to an empty key while a client of its tracker has the session."""
+    session = rpc.connect_tracker(host, port).request(KEY)
+    with socket.create_connection((host, agent), timeout=10) as visitor:
+        name = b"client:"
+        visitor.sendall(struct.pack("<ii", _MAGIC, len(name)) + name)
+        (answer,) = struct.unpack("<i", visitor.recv(4, socket.MSG_WAITALL))
+    close(session)
+    return int(answer) - _MAGIC
 
 
 def through_pipe(program: str, **model: str) -> float:

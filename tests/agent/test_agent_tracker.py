@@ -108,6 +108,17 @@ def test_without_the_trackers_key_nobody_is_served(start: Start, tracker: OwnTra
     assert client("connect_error", port=agent.port, key="board")
 
 
+def test_an_empty_key_opens_nothing_while_the_board_is_taken(
+    start: Start, tracker: OwnTracker
+) -> None:
+    """It has no key then; who knocks would be served next, past all who wait at the tracker."""
+    agent = start("x86_64", "--tracker", tracker.address)
+    registered(agent)
+    refused = 2
+    answer = client("knock_during_session", host=HOST, port=tracker.port, agent=agent.port)
+    assert answer == refused
+
+
 def test_a_tracker_that_comes_back_finds_the_device_again(
     start: Start, tracker: OwnTracker, model: dict[str, str]
 ) -> None:

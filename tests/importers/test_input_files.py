@@ -283,6 +283,21 @@ def test_a_crop_keeps_the_proportions_and_takes_the_middle(tmp_path):
     assert wide.shape == (1, 4, 30, 3)
 
 
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_crop_for_an_input_that_is_not_square_keeps_the_proportions(turned, tmp_path):
+    """An image of 12 x 16 is higher than wide, but for an input of 8 x 16 its height limits it."""
+    pixels = np.random.default_rng(0).integers(0, 256, (32, 24, 3), np.uint8)
+    size, expected = (12, 16), (slice(None), slice(2, 10))
+    if turned:
+        pixels, size, expected = pixels.transpose(1, 0, 2), size[::-1], expected[::-1]
+    image = Image.fromarray(np.ascontiguousarray(pixels))
+    image.save(tmp_path / "x.png")
+    small = np.asarray(image.resize(size, Image.Resampling.BILINEAR))[expected]
+    spec = TensorSpec("x", (1, *small.shape), "uint8")
+    fed = read_image(tmp_path / "x.png", spec, PreprocessSettings(layout="NHWC", crop=1.0))
+    np.testing.assert_array_equal(fed[0], small)
+
+
 @pytest.mark.parametrize(
     ("mode", "said"),
     [

@@ -153,7 +153,11 @@ def test_no_trap_runs_what_a_path_says(script: str) -> None:
 # What the script asks a systemd of; it takes note of every word that it, or ps, could have seen.
 SYSTEMCTL = """#!/bin/sh
 cat /proc/[0-9]*/cmdline | tr "\\000" " " >>"$HOME/seen"
-case "$*" in *restart*) echo 9090 >"$HOME/b/service/port";; esac
+echo "$*" >>"$HOME/asked"
+case "$*" in
+  *restart*) echo 9090 >"$HOME/b/service/port"; touch "$HOME/runs";;
+  *is-active*) test -e "$HOME/runs" || exit 3;;
+esac
 """
 
 
@@ -180,6 +184,21 @@ def test_the_key_of_a_service_is_on_no_command_line_of_the_board(tmp_path: Path)
     assert install(tmp_path, "given", "s3cret-key") == "s3cret-key"
     seen = (tmp_path / "seen").read_text()
     assert "systemctl" in seen and "s3cret-key" not in seen
+
+
+def test_a_service_is_restarted_if_anything_changed_or_if_it_has_stopped(tmp_path: Path) -> None:
+    def restarts() -> int:
+        return (tmp_path / "asked").read_text().count("restart")
+
+    install(tmp_path, "given", "key")
+    assert restarts() == 1
+    install(tmp_path, "given", "key")
+    assert restarts() == 1
+    (tmp_path / "runs").unlink()
+    install(tmp_path, "given", "key")
+    assert restarts() == 2
+    install(tmp_path, "given", "other")
+    assert restarts() == 3
 
 
 def test_a_board_makes_a_key_for_its_service_once(tmp_path: Path) -> None:
