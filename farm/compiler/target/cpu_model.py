@@ -61,6 +61,13 @@ class CpuModel:
     # beside it
     has_fast_division: bool = False
 
+    # Arithmetic on a full vector takes as long as on two of half the width
+    splits_full_vectors: bool = False
+
+    def passes(self, lanes: int) -> int:
+        """Return how many times the arithmetic on a vector of so many lanes occupies its unit."""
+        return 2 if self.splits_full_vectors and lanes == self.lanes else 1
+
     @property
     def vector_widths(self) -> tuple[int, ...]:
         """Vector widths worth using, in lanes, the widest first.
@@ -95,6 +102,8 @@ class CpuModel:
         )
 
 
+# -mcpu of x86 CPUs with AVX-512 and units of 32 bytes (AMD, Software Optimization Guide for Zen 4)
+_SPLITTING = ("znver4",)
 # -mcpu: multiply-adds per cycle, loads per cycle, latency in cycles, in order, KiB of L1, KiB of L2
 _ARM: dict[str, tuple[float, int, int, bool, int, int]] = {
     "cortex-a7": (0.5, 1, 9, True, 32, 128),
@@ -154,6 +163,7 @@ def cpu_model_of(target: tvm.target.Target) -> CpuModel:
             dot_product=dot,
             gains_by_prefetch=True,
             has_fast_division=True,
+            splits_full_vectors=cpu in _SPLITTING,
         )
         return replace(core, fp16_convert_cycles=fp16_convert_cycles)
     if has("avx2", "fma"):

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import platform
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,6 +14,9 @@ import tvm
 from relax_models import HOST, module
 from tvm import relax
 
+from farm.compiler.cpu.conv_dense_compute import CONVOLUTION
+from farm.compiler.cpu.cost_model import gemm_candidates
+from farm.compiler.cpu.kernel_config import Workload
 from farm.compiler.lower import lower_module, resolve_target
 from farm.compiler.target.cpu_model import cpu_model_of, tuning_target_key
 from farm.config import profiles
@@ -84,6 +88,21 @@ def test_a_core_without_figures_of_its_own_has_those_of_the_one_that_it_is_like(
     )
     assert one.name == like and one.fmas_per_cycle == other.fmas_per_cycle
     assert (one.fma_latency, one.in_order) == (other.fma_latency, other.in_order)
+
+
+@pytest.mark.parametrize(("cpu", "lanes"), [("znver4", 8), ("znver5", 16), ("x86-64-v4", 16)])
+def test_narrow_vectors_are_chosen_where_two_take_as_long_as_a_wide_one(cpu, lanes):
+    """24 channels fill three vectors of 8 lanes, and one and a half of 16."""
+    core = cpu_model_of(
+        tvm.target.Target({"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": cpu})
+    )
+    few = Workload(CONVOLUTION, (1, 56, 56, 144), (1, 1, 144, 24))
+    many = replace(few, weight=(1, 1, 144, 64))
+    chosen, other = (
+        min(gemm_candidates(one, core), key=lambda candidate: candidate[1])[0]
+        for one in (few, many)
+    )
+    assert (chosen.tile.lanes, other.tile.lanes) == (lanes, 16)
 
 
 def test_accumulators_leave_registers_for_what_is_multiplied():

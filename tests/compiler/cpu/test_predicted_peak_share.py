@@ -48,6 +48,17 @@ def test_a_slow_kernels_main_cause_is_named():
     )
 
 
+def test_narrow_vectors_are_no_cause_where_two_take_as_long_as_a_wide_one():
+    core = cpu_model_of(target("znver4"))
+    narrow = Workload("convolution", (1, 56, 56, 144), (1, 1, 144, 24))
+    offered = gemm_candidates(narrow, core)
+    config, _ = min(offered, key=lambda one: one[1])
+    chosen = ConfigDecision(narrow, config, False, offered)
+    share = predicted_peak_share.predicted_peak_share(chosen, core)
+    assert share is not None and 0.7 < share <= 1
+    assert "lanes" not in predicted_peak_share.slowness_reason(chosen, core)
+
+
 def test_weights_that_take_longer_from_memory_than_the_arithmetic_are_what_the_core_can_do():
     row = decision(Workload("dense", (1, 1, 4096), (4096, 4096)))
     share = predicted_peak_share.predicted_peak_share(row, CPU)

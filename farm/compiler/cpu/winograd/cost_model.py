@@ -209,9 +209,10 @@ def _cycles(workload: Workload, config: KernelConfig, band: int, cpu: CpuModel) 
     columns = -(-workload.output(1) // tile_w)
     bands = workload.data[0] * -(-workload.output(0) // (tile_h * band))
     tiles, blocks = band * columns, -(-workload.channels // tile.block)
+    passes = cpu.passes(tile.lanes)
     step = max(
-        tile.pixels * tile.vectors / cpu.fmas_per_cycle,
-        (tile.pixels + tile.vectors) / cpu.loads_per_cycle,
+        tile.pixels * tile.vectors * passes / cpu.fmas_per_cycle,
+        (tile.pixels + tile.vectors * passes) / cpu.loads_per_cycle,
         cache_set_conflict_cycles(cpu, tile, _tile_stride_bytes(workload, cpu, size)),
         cpu.fma_latency,
     )
