@@ -41,8 +41,7 @@ from farm.compiler.weight_transforms import BlockTransform, WeightTransform
 from farm.compiler.winograd_weights import WinogradTransform, transform_coefficients
 
 Array = np.ndarray[Any, Any]
-# Names of kernels; those for blocks by whether the weight is transposed
-_WINOGRAD = "winograd_weights_{}x{}"  # and the taps
+# Names of kernels, by whether the weight is transposed
 _BLOCKS = {False: "weights_in_blocks", True: "transposed_weights_in_blocks"}
 
 
@@ -181,7 +180,7 @@ def _with_function(
         for name, kernel, used in (
             (WIDENING, fp16_weights.fp16_to_fp32_kernel(), halves),
             *(
-                (_WINOGRAD.format(*taps), weight_transform_kernel(taps), [taps])
+                (_winograd_kernel_name(taps), weight_transform_kernel(taps), [taps])
                 for taps in sorted({tile.taps for tile in tiles})
             ),
             *(
@@ -206,7 +205,7 @@ def _with_function(
             transform = transforms.get(index)
             if isinstance(transform, WinogradTransform):
                 tile = transform.tile(array.shape)
-                kernel = kernels[_WINOGRAD.format(*tile.taps)]
+                kernel = kernels[_winograd_kernel_name(tile.taps)]
                 value = builder.emit(relax.call_tir(kernel, [value, matrices[tile]], taken[index]))
             elif isinstance(transform, BlockTransform):
                 kernel = kernels[_BLOCKS[transform.transposed]]
@@ -253,3 +252,7 @@ def _reshaped(
 
 def _runtime(name: str, type_: Any, *arguments: relax.Expr) -> relax.Call:
     return relax.Call(relax.ExternFunc(f"vm.builtin.{name}"), list(arguments), None, [type_])
+
+
+def _winograd_kernel_name(taps: tuple[int, int]) -> str:
+    return "winograd_weights_{}x{}".format(*taps)

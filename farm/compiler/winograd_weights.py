@@ -9,7 +9,7 @@ bit.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -33,7 +33,7 @@ _LONGEST_OF_TWO = 8  # with longer sides, the error is too large for tiles with 
 # that the sums are the same on CPUs that fuse multiplication and addition and on those that do not.
 _DIGITS = 53 - 24
 _STRIP = 1 << 15  # numbers of each plane, one for each tap, that are transformed at once
-SIZES = (2, 4)  # of tiles, see WinogradTile.of_size
+SIZES = (2, 4)  # of tiles, see WinogradTile.for_weight
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +47,13 @@ class WinogradTile:
     taps: tuple[int, int]
 
     @classmethod
-    def of_size(cls, size: int, taps: tuple[int, int]) -> WinogradTile:
-        """Return the tile of a size: the outputs along an axis with an odd number of taps.
+    def for_weight(cls, size: int, weight: Sequence[int]) -> WinogradTile:
+        """Return the tile of a size for a weight of shape [KH, KW, ...].
 
-        With an even number there is one output more: points come in pairs, so that a side is even.
+        The size is the number of outputs along an axis with an odd number of taps. With an even
+        number there is one output more: points come in pairs, so that a side is even.
         """
+        taps = weight[0], weight[1]
         down, across = (size + (count % 2 == 0) if count > 1 else 1 for count in taps)
         return cls((down, across), taps)
 
@@ -117,7 +119,7 @@ def _rounded(value: float) -> float:
 class WinogradTransform:
     """How a weight [KH, KW, CI, CO] becomes [CO / block, *sides, depth, block].
 
-    `size` is that of `WinogradTile.of_size`. Input channels are padded with zeros to `depth`,
+    `size` is that of `WinogradTile.for_weight`. Input channels are padded with zeros to `depth`,
     output channels to whole blocks.
     """
 
@@ -127,7 +129,7 @@ class WinogradTransform:
 
     def tile(self, weight: tuple[int, ...]) -> WinogradTile:
         """Return the tile for a weight of this shape."""
-        return WinogradTile.of_size(self.size, (weight[0], weight[1]))
+        return WinogradTile.for_weight(self.size, weight)
 
     def shape(self, weight: tuple[int, ...]) -> tuple[int, ...]:
         """Return the shape of the transformed weight, from that of the weight."""

@@ -165,7 +165,7 @@ def _split_block_groups(
     pixel.
     """
     tile = annotated_tile(sch, main)
-    vectors_a_cycle = cpu.fmas_per_cycle / cpu.passes(tile.lanes)
+    vectors_a_cycle = cpu.fmas_per_cycle / cpu.resource_cycles(tile.lanes)
     bytes_a_cycle = 4 * tile.lanes * vectors_a_cycle / tile.pixels  # of weights
     if (
         block_name(sch, main) not in (CONVOLUTION, DENSE)

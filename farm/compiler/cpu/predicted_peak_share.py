@@ -26,7 +26,7 @@ def predicted_peak_share(decision: ConfigDecision, cpu: CpuModel) -> float | Non
         return None
     rows, pixels, depth, _ = gemm_rows_pixels_depth_weights(workload)
     steps = rows * pixels * depth * workload.channels
-    arithmetic = steps * cpu.passes(cpu.lanes) / (cpu.lanes * cpu.fmas_per_cycle)
+    arithmetic = steps * cpu.resource_cycles(cpu.lanes) / (cpu.lanes * cpu.fmas_per_cycle)
     weights = 4 * math.prod(workload.weight)
     memory = weights / cpu.dram_bytes_per_cycle if weights > cpu.l2_bytes // 2 else 0
     return max(arithmetic, memory) / cycles
@@ -45,7 +45,7 @@ def _causes(workload: Workload, config: KernelConfig, cpu: CpuModel) -> Iterator
     channels = workload.channels // workload.groups
     of_group = " of a group" if workload.groups > 1 else ""
     yield (
-        tile.lanes / cpu.lanes * cpu.passes(cpu.lanes) / cpu.passes(tile.lanes),
+        tile.lanes / cpu.lanes * cpu.resource_cycles(cpu.lanes) / cpu.resource_cycles(tile.lanes),
         f"vectors of {tile.lanes} lanes, the CPU has {cpu.lanes}: "
         f"{channels} channels{of_group} fill no wider ones",
     )

@@ -165,12 +165,12 @@ def predicted_row_cycles(
     """
     sums = tile.pixels * tile.vectors
     pointers = max(0, tile.pixels - _POINTERS) if pixels % tile.pixels else 0
-    passes = cpu.passes(tile.lanes)
-    loads = (tile.pixels + tile.vectors * passes + pointers) / cpu.loads_per_cycle
+    occupied = cpu.resource_cycles(tile.lanes)
+    loads = (tile.pixels + tile.vectors * occupied + pointers) / cpu.loads_per_cycle
     weights = (
         4 * tile.block / cpu.l2_bytes_per_cycle if 4 * tile.block * depth > cpu.l1_bytes // 2 else 0
     )
-    arithmetic = max(sums * passes / cpu.fmas_per_cycle, cpu.fma_latency)
+    arithmetic = max(sums * occupied / cpu.fmas_per_cycle, cpu.fma_latency)
     if grouped_loads:
         step = grouped_step_cycles(cpu, tile)
     else:

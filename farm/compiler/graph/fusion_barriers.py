@@ -27,7 +27,7 @@ from farm.kernels.bounded_selection import SLICE_TO_DYNAMIC
 
 _PATTERN = "op_pattern"  # TVM's attribute of a kernel: what may be fused with it
 _INJECTIVE, _OPAQUE = 2, 8
-_JOINS = ("T_concat", "T_stack")
+_JOINS = (["T_concat"], ["T_stack"])
 _VIEWS, _TRANSPOSE, _RESIZE = ("T_reshape", "expand_dims", "T_squeeze"), "T_transpose", "resize"
 
 
@@ -66,7 +66,6 @@ def _apart(module: tvm.IRModule) -> set[tvm.ir.GlobalVar]:
             users[argument].append(variable)
         if not more and (name == _TRANSPOSE or (name in _VIEWS and given[0] in turned)):
             turned.add(variable)
-    joins = [[name] for name in _JOINS]
     ending: set[relax.Var] = (
         set()
     )  # views that are not fused with what follows, nor what follows with them
@@ -80,18 +79,15 @@ def _apart(module: tvm.IRModule) -> set[tvm.ir.GlobalVar]:
             ending.add(variable)
     transposes = (variable for variable in turned if names[calls[variable].args[0]] == [_TRANSPOSE])
     ending |= {variable for variable in transposes if _source(calls, variable, names) == [_RESIZE]}
-    groups = {
-        variable
+    joined = {
+        variable: call.args[1].fields
         for variable, call in calls.items()
-        if names[call.args[0]][:1] in joins and len(call.args[1].fields) >= MOST_JOINED
+        if names[call.args[0]][:1] in _JOINS
     }
-    ending |= {
-        variable
-        for variable, call in calls.items()
-        if names[call.args[0]][:1] in joins and not groups.isdisjoint(call.args[1].fields)
-    }
+    groups = {variable for variable, parts in joined.items() if len(parts) >= MOST_JOINED}
+    of_groups = {variable for variable, parts in joined.items() if not groups.isdisjoint(parts)}
     slices = {kernel for kernel, blocks in names.items() if blocks == [SLICE_TO_DYNAMIC]}
-    return {calls[variable].args[0] for variable in ending} | slices
+    return {calls[variable].args[0] for variable in ending | of_groups} | slices
 
 
 def _source(

@@ -16,7 +16,7 @@ from tvm.relax.expr_functor import mutator
 
 from farm.compiler.ir.relax_rewriter import Rewriter, Rule
 
-MOST_JOINED = 32  # tensors in a group
+MOST_JOINED = 32  # the most tensors that one kernel joins
 
 
 @mutator

@@ -64,8 +64,12 @@ class CpuModel:
     # Arithmetic on a full vector takes as long as on two of half the width
     splits_full_vectors: bool = False
 
-    def passes(self, lanes: int) -> int:
-        """Return how many times the arithmetic on a vector of so many lanes occupies its unit."""
+    def resource_cycles(self, lanes: int) -> int:
+        """Return for how many cycles arithmetic on a vector of so many lanes occupies its unit.
+
+        It is what LLVM's scheduling models call the resource cycles (or release cycles) of an
+        instruction.
+        """
         return 2 if self.splits_full_vectors and lanes == self.lanes else 1
 
     @property

@@ -85,14 +85,14 @@ def channel_blocks_per_product(
     return largest_divisor(blocks, max(1, min(blocks // _ENOUGH_BLOCKS, fitting)))
 
 
-def has_one_row(workload: Workload) -> bool:
+def _has_one_row(workload: Workload) -> bool:
     """Return whether the images are signals, which are computed as images of one column."""
     return workload.data[1] == workload.output(0) == workload.weight[0] == 1
 
 
 def _oriented(workload: Workload) -> Workload:
     """Return the convolution with signals as columns, and without dilation along one tap."""
-    if has_one_row(workload):
+    if _has_one_row(workload):
         workload = workload.turned
     down, across = (
         step if taps > 1 else 1
@@ -137,18 +137,20 @@ def winograd_conv2d_compute(
 ) -> te.Tensor:
     """Define a convolution of stride 1, by tiles of `size`, `band` rows of them at a time.
 
-    `size` is that of `WinogradTile.of_size`. `grouped_loads`: the inputs of several reduction steps
-    are loaded together, see register_tiles.
+    A band has at most all rows: with more, the schedule of a dilated convolution would be wrong.
+    `size` is that of `WinogradTile.for_weight`. `grouped_loads`: the inputs of several reduction
+    steps are loaded together, see register_tiles.
     """
-    turned, key = has_one_row(workload), workload.key
+    turned, key = _has_one_row(workload), workload.key
     tiled, workload = workload_of_tiles(workload), _oriented(workload)
-    tile = WinogradTile.of_size(size, (workload.weight[0], workload.weight[1]))
+    tile = WinogradTile.for_weight(size, workload.weight)
     (tile_h, tile_w), (side_h, side_w), (kernel_h, kernel_w) = tile.outputs, tile.sides, tile.taps
     (_, height, width, channels), images = workload.data, data.shape[0]
     top, left, _, _ = workload.padding
     out_h, out_w = workload.output(0), workload.output(1)
     down, across = workload.dilation
     columns, bands = -(-tiled.output(1) // tile_w), -(-tiled.output(0) // (tile_h * band))
+    band = min(band, -(-tiled.output(0) // tile_h))
     count = images * (down * across)
     tiles = band * columns
     covered = round_up_to_multiple(tiles, config.tile.pixels)

@@ -27,12 +27,12 @@ from farm.compiler.cpu.winograd.compute import (
 from farm.compiler.target.cpu_model import CpuModel
 from farm.compiler.winograd_weights import WinogradTile, WinogradTransform
 
-# Of `WinogradTile.of_size`, by method; the names are in records.
-SIZES = {f"winograd{size}": size for size in winograd_weights.SIZES}
+# Of `WinogradTile.for_weight`, by method; the names are in records.
+SIZES = dict(zip(("winograd2", "winograd4"), winograd_weights.SIZES, strict=True))
 _VECTOR_CYCLES = 7  # of a vector of a transform: its loads, about two multiply-adds, its store
 _CYCLES_A_POINT = 0.5  # of a vector, for each point of its axis beyond six: more multiply-adds
 _USUAL_SIDE = 6
-_MANY_BANDS, _SPREAD = 32, 1.25  # of more bands than this, each has so many times the rows
+_MANY_HEIGHTS, _SPREAD = 32, 1.25  # of more heights of bands, each is so many times the last
 _STEP_CYCLES = 1  # overhead of a reduction step beyond its arithmetic
 _UNHIDDEN = 0.3  # of the lesser of arithmetic and memory time; the rest overlaps with the other
 # Weight of the time that one of two cores waits: a configuration must suit any number of threads.
@@ -65,7 +65,7 @@ def winograd_candidates(
             continue
         for tile in _tiles(tiled, cpu, size):
             for order in (PIXELS, CHANNELS):
-                plan = plan_with_fastest_row_count(workload, KernelConfig(method, tile, order), cpu)
+                plan = _fastest_plan(tiled, KernelConfig(method, tile, order), cpu)
                 found.append((plan.config, plan.cycles))
     return tuple(found)
 
@@ -98,10 +98,15 @@ def plan_with_fastest_row_count(
     workload: Workload, config: KernelConfig, cpu: CpuModel
 ) -> WinogradPlan:
     """Return the plan of a configuration with the number of rows that takes the fewest cycles."""
-    depth, workload = padded_group_depth(workload, cpu), workload_of_tiles(workload)
+    return _fastest_plan(workload_of_tiles(workload), config, cpu)
+
+
+def _fastest_plan(tiled: Workload, config: KernelConfig, cpu: CpuModel) -> WinogradPlan:
+    """Return the fastest plan; `tiled` is the result of `workload_of_tiles`."""
+    depth = padded_group_depth(tiled, cpu)
     plans = (
-        WinogradPlan(config, band, depth, _cycles(workload, config, band, cpu))
-        for band in _bands(workload, SIZES[config.method], cpu)
+        WinogradPlan(config, band, depth, _cycles(tiled, config, band, cpu))
+        for band in _bands(tiled, SIZES[config.method], cpu)
     )
     return min(plans, key=lambda plan: plan.cycles)
 
@@ -127,7 +132,7 @@ def _fill_vectors(channels: int, cpu: CpuModel) -> bool:
 
 
 def _tile(workload: Workload, size: int) -> WinogradTile:
-    return WinogradTile.of_size(size, (workload.weight[0], workload.weight[1]))
+    return WinogradTile.for_weight(size, workload.weight)
 
 
 def _bands(workload: Workload, size: int, cpu: CpuModel) -> list[int]:
@@ -144,7 +149,7 @@ def _bands(workload: Workload, size: int, cpu: CpuModel) -> list[int]:
     if 1 not in tile.sides and least > tile.sides[0]:
         return []
     found = [band for band in _rows_of_bands(rows) if band * tile_h + kernel_h - 1 >= least]
-    if len(found) <= _MANY_BANDS:
+    if len(found) <= _MANY_HEIGHTS:
         return found
     spread = found[:1]
     for band in found:
@@ -209,10 +214,10 @@ def _cycles(workload: Workload, config: KernelConfig, band: int, cpu: CpuModel) 
     columns = -(-workload.output(1) // tile_w)
     bands = workload.data[0] * -(-workload.output(0) // (tile_h * band))
     tiles, blocks = band * columns, -(-workload.channels // tile.block)
-    passes = cpu.passes(tile.lanes)
+    occupied = cpu.resource_cycles(tile.lanes)
     step = max(
-        tile.pixels * tile.vectors * passes / cpu.fmas_per_cycle,
-        (tile.pixels + tile.vectors * passes) / cpu.loads_per_cycle,
+        tile.pixels * tile.vectors * occupied / cpu.fmas_per_cycle,
+        (tile.pixels + tile.vectors * occupied) / cpu.loads_per_cycle,
         cache_set_conflict_cycles(cpu, tile, _tile_stride_bytes(workload, cpu, size)),
         cpu.fma_latency,
     )
