@@ -464,3 +464,11 @@ def test_a_known_board_of_another_architecture_gets_a_profile_of_its_own() -> No
     assert choice.profile == "u" and choice.table is not None
     wide = dataclasses.replace(board, architecture="aarch64")
     assert boards.choose_profile("u", wide, SHIPPED).profile == "ultra96"
+
+
+def test_a_board_of_64_bits_with_programs_of_32_has_a_neon_unit(tmp_path: Path) -> None:
+    """Its kernel calls the unit by the name of 64-bit ARM."""
+    evidence = boards.hardware_from_report(
+        "armv7", report(tmp_path, cpuinfo([(0x41, 0xD0B)] * 4, V8_2), "Some Board", "maker,board")
+    )
+    assert boards.choose_profile("mine", evidence, SHIPPED).profile == "mine"

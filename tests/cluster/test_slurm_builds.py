@@ -94,6 +94,23 @@ def test_a_task_whose_job_is_killed_runs_again(engine: SlurmEngine, tmp_path: Pa
         assert result.result(LIMIT_S)[1] != victim
 
 
+def test_a_task_whose_job_falls_silent_runs_again(
+    engine: SlurmEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its node has died, say. The next job counts as silent from its own begin only."""
+    monkeypatch.setattr(slurm, "_SILENCE_S", 3.0)
+    monkeypatch.setattr(slurm, "_POLL_S", 0.05)
+    begun = tmp_path / "begun"
+    with ThreadPoolExecutor(1) as pool:
+        result = pool.submit(run, engine, first_hangs, begun)
+        victim = int(wait_until(lambda: begun.exists() and begun.read_text(), "the job's begin"))
+        os.kill(victim, signal.SIGSTOP)
+        try:
+            assert result.result(LIMIT_S)[1] != victim
+        finally:
+            os.kill(victim, signal.SIGKILL)
+
+
 def test_a_task_whose_jobs_all_die_is_an_error(
     engine: SlurmEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

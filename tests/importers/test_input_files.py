@@ -141,8 +141,9 @@ def test_an_image_is_scaled_and_normalised_per_channel(picture):
     assert fed.dtype == np.float32 and fed.flags["C_CONTIGUOUS"]
     np.testing.assert_allclose(fed, expected.transpose(2, 0, 1)[None], atol=1e-6)
     last = TensorSpec("image", (1, 4, 6, 3), "float32")
-    fed = read_inputs(path, (last,), replace(asked, layout="NHWC"))["image"]
-    np.testing.assert_allclose(fed, expected[None], atol=1e-6)
+    for layout in ("NHWC", "NCHW"):  # the shape has its channels last, whatever is stated
+        fed = read_inputs(path, (last,), replace(asked, layout=layout))["image"]
+        np.testing.assert_allclose(fed, expected[None], atol=1e-6)
 
 
 def test_an_image_that_a_camera_took_sideways_is_upright(tmp_path):
