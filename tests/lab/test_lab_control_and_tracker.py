@@ -419,6 +419,22 @@ def test_run_that_is_stopped_gives_its_board_back(
         assert client.ask("lease", lease=1)["lease"]["state"] == state
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_run_that_is_stopped_in_the_queue_leaves_it(number: signal.Signals, served: Lab) -> None:
+    """At once: its lease would have got the next board, for nobody."""
+    Board(served.port)
+    with served.client() as client:
+        asking(client)
+        runner = served.started("run", "pi5", "--", "true")
+        wait_until(
+            lambda: [one for one in client.ask("leases")["leases"] if one["state"] == "queued"],
+            "the queue",
+        )
+        runner.send_signal(number)
+        runner.wait(LIMIT_S)
+        assert client.ask("lease", lease=2)["lease"]["state"] == "cancelled"
+
+
 # farm, stopped at the worst moment: the program has started, and farm does not know its number yet
 STOPPED_AT_START = """
 import signal, subprocess
