@@ -435,6 +435,30 @@ def test_run_that_is_stopped_in_the_queue_leaves_it(number: signal.Signals, serv
         assert client.ask("lease", lease=2)["lease"]["state"] == "cancelled"
 
 
+# farm, stopped as its request is answered, while it does not know the lease's number yet
+STOPPED_AS_IT_ASKS = """
+import signal
+from farm.lab_client.control_client import LabClient
+ask = LabClient.ask
+def stopped(self, do, **fields):
+    answer = ask(self, do, **fields)
+    if do == "request":
+        signal.raise_signal(signal.SIGINT)
+    return answer
+LabClient.ask = stopped
+from farm.__main__ import main
+main()
+"""
+
+
+def test_run_that_is_stopped_as_it_asks_leaves_no_lease_behind(served: Lab) -> None:
+    Board(served.port)
+    words = [sys.executable, "-c", STOPPED_AS_IT_ASKS, "lab", "run", "pi5", "--", "true"]
+    assert subprocess.run(words, env=served.environment, timeout=LIMIT_S).returncode == 130
+    with served.client() as client:
+        assert client.ask("lease", lease=1)["lease"]["state"] == "released"
+
+
 # farm, stopped at the worst moment: the program has started, and farm does not know its number yet
 STOPPED_AT_START = """
 import signal, subprocess

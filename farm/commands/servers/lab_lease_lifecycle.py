@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from farm.commands.output import echo
 from farm.errors import DeadlineError, DeviceError, UsageError
+from farm.processes.signals import defer_signals
 
 if TYPE_CHECKING:
     from farm.lab_client.control_client import LabClient, ReconnectingClient
@@ -55,9 +56,11 @@ def wait_until_granted(
 
     A lease that is given up in the queue is ended, unless it is that of a reservation.
     """
-    found: dict[str, Any] = client.ask("request", **request)["lease"]
+    found: dict[str, Any] = {}
     said = ""
     try:
+        with defer_signals():  # whoever is stopped here has a number to end
+            found = client.ask("request", **request)["lease"]
         while found["state"] == "queued":
             line = (
                 f"lease {found['lease']}: {found['queue']['place']}. in the queue: "
@@ -74,7 +77,7 @@ def wait_until_granted(
                 timeout_s=min(10.0, (request.get("heartbeat_s") or 60.0) / BEAT_PARTS),
             )["lease"]
     except BaseException:
-        if not request.get("reservation"):
+        if found and not request.get("reservation"):
             end_lease(lab, found["lease"])
         raise
     if found["state"] != "active":
