@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-import numpy as np
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
-from farm import stats
+import numpy as np
+import pytest
+
+from farm import checked_model_import, stats
+from farm.pipeline import layer_bisect
 from farm.pipeline.layer_bisect import name_layers_by_source
+from farm.processes.worker_main import TaskContext
 from farm.types import BisectedLayer, TensorFingerprint
 
 
@@ -43,3 +50,29 @@ def test_tensors_are_alike_in_any_order_of_their_axes_and_not_with_other_values(
     for sign in (1.0, -1.0):  # of one norm and one sum
         one, other = sign * np.array([5.0, -3.0, 0.0, 0.0]), sign * np.array([5.0, -2.0, -2.0, 1.0])
         assert stats.relative_distance(*map(stats.fingerprint, (one, other))) == np.inf
+
+
+def test_layers_of_an_engine_that_failed_on_the_way_are_asked_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [
+        ("x", "input", stats.fingerprint(np.ones(3))),
+        ("y", "Relu", stats.fingerprint(np.ones(2))),
+    ]
+    answers = [
+        layer_bisect._Layers(names[:1], False, None),
+        layer_bisect._Layers(names, True, None),
+    ]
+    monkeypatch.setattr(layer_bisect, "run_sandboxed_if_untrusted", lambda *_, **__: answers.pop(0))
+    monkeypatch.setattr(
+        checked_model_import, "read_reference_inputs_and_outputs", lambda _: ({}, [])
+    )
+    model: Any = SimpleNamespace(source="x.onnx")
+    prepared: Any = SimpleNamespace(digest="0" * 64)
+
+    def asked() -> object:
+        return layer_bisect.source_layers_and_reference_outputs_task(
+            TaskContext(tmp_path), model, prepared, None, tmp_path / "cache"
+        )[0]
+
+    assert [asked(), asked(), asked()] == [names[:1], names, names]
