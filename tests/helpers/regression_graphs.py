@@ -205,3 +205,38 @@ def function_split() -> Graph:
     constants = {"pads": [0, 0, 3, 0, 0, 0, 2, 0], "parts": [3, 5]}
     outputs = {"y": [2, 2, 3, 4], "z": [2, 2, 5, 4]}
     return nodes, {"x": [2, 2, 3, 4]}, outputs, constants
+
+
+def silu_of_padding() -> Graph:
+    """A function of several steps whose argument is a padding in whole loops, and padded again."""
+    nodes = [
+        node("Pad", ["x", "pads", "value"], ["a"]),
+        node("Sigmoid", ["a"], ["b"]),
+        node("Mul", ["a", "b"], ["c"]),
+        node("Pad", ["c", "more"], ["d"]),
+        node("Slice", ["d", "start", "end", "axis"], ["y"]),
+    ]
+    constants = {
+        "pads": [3, 3, 3, 3, 0, 0, 3, 0],
+        "more": [3, 1, 0, 5, 0, 1, 0, 0],
+        "value": np.float32(0.3),
+        "start": [3],
+        "end": [5],
+        "axis": [0],
+    }
+    return nodes, {"x": [1, 1, 17, 1]}, {"y": [2, 6, 23, 9]}, constants
+
+
+def sigmoid_of_padding_alone() -> Graph:
+    """A function of a padded tensor, split in two: one of the parts is padding alone."""
+    nodes = [
+        node("Pad", ["x", "pads", "value"], ["a"]),
+        node("Sigmoid", ["a"], ["b"]),
+        node("Split", ["b", "parts"], ["y", "z"], axis=3),
+    ]
+    constants = {
+        "pads": [0, 0, 0, 0, 0, 0, 0, 2],
+        "parts": [8, 1],
+        "value": np.float32(1.5),
+    }
+    return nodes, {"x": [1, 1, 17, 7]}, {"y": [1, 1, 17, 8], "z": [1, 1, 17, 1]}, constants

@@ -14,6 +14,7 @@ from tvm.s_tir import pipeline
 from tvm.tirx.compilation_pipeline import register_tir_pipeline
 
 from farm.compiler.codegen.stack_tiles import TilesOnStack
+from farm.compiler.cpu.tir_passes.constant_lets import ConstantLets
 from farm.compiler.cpu.tir_passes.flatten_without_conditions import FlattenBufferWithoutConditions
 from farm.compiler.cpu.tir_passes.keep_wrapping_loops_scalar import KeepWrappingLoopsScalar
 from farm.compiler.cpu.tir_passes.safe_loop_partition import HideUnsafeConditions
@@ -92,8 +93,9 @@ def _passes(*, for_gpu: bool) -> list[tvm.transform.Pass]:
     """Return the passes that come before those of the host and of the device, in order.
 
     ConvertSSA comes first: a block that is inlined in two places binds one variable by two `Let`,
-    and TVM's simplifier would use the first value for both. RenormalizeSplitPattern comes before
-    loops are unrolled and not after: there is less to read, and the code is the same.
+    and TVM's simplifier would use the first value for both. ConstantLets comes before each pass
+    that would simplify the same `Let` twice. RenormalizeSplitPattern comes before loops are
+    unrolled and not after: there is less to read, and the code is the same.
     """
 
     def gpu(*passes: tvm.transform.Pass) -> tuple[tvm.transform.Pass, ...]:
@@ -122,16 +124,22 @@ def _passes(*, for_gpu: bool) -> list[tvm.transform.Pass]:
             s_tir.transform.TransformMmaBufferLayout(),
         ),
         s_tir.transform.LowerOpaqueBlock(),
+        ConstantLets(),
         FlattenBufferWithoutConditions(),
         tirx.transform.BF16ComputeLegalize(),
         tirx.transform.NarrowDataType(32),
+        ConstantLets(),
         s_tir.transform.LoopPartition(),
+        ConstantLets(),
         tirx.transform.VectorizeLoop(),
+        ConstantLets(),
         *gpu(s_tir.transform.InjectVirtualThread(), s_tir.transform.InjectDoubleBuffer()),
         tirx.transform.StorageRewrite(),
         s_tir.transform.HoistIfThenElse(),
+        ConstantLets(),
         s_tir.transform.RenormalizeSplitPattern(),
         tirx.transform.UnrollLoop(),
+        ConstantLets(),
         tirx.transform.StmtSimplify(),
         tirx.transform.RemoveNoOp(),
         s_tir.transform.RewriteUnsafeSelect(),

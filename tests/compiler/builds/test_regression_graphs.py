@@ -17,10 +17,15 @@ from regression_graphs import (
     functions,
     gather_concat,
     reshape_pad,
+    sigmoid_of_padding_alone,
+    silu_of_padding,
     written,
 )
 
 from farm.compiler import host_run
+from farm.compiler.codegen.executable import compile_executable
+from farm.compiler.lower import lower_module, resolve_target
+from farm.config import load_fleet
 from farm.importers.imported_model import ImportedModel
 from farm.importers.onnx.load import load
 from farm.types import Model
@@ -65,3 +70,20 @@ def test_a_reshape_and_a_padding_of_two_axes_move_no_element(tmp_path):
 
 def test_an_activation_that_a_kernel_computes_twice_has_the_values_of_each_place(tmp_path):
     agrees(imported_from(tmp_path, function_split()))
+
+
+OF_PADDING = {"silu": silu_of_padding, "sigmoid alone": sigmoid_of_padding_alone}
+
+
+@pytest.mark.parametrize("name", OF_PADDING)
+def test_a_function_of_a_padding_is_that_of_its_value(name, tmp_path):
+    agrees(imported_from(tmp_path, OF_PADDING[name]()))
+
+
+@pytest.mark.parametrize("profile", ["x86-v3", "rk3399", "rasp3b"])
+@pytest.mark.parametrize("name", OF_PADDING)
+def test_a_function_of_a_padding_is_compiled(name, profile, tmp_path):
+    """Its steps are constants there, which TVM's passes round in more than one way."""
+    imported = imported_from(tmp_path, OF_PADDING[name]())
+    target = resolve_target(load_fleet(None).profile(profile))
+    compile_executable(lower_module(imported.module, imported.weights, target, {}).module, target)

@@ -1,5 +1,6 @@
 """Passes over scheduled TIR functions, for what TVM's schedule primitives cannot express.
 
+constant_lets               replace variables that are bound to constants by these
 flatten_without_conditions  flatten indices of buffers where TVM would lose an offset
 keep_wrapping_loops_scalar  keep LLVM from loops whose variable wraps around
 load_fences          keep LLVM from reordering loads and multiply-adds on in-order ARM cores
