@@ -64,7 +64,7 @@ def source_as_binary() -> Iterator[None]:
     """Have TVM take CUDA source as it is. It compiles it if another test has loaded its runtime."""
     name = "tvm_callback_cuda_compile"
     before = tvm.get_global_func(name)
-    tvm_ffi.register_global_func(name, lambda source, *_: source, override=True)
+    tvm_ffi.register_global_func(name, lambda source, *_: source.encode(), override=True)
     yield
     tvm_ffi.register_global_func(name, before, override=True)
 
