@@ -54,12 +54,13 @@ def wait_until_granted(
 ) -> dict[str, Any]:
     """Return a lease once it has its boards. Raises DeadlineError if it ends in the queue.
 
-    A lease that is given up in the queue is ended, unless it is that of a reservation.
+    A lease is ended if the command is stopped before it has its boards, unless the lease is that of
+    a reservation.
     """
     found: dict[str, Any] = {}
     said = ""
     try:
-        with defer_signals():  # whoever is stopped here has a number to end
+        with defer_signals():  # until the number is known, by which the lease is ended
             found = client.ask("request", **request)["lease"]
         while found["state"] == "queued":
             line = (

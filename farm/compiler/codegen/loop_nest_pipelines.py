@@ -93,8 +93,8 @@ def _passes(*, for_gpu: bool) -> list[tvm.transform.Pass]:
     """Return the passes that come before those of the host and of the device, in order.
 
     ConvertSSA comes first: a block that is inlined in two places binds one variable by two `Let`,
-    and TVM's simplifier would use the first value for both. ConstantLets comes before each pass
-    that would simplify the same `Let` twice. RenormalizeSplitPattern comes before loops are
+    and TVM's simplifier would use the first value for both. ConstantLets comes before the two passes
+    that simplify the same `Let` twice. RenormalizeSplitPattern comes before loops are
     unrolled and not after: there is less to read, and the code is the same.
     """
 
@@ -128,18 +128,14 @@ def _passes(*, for_gpu: bool) -> list[tvm.transform.Pass]:
         FlattenBufferWithoutConditions(),
         tirx.transform.BF16ComputeLegalize(),
         tirx.transform.NarrowDataType(32),
-        ConstantLets(),
         s_tir.transform.LoopPartition(),
-        ConstantLets(),
         tirx.transform.VectorizeLoop(),
-        ConstantLets(),
         *gpu(s_tir.transform.InjectVirtualThread(), s_tir.transform.InjectDoubleBuffer()),
         tirx.transform.StorageRewrite(),
         s_tir.transform.HoistIfThenElse(),
         ConstantLets(),
         s_tir.transform.RenormalizeSplitPattern(),
         tirx.transform.UnrollLoop(),
-        ConstantLets(),
         tirx.transform.StmtSimplify(),
         tirx.transform.RemoveNoOp(),
         s_tir.transform.RewriteUnsafeSelect(),

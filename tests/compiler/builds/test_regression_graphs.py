@@ -83,7 +83,7 @@ def test_a_function_of_a_padding_is_that_of_its_value(name, tmp_path):
 @pytest.mark.parametrize("profile", ["x86-v3", "rk3399", "rasp3b"])
 @pytest.mark.parametrize("name", OF_PADDING)
 def test_a_function_of_a_padding_is_compiled(name, profile, tmp_path):
-    """Its steps are constants there, which TVM's passes round in more than one way."""
+    """Its steps are constants there, which TVM's passes do not all fold at the same time."""
     imported = imported_from(tmp_path, OF_PADDING[name]())
     target = resolve_target(load_fleet(None).profile(profile))
     compile_executable(lower_module(imported.module, imported.weights, target, {}).module, target)

@@ -149,8 +149,8 @@ def winograd_conv2d_compute(
     top, left, _, _ = workload.padding
     out_h, out_w = workload.output(0), workload.output(1)
     down, across = workload.dilation
-    columns, bands = -(-tiled.output(1) // tile_w), -(-tiled.output(0) // (tile_h * band))
     band = min(band, -(-tiled.output(0) // tile_h))
+    columns, bands = -(-tiled.output(1) // tile_w), -(-tiled.output(0) // (tile_h * band))
     count = images * (down * across)
     tiles = band * columns
     covered = round_up_to_multiple(tiles, config.tile.pixels)

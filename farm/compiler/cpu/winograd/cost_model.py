@@ -32,7 +32,8 @@ SIZES = dict(zip(("winograd2", "winograd4"), winograd_weights.SIZES, strict=True
 _VECTOR_CYCLES = 7  # of a vector of a transform: its loads, about two multiply-adds, its store
 _CYCLES_A_POINT = 0.5  # of a vector, for each point of its axis beyond six: more multiply-adds
 _USUAL_SIDE = 6
-_MANY_HEIGHTS, _SPREAD = 32, 1.25  # of more heights of bands, each is so many times the last
+# With more heights of bands to try, each is at least so many times the one before.
+_MANY_HEIGHTS, _SPREAD = 32, 1.25
 _STEP_CYCLES = 1  # overhead of a reduction step beyond its arithmetic
 _UNHIDDEN = 0.3  # of the lesser of arithmetic and memory time; the rest overlaps with the other
 # Weight of the time that one of two cores waits: a configuration must suit any number of threads.
