@@ -93,8 +93,8 @@ def _passes(*, for_gpu: bool) -> list[tvm.transform.Pass]:
     """Return the passes that come before those of the host and of the device, in order.
 
     ConvertSSA comes first: a block that is inlined in two places binds one variable by two `Let`,
-    and TVM's simplifier would use the first value for both. ConstantLets comes before the two passes
-    that simplify the same `Let` twice. RenormalizeSplitPattern comes before loops are
+    and TVM's simplifier would use the first value for both. ConstantLets comes before the two
+    passes that simplify the same `Let` twice. RenormalizeSplitPattern comes before loops are
     unrolled and not after: there is less to read, and the code is the same.
     """
 
