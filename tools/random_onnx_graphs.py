@@ -255,8 +255,8 @@ def _windows(
     graph: Graph, shape: Shape, dilations: Sequence[int] = (1, 1)
 ) -> tuple[dict[str, Any], tuple[int, int]] | None:
     kernel, strides = (
-        [graph.one_of([1, 2, 3, 3, 5, 7]) for _ in "hw"],
-        [graph.one_of([1, 1, 2]) for _ in "hw"],
+        [graph.one_of([1, 2, 3, 3, 4, 5, 7]) for _ in "hw"],
+        [graph.one_of([1, 1, 2, 3]) for _ in "hw"],
     )
     pads = [graph.whole(0, kernel[at % 2] // 2 * dilations[at % 2]) for at in range(4)]
     size = [

@@ -200,10 +200,14 @@ def _with_torchvision() -> None:
     """
     import torch
 
+    known = False
     try:
+        import torchvision  # noqa: F401
+
         known = hasattr(torch.ops.torchvision, "nms")
-    except RuntimeError:  # of older versions, as they are imported
-        known = False
+    except ImportError:
+        pass
+    except RuntimeError:  # its library is not loaded
         for module in [one for one in sys.modules if one.split(".")[0] == "torchvision"]:
             del sys.modules[module]
     if known:

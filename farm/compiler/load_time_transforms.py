@@ -38,7 +38,7 @@ from farm.compiler.ir.checked_kernels import (
 from farm.compiler.ir.constants import array_address
 from farm.compiler.parameter_files import ON_LOAD, PREFIX
 from farm.compiler.weight_transforms import BlockTransform, WeightTransform
-from farm.compiler.winograd_weights import WinogradTransform, transform_coefficients
+from farm.compiler.winograd_weights import Phases, WinogradTransform, transform_coefficients
 
 Array = np.ndarray[Any, Any]
 # Names of kernels, by whether the weight is transposed
@@ -167,11 +167,11 @@ def _with_function(
     """
     builder = relax.BlockBuilder(module.clone())
     taken = module["main"].params[-1].ty.fields
-    tiles = {
-        one.tile(stored[index].shape)
+    winograd = [
+        (one.phases(stored[index].shape), one.tile(stored[index].shape))
         for index, one in transforms.items()
         if isinstance(one, WinogradTransform)
-    }
+    ]
     blocks = {one.transposed for one in transforms.values() if isinstance(one, BlockTransform)}
     kernels = {
         name: builder.add_func(
@@ -180,8 +180,8 @@ def _with_function(
         for name, kernel, used in (
             (WIDENING, fp16_weights.fp16_to_fp32_kernel(), halves),
             *(
-                (_winograd_kernel_name(taps), weight_transform_kernel(taps), [taps])
-                for taps in sorted({tile.taps for tile in tiles})
+                (_winograd_kernel_name(phases), weight_transform_kernel(phases), [phases])
+                for phases in sorted({phases for phases, _ in winograd})
             ),
             *(
                 (_BLOCKS[how], block_transform_kernel(transposed=how), [how])
@@ -191,7 +191,8 @@ def _with_function(
         if used
     }
     matrices = {
-        tile: relax.const(np.array(transform_coefficients(tile)), "float64") for tile in tiles
+        tile: relax.const(np.array(transform_coefficients(tile)), "float64")
+        for tile in {tile for _, tile in winograd}
     }
     with builder.function(ON_LOAD, [], pure=False):
         made = []
@@ -204,9 +205,9 @@ def _with_function(
                 value = _widened(builder, kernels[WIDENING], value, array.shape)
             transform = transforms.get(index)
             if isinstance(transform, WinogradTransform):
-                tile = transform.tile(array.shape)
-                kernel = kernels[_winograd_kernel_name(tile.taps)]
-                value = builder.emit(relax.call_tir(kernel, [value, matrices[tile]], taken[index]))
+                kernel = kernels[_winograd_kernel_name(transform.phases(array.shape))]
+                matrix = matrices[transform.tile(array.shape)]
+                value = builder.emit(relax.call_tir(kernel, [value, matrix], taken[index]))
             elif isinstance(transform, BlockTransform):
                 kernel = kernels[_BLOCKS[transform.transposed]]
                 value = _in_blocks(builder, kernel, value, transform, array.shape)
@@ -254,5 +255,6 @@ def _runtime(name: str, type_: Any, *arguments: relax.Expr) -> relax.Call:
     return relax.Call(relax.ExternFunc(f"vm.builtin.{name}"), list(arguments), None, [type_])
 
 
-def _winograd_kernel_name(taps: tuple[int, int]) -> str:
-    return "winograd_weights_{}x{}".format(*taps)
+def _winograd_kernel_name(phases: Phases) -> str:
+    name = "winograd_weights_{}x{}".format(*phases.taps)
+    return name if phases.strides == (1, 1) else name + "_strides_{}x{}".format(*phases.strides)

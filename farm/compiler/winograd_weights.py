@@ -34,6 +34,7 @@ _LONGEST_OF_TWO = 8  # with longer sides, the error is too large for tiles with 
 _DIGITS = 53 - 24
 _STRIP = 1 << 15  # numbers of each plane, one for each tap, that are transformed at once
 SIZES = (2, 4)  # of tiles, see WinogradTile.for_weight
+_STRIDES = ("stride_height", "stride_width")  # in the index of a build's parameters
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,50 @@ class WinogradTile:
             and all(side in POINTS for side in self.sides)
             and not (two_axes and max(self.sides) > _LONGEST_OF_TWO)
         )
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Phases:
+    """The phases of a stride: a convolution with strides is a sum of convolutions without.
+
+    Each phase has every `strides`-th row and column of the input and of the kernel, from its own
+    first ones on (the polyphase decomposition of signal processing). The phases of the input are
+    channels here, one phase after another, row by row. Where a phase has fewer taps than another,
+    its last ones are zeros.
+    """
+
+    taps: tuple[int, int]
+    strides: tuple[int, int] = (1, 1)
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """Return the number of phases that have taps, down and across."""
+        (r, s), (down, across) = self.taps, self.strides
+        return min(r, down), min(s, across)
+
+    @property
+    def taps_of_each(self) -> tuple[int, int]:
+        """Return the taps of a phase, down and across."""
+        (r, s), (down, across) = self.taps, self.strides
+        return -(-r // down), -(-s // across)
+
+    def shape(self, weight: Sequence[int]) -> tuple[int, int, int, int]:
+        """Return the shape of a weight [KH, KW, CI, CO] with the phases as input channels."""
+        return (*self.taps_of_each, math.prod(self.counts) * weight[2], weight[3])
+
+    def apply(self, weight: Array) -> Array:
+        """Return a weight [KH, KW, CI, CO] with the phases as input channels."""
+        if self.strides == (1, 1):
+            return weight
+        import numpy as np
+
+        inputs, outputs = weight.shape[2:]
+        result = np.zeros((*self.taps_of_each, *self.counts, inputs, outputs), weight.dtype)
+        for row in range(self.counts[0]):
+            for column in range(self.counts[1]):
+                part = weight[row :: self.strides[0], column :: self.strides[1]]
+                result[: part.shape[0], : part.shape[1], row, column] = part
+        return result.reshape(self.shape(weight.shape))
 
 
 @lru_cache
@@ -119,17 +164,22 @@ def _rounded(value: float) -> float:
 class WinogradTransform:
     """How a weight [KH, KW, CI, CO] becomes [CO / block, *sides, depth, block].
 
-    `size` is that of `WinogradTile.for_weight`. Input channels are padded with zeros to `depth`,
-    output channels to whole blocks.
+    `size` is that of `WinogradTile.for_weight`. Input channels, those of all phases of `strides`,
+    are padded with zeros to `depth`, output channels to whole blocks.
     """
 
     size: int
     depth: int
     block: int
+    strides: tuple[int, int] = (1, 1)
+
+    def phases(self, weight: tuple[int, ...]) -> Phases:
+        """Return the phases of a weight of this shape."""
+        return Phases((weight[0], weight[1]), self.strides)
 
     def tile(self, weight: tuple[int, ...]) -> WinogradTile:
         """Return the tile for a weight of this shape."""
-        return WinogradTile.for_weight(self.size, weight)
+        return WinogradTile.for_weight(self.size, self.phases(weight).taps_of_each)
 
     def shape(self, weight: tuple[int, ...]) -> tuple[int, ...]:
         """Return the shape of the transformed weight, from that of the weight."""
@@ -144,10 +194,11 @@ class WinogradTransform:
         """Return the transformed weight."""
         import numpy as np
 
-        *taps, inputs, outputs = weight.shape
         tile, block = self.tile(weight.shape), self.block
-        matrix = np.array(transform_coefficients(tile)).reshape(-1, math.prod(taps))
         result = np.zeros(self.shape(weight.shape), np.float32)
+        weight = self.phases(weight.shape).apply(weight)
+        *taps, inputs, outputs = weight.shape
+        matrix = np.array(transform_coefficients(tile)).reshape(-1, math.prod(taps))
         step = max(1, _STRIP // outputs)
         for first in range(0, inputs, step):
             strip = weight[:, :, first : first + step].astype(np.float64)
@@ -167,7 +218,8 @@ class WinogradTransform:
 
     def to_json(self) -> dict[str, int]:
         """Return the transform as the index of a build's parameters has it."""
-        return {"winograd": self.size, "depth": self.depth, "block": self.block}
+        strides = zip(_STRIDES, self.strides, strict=True) if self.strides != (1, 1) else ()
+        return {"winograd": self.size, "depth": self.depth, "block": self.block, **dict(strides)}
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any], weight: tuple[int, ...]) -> WinogradTransform:
@@ -175,12 +227,15 @@ class WinogradTransform:
 
         Raises KeyError, TypeError or ValueError for anything else: a sandboxed process wrote it.
         """
-        made = cls(*(_whole(body[name]) for name in ("winograd", "depth", "block")))
-        if len(weight) != 4 or min(weight) < 1 or made.size not in SIZES:
+        size, depth, block = (_whole(body[name]) for name in ("winograd", "depth", "block"))
+        down, across = (_whole(body.get(name, 1)) for name in _STRIDES)
+        made = cls(size, depth, block, (down, across))
+        if len(weight) != 4 or min(weight) < 1 or min(made.strides) < 1 or size not in SIZES:
             raise ValueError("no weight of a convolution with tiles of this size")
         if not made.tile(weight).is_accurate:
             raise ValueError("no tiles of this size for such a kernel")
+        inputs = made.phases(weight).shape(weight)[2]
         # a few vectors more than the channels
-        if not weight[2] <= made.depth <= weight[2] + 64 or not 1 <= made.block <= 1024:
+        if not inputs <= depth <= inputs + 64 or not 1 <= block <= 1024:
             raise ValueError("other channels than the weight's")
         return made

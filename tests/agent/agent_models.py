@@ -147,7 +147,17 @@ def halved(kind: str, folder: Path) -> Deployable:
     )
 
 
-def transformed(kind: str, folder: Path) -> Deployable:
+def transformed_with_strides(kind: str, folder: Path) -> Deployable:
+    """As `transformed`, for a kernel of 7 x 5 with strides of 2."""
+    return transformed(kind, folder, (7, 5), (2, 2))
+
+
+def transformed(
+    kind: str,
+    folder: Path,
+    taps: tuple[int, int] = (3, 3),
+    strides: tuple[int, int] = (1, 1),
+) -> Deployable:
     """x * w, w a weight of a convolution in the file and as Winograd's kernels read it when it is
     loaded. `expected.npy` is what numpy makes of it.
     """
@@ -161,9 +171,10 @@ def transformed(kind: str, folder: Path) -> Deployable:
     from farm.compiler.lower import lower_module
     from farm.compiler.winograd_weights import WinogradTransform
 
-    weight = np.random.default_rng(9).standard_normal((3, 3, 19, 30)).astype("float32")
+    weight = np.random.default_rng(9).standard_normal((*taps, 19, 30)).astype("float32")
     weight[:, :, 2], weight[:, :, 3] = 0.0, -0.0
-    transform = WinogradTransform(4, 20, 16)
+    depth = 20 * strides[0] * strides[1]
+    transform = WinogradTransform(4, depth, 16, strides)
     expected = transform.apply(weight)
     np.save(folder / "x.npy", np.ones_like(expected))
     np.save(folder / "expected.npy", expected)

@@ -24,6 +24,10 @@ WORKLOAD = "workload_key"  # Workload.key of the workload that the configuration
 # Written by cpu.winograd.compute for the main block, read by cpu.winograd.schedule.
 OUTPUTS = "outputs"  # [down, across]: the outputs of a tile
 
+# Written by cpu.winograd.compute for the padding of an input with strides, read by
+# cpu.winograd.schedule.
+PHASE_CHANNELS = "phase_channels"  # those of a group in a phase of the strides
+
 # Written by cpu.int8.compute, read by cpu.conv_dense_schedule.
 # The name of the tensor intrinsic that replaces the two innermost loops; empty for none.
 INSTRUCTION = "instruction"

@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import agent_models
 import numpy as np
@@ -165,11 +166,17 @@ def test_weights_of_half_precision_are_widened_when_they_are_loaded(
     )
 
 
-@pytest.mark.parametrize("arch", ["x86_64", "aarch64", "armv7"])
+@pytest.mark.parametrize(
+    ("model", "arch"),
+    [
+        *((agent_models.transformed, arch) for arch in ("x86_64", "aarch64", "armv7")),
+        (agent_models.transformed_with_strides, "armv7"),
+    ],
+)
 def test_weights_of_winograds_convolution_are_transformed_when_they_are_loaded(
-    arch: str, deploy: Deploy, tmp_path: Path
+    model: Any, arch: str, deploy: Deploy, tmp_path: Path
 ) -> None:
-    board = deploy(agent_models.transformed, arch)
+    board = deploy(model, arch)
     x = board.model.inputs["x"]
     done = board.run("--input", x, "--output", tmp_path / "outputs")
     assert done.returncode == 0, done.stderr

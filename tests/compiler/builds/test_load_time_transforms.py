@@ -58,12 +58,15 @@ def loaded(made: LoweredModule, machine: Any, folder: Path) -> tuple[Any, Any]:
     return virtual, tvm.get_global_func("vm.builtin.param_array_from_cache")(PREFIX, -1)
 
 
-def right_convolution(image: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """The convolution with outputs as large as the image, in double precision."""
+def right_convolution(
+    image: np.ndarray, weight: np.ndarray, strides: tuple[int, int] = (1, 1)
+) -> np.ndarray:
+    """The convolution of an image with half a kernel around it, in double precision."""
     taps = weight.shape[2:]
     around = [(0, 0), (0, 0), *((count // 2, count // 2) for count in taps)]
     padded = np.pad(image.astype("float64"), around)
     windows = np.lib.stride_tricks.sliding_window_view(padded, taps, axis=(2, 3))
+    windows = windows[:, :, :: strides[0], :: strides[1]]
     return np.einsum("nchwyx,ocyx->nohw", windows, weight.astype("float64"))
 
 
@@ -197,9 +200,10 @@ def test_a_weight_of_many_channels_is_transformed_whole():
 
 
 def test_kernels_of_other_sizes_are_transformed_to_the_bit(tmp_path):
-    """Kernels of four sizes in one model: each size has a function of its own."""
+    """Kernels of several sizes and strides in one model: each has a function of its own."""
     machine = target(CPUS[-1])
-    sizes = ((5, 5), (1, 7), (7, 1), (3, 3))
+    sizes = ((5, 5), (1, 7), (7, 1), (3, 3), (7, 7))
+    strides = ((1, 1), (1, 1), (1, 1), (1, 1), (2, 2))
     weights = {
         f"w{index}": numbers.standard_normal((64, 48, *size)).astype("float32")
         for index, size in enumerate(sizes)
@@ -207,8 +211,8 @@ def test_kernels_of_other_sizes_are_transformed_to_the_bit(tmp_path):
 
     def body(emit, x, *kernels):
         return [
-            emit(relax.op.nn.conv2d(x, kernel, padding=[size // 2 for size in taps]))
-            for kernel, taps in zip(kernels, sizes, strict=True)
+            emit(relax.op.nn.conv2d(x, kernel, strides=step, padding=[size // 2 for size in taps]))
+            for kernel, taps, step in zip(kernels, sizes, strides, strict=True)
         ]
 
     made = lower_module(module(INPUTS, body, weights), list(weights.values()), machine, {})
@@ -217,8 +221,8 @@ def test_kernels_of_other_sizes_are_transformed_to_the_bit(tmp_path):
     for ours, theirs in zip(parameters, made.parameters_as_called(), strict=True):
         assert ours.numpy().tobytes() == theirs.tobytes()
     answers = virtual["main"](tvm.runtime.tensor(INPUTS["x"]), parameters)
-    for answer, weight in zip(answers, weights.values(), strict=True):
-        right = right_convolution(INPUTS["x"], weight)
+    for answer, weight, step in zip(answers, weights.values(), strides, strict=True):
+        right = right_convolution(INPUTS["x"], weight, step)
         assert np.abs(answer.numpy() - right).max() < 3e-5 * np.abs(right).max()
 
 
@@ -359,6 +363,10 @@ def test_parameters_with_the_same_bytes_are_written_once(tmp_path):
         {"winograd": 4, "depth": 10**12, "block": 16},
         {"winograd": 4, "depth": 47, "block": 16},
         {"winograd": 4, "depth": 48, "block": 0},
+        {"winograd": 4, "depth": 48, "block": 16, "stride_height": 0},
+        {"winograd": 4, "depth": 48, "block": 16, "stride_width": 10**12},
+        {"winograd": 4, "depth": 48, "block": 16, "stride_width": 2},
+        {"winograd": 4, "depth": 96, "block": 16, "stride_width": 1.0},
         {"winograd": 4, "depth": 48},
         {"winograd": "x", "depth": 48, "block": 16},
         {"columns": 0},

@@ -26,9 +26,9 @@ from farm.compiler.cpu.kernel_config import CHANNELS, PIXELS, ConfigSelector, Ke
 from farm.compiler.cpu.register_tiles import Tile, should_group_reduction_step_loads
 from farm.compiler.cpu.winograd import compute as winograd_compute
 from farm.compiler.cpu.winograd import cost_model
-from farm.compiler.cpu.winograd.cost_model import padded_group_depth, winograd_candidates
+from farm.compiler.cpu.winograd.cost_model import weight_transform_for, winograd_candidates
 from farm.compiler.target.cpu_model import CpuModel, cpu_model_of
-from farm.compiler.winograd_weights import WinogradTile, WinogradTransform
+from farm.compiler.winograd_weights import Phases
 
 sys.path.append(str(Path(__file__).parents[3] / "tools"))
 
@@ -51,8 +51,8 @@ class Case:
     @property
     def most(self) -> float:
         """The largest error, relative to the largest output."""
-        tile = WinogradTile.for_weight(self.size, self.workload.weight)
-        return ERROR[max(tile.sides)]
+        transform = weight_transform_for(self.workload, self.choice, A53)
+        return ERROR[max(transform.tile(self.workload.weight).sides)]
 
 
 def case(
@@ -67,21 +67,19 @@ def case(
     groups=1,
     dilation=(1, 1),
     taps=(3, 3),
+    strides=(1, 1),
 ):
     weight = (*taps, data[3] // groups, outputs)
-    workload = Workload(
-        CONVOLUTION, data, weight, padding=padding, dilation=dilation, groups=groups
-    )
+    workload = Workload(CONVOLUTION, data, weight, strides, padding, dilation, groups)
     return Case(workload, size, band, KernelConfig(f"winograd{size}", tile, order), then)
 
 
 def kernel(case: Case, core: CpuModel) -> tvm.tirx.PrimFunc:
     workload = case.workload
     data = te.placeholder(workload.data, name="data")
-    depth = padded_group_depth(workload, core)
-    transform = WinogradTransform(case.size, depth, case.choice.tile.block)
+    transform = weight_transform_for(workload, case.choice, core)
     weight = te.placeholder(transform.shape(workload.weight), name="weight")
-    grouped_loads = should_group_reduction_step_loads(core, depth)
+    grouped_loads = should_group_reduction_step_loads(core, transform.depth)
     result = winograd_compute.winograd_conv2d_compute(
         workload, case.choice, case.size, case.band, grouped_loads, data, weight
     )
@@ -116,10 +114,7 @@ def error(case: Case, core: CpuModel, function: Any) -> float:
         numbers.standard_normal(extents).astype("float32")
         for extents in (workload.data, workload.weight, shape)
     )
-    transform = WinogradTransform(
-        case.size, padded_group_depth(workload, core), case.choice.tile.block
-    )
-    packed = transform.apply(w)
+    packed = weight_transform_for(workload, case.choice, core).apply(w)
     got = tvm.runtime.tensor(np.full(shape, np.nan, "float32"))
     function(*map(tvm.runtime.tensor, (x, packed, residual)), got)
     top, left, bottom, right = workload.padding
@@ -130,6 +125,7 @@ def error(case: Case, core: CpuModel, function: Any) -> float:
         functional.conv2d(
             padded,
             torch.from_numpy(w.transpose(3, 2, 0, 1)).double(),
+            stride=workload.strides,
             dilation=workload.dilation,
             groups=workload.groups,
         )
@@ -221,6 +217,25 @@ def test_kernels_of_even_sizes_are_right():
         case((2, 9, 17, 32), 24, (0, 3, 0, 2), band=3, taps=(1, 6), then="residual"),
         case((1, 1, 45, 32), 24, (0, 9, 0, 0), taps=(1, 4), dilation=(1, 3), then="residual"),
         case((1, 1, 45, 16), 24, (0, 4, 0, 3), size=2, taps=(1, 8), order=CHANNELS),
+    ]
+    for cpu, some_cases in in_turn(cases):
+        for each, found in zip(some_cases, errors(some_cases, cpu), strict=True):
+            assert found < each.most, (cpu, each)
+
+
+def test_convolutions_with_strides_are_right():
+    """Phases may have fewer taps than others, or none; channels need not fill vectors."""
+    cases = [
+        case((2, 13, 10, 19), 24, strides=(2, 2), band=2, then="residual"),
+        case((1, 15, 14, 3), 19, (3, 3, 3, 3), strides=(2, 2), taps=(7, 7), then="residual"),
+        case((1, 16, 17, 16), 40, (1, 1, 1, 1), strides=(2, 2), taps=(4, 4), order=CHANNELS),
+        case((2, 17, 12, 32), 48, strides=(2, 1), groups=2, then="residual"),
+        case((1, 21, 26, 3), 24, (2, 2, 2, 2), strides=(4, 4), taps=(11, 11), then="residual"),
+        case((1, 9, 20, 8), 16, (0, 1, 0, 1), strides=(2, 2), taps=(1, 3), size=2),
+        case((1, 17, 20, 16), 24, (2, 1, 2, 1), strides=(1, 2), taps=(5, 3), order=CHANNELS),
+        case((2, 1, 61, 19), 24, (0, 3, 0, 2), strides=(1, 5), taps=(1, 10), band=2),
+        case((1, 1, 46, 32), 40, (0, 1, 0, 1), strides=(1, 2), taps=(1, 3), groups=2),
+        case((1, 20, 20, 6), 8, (1, 0, 2, 3), strides=(3, 2), taps=(5, 6), then="residual"),
     ]
     for cpu, some_cases in in_turn(cases):
         for each, found in zip(some_cases, errors(some_cases, cpu), strict=True):
@@ -376,7 +391,11 @@ def test_any_shape_is_right(data):
         return tuple(end * dilation[axis % 2] for axis, end in enumerate(ends))
 
     kinds = ((3, 3), (3, 3), (5, 5), (1, 3), (3, 1), (1, 7), (7, 1), (3, 5), (2, 2), (4, 3))
-    geometries = [(draw((1, 1), (1, 1), (2, 1), (1, 3), (2, 2)), draw(*kinds)) for _ in range(6)]
+    plain = (1, 1)
+    steps = [(plain, plain), *((dilation, plain) for dilation in ((2, 1), (1, 3), (2, 2)))]
+    steps += [(plain, strides) for strides in ((2, 2), (2, 1), (3, 2))]
+    drawn = [(*draw(*steps), draw(*kinds)) for _ in range(6)]
+    geometries = [one for one in drawn if Phases(one[2], one[1]).taps_of_each != (1, 1)]
     cases = [
         case(
             (draw(1, 3), draw(1, 2, 4, 9), draw(1, 3, 5, 8), draw(1, 3, 4, 17, 32)),
@@ -389,8 +408,9 @@ def test_any_shape_is_right(data):
             then=draw("nothing", "residual"),
             dilation=dilation,
             taps=taps,
+            strides=strides,
         )
-        for dilation, taps in geometries
+        for dilation, strides, taps in geometries
     ]
     for each, found in zip(cases, errors(cases, CPUS[-1]), strict=True):
         assert found < each.most, each
@@ -516,13 +536,14 @@ def test_a_convolution_with_nothing_to_gain_is_direct(workload):
 @pytest.mark.parametrize(
     "other",
     [
-        {"strides": (2, 2)},
-        {"strides": (1, 2)},
+        {"strides": (3, 3)},
+        {"strides": (2, 2), "dilation": (2, 2)},
         *({"weight": (*taps, 64, 64)} for taps in ((1, 1), (1, 10), (9, 9), (11, 1))),
     ],
     ids=str,
 )
 def test_other_convolutions_have_no_candidates(other):
+    """A phase of 3 x 3 taps with strides of 3 has one tap."""
     plain = {"data": (1, 56, 56, 64), "weight": (3, 3, 64, 64), "padding": (1, 1, 1, 1)}
     assert winograd_candidates(Workload(CONVOLUTION, **plain), A53)
     assert winograd_candidates(Workload(CONVOLUTION, **{**plain, **other}), A53) == ()

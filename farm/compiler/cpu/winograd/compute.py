@@ -1,4 +1,4 @@
-"""Define Winograd's convolution F(m x n, r x s), for kernels of r x s and a stride of 1.
+"""Define Winograd's convolution F(m x n, r x s), for kernels of r x s.
 
 Each tile of m x n outputs takes (m + r - 1) (n + s - 1) products instead of m n r s, between two
 transforms. The transforms evaluate polynomials at 0, at pairs of points p and -p, and at infinity
@@ -21,10 +21,16 @@ images of one column: a band then has any number of their tiles.
 A convolution with a dilation of d reads, for the outputs of rows r, r + d, r + 2 d..., only every
 d-th row of its input. These rows are an image of their own, a phase, which is convolved without
 dilation. Phases are numbered like images.
+
+A convolution with a stride of d reads each d-th row of its input with each d-th tap of its kernel,
+from each of the first d rows on. These are phases, too, each convolved without a stride; the
+outputs are the sums of all, so that phases are numbered like channels, see
+`winograd_weights.Phases`.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import reduce
@@ -37,9 +43,9 @@ from tvm import te, tirx
 from farm.compiler.cpu.conv_dense_compute import CROP, INPUTS, PADDING
 from farm.compiler.cpu.kernel_config import KernelConfig, Workload
 from farm.compiler.cpu.register_tiles import largest_divisor, round_up_to_multiple
-from farm.compiler.ir.annotations import ORDER, OUTPUTS, PHASES, TILE, WORKLOAD
+from farm.compiler.ir.annotations import ORDER, OUTPUTS, PHASE_CHANNELS, PHASES, TILE, WORKLOAD
 from farm.compiler.target.cpu_model import CpuModel
-from farm.compiler.winograd_weights import POINTS, WinogradTile
+from farm.compiler.winograd_weights import POINTS, Phases, WinogradTile
 
 WINOGRAD = "winograd"  # the main block: a product of matrices for each of a tile's points
 # The transforms, each down and then across. Those of an axis with one tap only copy.
@@ -102,28 +108,38 @@ def _oriented(workload: Workload) -> Workload:
 
 
 def workload_of_tiles(workload: Workload) -> Workload:
-    """Return the convolution that tiles compute: of a signal as a column, without dilation.
+    """Return the convolution that tiles compute: of a signal as a column, by phases.
 
-    A dilated convolution has an image for each phase of each image, and the padding is part of the
-    images. All phases have the extents of the largest.
+    It has neither dilation nor strides. A dilated convolution has an image for each phase of each
+    image; all phases have the extents of the largest. One with strides has channels for each phase.
+    In both cases the padding is part of the images. There is no dilation where there are strides.
     """
     workload = _oriented(workload)
-    down, across = workload.dilation
-    if down == across == 1:
+    if workload.dilation == workload.strides == (1, 1):
         return workload
+    phases = _phases(workload)
+    kernel_h, kernel_w = phases.taps_of_each
+    down, across = workload.dilation
     height, width = -(-workload.output(0) // down), -(-workload.output(1) // across)
-    kernel_h, kernel_w = workload.weight[:2]
     return replace(
         workload,
         data=(
             workload.data[0] * down * across,
             height + kernel_h - 1,
             width + kernel_w - 1,
-            workload.data[3],
+            workload.data[3] * math.prod(phases.counts),
         ),
+        weight=phases.shape(workload.weight),
+        strides=(1, 1),
         padding=(0, 0, 0, 0),
         dilation=(1, 1),
     )
+
+
+def _phases(workload: Workload) -> Phases:
+    """Return the phases of the strides."""
+    (kernel_h, kernel_w, *_), (down, across) = workload.weight, workload.strides
+    return Phases((kernel_h, kernel_w), (down, across))
 
 
 def winograd_conv2d_compute(
@@ -135,7 +151,7 @@ def winograd_conv2d_compute(
     data: te.Tensor,
     weight: te.Tensor,
 ) -> te.Tensor:
-    """Define a convolution of stride 1, by tiles of `size`, `band` rows of them at a time.
+    """Define a convolution by tiles of `size`, `band` rows of them at a time.
 
     A band has at most all rows: with more, the schedule of a dilated convolution would be wrong.
     `size` is that of `WinogradTile.for_weight`. `grouped_loads`: the inputs of several reduction
@@ -143,12 +159,13 @@ def winograd_conv2d_compute(
     """
     turned, key = _has_one_row(workload), workload.key
     tiled, workload = workload_of_tiles(workload), _oriented(workload)
-    tile = WinogradTile.for_weight(size, workload.weight)
+    tile, phases = WinogradTile.for_weight(size, tiled.weight), _phases(workload)
     (tile_h, tile_w), (side_h, side_w), (kernel_h, kernel_w) = tile.outputs, tile.sides, tile.taps
     (_, height, width, channels), images = workload.data, data.shape[0]
     top, left, _, _ = workload.padding
     out_h, out_w = workload.output(0), workload.output(1)
-    down, across = workload.dilation
+    (down, across), (stride_h, stride_w) = workload.dilation, workload.strides
+    phase_count = math.prod(phases.counts)
     band = min(band, -(-tiled.output(0) // tile_h))
     columns, bands = -(-tiled.output(1) // tile_w), -(-tiled.output(0) // (tile_h * band))
     count = images * (down * across)
@@ -156,21 +173,28 @@ def winograd_conv2d_compute(
     covered = round_up_to_multiple(tiles, config.tile.pixels)
     blocks, _, _, group_depth, block = (int(extent) for extent in weight.shape)
     depth, group_channels = group_depth * workload.groups, workload.channels // workload.groups
+    inputs_of_group, of_all_phases = workload.weight[2], tiled.weight[2]
     padded_h, padded_w = bands * band * tile_h + kernel_h - 1, columns * tile_w + kernel_w - 1
 
     def padded(n: te.Var, y: te.Var, x: te.Var, c: te.Var) -> tirx.Expr:
         row, column = y * down + n // across % down, x * across + n % across
+        channel = c
+        if (stride_h, stride_w) != (1, 1):
+            phase = c % of_all_phases // inputs_of_group
+            channel = c // of_all_phases * inputs_of_group + c % inputs_of_group
+            row = y * stride_h + phase // phases.counts[1]
+            column = x * stride_w + phase % phases.counts[1]
         inside = [
             row >= top,
             row < height + top,
             column >= left,
             column < width + left,
-            *([c < channels] if depth > channels else []),
+            *([c < channels * phase_count] if depth > channels * phase_count else []),
         ]
         place = (column - left, row - top) if turned else (row - top, column - left)
         return tirx.if_then_else(
             tirx.all(*inside),
-            data[(n // (down * across), *place, c)],
+            data[(n // (down * across), *place, channel)],
             tirx.const(0, "float32"),
         )
 
@@ -212,7 +236,8 @@ def winograd_conv2d_compute(
             x % tile_w, _output(tile_w, side_w, lambda j: result[n, place, y % tile_h, j, c])
         )
 
-    source = te.compute((count, padded_h, padded_w, depth), padded, name=PADDING)
+    strided = {PHASE_CHANNELS: inputs_of_group} if phase_count > 1 else {}
+    source = te.compute((count, padded_h, padded_w, depth), padded, name=PADDING, attrs=strided)
     lines = te.compute((count, bands, band, side_h, padded_w, depth), rows_in, name=ROWS_IN)
     points = te.compute((count, bands, tiles, side_h, side_w, depth), tiles_in, name=TILES_IN)
     inputs = (

@@ -49,12 +49,12 @@ def winograd_candidates(
 ) -> tuple[tuple[KernelConfig, float], ...]:
     """Return all tile sizes in both orders with suitable register tiles, and predicted cycles.
 
-    There are none for strides other than 1, for kernels without accurate tiles, and for groups
+    There are none for kernels without accurate tiles, for strides with a dilation, and for groups
     whose channels fill no vectors.
     """
     if (
         workload.operator != CONVOLUTION
-        or workload.strides != (1, 1)
+        or (workload.strides != (1, 1) and workload.dilation != (1, 1))
         or (workload.groups > 1 and not _fill_vectors(workload.data[3], cpu))
         or min(workload.output(0), workload.output(1)) < 1
     ):
@@ -75,9 +75,9 @@ def weight_transform_for(
     workload: Workload, config: KernelConfig, cpu: CpuModel
 ) -> WinogradTransform:
     """Return how a configuration's weight is transformed."""
-    return WinogradTransform(
-        SIZES[config.method], padded_group_depth(workload, cpu), config.tile.block
-    )
+    down, across = workload.strides
+    depth = padded_group_depth(workload_of_tiles(workload), cpu)
+    return WinogradTransform(SIZES[config.method], depth, config.tile.block, (down, across))
 
 
 @dataclass(frozen=True, slots=True)

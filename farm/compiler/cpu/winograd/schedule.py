@@ -37,6 +37,7 @@ from farm.compiler.cpu.winograd.compute import (
 from farm.compiler.ir.annotations import (
     ORDER,
     OUTPUTS,
+    PHASE_CHANNELS,
     PHASES,
     PREFETCH_NEXT_PANEL,
     TILE,
@@ -257,7 +258,13 @@ def _schedule_input(sch: Schedule, cpu: CpuModel, place: LoopRV | None, columns:
         n, y, *_ = sch.get_loops(padding)
         parallelize_if_long_enough(sch, sch.fuse(n, y), [padding], cpu)
         parallelize_if_long_enough(sch, chunk, [tiles], cpu)
-    vectorize_widest(sch, sch.get_loops(padding)[-1], cpu)
+    channels = sch.get_loops(padding)[-1]
+    phase_channels = int(sch.get(padding).annotations.get(PHASE_CHANNELS, depth))
+    if phase_channels < depth and depth % phase_channels == 0:
+        # All lanes of a vector are of one phase then, and have one condition.
+        phase, channels = sch.split(channels, [None, phase_channels])
+        sch.unroll(phase)
+    vectorize_widest(sch, channels, cpu)
     return tiles
 
 
