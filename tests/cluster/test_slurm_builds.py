@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -197,6 +198,13 @@ def test_a_machine_without_slurm_is_an_error(
         pytest.raises(UsageError, match="this machine has no Slurm"),
     ):
         run(engine, place_and_number, 1)
+
+
+def test_a_worker_needs_the_minor_version_of_python() -> None:
+    theirs = {**environment.local_versions(), "python": str(sys.version_info.major)}
+    own = f"{sys.version_info.major}.{sys.version_info.minor}"
+    difference = environment.describe_version_difference(theirs)
+    assert difference == f"python {sys.version_info.major}, here {own}"
 
 
 def test_a_node_with_other_versions_is_refused_by_name(

@@ -287,6 +287,7 @@ def test_labels_of_another_number_than_the_models_classes_are_refused(tmp_path):
 
 def test_samples_are_spread_over_the_whole_set(tmp_path):
     samples = opened(images(tmp_path, cat=10))
+    assert samples.spread(6) == [0, 1, 3, 5, 6, 8]
     assert samples.spread(3) == [0, 3, 6] and samples.spread(None) == samples.spread(99) == list(
         range(10)
     )

@@ -22,6 +22,7 @@ from farm import Farm, Result
 from farm.api.resolve import (
     comparable_runs,
     deadline_from_options_or_preset,
+    device_with_options,
     model_with_input_shapes,
     plan_with_overrides,
 )
@@ -259,6 +260,13 @@ def test_turns_have_the_deadline_of_a_job(
     assert json.loads(done.stdout)["comparison"][0]["failure"]["what"] == "not measured"
     loaded.compare(before, after, in_turns=True, deadline_s=deadline_s)
     assert limits == [deadline_s, deadline_s]
+
+
+def test_an_option_that_is_given_goes_before_a_devices_own() -> None:
+    own = {"threads": 4, "pinned": True}
+    device = Device("pi5", Profile("rasp4-64", {}, ""), "ssh://pi5", options=own)
+    asked = device_with_options(device, {"threads": 1, "cores": "big", "pinned": None})
+    assert asked.options == {"threads": 1, "pinned": True, "cores": "big"}
 
 
 def test_tries_are_counted_from_one(config: Path) -> None:

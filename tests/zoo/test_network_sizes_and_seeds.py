@@ -8,16 +8,17 @@ import hashlib
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from farm import importers, zoo
 from farm.types import Model
 
-# Parameters as published with torchvision, and the digest of weights and example, which must not
-# depend on the machine.
+# Parameters and multiply-adds as published with torchvision, and the digest of weights and example,
+# which must not depend on the machine.
 NETWORKS = {
-    "mobilenet_v2": (3_504_872, "efd1b8521036dfbd"),
-    "resnet18": (11_689_512, "edbab483c55028e2"),
-    "resnet50": (25_557_032, "93ebc9bd31c246eb"),
+    "mobilenet_v2": (3_504_872, 0.301e9, "efd1b8521036dfbd"),
+    "resnet18": (11_689_512, 1.814e9, "edbab483c55028e2"),
+    "resnet50": (25_557_032, 4.089e9, "93ebc9bd31c246eb"),
 }
 
 
@@ -31,6 +32,13 @@ def test_the_sizes_are_those_of_the_papers(network):
     assert sum(parameter.numel() for parameter in module.parameters()) == NETWORKS[name][0]
     assert tuple(image.shape) == (1, 3, 224, 224) and image.dtype == torch.float32
     assert not module.training
+
+
+def test_the_multiply_adds_are_those_of_the_papers(network):
+    name, module, (image,) = network
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        module(image)
+    assert counter.get_total_flops() / 2 == pytest.approx(NETWORKS[name][1], rel=0.01)
 
 
 def test_scores_are_of_a_scale_at_which_an_error_of_1e_4_means_something(network):
@@ -54,7 +62,7 @@ def test_weights_and_example_are_the_same_everywhere(network):
     digest = hashlib.sha256(image.numpy().tobytes())
     for key, tensor in sorted(module.state_dict().items()):
         digest.update(key.encode() + tensor.numpy().tobytes())
-    assert digest.hexdigest()[:16] == NETWORKS[name][1]
+    assert digest.hexdigest()[:16] == NETWORKS[name][2]
 
 
 def test_the_state_of_torchs_own_generator_is_left_alone():

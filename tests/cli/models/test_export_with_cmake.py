@@ -178,18 +178,21 @@ def test_an_exported_folder_builds_and_computes_what_python_does(
     assert [line.split() for line in best] == [line.split() for line in shown[: len(best)]]
 
     if not emulator:
-        farm.configure(DEVICES + DIGITS.replace('"grey"', '{ kind = "grey", crop = 0.75 }') + QUICK)
         image.resize((41, 24)).save(tmp_path / "wide.ppm")
-        (folder / "model" / "model.json").write_text(
-            (folder / "model" / "model.json").read_text().replace('"crop": null', '"crop": 0.75')
-        )
-        best = subprocess.run(
-            [*run, str(tmp_path / "wide.ppm")], capture_output=True, text=True, check=True
-        ).stdout.splitlines()
-        shown = farm.run(
-            "run", "--device", "host", "digits", "--input", str(tmp_path / "wide.ppm")
-        ).out.splitlines()
-        assert [line.split() for line in best] == [line.split() for line in shown[: len(best)]]
+        said = (folder / "model" / "model.json").read_text()
+        for crop in ("0.75", "1.0"):
+            cropped = DIGITS.replace('"grey"', f'{{ kind = "grey", crop = {crop} }}')
+            farm.configure(DEVICES + cropped + QUICK)
+            (folder / "model" / "model.json").write_text(
+                said.replace('"crop": null', f'"crop": {crop}')
+            )
+            best = subprocess.run(
+                [*run, str(tmp_path / "wide.ppm")], capture_output=True, text=True, check=True
+            ).stdout.splitlines()
+            shown = farm.run(
+                "run", "--device", "host", "digits", "--input", str(tmp_path / "wide.ppm")
+            ).out.splitlines()
+            assert [line.split() for line in best] == [line.split() for line in shown[: len(best)]]
 
     for arguments, words in (
         ((str(IMAGE),), "no binary PPM"),

@@ -70,6 +70,13 @@ def test_the_order_holds_beyond_ten(tmp_path, load):
     assert [value[0] for value in load(tmp_path / "parameters")] == list(range(25))
 
 
+def test_arrays_that_begin_alike_and_differ_later_are_both_there(tmp_path, load):
+    first, second = np.zeros((2, 100), "float32")
+    second[99] = 1
+    write_parameters(tmp_path / "parameters", [first, second, first.copy()])
+    assert [value[99] for value in load(tmp_path / "parameters")] == [0, 1, 0]
+
+
 def test_arrays_that_are_no_block_of_memory_are_written_in_order(tmp_path, load):
     value = np.arange(12, dtype="float32").reshape(3, 4).T[:, ::-1]
     write_parameters(tmp_path / "parameters", [value])

@@ -8,8 +8,10 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 import torch
+from onnx.reference import ReferenceEvaluator
 from relax_models import compute, const
 from torch.nn import functional
 from tvm import relax
@@ -21,6 +23,16 @@ SCALE = np.random.default_rng(1).uniform(0.5, 2, (8, 1, 1)).astype("float32")
 def pool(operator: Callable[..., relax.Expr], **given: Any) -> Callable[..., relax.Expr]:
     """A leaky relu, which keeps NCHW, and a pool behind it."""
     return lambda emit, x: operator(emit(relax.op.nn.leakyrelu(x, 0.1)), **given)
+
+
+def cubic_resize(x: torch.Tensor, size: tuple[int, int], coefficient: float) -> torch.Tensor:
+    """ONNX's Resize: torch has one coefficient only."""
+    node = onnx.helper.make_node(
+        "Resize", ["x", "", "", "sizes"], ["y"], mode="cubic", cubic_coeff_a=coefficient
+    )
+    sizes = np.array([*x.shape[:2], *size])
+    (found,) = ReferenceEvaluator(node).run(None, {"x": x.numpy(), "sizes": sizes})
+    return torch.from_numpy(found)
 
 
 # name: in Relax, the same in torch
@@ -73,6 +85,17 @@ STEPS: dict[str, tuple[Callable[[Emit, Any], relax.Expr], Callable[[Any], Any]]]
         lambda x: functional.interpolate(
             functional.leaky_relu(x, 0.1), (13, 16), mode="bicubic", align_corners=False
         ),
+    ),
+    "cubic resize with a coefficient of its own": (
+        lambda emit, x: relax.op.image.resize2d(
+            emit(relax.op.nn.leakyrelu(x, 0.1)),
+            [13, 16],
+            layout="NCHW",
+            method="cubic",
+            coordinate_transformation_mode="half_pixel",
+            cubic_alpha=-0.3,
+        ),
+        lambda x: cubic_resize(functional.leaky_relu(x, 0.1), (13, 16), -0.3),
     ),
     "padding": (
         lambda emit, x: relax.op.nn.pad(x, [0, 0, 0, 0, 1, 2, 3, 0], "reflect"),

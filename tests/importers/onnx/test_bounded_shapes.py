@@ -190,6 +190,9 @@ CASES = {
     "vectors with one element": [
         node("OneHot", ["at", "six", "on_off"], ["y"]),
     ],
+    "vectors with one element, as columns": [
+        node("OneHot", ["at", "six", "on_off"], ["y"], axis=0),
+    ],
     "a choice by their number": [
         node("Greater", ["n", "two"], ["many"]),
         helper.make_node(
@@ -382,6 +385,23 @@ def test_non_max_suppression_selects_what_onnx_runtime_does(
     )
     inputs = [boxes_and_scores(batch, classes, count, centers) for _ in range(5)]
     assert_agrees_with_onnxruntime(save(tmp_path / "model.onnx", body), cache, inputs)
+
+
+def test_a_score_that_equals_the_threshold_is_too_low(cache, tmp_path):
+    constants = {
+        "limit": np.array([9]),
+        "overlap": np.array([0.5], np.float32),
+        "threshold": np.array([0.25], np.float32),
+    }
+    body = graph(
+        [node("NonMaxSuppression", ["boxes", "scores", *constants], ["y"])],
+        {"boxes": [1, 12, 4], "scores": [1, 1, 12]},
+        {"y": ("int64", [None, 3])},
+        constants,
+    )
+    inputs = boxes_and_scores(1, 1, 12)
+    inputs["scores"][0, 0, ::2] = 0.25
+    assert_agrees_with_onnxruntime(save(tmp_path / "model.onnx", body), cache, [inputs])
 
 
 def test_limits_of_non_max_suppression_may_be_inputs(cache, tmp_path):

@@ -80,6 +80,9 @@ FORMS = {
     "nearest twice as large": lambda x: torch.nn.functional.interpolate(x[None], scale_factor=2),
     "nearest to a size": lambda x: torch.nn.functional.interpolate(x[None], (6, 7)),
     "nearest by a factor": lambda x: torch.nn.functional.interpolate(x[None], scale_factor=1.5),
+    "nearest by two factors": lambda x: torch.nn.functional.interpolate(
+        x[None].repeat(1, 1, 2, 2), scale_factor=(1.5, 1.7)
+    ),
     "upsample_bilinear2d": lambda x: torch.ops.aten.upsample_bilinear2d.default(
         x[None], [6, 7], True
     ),

@@ -164,6 +164,7 @@ def test_a_user_who_is_removed_loses_leases_sessions_and_the_way_in(
     served: Door, echo: Echo
 ) -> None:
     served.add("carol")
+    served.add("carolyn")  # who stays
     lease = served.lease("carol", echo.board.kind)
     with served.session("carol", lease) as session:
         session.say(b"x")
