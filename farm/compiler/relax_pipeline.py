@@ -14,11 +14,13 @@ from tvm import relax
 from tvm.ir import Call, GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from farm.compiler.cpu.attention.compute import attention_kernel
 from farm.compiler.cpu.cost_model import fastest_padded_group_channels
 from farm.compiler.cpu.kernel_config import ConfigSelector, PackedWeight
 from farm.compiler.cpu.legalize import legalization_map
 from farm.compiler.gpu import schedule
 from farm.compiler.graph import fp16_arithmetic, fp16_weights, layer_names
+from farm.compiler.graph.attention import attention_pass
 from farm.compiler.graph.boolean_logic import BooleanLogicRewriter
 from farm.compiler.graph.clamp_indices import IndexClamper
 from farm.compiler.graph.constant_divisors import ConstantDivisorRewriter
@@ -182,6 +184,14 @@ def legalize_and_fuse(module: tvm.IRModule, selector: ConfigSelector | None) -> 
         *(
             [
                 rewriter_pass("farm.PlanarImages", PlanarImageRewriter),
+                transform.DeadCodeElimination(),
+            ]
+            if selector
+            else []
+        ),
+        *(
+            [
+                attention_pass(partial(attention_kernel, selector.cpu)),
                 transform.DeadCodeElimination(),
             ]
             if selector

@@ -16,6 +16,8 @@ import tvm
 from tvm import relax, tirx
 
 from farm.compiler.cpu import metaschedule_traces
+from farm.compiler.cpu.attention.compute import ATTENTION
+from farm.compiler.cpu.attention.schedule import schedule_attention
 from farm.compiler.cpu.conv_dense_schedule import RULES
 from farm.compiler.cpu.depthwise_pool import WINDOW_RULES
 from farm.compiler.cpu.depthwise_row_tiles import order_loops_by_input_row
@@ -46,6 +48,7 @@ from farm.types import Kernel
 GENERAL = "general"
 _UNTILED = "its sums of products are not tiled: no rule is for them"
 _RULES = {
+    ATTENTION: schedule_attention,
     WINOGRAD: schedule_winograd,
     **RULES,
     **WINDOW_RULES,

@@ -35,13 +35,13 @@ def softmax_compute(lanes: int, data: te.Tensor) -> te.Tensor:
     *outer, width = data.shape
     blocks = -(-int(width) // lanes)
     source = _filled(data, lanes, blocks)
-    largest = _reduced(source, "largest", te.max)
+    largest = reduce_row(source, "largest", te.max)
     powers = te.compute(
         (*outer, blocks, lanes),
         lambda *at: vector_math.exp_of_nonpositive(source[at] - largest[at[:-2]]),
         name="powers",
     )
-    total = _reduced(powers, "total", te.sum)
+    total = reduce_row(powers, "total", te.sum)
     inverse = te.compute(
         tuple(outer), lambda *at: tirx.const(1, "float32") / total[at], name="inverse"
     )
@@ -68,13 +68,13 @@ def layer_norm_compute(
     from_first = te.compute(
         source.shape, lambda *at: source[at] - data(*at[:-2], 0), name="from_first"
     )
-    total = _reduced(from_first, "total", te.sum)
+    total = reduce_row(from_first, "total", te.sum)
     mean = te.compute(tuple(outer), lambda *at: data(*at, 0) + total[at] / count, name="mean")
 
     def square(*at: te.Var) -> tirx.Expr:
         return (source[at] - mean[at[:-2]]) * (source[at] - mean[at[:-2]])
 
-    squares = _reduced(te.compute(source.shape, square, name="square"), "squares", te.sum)
+    squares = reduce_row(te.compute(source.shape, square, name="square"), "squares", te.sum)
     scale = te.compute(
         tuple(outer),
         lambda *at: (
@@ -106,7 +106,7 @@ def _filled(data: te.Tensor, lanes: int, blocks: int) -> te.Tensor:
     return te.compute((*data.shape[:-1], blocks, lanes), value, name="filled")
 
 
-def _reduced(source: te.Tensor, name: str, reducer: Callable[..., Any]) -> te.Tensor:
+def reduce_row(source: te.Tensor, name: str, reducer: Callable[..., Any]) -> te.Tensor:
     """Reduce [..., blocks, lanes] to [...], the blocks first."""
     *outer, blocks, lanes = source.shape
     block, lane = te.reduce_axis((0, blocks), name="block"), te.reduce_axis((0, lanes), name="lane")

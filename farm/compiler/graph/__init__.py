@@ -15,6 +15,9 @@ Convolutions, normalisation and layout:
     sink_transposes  move transposes towards the end until they cancel
     fusion_barriers  keep kernels apart that are slower when fused
 
+Products:
+    attention  find attention, which becomes one kernel
+
 Elementwise operators:
     decomposed_activations  recognise GELU and SiLU where they are written as several operators
     constant_divisors       multiply by reciprocals of constants

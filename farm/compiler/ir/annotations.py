@@ -36,6 +36,9 @@ INSTRUCTION = "instruction"
 # cpu.depthwise_row_tiles.
 TILE_ROWS = "rows"  # the rows of output in a tile, two or more
 
+# Written by cpu.attention.compute for the last block, read by cpu.attention.schedule.
+TASK_ROWS = "task_rows"  # the rows of queries of a task
+
 # Written by cpu.softmax_layer_norm, read by the same file.
 ROW_LANES = "lanes"  # the lanes of the vectors by which a row is computed
 

@@ -1,0 +1,274 @@
+"""Define attention as one kernel: products, softmax and products of a few rows at a time.
+
+The rows of queries are divided into tasks. A task computes the scores of its rows, their
+exponentials and sums, and the sums of values; its scores stay in the L2 cache. Dao et al., 2022,
+"FlashAttention", divide the keys, too; here all scores of a row are there, as those of thousands of
+keys fit into the cache of a CPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from tvm import relax, te, tirx
+
+from farm.compiler.cpu.register_tiles import Tile, gemm_tiles_with_cycles, round_up_to_multiple
+from farm.compiler.cpu.softmax_layer_norm import reduce_row
+from farm.compiler.graph.attention import Attention, ScoreStep
+from farm.compiler.ir.annotations import TASK_ROWS, TILE
+from farm.compiler.ir.constants import constant_value
+from farm.compiler.ir.dynamic_extents import product_at_batch_one
+from farm.compiler.ir.relax_rewriter import shape_of
+from farm.compiler.target.cpu_model import CpuModel
+from farm.kernels import vector_math
+
+# Blocks, in their order. The last one drops rows beyond the last query.
+PACKED_KEYS, SCORES, FILLED, LARGEST = "packed_keys", "scores", "filled", "largest"
+POWERS, TOTAL, INVERSE = "powers", "total", "inverse"
+WEIGHTED, RESULTS, ATTENTION = "weighted_values", "results", "attention"
+_LEAST_BYTES = 64 * 1024
+_FEWEST_ROWS = 8  # of queries: fewer have few scores
+_CACHE_SHARE = 4  # 1/4 of the L2 cache is for the scores of a task and their exponentials
+_COPIES = 2  # of the scores of a task
+_ENOUGH_TASKS = 16  # fewer do not balance among threads
+
+Extent = Any
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionPlan:
+    """How an attention is computed: the rows of a task, and the tiles of the two products.
+
+    Both tiles have as many rows, of which those of a task are a multiple. Scores fill whole vectors
+    of `scores.lanes`, and values whole tiles of `values.block`.
+    """
+
+    rows: int
+    scores: Tile
+    values: Tile
+
+
+def attention_kernel(
+    cpu: CpuModel, builder: relax.BlockBuilder, attention: Attention
+) -> relax.Expr | None:
+    """Return the kernel of an attention.
+
+    Returns None if separate kernels are as fast, as for few scores.
+    """
+    queries, keys, values = (
+        shape_of(one) for one in (attention.queries, attention.keys, attention.values)
+    )
+    assert queries is not None and keys is not None and values is not None, "see Attention"
+    *outer, rows, depth = queries
+    count, width = int(keys[-1]), int(values[-1])
+    nbytes = 4 * product_at_batch_one([*outer, rows, count])
+    if rows < _FEWEST_ROWS or nbytes <= _LEAST_BYTES:
+        return None
+    batches = product_at_batch_one(outer)
+    plan = attention_plan(cpu, batches, int(rows), int(depth), count, width)
+    if plan is None:
+        return None
+    steps, others = _with_constants(attention.steps)
+    return builder.call_te(
+        partial(attention_compute, plan, steps),
+        attention.queries,
+        attention.keys,
+        attention.values,
+        others,
+        primfunc_name_hint=ATTENTION,
+    )
+
+
+def attention_plan(
+    cpu: CpuModel, batches: int, rows: int, depth: int, count: int, width: int
+) -> AttentionPlan | None:
+    """Return the plan of the fewest predicted cycles.
+
+    `batches` is the product of the leading extents, `count` the number of keys; `depth` and `width`
+    are the channels of a key and of a value. Returns None if no vectors fill the width.
+    """
+    of_scores = _fastest_by_rows(
+        pair
+        for pair in gemm_tiles_with_cycles(cpu, rows, count, depth, pixel_stride_bytes=4 * depth)
+        if pair[0].lanes == cpu.lanes
+    )
+    of_values = _fastest_by_rows(
+        pair
+        for pair in gemm_tiles_with_cycles(cpu, rows, width, count)
+        if width % pair[0].block == 0
+    )
+    both = of_scores.keys() & of_values.keys()
+    if not both:
+        return None
+    high = min(both, key=lambda high: of_scores[high][1] + of_values[high][1])
+    scores, values = of_scores[high][0], of_values[high][0]
+    row_bytes = 4 * _COPIES * round_up_to_multiple(count, scores.block)
+    fitting = max(1, cpu.l2_bytes // _CACHE_SHARE // (row_bytes * high))
+    tiles = -(-rows // high)
+    tasks = min(tiles, max(-(-tiles // fitting), -(-_ENOUGH_TASKS // batches)))
+    return AttentionPlan(high * -(-tiles // tasks), scores, values)
+
+
+def _fastest_by_rows(pairs: Any) -> dict[int, tuple[Tile, float]]:
+    """Return the tile of the fewest cycles for each number of rows."""
+    found: dict[int, tuple[Tile, float]] = {}
+    for tile, cycles in pairs:
+        if tile.pixels not in found or cycles < found[tile.pixels][1]:
+            found[tile.pixels] = tile, cycles
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """A step of which each operand is a number, None for the scores, or the place of a tensor."""
+
+    operator: str
+    operands: tuple[float | int | None, ...]
+
+
+def _with_constants(steps: Sequence[ScoreStep]) -> tuple[list[_Step], list[relax.Expr]]:
+    """Return the steps with their numbers in them, and the tensors that they read."""
+    found: list[_Step] = []
+    tensors: list[relax.Expr] = []
+    for step in steps:
+        operands: list[float | int | None] = []
+        for place, operand in enumerate(step.operands):
+            value = constant_value(operand)
+            if place == step.scores:
+                operands.append(None)
+            elif value is not None and value.size == 1:
+                operands.append(float(value.reshape(())))
+            else:
+                operands.append(len(tensors))
+                tensors.append(operand)
+        found.append(_Step(step.operator, tuple(operands)))
+    return found, tensors
+
+
+def attention_compute(
+    plan: AttentionPlan,
+    steps: Sequence[_Step],
+    queries: te.Tensor,
+    keys: te.Tensor,
+    values: te.Tensor,
+    others: Sequence[te.Tensor],
+) -> te.Tensor:
+    """Define [..., M, W] by queries [..., M, K], keys [..., K, N] and values [..., N, W].
+
+    Rows beyond the last task's are computed from the last query, and dropped. Scores beyond the
+    last key are minus infinity, whose exponentials are 0.
+    """
+    *outer, rows, depth = queries.shape
+    count, width = int(keys.shape[-1]), int(values.shape[-1])
+    rows, lanes, block = int(rows), plan.scores.lanes, plan.scores.block
+    covered = round_up_to_multiple(rows, plan.rows)
+    filled_count = round_up_to_multiple(count, block)
+    blocks = filled_count // lanes
+
+    def packed(*at: te.Var) -> tirx.Expr:
+        *batch, part, channel, lane = at
+        column = part * block + lane
+        key = keys(*batch, channel, column)
+        zero = tirx.const(0, keys.dtype)
+        return key if count % block == 0 else tirx.if_then_else(column < count, key, zero)
+
+    packed_keys = te.compute(
+        (*outer, filled_count // block, depth, block), packed, name=PACKED_KEYS
+    )
+    channel = te.reduce_axis((0, depth), name="channel")
+
+    def score(*at: te.Var) -> tirx.Expr:
+        *batch, row, column = at
+        query = queries(*batch, _existing(row, rows, covered), channel)
+        key = packed_keys(*batch, column // block, channel, column % block)
+        return te.sum(query * key, axis=channel)
+
+    scores = te.compute(
+        (*outer, covered, filled_count), score, name=SCORES, attrs={TILE: _numbers(plan.scores)}
+    )
+
+    def filled(*at: te.Var) -> tirx.Expr:
+        *batch, row, part, lane = at
+        column = part * lanes + lane
+        value = scores(*batch, row, column)
+        place = (*batch, _existing(row, rows, covered), column)
+        for step in steps:
+            value = _apply(step, value, others, place)
+        if filled_count == count:
+            return value
+        return tirx.if_then_else(column < count, value, tirx.const(float("-inf"), "float32"))
+
+    source = te.compute((*outer, covered, blocks, lanes), filled, name=FILLED)
+    largest = reduce_row(source, LARGEST, te.max)
+    powers = te.compute(
+        source.shape,
+        lambda *at: vector_math.exp_of_nonpositive(source[at] - largest[at[:-2]]),
+        name=POWERS,
+    )
+    total = reduce_row(powers, TOTAL, te.sum)
+    inverse = te.compute(
+        total.shape, lambda *at: tirx.const(1, "float32") / total[at], name=INVERSE
+    )
+    key = te.reduce_axis((0, count), name="key")
+
+    def weighted(*at: te.Var) -> tirx.Expr:
+        *batch, row, column = at
+        power = powers(*batch, row, key // lanes, key % lanes)
+        return te.sum(power * values(*batch, key, column), axis=key)
+
+    sums = te.compute(
+        (*outer, covered, width), weighted, name=WEIGHTED, attrs={TILE: _numbers(plan.values)}
+    )
+    results = te.compute(sums.shape, lambda *at: sums[at] * inverse[at[:-1]], name=RESULTS)
+    return te.compute(
+        (*outer, rows, width),
+        lambda *at: results[at],
+        name=ATTENTION,
+        attrs={TASK_ROWS: plan.rows},
+    )
+
+
+def _numbers(tile: Tile) -> list[int]:
+    return [tile.pixels, tile.vectors, tile.lanes]
+
+
+def _existing(row: te.Var, rows: int, covered: int) -> tirx.Expr:
+    """Return a row that exists."""
+    return row if covered == rows else te.min(row, rows - 1)
+
+
+def _apply(
+    step: _Step, scores: tirx.Expr, others: Sequence[te.Tensor], place: Sequence[Any]
+) -> tirx.Expr:
+    """Return the value of a step at a place of the scores."""
+
+    def operand(one: float | int | None) -> tirx.Expr:
+        if one is None:
+            return scores
+        if isinstance(one, float):
+            return tirx.const(one, "float32")
+        tensor = others[one]
+        own = place[len(place) - len(tensor.shape) :]
+        return tensor(
+            *(
+                0 if isinstance(extent, int | tirx.IntImm) and int(extent) == 1 else index
+                for index, extent in zip(own, tensor.shape, strict=True)
+            )
+        )
+
+    values = [operand(one) for one in step.operands]
+    if step.operator == "relax.where":
+        condition, one, other = values
+        return tirx.Select(condition.astype("bool"), one, other)
+    return _ARITHMETIC[step.operator](*values)
+
+
+_ARITHMETIC = {
+    "relax.add": lambda one, other: one + other,
+    "relax.subtract": lambda one, other: one - other,
+    "relax.multiply": lambda one, other: one * other,
+    "relax.divide": lambda one, other: one / other,
+}

@@ -1,0 +1,252 @@
+"""Attention as one kernel, against torch in double precision, and where it is chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as some
+from relax_models import CPUS, Answer, compute, const, lowered, run
+from tvm import relax, tirx
+
+from farm.compiler.cpu.attention import compute as attention_compute
+from farm.compiler.cpu.attention.compute import attention_plan
+from farm.compiler.target.cpu_model import CpuModel
+
+Array = np.ndarray[Any, Any]
+RANDOM = np.random.default_rng(0)
+ERROR = 3e-6  # of the largest output
+LOWEST = float(np.finfo(np.float32).min)
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step between the product and the softmax: in Relax, in torch, and what else it reads."""
+
+    relax: Callable[..., Any]
+    torch: Callable[..., Any]
+    shape: tuple[int, ...] | None = None
+    dtype: str = "float32"
+
+
+def added(shape: tuple[int, ...]) -> Step:
+    return Step(lambda s, mask: relax.op.add(mask, s), lambda s, mask: s + mask, shape)
+
+
+def chosen(shape: tuple[int, ...]) -> Step:
+    return Step(
+        lambda s, here: relax.op.where(here, s, relax.const(LOWEST)),
+        lambda s, here: torch.where(here, s, LOWEST),
+        shape,
+        "bool",
+    )
+
+
+DIVIDED = Step(lambda s: relax.op.divide(s, relax.const(3.0)), lambda s: s / 3)
+SCALED = Step(lambda s: relax.op.multiply(relax.const(0.3), s), lambda s: s * 0.3)
+NEGATED = Step(lambda s: relax.op.subtract(relax.const(1.0), s), lambda s: 1 - s)
+
+
+@dataclass(frozen=True)
+class Case:
+    outer: tuple[int, ...]
+    rows: int
+    keys: int
+    depth: int
+    width: int
+    steps: Sequence[Step] = ()
+
+    def inputs(self) -> dict[str, Array]:
+        shapes = {
+            "q": (*self.outer, self.rows, self.depth),
+            "k": (*self.outer, self.depth, self.keys),
+            "v": (*self.outer, self.keys, self.width),
+        }
+        made = {name: RANDOM.standard_normal(shape) for name, shape in shapes.items()}
+        for place, step in enumerate(self.steps):
+            if step.shape is not None:
+                made[f"m{place}"] = (
+                    RANDOM.random(step.shape) < 0.7
+                    if step.dtype == "bool"
+                    else RANDOM.standard_normal(step.shape)
+                )
+        return {
+            name: one if one.dtype == bool else one.astype("float32") for name, one in made.items()
+        }
+
+    def body(self, emit: Callable[..., Any], q: Any, k: Any, v: Any, *masks: Any) -> Any:
+        left, scores = list(masks), emit(relax.op.matmul(q, k))
+        for step in self.steps:
+            scores = emit(step.relax(scores, *([left.pop(0)] if step.shape is not None else [])))
+        return emit(relax.op.matmul(emit(relax.op.nn.softmax(scores)), v))
+
+    def right(self, q: Array, k: Array, v: Array, *masks: Array) -> Array:
+        left, (q_, k_, v_) = list(masks), (torch.from_numpy(one).double() for one in (q, k, v))
+        scores = q_ @ k_
+        for step in self.steps:
+            others = [torch.from_numpy(left.pop(0))] if step.shape is not None else []
+            scores = step.torch(scores, *others)
+        result: Array = (scores.softmax(-1) @ v_).numpy()
+        return result
+
+    def answer(self, cpu: str = "native") -> tuple[Answer, float]:
+        """The answer, and its error of the largest output."""
+        inputs = self.inputs()
+        answer, wanted = compute(inputs, self.body, {}, cpu), self.right(*inputs.values())
+        return answer, float(np.abs(answer.outputs[0] - wanted).max() / np.abs(wanted).max())
+
+
+CASES = [
+    Case((2, 3), 128, 128, 64, 64, [DIVIDED, added((2, 1, 1, 128))]),
+    Case((4,), 197, 199, 32, 48, [SCALED, added((4, 197, 199))]),
+    Case((1, 3), 100, 301, 20, 24, [chosen((100, 301))]),
+    Case((1, 2, 2), 77, 130, 16, 8, [NEGATED, added((1, 2, 1, 77, 1)), added((1,))]),
+    Case((1, 1), 300, 1000, 8, 16),
+    Case((2,), 9, 2048, 5, 32, [chosen((1, 2048)), SCALED]),
+]
+
+
+@pytest.mark.parametrize(
+    ("cpu", "case"), [(cpu, one) for cpu in CPUS for one in CASES[CPUS.index(cpu) % 2 :: 2]]
+)
+def test_attention_is_one_kernel_and_right(cpu, case):
+    answer, error = case.answer(cpu)
+    assert (answer.rules, answer.notes) == (["attention"], [])
+    assert error < ERROR
+
+
+@settings(max_examples=4)
+@given(data=some.data())
+def test_any_shape_is_right(data, monkeypatch_module):
+    def draw(*values):
+        return data.draw(some.sampled_from(values))
+
+    rows, keys, outer = draw(8, 13, 40, 65), draw(1, 5, 16, 31, 50), draw((1,), (2, 2), (3,))
+    masks = [(keys,), (1, keys), (rows, 1), (rows, keys), (*outer, rows, keys)]
+    steps = [draw(SCALED, NEGATED, added(draw(*masks)), chosen(draw(*masks))) for _ in range(2)]
+    case = Case(outer, rows, keys, draw(1, 7, 16), draw(8, 16, 24, 40), steps)
+    answer, error = case.answer(CPUS[-1])
+    assert (answer.rules, answer.notes) == (["attention"], [])
+    assert error < ERROR
+
+
+@pytest.fixture(scope="module")
+def monkeypatch_module():
+    """Small scores are attention, too."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(attention_compute, "_LEAST_BYTES", 0)
+        yield
+
+
+def test_the_batch_may_be_open():
+    batch = tirx.Var("n", "int64")
+    shapes = {"q": (4, 100, 16), "k": (4, 16, 120), "v": (4, 120, 24), "m": (1, 1, 120)}
+    types = {name: relax.TensorType((batch, *shape), "float32") for name, shape in shapes.items()}
+    case = Case((), 0, 0, 0, 0, [added((1,))])
+    low = lowered(types, case.body, {})
+    assert [kernel.rule for kernel in low.kernels if kernel.rule != "general"] == ["attention"]
+    for count in (1, 3):
+        inputs = [
+            RANDOM.standard_normal((count, *shape)).astype("float32") for shape in shapes.values()
+        ]
+        (found,) = run(low, inputs)
+        wanted = case.right(*inputs)
+        assert np.abs(found - wanted).max() < ERROR * np.abs(wanted).max()
+
+
+def test_a_row_without_keys_is_not_a_number_and_the_others_are_right():
+    case = Case((1, 2), 100, 120, 16, 16, [added((100, 120))])
+    inputs = case.inputs()
+    inputs["m0"][7] = -np.inf
+    inputs["m0"][50, 60:] = -np.inf
+    answer, wanted = compute(inputs, case.body, {}), case.right(*inputs.values())
+    assert answer.rules == ["attention"]
+    np.testing.assert_allclose(answer.outputs[0], wanted, atol=2e-6)
+
+
+def plain(emit, q, k, v):
+    return emit(relax.op.matmul(emit(relax.op.nn.softmax(emit(relax.op.matmul(q, k)))), v))
+
+
+def scores_are_read_twice(emit, q, k, v):
+    scores = emit(relax.op.matmul(q, k))
+    mixed = emit(relax.op.matmul(emit(relax.op.nn.softmax(scores)), v))
+    return [mixed, emit(relax.op.multiply(scores, relax.const(2.0)))]
+
+
+def weights_are_read_twice(emit, q, k, v):
+    weights = emit(relax.op.nn.softmax(emit(relax.op.matmul(q, k))))
+    return [emit(relax.op.matmul(weights, v)), emit(relax.op.multiply(weights, relax.const(2.0)))]
+
+
+def over_rows(emit, q, k, v):
+    return emit(relax.op.matmul(emit(relax.op.nn.softmax(emit(relax.op.matmul(q, k)), -2)), v))
+
+
+def with_a_function_between(emit, q, k, v):
+    scores = emit(relax.op.tanh(emit(relax.op.matmul(q, k))))
+    return emit(relax.op.matmul(emit(relax.op.nn.softmax(scores)), v))
+
+
+def values_for_all_heads(emit, q, k, v):
+    weights = emit(relax.op.nn.softmax(emit(relax.op.matmul(q, k))))
+    return emit(relax.op.matmul(weights, emit(relax.op.strided_slice(v, [1], [0], [1]))))
+
+
+@pytest.mark.parametrize(
+    ("body", "rows"),
+    [
+        (scores_are_read_twice, 100),
+        (weights_are_read_twice, 100),
+        (over_rows, 100),
+        (with_a_function_between, 100),
+        (values_for_all_heads, 100),
+        (plain, 4),  # decoders have one query: few scores
+    ],
+)
+def test_other_products_have_kernels_of_their_own(body, rows):
+    inputs = {
+        "q": RANDOM.standard_normal((1, 2, rows, 16)).astype("float32"),
+        "k": RANDOM.standard_normal((1, 2, 16, 3000)).astype("float32"),
+        "v": RANDOM.standard_normal((1, 2, 3000, 16)).astype("float32"),
+    }
+    assert "attention" not in [kernel.rule for kernel in lowered(inputs, body, {}).kernels]
+
+
+def test_a_constant_operand_is_packed_once_by_a_kernel_of_its_own():
+    keys = RANDOM.standard_normal((16, 3000)).astype("float32")
+
+    def body(emit, q, v):
+        scores = emit(relax.op.matmul(q, const(keys)))
+        return emit(relax.op.matmul(emit(relax.op.nn.softmax(scores)), v))
+
+    inputs = {
+        "q": RANDOM.standard_normal((2, 100, 16)).astype("float32"),
+        "v": RANDOM.standard_normal((2, 3000, 16)).astype("float32"),
+    }
+    rules = [kernel.rule for kernel in lowered(inputs, body, {}).kernels]
+    assert "attention" not in rules and "dense" in rules
+
+
+@pytest.mark.parametrize("kib", [128, 512, 2048])
+def test_the_scores_of_a_task_fit_into_a_part_of_the_cache(kib):
+    cpu = CpuModel("neon", 4, 32, l2_bytes=kib * 1024)
+    for rows, keys in ((1500, 1500), (197, 197), (4096, 77), (9, 20_000)):
+        plan = attention_plan(cpu, 16, rows, 64, keys, 64)
+        assert plan is not None and plan.rows % plan.scores.pixels == 0
+        assert plan.scores.pixels == plan.values.pixels
+        fits = 2 * 4 * plan.rows * keys <= cpu.l2_bytes // 4
+        assert fits or plan.rows == plan.scores.pixels
+        assert plan.rows < rows + plan.scores.pixels
+
+
+@pytest.mark.parametrize("batches", [1, 3, 12])
+def test_there_are_tasks_for_all_threads(batches):
+    plan = attention_plan(CpuModel("neon", 4, 32), batches, 197, 64, 197, 64)
+    assert plan is not None
+    assert batches * -(-197 // plan.rows) >= 8
