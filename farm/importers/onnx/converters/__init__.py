@@ -4,6 +4,7 @@
     corrected  operators that TVM converts incorrectly
     resize     operators that sample images
     recurrent  LSTM, GRU and RNN
+    einsum     sums of products by labels
     bounded    operators that bounded_shapes writes
 
 Inside `with installed():` TVM's importer uses all of them.
@@ -15,7 +16,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from farm.importers.onnx.converters import bounded, corrected, missing, recurrent, resize
+from farm.importers.onnx.converters import (
+    bounded,
+    corrected,
+    einsum,
+    missing,
+    recurrent,
+    resize,
+)
 
 _OURS: dict[str, Any] = {
     **recurrent.CONVERTERS,
@@ -23,6 +31,7 @@ _OURS: dict[str, Any] = {
     **missing.CONVERTERS,
     **resize.CONVERTERS,
     **bounded.CONVERTERS,
+    **einsum.CONVERTERS,
 }
 
 
