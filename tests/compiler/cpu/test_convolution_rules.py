@@ -109,7 +109,7 @@ def test_taps_that_see_nothing_but_padding_are_left_out(case, left):
                 batch=2,
                 channels=24,
                 size=(120, 90),
-                kernel=(5, 2),
+                kernel=(10, 2),
                 strides=(1, 2),
                 padding=(4, 1, 0, 1),
                 then="both",
