@@ -52,6 +52,13 @@ def test_of_a_program_that_fails_the_last_lines_are_told_and_not_more_of_them_th
     assert {len(line) for line in lines} == {400}
 
 
+def test_a_program_that_a_signal_ends_has_failed():
+    script = "import os; print('half', flush=True); os.kill(os.getpid(), 9)"
+    with pytest.raises(BuildError, match="linking failed") as caught:
+        run_program([sys.executable, "-c", script], deadline=Deadline(LIMIT_S), what="linking")
+    assert caught.value.why == "half"
+
+
 def test_a_program_has_the_environment_of_this_one_but_for_what_it_is_given(monkeypatch):
     monkeypatch.setenv("KEPT", "kept")
     monkeypatch.setenv("CHANGED", "old")

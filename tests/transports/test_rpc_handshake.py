@@ -57,6 +57,26 @@ def test_a_server_greets_back() -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "is_lent"),
+    [
+        (b"server:rasp3b", True),
+        (b"server:rasp3b:0.123", True),
+        (b"server:rasp3", False),
+        (b"server:rasp3b:0", False),
+        (b"server:rasp4", False),
+        (b"server:", True),  # it says no name
+    ],
+)
+def test_a_server_of_another_name_than_the_board_that_was_lent(name: bytes, is_lent: bool) -> None:
+    with server(struct.pack("<ii", MAGIC, len(name)), name) as sock:
+        if is_lent:
+            return greet_server(sock, "rasp3b:0.123", 30)
+        with pytest.raises(HandshakeError):
+            greet_server(sock, "rasp3b:0.123", 30)
+    return None
+
+
+@pytest.mark.parametrize(
     ("said", "why"),
     [
         (struct.pack("<i", MISMATCH), "does not take this key"),
