@@ -7,9 +7,12 @@ comes out; a kernel that computes all for a few rows at a time keeps them in the
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import tvm
 from tvm import relax
 from tvm.ir import Call
@@ -22,48 +25,67 @@ from farm.compiler.ir.relax_rewriter import (
     Rule,
     count_readers,
     op_name,
+    permute_dims_axes,
     rewrite_module,
     shape_of,
 )
 
+Array = np.ndarray[Any, Any]
+
 _ARITHMETIC = ("relax.add", "relax.subtract", "relax.multiply", "relax.divide")
-_WHERE, _SOFTMAX, _MATMUL = "relax.where", "relax.nn.softmax", "relax.matmul"
+_PLACES = {**dict.fromkeys(_ARITHMETIC, (0, 1)), "relax.where": (1, 2)}  # of the scores
+_SOFTMAX, _MATMUL, _RESHAPE = "relax.nn.softmax", "relax.matmul", "relax.reshape"
 _FLOAT = "float32"
 
 
 @dataclass(frozen=True, slots=True)
 class ScoreStep:
-    """An operator between the first product and the softmax, which keeps the shape of the scores.
+    """An operator between the first product and the softmax.
 
-    `operands` are all operands in their order; `scores` is the place of the scores among them. The
-    others have the rank of the scores or less, and extents as these or one.
+    `shape` is that of the scores, before and after it. `operands` are all operands in their order;
+    `scores` is the place of the scores among them. The others are broadcast to the scores.
     """
 
     operator: str
+    shape: tuple[Extent, ...]
     operands: tuple[relax.Expr, ...]
     scores: int
-
-    @property
-    def others(self) -> tuple[relax.Expr, ...]:
-        """Return the operands that are not the scores."""
-        return self.operands[: self.scores] + self.operands[self.scores + 1 :]
 
 
 @dataclass(frozen=True, slots=True)
 class Attention:
     """The operands of an attention and the steps between its first product and its softmax.
 
-    Queries are [..., M, K], keys [..., K, N], values [..., N, W], all of float32. The leading
-    extents are the same in all three, the others are known.
+    Queries are [..., M, K], keys [..., K, N], values [..., N, W], all of float32. The products of
+    the leading extents are the same in all three and in the steps, the other extents are known.
+    `without_nan`: numbers that are not a number after the softmax are 0, as in rows without a key.
     """
 
     queries: relax.Expr
     keys: relax.Expr
     values: relax.Expr
     steps: tuple[ScoreStep, ...]
+    without_nan: bool
 
 
-# Returns what replaces an attention; None keeps its operators.
+@dataclass(frozen=True, slots=True)
+class _Weights:
+    """The result of a softmax, as the last product reads it."""
+
+    softmax: Call
+    without_nan: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Scores:
+    """What a softmax reads: a product, and steps after it."""
+
+    product: Call
+    steps: tuple[ScoreStep, ...]
+
+
+# Returns [..., M, W], which replaces an attention, with the leading extents of the values; None
+# keeps its operators.
 MakeKernel = Callable[[relax.BlockBuilder, Attention], relax.Expr | None]
 
 
@@ -83,84 +105,149 @@ class AttentionRewriter(Rewriter):
     def __init__(self, module: tvm.IRModule, make_kernel: MakeKernel) -> None:
         super().__init__(module)
         self._make_kernel = make_kernel
-        self._readers = count_readers(module["main"])
+        self._readers: Counter[relax.Var] = Counter()
+        for _, function in module.functions_items():
+            if isinstance(function, relax.Function):
+                self._readers += count_readers(function)
 
     def rules(self) -> Mapping[str, Rule]:
         """Return the rules by the names of operators."""
         return {_MATMUL: self._kernel}
 
     def _kernel(self, call: Call) -> relax.Expr | None:
-        found = self._attention(call)
-        return None if found is None else self._make_kernel(self.builder_, found)
-
-    def _attention(self, call: Call) -> Attention | None:
-        weights, values = call.args
-        softmax = self._read_once(weights, _SOFTMAX)
-        shape = shape_of(weights)
-        if softmax is None or shape is None or str(call.ty.dtype) != _FLOAT:
+        if str(call.ty.dtype) != _FLOAT:
             return None
-        if int(softmax.attrs.axis) not in (-1, len(shape) - 1):
+        first, second = call.args
+        if found := self._attention(first, second):
+            return self._make_kernel(self.builder_, found)
+        # As models with images of channels write it: V^T softmax(...)^T
+        swapped = self._read_once(second, "relax.permute_dims")
+        if swapped is None or not _swaps_last_axes(swapped):
             return None
-        steps: list[ScoreStep] = []
-        scores = softmax.args[0]
-        while (product := self._read_once(scores, _MATMUL)) is None:
-            step = self._step(scores, shape)
-            if step is None:
-                return None
-            steps.insert(0, step)
-            scores = step.operands[step.scores]
-        queries, keys = product.args
-        shapes = [shape_of(one) for one in (queries, keys, values)]
-        if any(map(_is_constant, (queries, keys, values))) or not _fit(shapes, shape):
+        axes = permute_dims_axes(swapped)
+        if self._weights(swapped.args[0]) is None:
             return None
-        return Attention(queries, keys, values, tuple(steps))
-
-    def _step(self, scores: relax.Expr, shape: list[Extent]) -> ScoreStep | None:
-        """Return the step that computes scores of this shape; None if it is no such step."""
-        call = self.producer(scores)
-        if call is None or self._readers[scores] != 1 or not _same(shape_of(scores), shape):
-            return None
-        operands = tuple(call.args)
-        if op_name(call) in _ARITHMETIC:
-            places = (0, 1)
-        elif op_name(call) == _WHERE:
-            places = (1, 2)
-        else:
-            return None
-        for place in places:
-            step = ScoreStep(op_name(call), operands, place)
-            if self._leads_to_product(operands[place], shape) and all(
-                _is_broadcast(shape_of(other), shape) for other in step.others
-            ):
-                return step
+        values = self.builder_.emit(relax.op.permute_dims(first, axes))
+        if found := self._attention(swapped.args[0], values):
+            result = self._make_kernel(self.builder_, found)
+            if result is not None:
+                return relax.op.permute_dims(self.builder_.emit(result), axes)
         return None
 
-    def _leads_to_product(self, expression: relax.Expr, shape: list[Extent]) -> bool:
-        """Return whether a value is a product, or a step after one, that nothing else reads."""
+    def _attention(self, weights: relax.Expr, values: relax.Expr) -> Attention | None:
+        """Return the attention whose last product is that of these weights and values."""
+        found = self._weights(weights)
+        if found is None:
+            return None
+        scores = self._scores(found.softmax.args[0])
+        if scores is None:
+            return None
+        queries, keys = scores.product.args
+        operands = (queries, keys, values)
+        if any(map(_is_constant, operands)) or not _fit(
+            *map(shape_of, (*operands, scores.product, weights))
+        ):
+            return None
+        return Attention(queries, keys, values, scores.steps, found.without_nan)
+
+    def _weights(self, expression: relax.Expr) -> _Weights | None:
+        """Return the softmax over the last axis of which a value is a view."""
         call = self.producer(expression)
-        if call is None or self._readers[expression] != 1 or not _same(shape_of(expression), shape):
-            return False
+        if call is None or self._readers[expression] != 1:
+            return None
+        if op_name(call) == _RESHAPE and _keeps_rows(call):
+            return self._weights(call.args[0])
+        without_nan = op_name(call) == "relax.where"
+        if without_nan:
+            test, zero, value = call.args
+            is_nan = self._read_once(test, "relax.isnan")
+            if (
+                is_nan is None
+                or not is_nan.args[0].same_as(value)
+                or self._readers[value] != 2
+                or not _is_zero(self.value(zero))
+            ):
+                return None
+            call = self.producer(value)
+        if call is None or op_name(call) != _SOFTMAX or not _is_over_last_axis(call):
+            return None
+        return _Weights(call, without_nan)
+
+    def _scores(self, expression: relax.Expr) -> _Scores | None:
+        """Return the product and the steps that compute a value which nothing else reads."""
+        call, shape = self.producer(expression), shape_of(expression)
+        if call is None or shape is None or self._readers[expression] != 1:
+            return None
         if str(call.ty.dtype) != _FLOAT:
-            return False
-        return op_name(call) == _MATMUL or self._step(expression, shape) is not None
+            return None
+        if op_name(call) == _MATMUL:
+            return _Scores(call, ())
+        if op_name(call) == _RESHAPE:
+            return self._scores(call.args[0]) if _keeps_rows(call) else None
+        for place in _PLACES.get(op_name(call), ()):
+            others = (*call.args[:place], *call.args[place + 1 :])
+            if (
+                _same(shape_of(call.args[place]), shape)
+                and all(_is_broadcast(shape_of(other), shape) for other in others)
+                and (found := self._scores(call.args[place])) is not None
+            ):
+                step = ScoreStep(op_name(call), tuple(shape), tuple(call.args), place)
+                return _Scores(found.product, (*found.steps, step))
+        return None
 
     def _read_once(self, expression: relax.Expr, operator: str) -> Call | None:
         """Return the call of this operator that computes a value which one other call reads."""
         return self.called(expression, operator) if self._readers[expression] == 1 else None
 
 
+def _is_over_last_axis(softmax: Call) -> bool:
+    shape = shape_of(softmax)
+    return shape is not None and int(softmax.attrs.axis) in (-1, len(shape) - 1)
+
+
+def _swaps_last_axes(call: Call) -> bool:
+    axes = permute_dims_axes(call)
+    rank = int(call.ty.ndim)
+    return rank > 1 and axes == [*range(rank - 2), rank - 1, rank - 2]
+
+
+def _keeps_rows(reshape: Call) -> bool:
+    """Return whether a reshape changes the leading axes only."""
+    before, after = shape_of(reshape.args[0]), shape_of(reshape)
+    return (
+        before is not None
+        and after is not None
+        and min(len(before), len(after)) > 1
+        and shapes_are_equal(before[-2:], after[-2:])
+    )
+
+
 def _is_constant(expression: relax.Expr) -> bool:
     return constant_value(expression) is not None
+
+
+def _is_zero(value: Array | None) -> bool:
+    return value is not None and not value.any()
 
 
 def _same(shape: list[Extent] | None, other: list[Extent]) -> bool:
     return shape is not None and shapes_are_equal(shape, other)
 
 
-def _fit(shapes: list[list[Extent] | None], scores: list[Extent]) -> bool:
-    """Return whether queries, keys and values have the shapes that `Attention` says."""
-    queries, keys, values = shapes
-    if queries is None or keys is None or values is None or len(scores) < 3:
+def _fit(
+    queries: list[Extent] | None,
+    keys: list[Extent] | None,
+    values: list[Extent] | None,
+    scores: list[Extent] | None,
+    weights: list[Extent] | None,
+) -> bool:
+    """Return whether queries, keys and values have the shapes that `Attention` says.
+
+    `scores` is the shape of the first product, `weights` that of the second one's first operand.
+    """
+    if queries is None or keys is None or values is None or scores is None or weights is None:
+        return False
+    if len(scores) < 3 or len(weights) < 3:
         return False
     *outer, rows, count = scores
     if any(map(is_dynamic, (rows, count, queries[-1], values[-1]))):
@@ -168,7 +255,7 @@ def _fit(shapes: list[list[Extent] | None], scores: list[Extent]) -> bool:
     return (
         shapes_are_equal(queries, [*outer, rows, queries[-1]])
         and shapes_are_equal(keys, [*outer, queries[-1], count])
-        and shapes_are_equal(values, [*outer, count, values[-1]])
+        and shapes_are_equal(values, [*weights[:-2], count, values[-1]])
     )
 
 

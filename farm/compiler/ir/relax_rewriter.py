@@ -127,7 +127,7 @@ def rewriter_pass(name: str, make_rewriter: MakeRewriter) -> tvm.transform.Pass:
 
 
 def count_readers(function: relax.Function) -> Counter[relax.Var]:
-    """Return, for each variable, how many times the bindings of a function read it."""
+    """Return how many times the bindings of a function, and its result, read each variable."""
     found: Counter[relax.Var] = Counter()
 
     def count(node: Any) -> None:
@@ -137,6 +137,7 @@ def count_readers(function: relax.Function) -> Counter[relax.Var]:
     for block in function.body.blocks:
         for binding in block.bindings:
             relax.analysis.post_order_visit(binding.value, count)
+    relax.analysis.post_order_visit(function.body.body, count)
     return found
 
 

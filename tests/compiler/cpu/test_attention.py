@@ -169,8 +169,106 @@ def test_a_row_without_keys_is_not_a_number_and_the_others_are_right():
     np.testing.assert_allclose(answer.outputs[0], wanted, atol=2e-6)
 
 
+def safe(emit, q, k, v, mask):
+    """As torch exports it: a row without keys has weights of 0."""
+    weights = emit(relax.op.nn.softmax(emit(relax.op.add(emit(relax.op.matmul(q, k)), mask))))
+    is_nan = emit(relax.op.isnan(weights))
+    return emit(relax.op.matmul(emit(relax.op.where(is_nan, relax.const(0.0), weights)), v))
+
+
+def safe_and_right(q, k, v, mask):
+    q, k, v, mask = (torch.from_numpy(one).double() for one in (q, k, v, mask))
+    return ((q @ k + mask).softmax(-1).nan_to_num(0) @ v).numpy()
+
+
+def windows(emit, q, k, v, bias, mask):
+    """As Swin writes it: 6 windows of 2 images, whose mask has no axis of images."""
+    scores = emit(relax.op.add(emit(relax.op.matmul(q, k)), bias))
+    scores = emit(relax.op.add(emit(relax.op.reshape(scores, (2, 3, 4, 60, 50))), mask))
+    weights = emit(relax.op.nn.softmax(emit(relax.op.reshape(scores, (6, 4, 60, 50)))))
+    return emit(relax.op.matmul(weights, v))
+
+
+def windows_and_right(q, k, v, bias, mask):
+    q, k, v, bias, mask = (torch.from_numpy(one).double() for one in (q, k, v, bias, mask))
+    scores = (q @ k + bias).reshape(2, 3, 4, 60, 50) + mask
+    return (scores.reshape(6, 4, 60, 50).softmax(-1) @ v).numpy()
+
+
+def heads_in_one_axis(emit, q, k, v, mask):
+    """As DeBERTa writes it: products of three axes, a mask of four."""
+    scores = emit(relax.op.reshape(emit(relax.op.matmul(q, k)), (2, 4, 60, 50)))
+    weights = emit(relax.op.nn.softmax(emit(relax.op.where(mask, scores, relax.const(LOWEST)))))
+    return emit(relax.op.matmul(emit(relax.op.reshape(weights, (8, 60, 50))), v))
+
+
+def heads_in_one_axis_and_right(q, k, v, mask):
+    q, k, v = (torch.from_numpy(one).double() for one in (q, k, v))
+    scores = torch.where(torch.from_numpy(mask), (q @ k).reshape(2, 4, 60, 50), LOWEST)
+    return (scores.softmax(-1).reshape(8, 60, 50) @ v).numpy()
+
+
+def channels_first(emit, q, k, v):
+    """As CoAtNet and LeViT write it: values [W, N], results [W, M]."""
+    weights = emit(relax.op.nn.softmax(emit(relax.op.matmul(q, k))))
+    return emit(relax.op.matmul(v, emit(relax.op.permute_dims(weights, [0, 2, 1]))))
+
+
+def channels_first_and_right(q, k, v):
+    q, k, v = (torch.from_numpy(one).double() for one in (q, k, v))
+    return (v @ (q @ k).softmax(-1).transpose(1, 2)).numpy()
+
+
+@pytest.mark.parametrize(
+    ("body", "right", "shapes"),
+    [
+        (safe, safe_and_right, ((4, 70, 16), (4, 16, 90), (4, 90, 24), (70, 90))),
+        (
+            windows,
+            windows_and_right,
+            ((6, 4, 60, 8), (6, 4, 8, 50), (6, 4, 50, 16), (4, 60, 50), (1, 3, 1, 60, 50)),
+        ),
+        (
+            heads_in_one_axis,
+            heads_in_one_axis_and_right,
+            ((8, 60, 8), (8, 8, 50), (8, 50, 16), (2, 1, 60, 50)),
+        ),
+        (channels_first, channels_first_and_right, ((4, 70, 16), (4, 16, 90), (4, 24, 90))),
+    ],
+)
+def test_forms_that_exporters_write_are_one_kernel_and_right(body, right, shapes):
+    names = ("q", "k", "v", "m", "n")
+    inputs = {
+        name: RANDOM.standard_normal(shape).astype("float32")
+        for name, shape in zip(names, shapes, strict=False)
+    }
+    if body is safe:
+        inputs["m"][5] = -np.inf
+    elif body is heads_in_one_axis:
+        inputs["m"] = inputs["m"] > 0
+    answer, wanted = compute(inputs, body, {}), right(*inputs.values())
+    assert answer.rules == ["attention"] and answer.notes == []
+    assert np.abs(answer.outputs[0] - wanted).max() < ERROR * np.abs(wanted).max()
+
+
+def test_a_number_instead_of_what_is_none_must_be_zero():
+    def body(emit, q, k, v):
+        weights = emit(relax.op.nn.softmax(emit(relax.op.matmul(q, k))))
+        is_nan = emit(relax.op.isnan(weights))
+        return emit(relax.op.matmul(emit(relax.op.where(is_nan, relax.const(1.0), weights)), v))
+
+    shapes = {"q": (4, 70, 16), "k": (4, 16, 90), "v": (4, 90, 24)}
+    types = {name: relax.TensorType(shape, "float32") for name, shape in shapes.items()}
+    assert "attention" not in [kernel.rule for kernel in lowered(types, body, {}).kernels]
+
+
 def plain(emit, q, k, v):
     return emit(relax.op.matmul(emit(relax.op.nn.softmax(emit(relax.op.matmul(q, k)))), v))
+
+
+def scores_are_a_result(emit, q, k, v):
+    scores = emit(relax.op.matmul(q, k))
+    return [emit(relax.op.matmul(emit(relax.op.nn.softmax(scores)), v)), scores]
 
 
 def scores_are_read_twice(emit, q, k, v):
@@ -201,6 +299,7 @@ def values_for_all_heads(emit, q, k, v):
 @pytest.mark.parametrize(
     ("body", "rows"),
     [
+        (scores_are_a_result, 100),
         (scores_are_read_twice, 100),
         (weights_are_read_twice, 100),
         (over_rows, 100),

@@ -20,7 +20,12 @@ from farm.compiler.cpu.softmax_layer_norm import reduce_row
 from farm.compiler.graph.attention import Attention, ScoreStep
 from farm.compiler.ir.annotations import TASK_ROWS, TILE
 from farm.compiler.ir.constants import constant_value
-from farm.compiler.ir.dynamic_extents import product_at_batch_one
+from farm.compiler.ir.dynamic_extents import (
+    Extent,
+    is_dynamic,
+    product_at_batch_one,
+    shapes_are_equal,
+)
 from farm.compiler.ir.relax_rewriter import shape_of
 from farm.compiler.target.cpu_model import CpuModel
 from farm.kernels import vector_math
@@ -34,8 +39,6 @@ _FEWEST_ROWS = 8  # of queries: fewer have few scores
 _CACHE_SHARE = 4  # 1/4 of the L2 cache is for the scores of a task and their exponentials
 _COPIES = 2  # of the scores of a task
 _ENOUGH_TASKS = 16  # fewer do not balance among threads
-
-Extent = Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,19 +70,32 @@ def attention_kernel(
     nbytes = 4 * product_at_batch_one([*outer, rows, count])
     if rows < _FEWEST_ROWS or nbytes <= _LEAST_BYTES:
         return None
+    if any(map(is_dynamic, (one for step in attention.steps for one in step.shape[1:]))):
+        return None
     batches = product_at_batch_one(outer)
     plan = attention_plan(cpu, batches, int(rows), int(depth), count, width)
     if plan is None:
         return None
-    steps, others = _with_constants(attention.steps)
-    return builder.call_te(
-        partial(attention_compute, plan, steps),
+    steps, others = _with_constants(attention.steps, outer)
+    result = builder.call_te(
+        partial(attention_compute, plan, steps, attention.without_nan),
         attention.queries,
         attention.keys,
-        attention.values,
+        _reshaped(builder, attention.values, [*outer, count, width]),
         others,
         primfunc_name_hint=ATTENTION,
     )
+    return _reshaped(builder, result, [*values[:-2], rows, width])
+
+
+def _reshaped(
+    builder: relax.BlockBuilder, value: relax.Expr, shape: Sequence[Extent]
+) -> relax.Expr:
+    """Return a value with these extents, of which only the leading ones may differ."""
+    own = shape_of(value)
+    if own is not None and shapes_are_equal(own, shape):
+        return value
+    return relax.op.reshape(builder.emit(value), list(shape))
 
 
 def attention_plan(
@@ -123,14 +139,23 @@ def _fastest_by_rows(pairs: Any) -> dict[int, tuple[Tile, float]]:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """A step of which each operand is a number, None for the scores, or the place of a tensor."""
+    """A step of which each operand is a number, None for the scores, or the place of a tensor.
+
+    `inner` are the leading extents of the scores after the first; None if all are the queries'.
+    """
 
     operator: str
+    inner: tuple[int, ...] | None
     operands: tuple[float | int | None, ...]
 
 
-def _with_constants(steps: Sequence[ScoreStep]) -> tuple[list[_Step], list[relax.Expr]]:
-    """Return the steps with their numbers in them, and the tensors that they read."""
+def _with_constants(
+    steps: Sequence[ScoreStep], outer: Sequence[Extent]
+) -> tuple[list[_Step], list[relax.Expr]]:
+    """Return the steps with their numbers in them, and the tensors that they read.
+
+    `outer` are the leading extents of the queries.
+    """
     found: list[_Step] = []
     tensors: list[relax.Expr] = []
     for step in steps:
@@ -144,13 +169,16 @@ def _with_constants(steps: Sequence[ScoreStep]) -> tuple[list[_Step], list[relax
             else:
                 operands.append(len(tensors))
                 tensors.append(operand)
-        found.append(_Step(step.operator, tuple(operands)))
+        own = shapes_are_equal(step.shape[:-2], outer)
+        inner = None if own else tuple(int(extent) for extent in step.shape[1:-2])
+        found.append(_Step(step.operator, inner, tuple(operands)))
     return found, tensors
 
 
 def attention_compute(
     plan: AttentionPlan,
     steps: Sequence[_Step],
+    without_nan: bool,
     queries: te.Tensor,
     keys: te.Tensor,
     values: te.Tensor,
@@ -158,8 +186,9 @@ def attention_compute(
 ) -> te.Tensor:
     """Define [..., M, W] by queries [..., M, K], keys [..., K, N] and values [..., N, W].
 
-    Rows beyond the last task's are computed from the last query, and dropped. Scores beyond the
-    last key are minus infinity, whose exponentials are 0.
+    Rows beyond the last query are computed from that, and dropped. Scores beyond the last key are
+    minus infinity, whose exponentials are 0. `without_nan`: see `Attention`; if one of a row's
+    exponentials is not a number, none is, as their sum is not.
     """
     *outer, rows, depth = queries.shape
     count, width = int(keys.shape[-1]), int(values.shape[-1])
@@ -194,8 +223,9 @@ def attention_compute(
         *batch, row, part, lane = at
         column = part * lanes + lane
         value = scores(*batch, row, column)
-        place = (*batch, _existing(row, rows, covered), column)
         for step in steps:
+            leading = batch if step.inner is None else _leading(batch, outer, step.inner)
+            place = (*leading, _existing(row, rows, covered), column)
             value = _apply(step, value, others, place)
         if filled_count == count:
             return value
@@ -222,7 +252,16 @@ def attention_compute(
     sums = te.compute(
         (*outer, covered, width), weighted, name=WEIGHTED, attrs={TILE: _numbers(plan.values)}
     )
-    results = te.compute(sums.shape, lambda *at: sums[at] * inverse[at[:-1]], name=RESULTS)
+
+    def result(*at: te.Var) -> tirx.Expr:
+        value = sums[at] * inverse[at[:-1]]
+        if not without_nan:
+            return value
+        # The sum is at least 1, the power of the largest score, or 0 in a row without keys, or NaN.
+        is_number = inverse[at[:-1]] <= tirx.const(1, "float32")
+        return tirx.Select(is_number, value, tirx.const(0, "float32"))
+
+    results = te.compute(sums.shape, result, name=RESULTS)
     return te.compute(
         (*outer, rows, width),
         lambda *at: results[at],
@@ -238,6 +277,18 @@ def _numbers(tile: Tile) -> list[int]:
 def _existing(row: te.Var, rows: int, covered: int) -> tirx.Expr:
     """Return a row that exists."""
     return row if covered == rows else te.min(row, rows - 1)
+
+
+def _leading(indices: Sequence[te.Var], outer: Sequence[Any], inner: Sequence[int]) -> list[Any]:
+    """Return the indices of the same element where the leading axes after the first are `inner`."""
+    place: Any = 0
+    for index, extent in zip(indices, outer, strict=True):
+        place = place * extent + index
+    found = []
+    for extent in reversed(inner):
+        found.append(place % extent)
+        place = place // extent
+    return [place, *found[::-1]]
 
 
 def _apply(
