@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 _LARGEST = 60_000  # elements of a tensor
 _STEPS = (2, 7)
-_UNARY = ("Sigmoid", "Relu", "Tanh", "Neg", "Abs", "HardSwish")
+_UNARY = ("Sigmoid", "Relu", "Tanh", "Neg", "Abs", "HardSwish", "Softplus", "Erf", "Elu")
 _BINARY = ("Add", "Mul", "Sub", "Max")
 _REDUCTIONS = ("ReduceSum", "ReduceMax", "ReduceMean")
 Shape = tuple[int, ...]
@@ -164,7 +164,7 @@ def _pad(graph: Graph, name: str) -> str | None:
     padded = tuple(map(sum, zip(shape, before, behind, strict=True)))
     if np.prod(padded) > _LARGEST:
         return None
-    value = graph.constant(np.float32(graph.one_of([0, 1.5])))
+    value = graph.constant(np.float32(graph.one_of([0, 1.5, -2])))
     return graph.emit("Pad", [name, graph.constant(np.array([*before, *behind])), value], padded)
 
 
