@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 import numpy as np
@@ -32,10 +33,20 @@ from farm.compiler.ir.relax_rewriter import (
 
 Array = np.ndarray[Any, Any]
 
+_SOFTMAX, _MATMUL, _WHERE = "relax.nn.softmax", "relax.matmul", "relax.where"
+_MOST_STEPS = 32  # views among them
 _ARITHMETIC = ("relax.add", "relax.subtract", "relax.multiply", "relax.divide")
-_PLACES = {**dict.fromkeys(_ARITHMETIC, (0, 1)), "relax.where": (1, 2)}  # of the scores
-_SOFTMAX, _MATMUL, _RESHAPE = "relax.nn.softmax", "relax.matmul", "relax.reshape"
+_PLACES = {**dict.fromkeys(_ARITHMETIC, (0, 1)), _WHERE: (1, 2)}  # of the scores
 _FLOAT = "float32"
+
+
+class ZeroRows(Enum):
+    """The rows whose weights are 0 after the softmax, which gives NaN for them."""
+
+    NONE = "none"
+    # All scores are minus infinity: the mask leaves no key.
+    WITHOUT_KEYS = "without keys"
+    NAN = "not a number"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +69,13 @@ class Attention:
 
     Queries are [..., M, K], keys [..., K, N], values [..., N, W], all of float32. The products of
     the leading extents are the same in all three and in the steps, the other extents are known.
-    `without_nan`: numbers that are not a number after the softmax are 0, as in rows without a key.
     """
 
     queries: relax.Expr
     keys: relax.Expr
     values: relax.Expr
     steps: tuple[ScoreStep, ...]
-    without_nan: bool
+    zeros: ZeroRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +83,12 @@ class _Weights:
     """The result of a softmax, as the last product reads it."""
 
     softmax: Call
-    without_nan: bool
+    zeros: ZeroRows
+
+    @property
+    def readers_of_scores(self) -> int:
+        """Return how often the scores are read."""
+        return 2 if self.zeros == ZeroRows.WITHOUT_KEYS else 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +130,7 @@ class AttentionRewriter(Rewriter):
         return {_MATMUL: self._kernel}
 
     def _kernel(self, call: Call) -> relax.Expr | None:
-        if str(call.ty.dtype) != _FLOAT:
+        if not _is_float32(call):
             return None
         first, second = call.args
         if found := self._attention(first, second):
@@ -139,57 +154,92 @@ class AttentionRewriter(Rewriter):
         found = self._weights(weights)
         if found is None:
             return None
-        scores = self._scores(found.softmax.args[0])
+        scores = self._scores(found.softmax.args[0], found.readers_of_scores, _MOST_STEPS)
         if scores is None:
             return None
         queries, keys = scores.product.args
         operands = (queries, keys, values)
-        if any(map(_is_constant, operands)) or not _fit(
-            *map(shape_of, (*operands, scores.product, weights))
+        if (
+            any(map(_is_constant, operands))
+            or not all(map(_is_float32, operands))
+            or not _fit(*map(shape_of, (*operands, scores.product, weights)))
         ):
             return None
-        return Attention(queries, keys, values, scores.steps, found.without_nan)
+        return Attention(queries, keys, values, scores.steps, found.zeros)
 
     def _weights(self, expression: relax.Expr) -> _Weights | None:
         """Return the softmax over the last axis of which a value is a view."""
         call = self.producer(expression)
         if call is None or self._readers[expression] != 1:
             return None
-        if op_name(call) == _RESHAPE and _keeps_rows(call):
+        if _is_view_of_rows(call):
             return self._weights(call.args[0])
-        without_nan = op_name(call) == "relax.where"
-        if without_nan:
-            test, zero, value = call.args
-            is_nan = self._read_once(test, "relax.isnan")
-            if (
-                is_nan is None
-                or not is_nan.args[0].same_as(value)
-                or self._readers[value] != 2
-                or not _is_zero(self.value(zero))
-            ):
-                return None
+        zeros = ZeroRows.NONE
+        if op_name(call) == _WHERE:
+            value = call.args[2]
+            zeros = self._zero_rows(call)
             call = self.producer(value)
-        if call is None or op_name(call) != _SOFTMAX or not _is_over_last_axis(call):
+            if zeros == ZeroRows.NONE or call is None:
+                return None
+        if op_name(call) != _SOFTMAX or not _is_over_last_axis(call):
             return None
-        return _Weights(call, without_nan)
+        return _Weights(call, zeros)
 
-    def _scores(self, expression: relax.Expr) -> _Scores | None:
-        """Return the product and the steps that compute a value which nothing else reads."""
+    def _zero_rows(self, where: Call) -> ZeroRows:
+        """Return the rows in which where(test, 0, softmax) is 0."""
+        test, zero, value = where.args
+        readers = 1
+        if (filled := self._read_once(zero, "relax.full_like")) is not None:
+            readers += filled.args[0].same_as(value)
+            zero = filled.args[1]
+        if not _is_zero(self.value(zero)):
+            return ZeroRows.NONE
+        is_nan = self._read_once(test, "relax.isnan")
+        if is_nan is not None and is_nan.args[0].same_as(value):
+            return ZeroRows.NAN if self._readers[value] == readers + 1 else ZeroRows.NONE
+        softmax = self.called(value, _SOFTMAX)
+        if softmax is None or self._readers[value] != readers:
+            return ZeroRows.NONE
+        return ZeroRows.WITHOUT_KEYS if self._is_without_keys(test, softmax) else ZeroRows.NONE
+
+    def _is_without_keys(self, test: relax.Expr, softmax: Call) -> bool:
+        """Return whether a test is that all scores of a row are minus infinity.
+
+        As torch writes it: no score is not minus infinity, where "any" is the greatest of bytes.
+        """
+        for operator in ("logical_not", "astype", "max", "astype", "logical_not"):
+            call = self._read_once(test, f"relax.{operator}")
+            if call is None:
+                return False
+            if operator == "max" and not _is_over_last_axis_and_keeps_it(call):
+                return False
+            test = call.args[0]
+        equal = self._read_once(test, "relax.equal")
+        if equal is None or not equal.args[0].same_as(softmax.args[0]):
+            return False
+        value = self.value(equal.args[1])
+        return value is not None and bool(np.all(np.isneginf(value)))
+
+    def _scores(self, expression: relax.Expr, readers: int, most: int) -> _Scores | None:
+        """Return the product, and at most so many steps, that compute a value.
+
+        It is read so many times, and what it is computed from once.
+        """
         call, shape = self.producer(expression), shape_of(expression)
-        if call is None or shape is None or self._readers[expression] != 1:
+        if call is None or shape is None or self._readers[expression] != readers or most == 0:
             return None
-        if str(call.ty.dtype) != _FLOAT:
+        if not _is_float32(expression):
             return None
         if op_name(call) == _MATMUL:
             return _Scores(call, ())
-        if op_name(call) == _RESHAPE:
-            return self._scores(call.args[0]) if _keeps_rows(call) else None
+        if _is_view_of_rows(call):
+            return self._scores(call.args[0], 1, most - 1)
         for place in _PLACES.get(op_name(call), ()):
             others = (*call.args[:place], *call.args[place + 1 :])
             if (
                 _same(shape_of(call.args[place]), shape)
                 and all(_is_broadcast(shape_of(other), shape) for other in others)
-                and (found := self._scores(call.args[place])) is not None
+                and (found := self._scores(call.args[place], 1, most - 1)) is not None
             ):
                 step = ScoreStep(op_name(call), tuple(shape), tuple(call.args), place)
                 return _Scores(found.product, (*found.steps, step))
@@ -205,21 +255,34 @@ def _is_over_last_axis(softmax: Call) -> bool:
     return shape is not None and int(softmax.attrs.axis) in (-1, len(shape) - 1)
 
 
+def _is_over_last_axis_and_keeps_it(reduction: Call) -> bool:
+    axes, rank = reduction.attrs.axis, int(reduction.args[0].ty.ndim)
+    return (
+        bool(reduction.attrs.keepdims)
+        and axes is not None
+        and [int(axis) % rank for axis in axes] == [rank - 1]
+    )
+
+
 def _swaps_last_axes(call: Call) -> bool:
-    axes = permute_dims_axes(call)
-    rank = int(call.ty.ndim)
+    axes, rank = permute_dims_axes(call), int(call.ty.ndim)
     return rank > 1 and axes == [*range(rank - 2), rank - 1, rank - 2]
 
 
-def _keeps_rows(reshape: Call) -> bool:
-    """Return whether a reshape changes the leading axes only."""
-    before, after = shape_of(reshape.args[0]), shape_of(reshape)
-    return (
-        before is not None
-        and after is not None
-        and min(len(before), len(after)) > 1
-        and shapes_are_equal(before[-2:], after[-2:])
-    )
+def _is_view_of_rows(call: Call) -> bool:
+    """Return whether a call changes nothing, or the leading axes of the shape only."""
+    if op_name(call) not in ("relax.reshape", "relax.broadcast_to"):
+        return False
+    before, after = shape_of(call.args[0]), shape_of(call)
+    if before is None or after is None or min(len(before), len(after)) < 2:
+        return False
+    if op_name(call) == "relax.broadcast_to":
+        return shapes_are_equal(before, after)
+    return shapes_are_equal(before[-2:], after[-2:])
+
+
+def _is_float32(expression: relax.Expr) -> bool:
+    return str(expression.ty.dtype) == _FLOAT
 
 
 def _is_constant(expression: relax.Expr) -> bool:

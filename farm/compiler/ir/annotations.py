@@ -38,6 +38,7 @@ TILE_ROWS = "rows"  # the rows of output in a tile, two or more
 
 # Written by cpu.attention.compute for the last block, read by cpu.attention.schedule.
 TASK_ROWS = "task_rows"  # the rows of queries of a task
+KEYS = "keys"  # their number; scores fill whole tiles, and are more
 
 # Written by cpu.softmax_layer_norm, read by the same file.
 ROW_LANES = "lanes"  # the lanes of the vectors by which a row is computed

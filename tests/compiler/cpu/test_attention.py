@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,11 +12,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as some
-from relax_models import CPUS, Answer, compute, const, lowered, run
+from relax_models import CPUS, Answer, compute, const, lowered, module, run
 from tvm import relax, tirx
 
 from farm.compiler.cpu.attention import compute as attention_compute
 from farm.compiler.cpu.attention.compute import attention_plan
+from farm.compiler.graph.attention import attention_pass
 from farm.compiler.target.cpu_model import CpuModel
 
 Array = np.ndarray[Any, Any]
@@ -140,6 +142,7 @@ def monkeypatch_module():
     """Small scores are attention, too."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(attention_compute, "_LEAST_BYTES", 0)
+        patch.setattr(attention_compute, "_FEWEST_KEYS", 1)
         yield
 
 
@@ -181,31 +184,46 @@ def safe_and_right(q, k, v, mask):
     return ((q @ k + mask).softmax(-1).nan_to_num(0) @ v).numpy()
 
 
+def torchs(emit, q, k, v, mask):
+    """As torch.export decomposes it: a row without keys has weights of 0."""
+    views = [relax.op.reshape(one, (2, 2, *list(one.ty.shape)[1:])) for one in (q, k, v)]
+    q, k, v = map(emit, views)
+    scores = emit(relax.op.add(emit(relax.op.matmul(q, k)), mask))
+    weights = emit(relax.op.nn.softmax(scores))
+    is_key = emit(relax.op.logical_not(emit(relax.op.equal(scores, relax.const(-np.inf)))))
+    some = emit(relax.op.max(emit(relax.op.astype(is_key, "int8")), [-1], keepdims=True))
+    none = emit(relax.op.logical_not(emit(relax.op.astype(some, "bool"))))
+    zeros = emit(relax.op.full_like(weights, relax.const(0.0)))
+    weights = emit(relax.op.where(none, zeros, weights))
+    weights = emit(relax.op.broadcast_to(weights, (2, 2, 70, 90)))
+    return emit(relax.op.reshape(emit(relax.op.matmul(weights, v)), (4, 70, 24)))
+
+
 def windows(emit, q, k, v, bias, mask):
     """As Swin writes it: 6 windows of 2 images, whose mask has no axis of images."""
     scores = emit(relax.op.add(emit(relax.op.matmul(q, k)), bias))
-    scores = emit(relax.op.add(emit(relax.op.reshape(scores, (2, 3, 4, 60, 50))), mask))
-    weights = emit(relax.op.nn.softmax(emit(relax.op.reshape(scores, (6, 4, 60, 50)))))
+    scores = emit(relax.op.add(emit(relax.op.reshape(scores, (2, 3, 4, 60, 70))), mask))
+    weights = emit(relax.op.nn.softmax(emit(relax.op.reshape(scores, (6, 4, 60, 70)))))
     return emit(relax.op.matmul(weights, v))
 
 
 def windows_and_right(q, k, v, bias, mask):
     q, k, v, bias, mask = (torch.from_numpy(one).double() for one in (q, k, v, bias, mask))
-    scores = (q @ k + bias).reshape(2, 3, 4, 60, 50) + mask
-    return (scores.reshape(6, 4, 60, 50).softmax(-1) @ v).numpy()
+    scores = (q @ k + bias).reshape(2, 3, 4, 60, 70) + mask
+    return (scores.reshape(6, 4, 60, 70).softmax(-1) @ v).numpy()
 
 
 def heads_in_one_axis(emit, q, k, v, mask):
     """As DeBERTa writes it: products of three axes, a mask of four."""
-    scores = emit(relax.op.reshape(emit(relax.op.matmul(q, k)), (2, 4, 60, 50)))
+    scores = emit(relax.op.reshape(emit(relax.op.matmul(q, k)), (2, 4, 60, 70)))
     weights = emit(relax.op.nn.softmax(emit(relax.op.where(mask, scores, relax.const(LOWEST)))))
-    return emit(relax.op.matmul(emit(relax.op.reshape(weights, (8, 60, 50))), v))
+    return emit(relax.op.matmul(emit(relax.op.reshape(weights, (8, 60, 70))), v))
 
 
 def heads_in_one_axis_and_right(q, k, v, mask):
     q, k, v = (torch.from_numpy(one).double() for one in (q, k, v))
-    scores = torch.where(torch.from_numpy(mask), (q @ k).reshape(2, 4, 60, 50), LOWEST)
-    return (scores.softmax(-1).reshape(8, 60, 50) @ v).numpy()
+    scores = torch.where(torch.from_numpy(mask), (q @ k).reshape(2, 4, 60, 70), LOWEST)
+    return (scores.softmax(-1).reshape(8, 60, 70) @ v).numpy()
 
 
 def channels_first(emit, q, k, v):
@@ -223,15 +241,16 @@ def channels_first_and_right(q, k, v):
     ("body", "right", "shapes"),
     [
         (safe, safe_and_right, ((4, 70, 16), (4, 16, 90), (4, 90, 24), (70, 90))),
+        (torchs, safe_and_right, ((4, 70, 16), (4, 16, 90), (4, 90, 24), (70, 90))),
         (
             windows,
             windows_and_right,
-            ((6, 4, 60, 8), (6, 4, 8, 50), (6, 4, 50, 16), (4, 60, 50), (1, 3, 1, 60, 50)),
+            ((6, 4, 60, 8), (6, 4, 8, 70), (6, 4, 70, 16), (4, 60, 70), (1, 3, 1, 60, 70)),
         ),
         (
             heads_in_one_axis,
             heads_in_one_axis_and_right,
-            ((8, 60, 8), (8, 8, 50), (8, 50, 16), (2, 1, 60, 50)),
+            ((8, 60, 8), (8, 8, 70), (8, 70, 16), (2, 1, 60, 70)),
         ),
         (channels_first, channels_first_and_right, ((4, 70, 16), (4, 16, 90), (4, 24, 90))),
     ],
@@ -242,7 +261,7 @@ def test_forms_that_exporters_write_are_one_kernel_and_right(body, right, shapes
         name: RANDOM.standard_normal(shape).astype("float32")
         for name, shape in zip(names, shapes, strict=False)
     }
-    if body is safe:
+    if body in (safe, torchs):
         inputs["m"][5] = -np.inf
     elif body is heads_in_one_axis:
         inputs["m"] = inputs["m"] > 0
@@ -334,18 +353,56 @@ def test_a_constant_operand_is_packed_once_by_a_kernel_of_its_own():
 
 @pytest.mark.parametrize("kib", [128, 512, 2048])
 def test_the_scores_of_a_task_fit_into_a_part_of_the_cache(kib):
-    cpu = CpuModel("neon", 4, 32, l2_bytes=kib * 1024)
-    for rows, keys in ((1500, 1500), (197, 197), (4096, 77), (9, 20_000)):
+    cpu = CpuModel("neon", 4, 32, has_memory_operands=False, l2_bytes=kib * 1024)
+    for rows, keys in ((1500, 1500), (197, 197), (4096, 77), (9, 20_000), (18, 1000)):
         plan = attention_plan(cpu, 16, rows, 64, keys, 64)
-        assert plan is not None and plan.rows % plan.scores.pixels == 0
-        assert plan.scores.pixels == plan.values.pixels
-        fits = 2 * 4 * plan.rows * keys <= cpu.l2_bytes // 4
-        assert fits or plan.rows == plan.scores.pixels
-        assert plan.rows < rows + plan.scores.pixels
+        assert plan is not None
+        tile = math.lcm(plan.scores.pixels, plan.values.pixels)
+        assert plan.rows % tile == 0
+        assert 2 * 4 * plan.rows * keys <= cpu.l2_bytes // 4 or plan.rows == tile
+        assert -(-rows // plan.rows) * plan.rows <= 1.2 * rows, "what is computed for nothing"
 
 
 @pytest.mark.parametrize("batches", [1, 3, 12])
 def test_there_are_tasks_for_all_threads(batches):
     plan = attention_plan(CpuModel("neon", 4, 32), batches, 197, 64, 197, 64)
     assert plan is not None
-    assert batches * -(-197 // plan.rows) >= 8
+    assert batches * -(-197 // plan.rows) >= 3
+
+
+def test_operands_of_other_types_have_kernels_of_their_own():
+    """The product of bytes is not one of floats."""
+    types = {
+        "q": relax.TensorType((2, 100, 16), "int8"),
+        "k": relax.TensorType((2, 16, 300), "int8"),
+        "v": relax.TensorType((2, 300, 16), "float32"),
+    }
+
+    def body(emit, q, k, v):
+        scores = emit(relax.op.matmul(q, k, out_dtype="float32"))
+        return emit(relax.op.matmul(emit(relax.op.nn.softmax(scores)), v))
+
+    assert "attention" not in [kernel.rule for kernel in lowered(types, body, {}).kernels]
+
+
+def test_a_thousand_steps_have_kernels_of_their_own():
+    types = {
+        "q": relax.TensorType((2, 100, 16), "float32"),
+        "k": relax.TensorType((2, 16, 300), "float32"),
+        "v": relax.TensorType((2, 300, 16), "float32"),
+    }
+
+    def body(emit, q, k, v):
+        scores = emit(relax.op.matmul(q, k))
+        for _ in range(1000):
+            scores = emit(relax.op.multiply(scores, relax.const(1.001)))
+        return emit(relax.op.matmul(emit(relax.op.nn.softmax(scores)), v))
+
+    assert attentions(types, body) == []
+
+
+def attentions(types, body):
+    """What the pass finds."""
+    found = []
+    attention_pass(lambda _, one: found.append(one))(module(types, body, {}))
+    return found

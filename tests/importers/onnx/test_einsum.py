@@ -10,24 +10,24 @@ from farm.compiler.ir.relax_rewriter import op_name
 from farm.compiler.lower import lower_module, resolve_target
 from farm.types import Profile
 
-SHAPES = {"b": 2, "h": 3, "l": 5, "t": 7, "k": 4, "v": 6, "n": 8}
+SHAPES = {"b": 2, "h": 3, "l": 5, "t": 7, "k": 4, "v": 6, "n": 8, "c": 4, "w": 5}
 PRODUCTS = [
     "bhlk,bhtk->bhlt",
     "bhlt,bhtv->bhlv",
     "blhk,bthk->bhlt",  # heads after tokens
     "lk,kt->lt",
     "lk,tk",  # implicit
-    "bl,bl->b",
     "bhlt,bhtv->lbvh",
     "blk,hkv->bhlv",  # no batch
     "lbk,vhk->bvlh",
-    "bhlkt,lkt->bh",  # several summed
+    "blkt,nkt->bln",  # several summed
     "blhk,btk->blt",  # a label of one operand only
     "...lk,...tk->...lt",
     "b...k,kv->b...v",
-    "l,t->lt",
-    "bhl,bhl->bhl",
+    "lkn,tnk->tl",
 ]
+# Vectors: a loop for each label is faster
+VECTORS = ["bl,bl->b", "bhlkt,lkt->bh", "bk,bk->k", "bchw,bchw->bhw", "...k,k->...", "bhl,bhl->bhl"]
 OTHERS = [
     "blh,btk->blt",
     "bb,bk->bk",
@@ -54,15 +54,38 @@ def model(equation: str, onnx_file):
     return onnx_file(nodes, shapes, {"y": list(made.shape)}, {}, 17)
 
 
-@pytest.mark.parametrize("equation", [*PRODUCTS, *OTHERS])
+@pytest.mark.parametrize("equation", [*PRODUCTS, *VECTORS, *OTHERS])
 def test_an_equation_is_right(equation, onnx_file, load, agree):
     agree(load(model(equation, onnx_file)))
 
 
-@pytest.mark.parametrize("equation", PRODUCTS[:-2])
+@pytest.mark.parametrize("equation", PRODUCTS)
 def test_a_product_of_matrices_has_a_rule_of_its_own(equation, onnx_file, load):
     imported = load(model(equation, onnx_file))
     assert "relax.matmul" in operators(imported)
+
+
+@pytest.mark.parametrize("equation", VECTORS)
+def test_what_is_hardly_a_product_of_matrices_is_none(equation, onnx_file, load):
+    assert "relax.matmul" not in operators(load(model(equation, onnx_file)))
+
+
+@pytest.mark.parametrize("equation", ["lk,nkt->nlt", "nkt,lk->nlt", "lkz,nkt->nlt"])
+def test_the_factor_with_the_open_batch_is_the_first(equation, onnx_file, load, agree):
+    shapes = {"lk": [6, 4], "lkz": [6, 4, 2], "nkt": ["n", 4, 7]}
+    terms = equation.split("->")[0].split(",")
+    inputs = {f"x{place}": shapes[term] for place, term in enumerate(terms) if "n" in term}
+    weights = {
+        f"x{place}": np.random.default_rng(0).standard_normal(shapes[term]).astype(np.float32)
+        for place, term in enumerate(terms)
+        if "n" not in term
+    }
+    nodes = [node("Einsum", ["x0", "x1"], ["y"], equation=equation)]
+    imported = load(onnx_file(nodes, inputs, {"y": ["n", 6, 7]}, weights, 17))
+    agree(imported)
+    target = resolve_target(Profile("host", {"kind": "llvm", "mcpu": "native"}, ""))
+    low = lower_module(imported.module, imported.weights, target, {})
+    assert "dense" in [kernel.rule for kernel in low.kernels]
 
 
 def operators(imported):

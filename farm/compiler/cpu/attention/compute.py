@@ -8,17 +8,19 @@ keys fit into the cache of a CPU.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
+from itertools import product
 from typing import Any
 
 from tvm import relax, te, tirx
 
 from farm.compiler.cpu.register_tiles import Tile, gemm_tiles_with_cycles, round_up_to_multiple
 from farm.compiler.cpu.softmax_layer_norm import reduce_row
-from farm.compiler.graph.attention import Attention, ScoreStep
-from farm.compiler.ir.annotations import TASK_ROWS, TILE
+from farm.compiler.graph.attention import Attention, ScoreStep, ZeroRows
+from farm.compiler.ir.annotations import KEYS, TASK_ROWS, TILE
 from farm.compiler.ir.constants import constant_value
 from farm.compiler.ir.dynamic_extents import (
     Extent,
@@ -34,10 +36,15 @@ from farm.kernels import vector_math
 PACKED_KEYS, SCORES, FILLED, LARGEST = "packed_keys", "scores", "filled", "largest"
 POWERS, TOTAL, INVERSE = "powers", "total", "inverse"
 WEIGHTED, RESULTS, ATTENTION = "weighted_values", "results", "attention"
-_LEAST_BYTES = 64 * 1024
-_FEWEST_ROWS = 8  # of queries: fewer have few scores
-_CACHE_SHARE = 4  # 1/4 of the L2 cache is for the scores of a task and their exponentials
-_COPIES = 2  # of the scores of a task
+# What is smaller, or has wider values, is as fast by kernels of its own: bytes of all scores,
+# queries, keys, and channels of a value.
+_LEAST_BYTES, _FEWEST_ROWS, _FEWEST_KEYS, _WIDEST = 64 * 1024, 8, 64, 128
+# What part of the L2 cache the scores of a task and their exponentials may fill: half of a core's
+# own (x86), a quarter of one that cores share (ARM).
+_PARTS_OF_CACHE, _PARTS_OF_SHARED = 2, 4
+_BUFFERS = 2  # the scores, and their exponentials
+_TASK_CYCLES = 500  # to begin a task
+_PANEL_BYTES_A_CYCLE = 8  # of keys and values, which each task reads from beyond the L1 cache
 _ENOUGH_TASKS = 16  # fewer do not balance among threads
 
 
@@ -45,8 +52,8 @@ _ENOUGH_TASKS = 16  # fewer do not balance among threads
 class AttentionPlan:
     """How an attention is computed: the rows of a task, and the tiles of the two products.
 
-    Both tiles have as many rows, of which those of a task are a multiple. Scores fill whole vectors
-    of `scores.lanes`, and values whole tiles of `values.block`.
+    The rows of a task are whole tiles of both. Scores fill whole vectors of `scores.lanes`, and
+    values whole tiles of `values.block`.
     """
 
     rows: int
@@ -59,7 +66,8 @@ def attention_kernel(
 ) -> relax.Expr | None:
     """Return the kernel of an attention.
 
-    Returns None if separate kernels are as fast, as for few scores.
+    Returns None where separate kernels are as fast, as measured: for few scores, and for values of
+    more channels than those of a head.
     """
     queries, keys, values = (
         shape_of(one) for one in (attention.queries, attention.keys, attention.values)
@@ -68,7 +76,7 @@ def attention_kernel(
     *outer, rows, depth = queries
     count, width = int(keys[-1]), int(values[-1])
     nbytes = 4 * product_at_batch_one([*outer, rows, count])
-    if rows < _FEWEST_ROWS or nbytes <= _LEAST_BYTES:
+    if rows < _FEWEST_ROWS or count < _FEWEST_KEYS or width > _WIDEST or nbytes <= _LEAST_BYTES:
         return None
     if any(map(is_dynamic, (one for step in attention.steps for one in step.shape[1:]))):
         return None
@@ -78,7 +86,7 @@ def attention_kernel(
         return None
     steps, others = _with_constants(attention.steps, outer)
     result = builder.call_te(
-        partial(attention_compute, plan, steps, attention.without_nan),
+        partial(attention_compute, plan, steps, attention.zeros),
         attention.queries,
         attention.keys,
         _reshaped(builder, attention.values, [*outer, count, width]),
@@ -98,6 +106,7 @@ def _reshaped(
     return relax.op.reshape(builder.emit(value), list(shape))
 
 
+@lru_cache
 def attention_plan(
     cpu: CpuModel, batches: int, rows: int, depth: int, count: int, width: int
 ) -> AttentionPlan | None:
@@ -107,34 +116,60 @@ def attention_plan(
     are the channels of a key and of a value. Returns None if no vectors fill the width.
     """
     of_scores = _fastest_by_rows(
-        pair
-        for pair in gemm_tiles_with_cycles(cpu, rows, count, depth, pixel_stride_bytes=4 * depth)
-        if pair[0].lanes == cpu.lanes
+        rows,
+        [
+            pair
+            for pair in gemm_tiles_with_cycles(
+                cpu, rows, count, depth, pixel_stride_bytes=4 * depth
+            )
+            if pair[0].lanes == cpu.lanes
+        ],
     )
     of_values = _fastest_by_rows(
-        pair
-        for pair in gemm_tiles_with_cycles(cpu, rows, width, count)
-        if width % pair[0].block == 0
+        rows,
+        [
+            pair
+            for pair in gemm_tiles_with_cycles(cpu, rows, width, count)
+            if width % pair[0].block == 0
+        ],
     )
-    both = of_scores.keys() & of_values.keys()
-    if not both:
-        return None
-    high = min(both, key=lambda high: of_scores[high][1] + of_values[high][1])
-    scores, values = of_scores[high][0], of_values[high][0]
-    row_bytes = 4 * _COPIES * round_up_to_multiple(count, scores.block)
-    fitting = max(1, cpu.l2_bytes // _CACHE_SHARE // (row_bytes * high))
-    tiles = -(-rows // high)
-    tasks = min(tiles, max(-(-tiles // fitting), -(-_ENOUGH_TASKS // batches)))
-    return AttentionPlan(high * -(-tiles // tasks), scores, values)
+    panels = 4 * (depth + width) * count  # bytes of keys and values
+    row_bytes = 4 * _BUFFERS * (count + cpu.lanes)
+    fitting = cpu.l2_bytes // (_PARTS_OF_CACHE if cpu.has_memory_operands else _PARTS_OF_SHARED)
+    most = min(fitting // row_bytes, rows * batches // _ENOUGH_TASKS)
+    pairs = [
+        (math.lcm(scores.tile.pixels, values.tile.pixels), scores, values)
+        for scores, values in product(of_scores, of_values)
+    ]
+    most = max(most, min((unit for unit, _, _ in pairs), default=0))
+    best: tuple[float, AttentionPlan] | None = None
+    for unit, scores, values in pairs:
+        for task in range(unit, min(most, rows + unit - 1) + 1, unit):
+            covered = round_up_to_multiple(rows, task)
+            cycles = covered * (scores.cycles_per_row + values.cycles_per_row)
+            cycles += covered // task * (_TASK_CYCLES + panels / _PANEL_BYTES_A_CYCLE)
+            if best is None or cycles < best[0]:
+                best = cycles, AttentionPlan(task, scores.tile, values.tile)
+    return None if best is None else best[1]
 
 
-def _fastest_by_rows(pairs: Any) -> dict[int, tuple[Tile, float]]:
-    """Return the tile of the fewest cycles for each number of rows."""
-    found: dict[int, tuple[Tile, float]] = {}
+@dataclass(frozen=True, slots=True)
+class _TileCost:
+    tile: Tile
+    cycles_per_row: float
+
+
+def _fastest_by_rows(rows: int, pairs: Sequence[tuple[Tile, float]]) -> list[_TileCost]:
+    """Return the tile of the fewest cycles for each number of rows.
+
+    The cycles are those of all rows, in whole tiles.
+    """
+    found: dict[int, _TileCost] = {}
     for tile, cycles in pairs:
-        if tile.pixels not in found or cycles < found[tile.pixels][1]:
-            found[tile.pixels] = tile, cycles
-    return found
+        cost = cycles / round_up_to_multiple(rows, tile.pixels)
+        if tile.pixels not in found or cost < found[tile.pixels].cycles_per_row:
+            found[tile.pixels] = _TileCost(tile, cost)
+    return list(found.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +213,7 @@ def _with_constants(
 def attention_compute(
     plan: AttentionPlan,
     steps: Sequence[_Step],
-    without_nan: bool,
+    zeros: ZeroRows,
     queries: te.Tensor,
     keys: te.Tensor,
     values: te.Tensor,
@@ -187,8 +222,8 @@ def attention_compute(
     """Define [..., M, W] by queries [..., M, K], keys [..., K, N] and values [..., N, W].
 
     Rows beyond the last query are computed from that, and dropped. Scores beyond the last key are
-    minus infinity, whose exponentials are 0. `without_nan`: see `Attention`; if one of a row's
-    exponentials is not a number, none is, as their sum is not.
+    minus infinity, whose exponentials are 0. `zeros`: see `Attention`; if one of a row's weights is
+    not a number, none is, as their sum is not.
     """
     *outer, rows, depth = queries.shape
     count, width = int(keys.shape[-1]), int(values.shape[-1])
@@ -255,18 +290,20 @@ def attention_compute(
 
     def result(*at: te.Var) -> tirx.Expr:
         value = sums[at] * inverse[at[:-1]]
-        if not without_nan:
-            return value
         # The sum is at least 1, the power of the largest score, or 0 in a row without keys, or NaN.
-        is_number = inverse[at[:-1]] <= tirx.const(1, "float32")
-        return tirx.Select(is_number, value, tirx.const(0, "float32"))
+        zero, one = (tirx.const(number, "float32") for number in (0, 1))
+        if zeros == ZeroRows.NAN:
+            return tirx.Select(inverse[at[:-1]] <= one, value, zero)
+        if zeros == ZeroRows.WITHOUT_KEYS:
+            return tirx.Select(inverse[at[:-1]] > one, zero, value)
+        return value
 
     results = te.compute(sums.shape, result, name=RESULTS)
     return te.compute(
         (*outer, rows, width),
         lambda *at: results[at],
         name=ATTENTION,
-        attrs={TASK_ROWS: plan.rows},
+        attrs={TASK_ROWS: plan.rows, KEYS: count},
     )
 
 

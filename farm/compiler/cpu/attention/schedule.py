@@ -20,12 +20,11 @@ from farm.compiler.cpu.attention.compute import (
 from farm.compiler.cpu.conv_dense_schedule import annotated_tile
 from farm.compiler.cpu.general_schedule import (
     PRODUCT_CYCLES,
-    hint_loop_partition,
-    parallelize_and_vectorize_block,
     parallelize_if_long_enough,
 )
 from farm.compiler.cpu.register_tiles import Tile
-from farm.compiler.ir.annotations import TASK_ROWS
+from farm.compiler.ir.annotations import KEYS, TASK_ROWS
+from farm.compiler.ir.blocks import loop_extent
 from farm.compiler.target.cpu_model import CpuModel
 
 _REGISTERS = "local"  # memory of its own, which LLVM promotes to registers, see winograd.compute
@@ -61,6 +60,7 @@ def schedule_attention(sch: Schedule, cpu: CpuModel) -> None:
     for block in (weighted, results):
         sch.set_scope(block, 0, _REGISTERS)
 
+    keys = int(sch.get(attention).annotations[KEYS])
     _softmax(sch, task)
     sch.compute_at(products, task, preserve_unit_loops=True)
     *_, row, column = sch.get_loops(products)
@@ -73,7 +73,20 @@ def schedule_attention(sch: Schedule, cpu: CpuModel) -> None:
     vector, lane = sch.split(column, [of_scores.vectors, of_scores.lanes])
     sch.reorder(channel, row, vector, lane)
     _in_registers(sch, scores, channel, [row, vector], lane)
-    parallelize_and_vectorize_block(sch, sch.get_sblock(PACKED_KEYS), cpu)
+    _pack_keys(sch, cpu, keys)
+    _split_at_last_key(sch, sch.get_loops(sch.get_sblock(FILLED))[-2], keys, of_scores.lanes)
+
+
+def _pack_keys(sch: Schedule, cpu: CpuModel, keys: int) -> None:
+    """Pack the keys of each head by itself."""
+    packed = sch.get_sblock(PACKED_KEYS)
+    *outer, part, _channel, column = sch.get_loops(packed)
+    block = loop_extent(sch, column)
+    _vector, lane = sch.split(column, [None, cpu.lanes])
+    sch.vectorize(lane)
+    outer = sch.fuse(*outer) if len(outer) > 1 else outer[0]
+    parallelize_if_long_enough(sch, outer, [packed], cpu)
+    _split_at_last_key(sch, part, keys, block)
 
 
 def _follow(sch: Schedule, attention: SBlockRV, place: LoopRV, tile: Tile) -> None:
@@ -96,9 +109,19 @@ def _softmax(sch: Schedule, task: LoopRV) -> None:
     _reduce_row(sch, LARGEST, row)
     filled = sch.get_sblock(FILLED)
     sch.compute_at(filled, row, preserve_unit_loops=True)
-    *_, part, lane = sch.get_loops(filled)
-    sch.vectorize(lane)
-    hint_loop_partition(sch, part, filled)
+    sch.vectorize(sch.get_loops(filled)[-1])
+
+
+def _split_at_last_key(sch: Schedule, part: LoopRV, keys: int, lanes: int) -> None:
+    """Give the vector of the last keys a loop of its own, and those beyond another.
+
+    Conditions in vectors are slow. TVM finds no consumers of other blocks in such loops.
+    """
+    whole, rest = divmod(keys, lanes)
+    beyond = loop_extent(sch, part) - whole - (rest > 0)
+    extents = [extent for extent in (whole, int(rest > 0), beyond) if extent]
+    if len(extents) > 1:
+        sch.loop_partition(part, [*extents[:-1], None])
 
 
 def _reduce_row(sch: Schedule, name: str, row: LoopRV) -> None:

@@ -7,20 +7,23 @@ operand and the result. TVM's definition, a loop for each label, is for all othe
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import tvm
-from tvm import relax
+from tvm import relax, tirx
 from tvm.ir import GenericConst
 from tvm.relax.frontend.onnx import onnx_frontend
 from tvm.relax.frontend.onnx.onnx_frontend import OnnxOpConverter
+from tvm.sym import Analyzer
 
 from farm.importers.onnx.converters.missing import Attributes, Inputs
 
 _ELLIPSIS = "..."
+# Rows and columns of a product at least: a loop for each label is faster for vectors.
+_LEAST_SIDE = 4
 Labels = tuple[str, ...]
 
 
@@ -52,42 +55,88 @@ class Einsum(OnnxOpConverter):  # type: ignore[misc]
 def _by_matmul(
     builder: relax.BlockBuilder, equation: str, inputs: Sequence[relax.Expr]
 ) -> relax.Expr | None:
-    """Return an Einsum as a product of matrices; None if it is none."""
-    ranks = [int(one.ty.ndim) for one in inputs]
-    found = _labels(equation, ranks)
-    if found is None or len(inputs) != 2:
+    """Return an Einsum as a product of matrices; None if it is none, or hardly one."""
+    if len(inputs) != 2:
+        return None
+    found = _labels(equation, [int(one.ty.ndim) for one in inputs])
+    if found is None:
         return None
     (left, right), result = found
     if any(len(set(one)) < len(one) for one in (left, right, result)):
         return None
-    if not ({*left} & {*right}) - {*result} or not {*result} <= {*left, *right}:
+    pair = _in_order(_Operand(inputs[0], left), _Operand(inputs[1], right), result)
+    if pair is None:
         return None
     first, second = (
-        _summed(builder, _Operand(value, own), {*other, *result})
-        for value, own, other in zip(inputs, (left, right), (right, left), strict=True)
+        _summed(builder, one, {*other.labels, *result}) for one, other in (pair, pair[::-1])
     )
-    if isinstance(first.value, GenericConst) and not isinstance(second.value, GenericConst):
-        first, second = second, first  # weights are the second factor of a product
-    shared = [label for label in first.labels if label in second.labels]
-    if not all(_equal(first.extent(label), second.extent(label)) for label in shared):
-        return None
-    batch = tuple(label for label in result if label in shared)
-    summed = tuple(label for label in shared if label not in result)
-    rows, columns = (
-        tuple(label for label in one.labels if label not in shared) for one in (first, second)
-    )
-    # Without a batch, the first operand's rows may be several axes, of which one may be open.
-    groups = [*batch, *rows] if not batch else [*batch, rows]
+    parts = _parts(first, second, result)
+    # A batch is one axis each; without one, the first operand's rows need not be one axis.
+    rows = [parts.rows] if parts.batch else [(label,) for label in parts.rows]
+    batch = [(label,) for label in parts.batch]
     product = builder.emit(
         relax.op.matmul(
-            _grouped(builder, first, [*groups, summed]),
-            _grouped(builder, second, [*batch, summed, columns]),
+            _grouped(builder, first, [*batch, *rows, parts.summed]),
+            _grouped(builder, second, [*batch, parts.summed, parts.columns]),
         )
     )
-    made = (*batch, *rows, *columns)
+    made = (*parts.batch, *parts.rows, *parts.columns)
     extents = [(first if label in first.labels else second).extent(label) for label in made]
     whole = _reshaped(builder, product, extents)
     return _permuted(builder, _Operand(whole, made), result).value
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """The labels of a product of matrices: of the batch, and of rows, sums and columns."""
+
+    batch: Labels
+    rows: Labels
+    summed: Labels
+    columns: Labels
+
+
+def _parts(first: _Operand, second: _Operand, result: Labels) -> _Parts:
+    """Return the labels that the operands share or not; those of neither's sums are left out."""
+    kept = {*result}
+    shared = [label for label in first.labels if label in second.labels]
+    return _Parts(
+        tuple(label for label in result if label in shared),
+        tuple(label for label in first.labels if label not in shared and label in kept),
+        tuple(label for label in shared if label not in kept),
+        tuple(label for label in second.labels if label not in shared and label in kept),
+    )
+
+
+def _in_order(one: _Operand, other: _Operand, result: Labels) -> tuple[_Operand, _Operand] | None:
+    """Return the operands in the order of a product; None if no product is faster.
+
+    A weight is the second factor, and an open extent that is not of the batch is one of rows.
+    """
+    pairs = [(one, other), (other, one)]
+    if isinstance(one.value, GenericConst) and not isinstance(other.value, GenericConst):
+        pairs.reverse()
+    for first, second in pairs:
+        parts = _parts(first, second, result)
+        same = (*parts.batch, *parts.summed)
+        fixed = [second.extent(label) for label in (*parts.summed, *parts.columns)]
+        fixed += [first.extent(label) for label in (parts.rows if parts.batch else ())]
+        if (
+            {*parts.batch, *parts.rows, *parts.columns} == {*result}
+            and all(_equal(first.extent(label), second.extent(label)) for label in same)
+            and not any(map(_is_open, fixed))
+            and parts.summed
+            and _extent(first, parts.rows) >= _LEAST_SIDE
+            and _extent(second, parts.columns) >= _LEAST_SIDE
+        ):
+            return first, second
+    return None
+
+
+def _extent(operand: _Operand, labels: Labels) -> int:
+    """Return the product of the extents that are known."""
+    extents = [operand.extent(label) for label in labels]
+    return math.prod(int(extent) for extent in extents if not _is_open(extent))
 
 
 def _labels(equation: str, ranks: Sequence[int]) -> tuple[list[Labels], Labels] | None:
@@ -131,14 +180,13 @@ def _summed(builder: relax.BlockBuilder, operand: _Operand, kept: set[str]) -> _
 
 
 def _grouped(
-    builder: relax.BlockBuilder, operand: _Operand, groups: Sequence[str | Labels]
+    builder: relax.BlockBuilder, operand: _Operand, groups: Sequence[Labels]
 ) -> relax.Expr:
     """Return the operand with these groups of labels as axes."""
-    parts = [(group,) if isinstance(group, str) else group for group in groups]
-    order = tuple(label for part in parts for label in part)
+    order = tuple(label for group in groups for label in group)
     moved = _permuted(builder, operand, order)
     extents = []
-    for part in parts:
+    for part in groups:
         extent: Any = 1
         for label in part:
             extent = operand.extent(label) * extent
@@ -159,8 +207,12 @@ def _reshaped(builder: relax.BlockBuilder, value: relax.Expr, extents: Sequence[
     return builder.emit(relax.op.reshape(value, list(extents)))
 
 
+def _is_open(extent: Any) -> bool:
+    return not isinstance(extent, int | tirx.IntImm)
+
+
 def _equal(one: Any, other: Any) -> bool:
-    return bool(tvm.sym.Analyzer().can_prove_equal(one, other))
+    return bool(Analyzer().can_prove_equal(one, other))
 
 
 CONVERTERS = {"Einsum": Einsum}
