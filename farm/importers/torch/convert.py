@@ -27,6 +27,7 @@ from farm.importers.relax_postprocessing import (
 from farm.importers.torch.checks.checked_arguments import CheckedArguments
 from farm.importers.torch.dtypes import is_numpy_dtype, tensor_spec
 from farm.importers.torch.intermediates import make_intermediate_results_function
+from farm.importers.torch.scalar_promotion import cast_tensors_without_axes
 
 _PLACES_SHOWN = 3
 _CHECKS = ("_assert_async.msg", "_assert_scalar.default", "_assert_tensor_metadata.default")
@@ -233,6 +234,7 @@ def _to_relax(program: torch.export.ExportedProgram, what: str) -> Any:
             with _looking_operators_up_once():
                 program = program.run_decompositions(table)
             _drop_checks(program.graph)
+            cast_tensors_without_axes(program.graph)
             program = complex_numbers.with_real_weights(program, what)
             ours = {
                 **pt2e.converters(),

@@ -149,6 +149,41 @@ def test_a_traced_script_keeps_its_shapes_and_types(imported):
     assert made.inputs == (TensorSpec("ids", (2, 3), "int64"),)
 
 
+class Scaled(torch.nn.Module):
+    """Numbers in a script are tensors of float64 or int64 without axes."""
+
+    def forward(self, x, ids):
+        scale = torch.tensor(0.3, dtype=torch.float64)
+        y = torch.where(x > 0.1, x * 0.25 + 1.5, x.new_tensor(2.0).double() - x / scale)
+        return y ** torch.tensor(2.0, dtype=torch.float64), ids * 3 + torch.tensor(7)
+
+
+def test_numbers_of_a_script_do_not_make_other_numbers_longer(imported):
+    inputs = (torch.randn(2, 5), torch.arange(6, dtype=torch.int32).reshape(2, 3))
+    made = imported(torch.jit.trace(Scaled(), inputs))
+    assert [spec.dtype for spec in made.outputs] == ["float32", "int32"]
+    types = {
+        str(binding.var.ty.dtype)
+        for block in made.module["main"].body.blocks
+        for binding in block.bindings
+        if getattr(binding.var.ty, "shape", None) is not None and int(binding.var.ty.ndim)
+    }
+    assert types == {"float32", "int32", "bool"}
+    agree(made)
+
+
+def test_a_number_that_torch_computes_longer_with_stays_long(imported):
+    """A number of another kind than the tensor's gives the type."""
+
+    class Mixed(torch.nn.Module):
+        def forward(self, ids):
+            return ids * torch.tensor(0.5, dtype=torch.float64)
+
+    made = imported(torch.jit.trace(Mixed(), torch.arange(6)))
+    assert made.outputs[0].dtype == "float64"
+    agree(made)
+
+
 def test_another_shape_than_the_traced_one_can_be_asked_for(imported):
     made = imported(
         torch.jit.trace(Small().eval(), torch.randn(1, 3, 8, 8)), shapes={"image": (2, 3, 12, 8)}
