@@ -12,7 +12,6 @@ from tvm import te, tirx
 from tvm.s_tir import Schedule
 
 from farm.compiler.cpu.general_schedule import (
-    hint_loop_partition,
     parallelize_if_long_enough,
     vectorize_with_tail,
 )
@@ -24,7 +23,8 @@ from farm.kernels import vector_math
 SOFTMAX, LAYER_NORM = "softmax", "layer_norm"
 # Steps that are cheaper to compute twice than to store
 _INLINED = ("source", "from_first", "square")
-_BY_VECTORS = ("filled", "powers")  # steps over [blocks, lanes]
+_FILLED = "filled"
+_BY_VECTORS = (_FILLED, "powers")  # steps over [blocks, lanes]
 
 
 def softmax_compute(lanes: int, data: te.Tensor) -> te.Tensor:
@@ -103,7 +103,7 @@ def _filled(data: te.Tensor, lanes: int, blocks: int) -> te.Tensor:
             else tirx.if_then_else(column < width, here, tirx.const(float("-inf"), "float32"))
         )
 
-    return te.compute((*data.shape[:-1], blocks, lanes), value, name="filled")
+    return te.compute((*data.shape[:-1], blocks, lanes), value, name=_FILLED)
 
 
 def reduce_row(source: te.Tensor, name: str, reducer: Callable[..., Any]) -> te.Tensor:
@@ -127,6 +127,7 @@ def schedule_softmax_layer_norm(sch: Schedule, cpu: CpuModel) -> None:
         if block_name(sch, block) in (SOFTMAX, LAYER_NORM)
     )
     lanes = int(sch.get(blocks[at]).annotations[ROW_LANES])
+    width = int(sch.get(blocks[at]).writes[0].source.shape[-1])
     last, steps = (
         blocks[-1],
         [block for block in blocks[:at] if block_name(sch, block) not in _INLINED],
@@ -148,4 +149,8 @@ def schedule_softmax_layer_norm(sch: Schedule, cpu: CpuModel) -> None:
             sch.vectorize(sch.get_loops(sch.decompose_reduction(step, block))[-1])
         elif block_name(sch, step) in _BY_VECTORS:
             sch.vectorize(loops[-1])
-            hint_loop_partition(sch, loops[-2], step)
+    for step in steps:
+        # Conditions in vectors are slow: the last vector of a row has a loop of its own. TVM finds
+        # no consumers of other blocks in such loops.
+        if block_name(sch, step) == _FILLED and width % lanes and width > lanes:
+            sch.loop_partition(sch.get_loops(step)[-2], [width // lanes, None])
