@@ -185,12 +185,6 @@ def legalize_and_fuse(module: tvm.IRModule, selector: ConfigSelector | None) -> 
             [
                 rewriter_pass("farm.PlanarImages", PlanarImageRewriter),
                 transform.DeadCodeElimination(),
-            ]
-            if selector
-            else []
-        ),
-        *(
-            [
                 attention_pass(partial(attention_kernel, selector.cpu)),
                 transform.DeadCodeElimination(),
             ]

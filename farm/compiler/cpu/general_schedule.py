@@ -255,6 +255,20 @@ def vectorize_with_tail(sch: Schedule, loop: LoopRV, lanes: int) -> None:
     sch.vectorize(sch.split(loop, [None, lanes])[1])
 
 
+def partition_last_vector(sch: Schedule, loop: LoopRV, count: int, lanes: int) -> None:
+    """Give the last vector of `count` elements a loop of its own, and vectors beyond it another.
+
+    `loop` is over vectors of `lanes`. Conditions in vectors are slow; in these loops they are
+    constant, except in the last vector. Blocks must be computed at their places before: TVM finds
+    no consumers in such loops.
+    """
+    whole, rest = divmod(count, lanes)
+    beyond = loop_extent(sch, loop) - whole - (rest > 0)
+    extents = [extent for extent in (whole, int(rest > 0), beyond) if extent]
+    if len(extents) > 1:
+        sch.loop_partition(loop, [*extents[:-1], None])
+
+
 def _feeds_reduction(sch: Schedule, block: SBlockRV) -> bool:
     return any(has_reduction(sch, consumer) for consumer in sch.get_consumers(block))
 

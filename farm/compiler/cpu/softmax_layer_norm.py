@@ -13,6 +13,7 @@ from tvm.s_tir import Schedule
 
 from farm.compiler.cpu.general_schedule import (
     parallelize_if_long_enough,
+    partition_last_vector,
     vectorize_with_tail,
 )
 from farm.compiler.ir.annotations import ROW_LANES
@@ -150,7 +151,5 @@ def schedule_softmax_layer_norm(sch: Schedule, cpu: CpuModel) -> None:
         elif block_name(sch, step) in _BY_VECTORS:
             sch.vectorize(loops[-1])
     for step in steps:
-        # Conditions in vectors are slow: the last vector of a row has a loop of its own. TVM finds
-        # no consumers of other blocks in such loops.
-        if block_name(sch, step) == _FILLED and width % lanes and width > lanes:
-            sch.loop_partition(sch.get_loops(step)[-2], [width // lanes, None])
+        if block_name(sch, step) == _FILLED:
+            partition_last_vector(sch, sch.get_loops(step)[-2], width, lanes)

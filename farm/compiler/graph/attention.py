@@ -41,12 +41,12 @@ _FLOAT = "float32"
 
 
 class ZeroRows(Enum):
-    """The rows whose weights are 0 after the softmax, which gives NaN for them."""
+    """Rows of weights that are replaced by zeros, where the softmax gives NaN."""
 
     NONE = "none"
-    # All scores are minus infinity: the mask leaves no key.
+    # Only rows whose scores are all minus infinity: the mask leaves no key.
     WITHOUT_KEYS = "without keys"
-    NAN = "not a number"
+    NAN = "not a number"  # all of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +69,7 @@ class Attention:
 
     Queries are [..., M, K], keys [..., K, N], values [..., N, W], all of float32. The products of
     the leading extents are the same in all three and in the steps, the other extents are known.
+    `zeros` are the rows of the softmax's result that are replaced by zeros.
     """
 
     queries: relax.Expr
@@ -93,7 +94,7 @@ class _Weights:
 
 @dataclass(frozen=True, slots=True)
 class _Scores:
-    """What a softmax reads: a product, and steps after it."""
+    """A softmax reads what a product and the steps after it compute."""
 
     product: Call
     steps: tuple[ScoreStep, ...]

@@ -21,6 +21,7 @@ from farm.compiler.cpu.conv_dense_schedule import annotated_tile
 from farm.compiler.cpu.general_schedule import (
     PRODUCT_CYCLES,
     parallelize_if_long_enough,
+    partition_last_vector,
 )
 from farm.compiler.cpu.register_tiles import Tile
 from farm.compiler.ir.annotations import KEYS, TASK_ROWS
@@ -74,7 +75,7 @@ def schedule_attention(sch: Schedule, cpu: CpuModel) -> None:
     sch.reorder(channel, row, vector, lane)
     _in_registers(sch, scores, channel, [row, vector], lane)
     _pack_keys(sch, cpu, keys)
-    _split_at_last_key(sch, sch.get_loops(sch.get_sblock(FILLED))[-2], keys, of_scores.lanes)
+    partition_last_vector(sch, sch.get_loops(sch.get_sblock(FILLED))[-2], keys, of_scores.lanes)
 
 
 def _pack_keys(sch: Schedule, cpu: CpuModel, keys: int) -> None:
@@ -86,7 +87,7 @@ def _pack_keys(sch: Schedule, cpu: CpuModel, keys: int) -> None:
     sch.vectorize(lane)
     outer = sch.fuse(*outer) if len(outer) > 1 else outer[0]
     parallelize_if_long_enough(sch, outer, [packed], cpu)
-    _split_at_last_key(sch, part, keys, block)
+    partition_last_vector(sch, part, keys, block)
 
 
 def _follow(sch: Schedule, attention: SBlockRV, place: LoopRV, tile: Tile) -> None:
@@ -110,18 +111,6 @@ def _softmax(sch: Schedule, task: LoopRV) -> None:
     filled = sch.get_sblock(FILLED)
     sch.compute_at(filled, row, preserve_unit_loops=True)
     sch.vectorize(sch.get_loops(filled)[-1])
-
-
-def _split_at_last_key(sch: Schedule, part: LoopRV, keys: int, lanes: int) -> None:
-    """Give the vector of the last keys a loop of its own, and those beyond another.
-
-    Conditions in vectors are slow. TVM finds no consumers of other blocks in such loops.
-    """
-    whole, rest = divmod(keys, lanes)
-    beyond = loop_extent(sch, part) - whole - (rest > 0)
-    extents = [extent for extent in (whole, int(rest > 0), beyond) if extent]
-    if len(extents) > 1:
-        sch.loop_partition(part, [*extents[:-1], None])
 
 
 def _reduce_row(sch: Schedule, name: str, row: LoopRV) -> None:

@@ -177,9 +177,9 @@ def winograd_conv2d_compute(
     padded_h, padded_w = bands * band * tile_h + kernel_h - 1, columns * tile_w + kernel_w - 1
 
     def padded(n: te.Var, y: te.Var, x: te.Var, c: te.Var) -> tirx.Expr:
-        row, column = y * down + n // across % down, x * across + n % across
-        channel = c
-        if (stride_h, stride_w) != (1, 1):
+        if (stride_h, stride_w) == (1, 1):
+            row, column, channel = y * down + n // across % down, x * across + n % across, c
+        else:
             phase = c % of_all_phases // inputs_of_group
             channel = c // of_all_phases * inputs_of_group + c % inputs_of_group
             row = y * stride_h + phase // phases.counts[1]
