@@ -33,6 +33,7 @@ POOL, DEPTHWISE_INT8 = "max_pool", "depthwise_int8"
 PADDING, PADDED_PLANES, PACKING, CROP = "padding", "padded_planes", "packing", "crop"
 # The block that a main block with grouped loads reads: an input for each step of each pixel.
 INPUTS = "inputs"
+WINDOW_INPUTS = "window_inputs"  # the same of windows over each channel
 
 
 def conv2d_compute(

@@ -19,6 +19,7 @@ from farm.compiler.cpu.conv_dense_compute import (
     INPUTS,
     PADDING,
     PRODUCT,
+    WINDOW_INPUTS,
 )
 from farm.compiler.cpu.general_schedule import (
     PRODUCT_CYCLES,
@@ -53,6 +54,7 @@ from farm.compiler.ir.dynamic_extents import is_dynamic, shapes_are_equal, value
 from farm.compiler.target.cpu_model import CpuModel
 
 _PRODUCTS = (CONVOLUTION, DENSE, PRODUCT, CONVOLUTION_INT8, DENSE_INT8)
+_GROUPED = (INPUTS, WINDOW_INPUTS)
 _SHARE_OF_GROUP = 8  # 1/8 of the L2 cache is for the weights of blocks that are used together
 # Pixels of a tile whose multiplications hide the prefetch of a block that is used once; measured.
 _ENOUGH_PIXELS = 9
@@ -103,13 +105,8 @@ def _tile_product(sch: Schedule, cpu: CpuModel, main: SBlockRV, last: SBlockRV) 
     instruction = str(sch.get(main).annotations.get(INSTRUCTION, ""))
     inside = [reduced.pop()] if instruction else []
     asks = SKIP_PADDING_TAPS in sch.get(main).annotations  # a test for each tap
-    if (
-        not cpu.has_memory_operands
-        and not asks
-        and len(reduced) == 3
-        and loop_extent(sch, reduced[1]) * loop_extent(sch, reduced[2]) <= _UNROLLED_BY_LLVM
-    ):
-        reduced = [sch.fuse(*reduced[:2]), reduced[2]]
+    if not asks:
+        reduced = fuse_short_reduction(sch, cpu, reduced)
     inputs = find_grouped_inputs_block(sch, main)
     if inputs is not None:
         reduced = [*reduced[:-1], *split_reduction_into_groups(sch, reduced)]
@@ -153,6 +150,17 @@ def _tile_product(sch: Schedule, cpu: CpuModel, main: SBlockRV, last: SBlockRV) 
     return shared
 
 
+def fuse_short_reduction(sch: Schedule, cpu: CpuModel, reduced: list[LoopRV]) -> list[LoopRV]:
+    """Return the reduction loops of a convolution, with those over a short kernel's taps fused."""
+    if (
+        not cpu.has_memory_operands
+        and len(reduced) == 3
+        and loop_extent(sch, reduced[1]) * loop_extent(sch, reduced[2]) <= _UNROLLED_BY_LLVM
+    ):
+        return [sch.fuse(*reduced[:2]), reduced[2]]
+    return reduced
+
+
 def _split_block_groups(
     sch: Schedule, cpu: CpuModel, main: SBlockRV, columns: LoopRV
 ) -> list[LoopRV]:
@@ -180,9 +188,9 @@ def _split_block_groups(
 
 
 def find_grouped_inputs_block(sch: Schedule, main: SBlockRV) -> SBlockRV | None:
-    """Return the INPUTS block of a main block; None if its loads are not grouped."""
+    """Return the block of a main block's grouped loads; None if its loads are not grouped."""
     return next(
-        (block for block in sch.get_producers(main) if block_name(sch, block) == INPUTS), None
+        (block for block in sch.get_producers(main) if block_name(sch, block) in _GROUPED), None
     )
 
 
@@ -234,9 +242,9 @@ def _around(sch: Schedule, block: SBlockRV, inner: LoopRV) -> LoopRV:
 
 
 def producer_blocks(sch: Schedule, main: SBlockRV) -> list[SBlockRV]:
-    """Return the blocks that a main block reads, directly or through INPUTS."""
+    """Return the blocks that a main block reads, directly or through grouped loads."""
     found = [
-        [block] if block_name(sch, block) != INPUTS else sch.get_producers(block)
+        [block] if block_name(sch, block) not in _GROUPED else sch.get_producers(block)
         for block in sch.get_producers(main)
     ]
     return [block for blocks in found for block in blocks]
@@ -283,7 +291,7 @@ def inline_into_epilogue(
     if not sch.get_consumers(main):
         sch.cache_write(main, 0, "global")
     sources = {block_name(sch, block) for block in producer_blocks(sch, main)}
-    first = {INPUTS, block_name(sch, main), *sources}
+    first = {*_GROUPED, block_name(sch, main), *sources}
     *between, last = after = [
         block
         for block in sch.get_child_blocks(sch.get_sblock("root"))

@@ -26,9 +26,9 @@ from farm.compiler.cpu.conv_dense_compute import (
     CROP,
     DEPTHWISE,
     DEPTHWISE_INT8,
-    INPUTS,
     PADDING,
     POOL,
+    WINDOW_INPUTS,
     crop,
     kernel_annotations,
     pad_nhwc,
@@ -62,7 +62,7 @@ AVERAGE = "average_pool"
 _ROWS = 7  # of a tile at most: more need more addresses than there are registers
 _FAR_ROWS = 4  # the same if each row needs an address of its own
 # Of a row: the tests of a column are constant in each; more tiles keep too many addresses.
-_UNROLLED_TILES = 5
+UNROLLED_TILES = 5
 _UNROLLED_TAPS = 49  # 7 x 7: more would make the code too large
 _STRIPS = 8  # of an image by tiles of several rows, to divide among threads
 _THREADS = (2, 4, 8)  # numbers of threads for which the strips of other images are chosen
@@ -97,7 +97,7 @@ def depthwise_conv2d_compute(
         source = _rows(workload, source)
     elif rows:
         image = source
-        source = te.compute(image.shape, lambda n, y, x, c: image[n, y, x, c], name=INPUTS)
+        source = te.compute(image.shape, lambda n, y, x, c: image[n, y, x, c], name=WINDOW_INPUTS)
     return _windows(
         workload,
         config,
@@ -121,7 +121,7 @@ def _rows(workload: Workload, source: te.Tensor) -> te.Tensor:
         return source[n, y * workload.strides[0] + ry * workload.dilation[0], x, c]
 
     return te.compute(
-        (count, workload.output(0), workload.weight[0], width, channels), read, name=INPUTS
+        (count, workload.output(0), workload.weight[0], width, channels), read, name=WINDOW_INPUTS
     )
 
 
@@ -389,7 +389,7 @@ def schedule_sliding_windows(sch: Schedule, cpu: CpuModel) -> None:
     last = inline_into_epilogue(sch, main, cpu, _crop_of_overlapping_vectors(sch, main))
     tile, followed = annotated_tile(sch, main), _channels(sch, main) == _channels(sch, last)
     if TILE_ROWS in sch.get(main).annotations:
-        schedule_row_tiles(sch, cpu, main, last, strips=_STRIPS, unrolled=_UNROLLED_TILES)
+        schedule_row_tiles(sch, cpu, main, last, strips=_STRIPS, unrolled=UNROLLED_TILES)
         for other in before:
             parallelize_and_vectorize_block(sch, other, cpu)
         return
@@ -397,7 +397,7 @@ def schedule_sliding_windows(sch: Schedule, cpu: CpuModel) -> None:
     if not followed:
         sch.compute_at(main, row, preserve_unit_loops=True)
         vectorize_with_tail(sch, sch.get_loops(last)[-1], tile.lanes)
-    _tile_row(sch, cpu, main, tile, last if followed else None)
+    tile_row_of_windows(sch, cpu, main, tile, last if followed else None)
 
 
 def _crop_of_overlapping_vectors(sch: Schedule, main: SBlockRV) -> SBlockRV | None:
@@ -441,7 +441,7 @@ def even_strips(rows: int, most: int) -> int:
     return min(fitting, key=lambda strips: (slowdown(strips), strips))
 
 
-def _tile_row(
+def tile_row_of_windows(
     sch: Schedule, cpu: CpuModel, main: SBlockRV, tile: Tile, follower: SBlockRV | None
 ) -> None:
     """Tile a row, with pixels and taps unrolled, and compute the follower on each tile."""
@@ -463,7 +463,7 @@ def _tile_row(
         sch.vectorize(loop)
     if inputs is not None:
         schedule_grouped_loads(sch, main, inputs, [ry, rx], tile)
-        if loop_extent(sch, columns) <= _UNROLLED_TILES:
+        if loop_extent(sch, columns) <= UNROLLED_TILES:
             sch.unroll(columns)
     loaded = (
         cpu.prefers_reload_over_copy

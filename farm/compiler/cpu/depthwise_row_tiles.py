@@ -54,15 +54,28 @@ def schedule_row_tiles(
     `unrolled` tiles is unrolled.
     """
     tile = annotated_tile(sch, main)
-    n, y, x, c, ry, rx = sch.get_loops(main)
+    n, y, x, c, *window = sch.get_loops(main)
     bands, rows = sch.split(y, [None, int(sch.get(main).annotations[TILE_ROWS])])
-    columns, pixels = sch.split(x, [None, tile.pixels])
     channel_strips = largest_divisor(
         loop_extent(sch, c) // tile.lanes, -(-strips // loop_extent(sch, bands))
     )  # parts of the channels
-    channel_strips, channels, lanes = sch.split(c, [channel_strips, None, tile.lanes])
-    sch.reorder(n, bands, channel_strips, columns, channels, ry, rx, rows, pixels, lanes)
+    channel_strips, c = sch.split(c, [channel_strips, None])
+    sch.reorder(n, bands, channel_strips, rows, x, c, *window)
     parallelize_if_long_enough(sch, sch.fuse(n, bands, channel_strips), [main], cpu)
+    tile_rows_of_windows(sch, main, follower, unrolled)
+
+
+def tile_rows_of_windows(sch: Schedule, main: SBlockRV, follower: SBlockRV, unrolled: int) -> None:
+    """Tile the rows of the main block's last loop over rows, with the follower on each tile.
+
+    That loop has as many iterations as a tile has rows. A row of at most `unrolled` tiles is
+    unrolled.
+    """
+    tile = annotated_tile(sch, main)
+    *_, rows, x, c, ry, rx = sch.get_loops(main)
+    columns, pixels = sch.split(x, [None, tile.pixels])
+    channels, lanes = sch.split(c, [None, tile.lanes])
+    sch.reorder(columns, channels, ry, rx, rows, pixels, lanes)
     sch.reverse_compute_at(follower, channels, preserve_unit_loops=True)
     *_, result_rows, following, vector = sch.get_loops(follower)
     for loop in (rows, result_rows):

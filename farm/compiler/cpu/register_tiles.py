@@ -109,8 +109,7 @@ def gemm_tiles_with_cycles(
         for lanes in cpu.vector_widths
         for vectors in range(1, min(_VECTORS, -(-channels // lanes)) + 1)
         for high in range(1, min(pixels, cpu.accumulators // vectors) + 1)
-        if (high == 1 and not grouped_loads)
-        or _registers(cpu, high, vectors, grouped_loads) <= cpu.registers
+        if fits_registers(cpu, Tile(high, vectors, lanes), grouped_loads)
     ]
     return [
         (
@@ -121,6 +120,14 @@ def gemm_tiles_with_cycles(
         )
         for tile in tiles
     ]
+
+
+def fits_registers(cpu: CpuModel, tile: Tile, grouped_loads: bool = False) -> bool:
+    """Return whether a tile's sums and the operands of a step, or a group of steps, fit."""
+    if tile.pixels * tile.vectors > max(cpu.accumulators, tile.vectors):
+        return False
+    needed = _registers(cpu, tile.pixels, tile.vectors, grouped_loads)
+    return (tile.pixels == 1 and not grouped_loads) or needed <= cpu.registers
 
 
 def _registers(cpu: CpuModel, high: int, vectors: int, grouped_loads: bool) -> int:

@@ -90,6 +90,14 @@ class CpuModel:
         return self.has_nan_propagating_minmax and self.registers >= 32 and not self.in_order
 
     @property
+    def task_cache_bytes(self) -> int:
+        """The bytes of the L2 cache that the results between the steps of a task may fill.
+
+        This is half of a core's own cache (x86), a quarter of one that cores share (ARM).
+        """
+        return self.l2_bytes // (2 if self.has_memory_operands else 4)
+
+    @property
     def accumulators(self) -> int:
         """The number of accumulators of a register tile.
 

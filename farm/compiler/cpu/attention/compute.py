@@ -39,9 +39,6 @@ WEIGHTED, RESULTS, ATTENTION = "weighted_values", "results", "attention"
 # What is smaller, or has wider values, is as fast by kernels of its own: bytes of all scores,
 # queries, keys, and channels of a value.
 _LEAST_BYTES, _FEWEST_ROWS, _FEWEST_KEYS, _WIDEST = 64 * 1024, 8, 64, 128
-# What part of the L2 cache the scores of a task and their exponentials may fill: half of a core's
-# own (x86), a quarter of one that cores share (ARM).
-_PARTS_OF_CACHE, _PARTS_OF_SHARED = 2, 4
 _BUFFERS = 2  # the scores, and their exponentials
 _TASK_CYCLES = 500  # to begin a task
 _PANEL_BYTES_A_CYCLE = 8  # of keys and values, which each task reads from beyond the L1 cache
@@ -135,8 +132,7 @@ def attention_plan(
     )
     panels = 4 * (depth + width) * count  # bytes of keys and values
     row_bytes = 4 * _BUFFERS * (count + cpu.lanes)
-    fitting = cpu.l2_bytes // (_PARTS_OF_CACHE if cpu.has_memory_operands else _PARTS_OF_SHARED)
-    most = min(fitting // row_bytes, rows * batches // _ENOUGH_TASKS)
+    most = min(cpu.task_cache_bytes // row_bytes, rows * batches // _ENOUGH_TASKS)
     pairs = [
         (math.lcm(scores.tile.pixels, values.tile.pixels), scores, values)
         for scores, values in product(of_scores, of_values)
