@@ -412,10 +412,13 @@ def loads_of(statement: tirx.Stmt, buffer: Any) -> list[Sequence[Any]]:
 def _fuse_bias_into_init(sch: Schedule, main: SBlockRV) -> None:
     """Initialise the sums with the bias if the only consumer adds one element by element.
 
-    Not for the sums of an instruction: the block would no longer match its tensor intrinsic.
+    Not for the sums of an instruction: the block would no longer match its tensor intrinsic. Nor if
+    another block computes what is added: it could not be inlined into the beginning of a sum.
     """
     consumers, block = sch.get_consumers(main), sch.get(main)
     if len(consumers) != 1 or not _is_sum(block) or block.annotations.get(INSTRUCTION):
+        return
+    if len(sch.get_producers(consumers[0])) > 1:
         return
     added, sums = sch.get(consumers[0]), block.writes[0].source
     places = [axis.var for axis in added.iter_vars]

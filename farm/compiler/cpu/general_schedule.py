@@ -172,8 +172,8 @@ def _transposed_axis(sch: Schedule, block: SBlockRV) -> int | None:
 
 def _reads_along(sch: Schedule, block: SBlockRV) -> bool:
     """Return whether the last axis of a reduction's result is contiguous in its input."""
-    last = max(place for place, kind in enumerate(block_iter_types(sch, block)) if kind == SPATIAL)
-    return contiguous_axis(sch, block, _largest_read(sch, block)) == last
+    spatial = [at for at, kind in enumerate(block_iter_types(sch, block)) if kind == SPATIAL]
+    return contiguous_axis(sch, block, _largest_read(sch, block)) in spatial[-1:]
 
 
 def _largest_read(sch: Schedule, block: SBlockRV) -> tirx.BufferRegion | None:

@@ -155,6 +155,38 @@ def test_what_a_depthwise_convolution_is_added_to_may_be_taken_again(cpu):
     assert (answer.rules, answer.notes) == (["depthwise"], [])
 
 
+def convolved(emit, x, w):
+    return emit(relax.op.nn.conv2d(x, w, data_layout="NHWC", kernel_layout="HWIO"))
+
+
+def slid(emit, x, w):
+    attributes = {"groups": 16, "data_layout": "NHWC", "kernel_layout": "HWOI"}
+    return emit(relax.op.nn.conv2d(x, w, padding=1, **attributes))
+
+
+@pytest.mark.parametrize(
+    ("sums", "weight", "rule"),
+    [
+        (convolved, (1, 1, 16, 16), "convolution"),
+        (slid, (3, 3, 16, 1), "depthwise"),
+        (lambda emit, x, w: emit(relax.op.matmul(x, w)), (16, 16), "dense"),
+    ],
+    ids=["convolution", "depthwise", "dense"],
+)
+def test_what_is_added_to_sums_may_be_computed_in_their_kernel(sums, weight, rule):
+    x, w, a, b = draw(1, 6, 14, 16), draw(*weight), draw(1, 6, 14, 16), draw(1, 1, 1, 16)
+
+    def mixed(emit, x, a, b, w):
+        added = sums(emit, x, w)  # first: TVM fuses what follows it with it
+        scaled = emit(relax.op.multiply(emit(relax.op.multiply(a, b)), const(0.5)))
+        return emit(relax.op.add(scaled, added))
+
+    answer = compute({"x": x, "a": a, "b": b}, mixed, {"w": w})
+    alone = compute({"x": x}, lambda emit, x, w: sums(emit, x, w), {"w": w})
+    close(answer.outputs, alone.outputs[0] + a * b / 2)
+    assert (answer.rules, answer.notes) == ([rule], [])
+
+
 @pytest.mark.parametrize("exponent", [1, 2, 3, 4, -1, 2.5])
 def test_whole_powers_are_products(exponent):
     x = np.array(
@@ -237,6 +269,11 @@ KERNELS = {
         ROWS,
         lambda emit, x: emit(relax.op.variance(x, [0, 2])),
         lambda x: x.var((0, 2), unbiased=False),
+    ),
+    "largest of all": (
+        ROWS,
+        lambda emit, x: emit(relax.op.max(emit(relax.op.where(x > const(0), x, const(0))))),
+        lambda x: x.relu().amax(),
     ),
     "largest": (ROWS, lambda emit, x: emit(relax.op.max(x, [2])), lambda x: x.amax(2)),
     "place of the largest": (
