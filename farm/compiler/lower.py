@@ -19,6 +19,7 @@ from tvm.backend.loader import load as load_backend
 from farm.compiler import load_time_transforms, relax_pipeline
 from farm.compiler.cpu import predicted_peak_share
 from farm.compiler.cpu import schedule as cpu_schedule
+from farm.compiler.cpu.depth_first.schedule import DEPTH_FIRST
 from farm.compiler.cpu.kernel_config import (
     NO_RECORDS,
     ConfigDecision,
@@ -186,7 +187,7 @@ def _with_choice(
     if made is None or selector is None:
         return kernel
     share, slow = predicted_peak_share.predicted_peak_share(made, selector.cpu), kernel.slow
-    if kernel.rule not in (cpu_schedule.GENERAL, "none") and share is not None:
+    if kernel.rule not in (cpu_schedule.GENERAL, DEPTH_FIRST, "none") and share is not None:
         slow = (
             predicted_peak_share.slowness_reason(made, selector.cpu)
             if share < predicted_peak_share.SLOW

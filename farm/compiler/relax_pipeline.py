@@ -16,6 +16,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from farm.compiler.cpu.attention.compute import attention_kernel
 from farm.compiler.cpu.cost_model import fastest_padded_group_channels
+from farm.compiler.cpu.depth_first.merge import merge_convolutions_with_windows
 from farm.compiler.cpu.kernel_config import ConfigSelector, PackedWeight
 from farm.compiler.cpu.legalize import legalization_map
 from farm.compiler.gpu import schedule
@@ -205,11 +206,12 @@ def legalize_and_fuse(module: tvm.IRModule, selector: ConfigSelector | None) -> 
     module = tvm.transform.Sequential([transform.FuseTIR(), transform.DeadCodeElimination()])(
         module
     )
-    return (
-        fp16_weights.make_kernels_read_fp16_constants(module, selector.cpu)
-        if selector is not None and selector.fp16_weights
-        else module
-    )
+    if selector is None:
+        return module
+    module = merge_convolutions_with_windows(module, selector)
+    if selector.fp16_weights:
+        return fp16_weights.make_kernels_read_fp16_constants(module, selector.cpu)
+    return module
 
 
 def lift_constants_into_tuple(

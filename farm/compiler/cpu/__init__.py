@@ -23,8 +23,9 @@ Which configuration is best:
     register_tiles        tile sizes that keep all sums in registers
     predicted_peak_share  the predicted share of the peak, and why a kernel is slow
 
-    attention   attention as one kernel
-    int8        kernels of 8-bit integers
-    winograd    Winograd's convolution
-    tir_passes  passes over scheduled functions
+    attention    attention as one kernel
+    depth_first  a convolution, and windows over its result, as one kernel
+    int8         kernels of 8-bit integers
+    winograd     Winograd's convolution
+    tir_passes   passes over scheduled functions
 """

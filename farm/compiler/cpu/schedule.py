@@ -8,7 +8,7 @@ slower. If a rule fails, the kernel stays as it is, correct and slow, and the re
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +18,9 @@ from tvm import relax, tirx
 from farm.compiler.cpu import metaschedule_traces
 from farm.compiler.cpu.attention.compute import ATTENTION
 from farm.compiler.cpu.attention.schedule import schedule_attention
+from farm.compiler.cpu.conv_dense_compute import CONVOLUTION
 from farm.compiler.cpu.conv_dense_schedule import RULES
+from farm.compiler.cpu.depth_first.schedule import DEPTH_FIRST, WINDOWS, schedule_depth_first
 from farm.compiler.cpu.depthwise_pool import WINDOW_RULES
 from farm.compiler.cpu.depthwise_row_tiles import order_loops_by_input_row
 from farm.compiler.cpu.general_schedule import schedule_general
@@ -50,6 +52,7 @@ _UNTILED = "its sums of products are not tiled: no rule is for them"
 _RULES = {
     ATTENTION: schedule_attention,
     WINOGRAD: schedule_winograd,
+    DEPTH_FIRST: schedule_depth_first,
     **RULES,
     **WINDOW_RULES,
     SOFTMAX: schedule_softmax_layer_norm,
@@ -110,7 +113,7 @@ def _schedule_one(
         return function, Kernel(name, recurrent.NAME, "")
     blocks = block_names(function)
     failure = "" if blocks else "it has no blocks to schedule"
-    for rule in (rule for rule in _RULES if rule in blocks or (blocks and rule == GENERAL)):
+    for rule in (rule for rule in _RULES if _applies(rule, blocks)):
         if rule == GENERAL and (
             trace := selector.recorded_trace(workload := metaschedule_traces.workload_key(function))
         ):
@@ -138,6 +141,13 @@ def _schedule_one(
             continue
         return _apply_tir_passes(sch.mod["main"]), Kernel(name, rule, failure)
     return function, Kernel(name, "none", failure)
+
+
+def _applies(rule: str, blocks: Sequence[str]) -> bool:
+    """Return whether a rule is for a kernel of these blocks."""
+    if rule == DEPTH_FIRST:
+        return CONVOLUTION in blocks and any(block in WINDOWS for block in blocks)
+    return rule in blocks or (bool(blocks) and rule == GENERAL)
 
 
 def _apply_tir_passes(function: tirx.PrimFunc) -> tirx.PrimFunc:

@@ -35,6 +35,32 @@ class LayersInCallOrder:
         return str(next(self._left.get(kernel, iter(())), ""))
 
 
+class LayersByVariable:
+    """The layers of the steps of `main`, by the variables that the steps are bound to."""
+
+    def __init__(self, main: relax.Function) -> None:
+        left = LayersInCallOrder(main)
+        self._layers = {
+            binding.var: left.next(callee_name(binding.value))
+            for binding in _bindings(main)
+            if isinstance(binding.value, Call)
+        }
+
+    def join(self, first: relax.Var, second: relax.Var) -> None:
+        """Give the step of the second variable the layers of the first one, too."""
+        layers = [self._layers.get(variable, "") for variable in (first, second)]
+        self._layers[second] = ", ".join(filter(None, layers))
+
+    def attach(self, main: relax.Function) -> relax.Function:
+        """Return `main`, whose steps may call other kernels now, with these layers."""
+        layers_of: dict[str, list[str]] = {}
+        for binding in _bindings(main):
+            if isinstance(binding.value, Call):
+                layers = self._layers.get(binding.var, "")
+                layers_of.setdefault(callee_name(binding.value), []).append(layers)
+        return main.with_attr(_ATTRIBUTE, layers_of) if _ATTRIBUTE in main.attrs else main
+
+
 def update_kernel_names_in_layer_map(
     main: relax.Function, names: Mapping[str, str]
 ) -> relax.Function:

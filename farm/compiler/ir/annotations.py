@@ -36,6 +36,9 @@ INSTRUCTION = "instruction"
 # cpu.depthwise_row_tiles.
 TILE_ROWS = "rows"  # the rows of output in a tile, two or more
 
+# Written by cpu.depth_first.merge for the block of windows, read by cpu.depth_first.schedule.
+BANDS = "bands"  # the parts of the rows, each a task for each block of channels
+
 # Written by cpu.attention.compute for the last block, read by cpu.attention.schedule.
 TASK_ROWS = "task_rows"  # the rows of queries of a task
 KEYS = "keys"  # their number; scores fill whole tiles, and are more

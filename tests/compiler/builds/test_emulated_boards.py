@@ -35,12 +35,12 @@ NETWORK = graph(
         node("MatMul", ["g", "m"], ["h"]),
         node("Softmax", ["h"], ["y"]),
     ],
-    {"x": [1, 3, 9, 9]},
+    {"x": [1, 3, 16, 16]},
     {"y": [1, 24]},
     {
         "w": draw(16, 3, 3, 3),
         "d": draw(16, 1, 3, 3),
-        "m": 0.1 * draw(400, 24),
+        "m": 0.1 * draw(1024, 24),
         "low": np.float32(0),
         "high": np.float32(6),
     },
@@ -111,6 +111,29 @@ ROWS_OF_WINDOWS = graph(
         "high": np.float32(6),
     },
 )
+DEPTH_FIRST = graph(  # two convolutions and the windows over their results; bands of rows
+    [
+        node("Conv", ["x", "w"], ["a"]),
+        node("Clip", ["a", "low", "high"], ["b"]),
+        node("Conv", ["b", "d"], ["c"], pads=[1, 1, 1, 1], group=32),
+        node("Conv", ["c", "u", "bias"], ["e"]),
+        node("Sigmoid", ["e"], ["f"]),
+        node("Mul", ["e", "f"], ["g"]),
+        node("Conv", ["g", "v", "bias"], ["h"], pads=[2, 2, 2, 2], strides=[2, 2], group=48),
+        node("Clip", ["h", "low", "high"], ["y"]),
+    ],
+    {"x": [1, 12, 56, 56]},
+    {"y": [1, 48, 28, 28]},
+    {
+        "w": draw(32, 12, 1, 1),
+        "d": draw(32, 1, 3, 3),
+        "u": 0.3 * draw(48, 32, 1, 1),
+        "v": draw(48, 1, 5, 5),
+        "bias": draw(48),
+        "low": np.float32(0),
+        "high": np.float32(6),
+    },
+)
 ATTENTION = graph(  # tokens and channels that fill no vectors, on any board
     [
         node("Conv", ["x", "w"], ["a"], strides=[2, 2], group=2),
@@ -173,11 +196,12 @@ def cache(tmp_path_factory):
 @pytest.mark.parametrize(
     ("body", "rules"),
     [
-        (NETWORK, {"convolution", "depthwise", "dense", "softmax"}),
+        (NETWORK, {"depth_first", "dense", "softmax"}),
         (CONVOLUTIONS, {"convolution", "winograd"}),
         (MANY_CHANNELS, {"winograd"}),
         (WINDOWS, {"depthwise", "max_pool"}),
         (ROWS_OF_WINDOWS, {"depthwise"}),
+        (DEPTH_FIRST, {"depth_first"}),
         (ATTENTION, {"convolution", "interleaved", "layer_norm", "dense", "product", "softmax"}),
         (ARITHMETIC, set()),
     ],
@@ -187,6 +211,7 @@ def cache(tmp_path_factory):
         "many channels",
         "windows",
         "rows of windows",
+        "depth first",
         "attention",
         "arithmetic",
     ],

@@ -387,21 +387,15 @@ def test_a_maximum_over_windows_after_a_convolution(shape, size, stride, padding
     x, w = draw(*shape), draw(shape[1], shape[1], 1, 1)
 
     def body(emit, x, w):
-        return emit(
-            relax.op.nn.max_pool2d(
-                emit(relax.op.nn.conv2d(x, w)),
-                (size, size),
-                (stride, stride),
-                (padding,) * 4,
-                ceil_mode=ceil,
-            )
-        )
+        image = emit(relax.op.nn.conv2d(x, w))
+        sizes = (size, size), (stride, stride), (padding,) * 4
+        return [emit(relax.op.nn.max_pool2d(image, *sizes, ceil_mode=ceil)), image]
 
     answer = compute({"x": x}, body, {"w": w}, cpu)
     exact = functional.max_pool2d(
         functional.conv2d(torch.from_numpy(x), torch.from_numpy(w)), size, stride, padding, 1, ceil
     )
-    close(answer.outputs, exact)
+    close(answer.outputs[:1], exact)
     assert (answer.rules, answer.notes) == (["convolution", *rule], [])
 
 
