@@ -65,7 +65,9 @@ class _Hidden(MetaPathFinder, Loader):
         if fullname not in self._modules:
             return None
         sys.meta_path.remove(self)
-        sys.modules.update(self._modules)
+        # Python runs a module again, by its own loader, that a search has put there
+        others = {name: module for name, module in self._modules.items() if name != fullname}
+        sys.modules.update(others)
         return ModuleSpec(fullname, self)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:

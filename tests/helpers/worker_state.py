@@ -81,6 +81,35 @@ def _modules_of_sandbox(_: TaskContext) -> list[bool]:
     return ["tvm" in sys.modules, "torch" in sys.modules]
 
 
+def state_after_computing(context: TaskContext) -> dict[str, Any]:
+    """The state of a sandbox of this worker, whose first sandbox comes after TVM."""
+    computed = _computed()
+    group, *found = run_sandboxed(
+        Policy.of_this_machine(read=(), write=(context.scratch,)),
+        context.scratch,
+        _state_of_sandbox,
+        modules=["farm.compiler.lower"],
+        note=lambda _: None,
+        what="a test",
+    )
+    return {"computed": computed, "in the group": group == os.getpgid(0), "found": found}
+
+
+def _state_of_sandbox(_: TaskContext) -> list[Any]:
+    return [
+        os.getpgid(0),
+        sys.path,
+        [sys.argv[0], len(sys.argv)],
+        {key: value for key, value in sorted(os.environ.items()) if key != "TMPDIR"},
+        str(Path.cwd()),
+        threading.active_count(),
+        str(signal.getsignal(signal.SIGTERM)),
+        str(signal.getsignal(signal.SIGINT)),
+        "torch" in sys.modules,
+        _computed(),
+    ]
+
+
 def _computed() -> list[float]:
     """The sum of two arrays by code that TVM has compiled, with its threads."""
     import numpy as np
@@ -97,13 +126,18 @@ def _computed() -> list[float]:
 def found_in_worker(folder: Path) -> dict[str, Any]:
     import worker_state
 
-    with WorkerPool(folder) as pool:
-        pool.assign("one", worker_state.state, deadline_s=600, task="state")
-        while not (messages := pool.messages(1.0)):
-            pass
-    (message,) = messages
-    assert message.kind is MessageKind.DONE, message.value
-    found: dict[str, Any] = message.value
+    found = {}
+    for name, task in {
+        "before": worker_state.state,
+        "after": worker_state.state_after_computing,
+    }.items():
+        with WorkerPool(folder) as pool:
+            pool.assign("one", task, deadline_s=600, task="state")
+            while not (messages := pool.messages(1.0)):
+                pass
+        (message,) = messages
+        assert message.kind is MessageKind.DONE, message.value
+        found[name] = message.value
     return found
 
 

@@ -31,12 +31,14 @@ def test_it_finds_what_a_program_finds_and_computes_the_same(tmp_path: Path) -> 
         timeout=LIMIT_S,
     )
     program, fork = json.loads(done.stdout)
+    before, after = fork["before"], fork["after"]
     assert fork == program
-    assert fork["mark"] == [f"FARM_TEST={_MARK}"]
-    assert fork["environment"]["OF_TEST"] == "a value"
-    assert (fork["TVM"], fork["torch"], fork["TVM later"]) == (False, False, True)
-    assert fork["sandbox"] == [True, False]
-    assert fork["computed"] == [0, 2, 4, 6]
+    assert before["mark"] == [f"FARM_TEST={_MARK}"]
+    assert before["environment"]["OF_TEST"] == "a value"
+    assert (before["TVM"], before["torch"], before["TVM later"]) == (False, False, True)
+    assert before["sandbox"] == [True, False]
+    assert before["computed"] == after["computed"] == [0, 2, 4, 6]
+    assert after["in the group"]
 
 
 @pytest.mark.parametrize(
