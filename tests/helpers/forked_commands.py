@@ -26,6 +26,7 @@ import signal
 import socket
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -230,6 +231,17 @@ def _become(
     files: Mapping[int, int], folder: str, environment: Mapping[str, str], kept: tuple[int, ...]
 ) -> None:
     """Make a fork a process of its own, with these files by number, and those that are kept."""
+    _take_files(files, kept)
+    os.setsid()
+    _take_place(folder, environment)
+    if len(mark := environment.get(_MARK, "").encode()) == len(NO_MARK):
+        begin, end = map(int, Path("/proc/self/stat").read_text().rpartition(")")[2].split()[47:49])
+        block = ctypes.string_at(begin, end - begin)  # what /proc shows as the environment
+        place = begin + block.index(f"{_MARK}={NO_MARK}".encode()) + len(f"{_MARK}=")
+        ctypes.memmove(place, mark, len(mark))
+
+
+def _take_files(files: Mapping[int, int], kept: tuple[int, ...]) -> None:
     above = {
         number: fcntl.fcntl(file, fcntl.F_DUPFD, max(files) + 1) for number, file in files.items()
     }
@@ -239,15 +251,12 @@ def _become(
         if other > 0 and other not in (*files, *kept):
             with suppress(OSError):  # that of the folder itself is closed
                 os.close(other)
-    os.setsid()
+
+
+def _take_place(folder: str, environment: Mapping[str, str]) -> None:
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
-    if len(mark := environment.get(_MARK, "").encode()) == len(NO_MARK):
-        begin, end = map(int, Path("/proc/self/stat").read_text().rpartition(")")[2].split()[47:49])
-        block = ctypes.string_at(begin, end - begin)  # what /proc shows as the environment
-        place = begin + block.index(f"{_MARK}={NO_MARK}".encode()) + len(f"{_MARK}=")
-        ctypes.memmove(place, mark, len(mark))
 
 
 def start_workers_as_forks(server: socket.socket) -> None:
@@ -272,8 +281,60 @@ def _serve_workers(requests: socket.socket) -> None:
     if served := _serve(requests, forked_workers.import_for_workers):
         (command, folder, environment, connection), (log, given) = served
         _become({1: log, 2: log, connection: given}, folder, environment, ())
-        sys.argv = command[1:2] + command[3:]
-        exec(command[2], {"__name__": "__main__"})
+        _keep_fork_for_sandboxes()
+        _run_python(command)
+
+
+def _run_python(command: Sequence[str]) -> None:
+    """Do what Python does by a command with `-c`."""
+    sys.argv = [command[1], *command[3:]]
+    exec(command[2], {"__name__": "__main__"})
+
+
+def _keep_fork_for_sandboxes() -> None:
+    """Keep a fork of this worker, in its group, for the first fork server that it starts as a
+    program. The fork ends with this worker.
+    """
+    from farm.processes import subprocesses
+
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    if os.fork() == 0:
+        ours.close()
+        code = 1
+        try:
+            _become_fork_server(theirs)
+            code = 0
+        except Exception:
+            traceback.print_exc()
+        finally:  # never on into the code of the worker
+            os._exit(code)
+    theirs.close()
+    start_program = subprocesses.start_program
+
+    def start(command: Sequence[str | Path], **options: Any) -> Any:
+        is_server = forked_workers.is_start_of_fork_server(command)
+        is_used = ours.fileno() < 0
+        if not is_server or is_used or not forked_workers.can_fork(os.environ):
+            return start_program(command, **options)
+        (connection,) = options["pass_fds"]
+        request = [list(map(str, command)), str(Path.cwd()), dict(os.environ), connection]
+        with ours, options["log"].open("ab") as log:
+            socket.send_fds(ours, [json.dumps(request).encode()], [log.fileno(), connection])
+        return None  # as nobody asks for the process
+
+    subprocesses.start_program = start
+
+
+def _become_fork_server(requests: socket.socket) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # as its worker, from which a program has it
+    _take_files({}, (1, 2, requests.fileno()))
+    request, descriptors, _, _ = socket.recv_fds(requests, _MOST_BYTES, 2)
+    if request:
+        command, folder, environment, connection = json.loads(request)
+        log, given = descriptors
+        _take_files({1: log, 2: log, connection: given}, ())
+        _take_place(folder, environment)
+        _run_python(command)
 
 
 def fork_worker_server(*closed: socket.socket) -> socket.socket:

@@ -6,6 +6,10 @@ As in a worker that has just started, TVM and what needs it are not in `sys.modu
 sandboxes from workers that have not imported TVM. The first import of any of these modules finds
 them all.
 
+A worker that has imported TVM before its first sandbox starts the fork server of its sandboxes as a
+program, which imports TVM again. A forked worker keeps a fork of itself from before its first task,
+which becomes that server.
+
 Workers of commands that are started as programs are programs, too.
 """
 
@@ -26,7 +30,7 @@ from typing import Any
 _READ_AT_IMPORT = ("DMLC_", "GOMP_", "KMP_", "MKL_", "NPY_", "OMP_", "OPENBLAS_", "ORT_", "TVM")
 _environment = dict(os.environ)  # with which the libraries are loaded
 _REFUSED = "linux-vdso.so.1"  # farm does not import TVM in a folder that has it
-_MAIN = "worker_main.main()"
+_MAIN, _MAIN_OF_FORK_SERVER = "worker_main.main()", "fork_server.main()"
 _FIRST = ("farm.processes.worker_main", "farm.checked_model_import", "farm.pipeline.worker_tasks")
 _WITHOUT_TVM = ("onnx", "onnxruntime")
 _WITH_TVM = (
@@ -40,7 +44,16 @@ _WITH_TVM = (
 
 def is_start_of_worker(command: Sequence[str | Path]) -> bool:
     """Whether farm starts a worker by this command."""
-    return [*command[:2]] == [sys.executable, "-c"] and str(command[2]).endswith(_MAIN)
+    return _is_python(command, _MAIN)
+
+
+def is_start_of_fork_server(command: Sequence[str | Path]) -> bool:
+    """Whether a worker starts the fork server of its sandboxes by this command."""
+    return _is_python(command, _MAIN_OF_FORK_SERVER)
+
+
+def _is_python(command: Sequence[str | Path], end: str) -> bool:
+    return [*command[:2]] == [sys.executable, "-c"] and str(command[2]).endswith(end)
 
 
 def can_fork(environment: Mapping[str, str]) -> bool:

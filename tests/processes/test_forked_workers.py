@@ -32,6 +32,7 @@ def test_it_finds_what_a_program_finds_and_computes_the_same(tmp_path: Path) -> 
     )
     program, fork = json.loads(done.stdout)
     before, after = fork["before"], fork["after"]
+    before["files"].remove("socket")  # to its own fork, which is kept for sandboxes
     assert fork == program
     assert before["mark"] == [f"FARM_TEST={_MARK}"]
     assert before["environment"]["OF_TEST"] == "a value"
@@ -51,6 +52,20 @@ def test_it_finds_what_a_program_finds_and_computes_the_same(tmp_path: Path) -> 
 )
 def test_only_workers_are_forked(command: list[Any], expected: bool) -> None:
     assert forked_workers.is_start_of_worker(command) is expected
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        ([sys.executable, "-c", "... fork_server.main()", "3"], True),
+        ([sys.executable, "-c", "... worker_main.main()", "3", "/scratch"], False),
+        (["/usr/bin/true"], False),
+    ],
+)
+def test_a_worker_forks_the_servers_of_its_sandboxes_only(
+    command: list[Any], expected: bool
+) -> None:
+    assert forked_workers.is_start_of_fork_server(command) is expected
 
 
 def test_variables_that_libraries_read_and_folders_without_tvm_need_the_program(
