@@ -14,7 +14,6 @@ import pytest
 from host_profile import HOST
 from onnx_models import graph, node, save
 from qdq_models import residual_network
-from sklearn.datasets import load_digits
 
 from farm import importers, quantize, zoo
 from farm.checked_model_import import import_and_quantize
@@ -44,6 +43,8 @@ def samples():
 @pytest.fixture(scope="module")
 def training_images(samples):
     """Of the images that the networks were trained by: none of the test set."""
+    from sklearn.datasets import load_digits  # which takes a second
+
     tested = {image.tobytes() for image in samples[0]}
     images = (load_digits().data / 16).astype(np.float32).reshape(-1, 1, 1, 8, 8)
     return [{"image": image} for image in images if image.tobytes() not in tested][:128]
