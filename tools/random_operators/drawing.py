@@ -1,0 +1,244 @@
+"""Draw single-operator ONNX models: the values of a case, and what its rule decides them with."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+_OLDEST = 7
+_NEWEST = onnx.defs.onnx_opset_version()
+_IR_VERSION = 10
+_EXTENTS = (1, 1, 2, 2, 3, 3, 4, 5, 6, 7, 8, 9, 13, 17)
+_MOST = 1500  # elements of a tensor
+_CONTRIBUTED = "com.microsoft"
+FLOATS = ("float32", "float32", "float32", "float64", "float16")
+SIGNED = ("int64", "int32", "int8", "int16")
+UNSIGNED = ("uint8", "uint16", "uint32", "uint64")
+INTEGERS = (*SIGNED, *UNSIGNED)
+NUMBERS = (*FLOATS, *FLOATS, *INTEGERS)
+Array = np.ndarray[Any, Any]
+Shape = tuple[int, ...]
+
+
+@dataclass
+class Case:
+    """A model of an operator, and its inputs; `nodes` are more than one if others feed it."""
+
+    operator: str
+    seed: int
+    opset: int
+    domain: str = ""
+    nodes: list[onnx.NodeProto] = field(default_factory=list)
+    fed: dict[str, Array] = field(default_factory=dict)
+    constants: dict[str, Array] = field(default_factory=dict)
+    outputs: list[str] = field(default_factory=list)
+    open_axes: bool = False  # the file leaves the extents of inputs open
+    unordered: int | None = None  # the axis along which the order of results is not defined
+    rtol: float = 0.0  # more than usual
+    steps: int = 0  # by which integers may differ, as they are rounded
+    evaluated: bool = False  # by ONNX's evaluator, as ONNX Runtime is wrong
+    reference: list[onnx.NodeProto] = field(default_factory=list)  # the same in another form
+
+    @property
+    def name(self) -> str:
+        return f"{self.operator}:{self.seed}"
+
+    def __str__(self) -> str:
+        values = {**self.fed, **self.constants}
+        nodes = "; ".join(
+            f"{node.op_type}({', '.join(_told(name, values) for name in node.input)})"
+            + "".join(f" {attribute.name}={_attribute(attribute)}" for attribute in node.attribute)
+            for node in self.nodes
+        )
+        return f"opset {self.opset}{', open axes' if self.open_axes else ''}: {nodes}"
+
+
+def _told(name: str, values: Mapping[str, Array]) -> str:
+    if name not in values:
+        return name or "-"
+    value = values[name]
+    said = f"{value.dtype}{list(value.shape)}"
+    return said if value.size > 8 else f"{said}={value.tolist()}"
+
+
+def _attribute(attribute: onnx.AttributeProto) -> Any:
+    value = helper.get_attribute_value(attribute)
+    return numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else value
+
+
+class Draw:
+    """What the rule of an operator draws its case with."""
+
+    def __init__(self, operator: str, seed: int, domain: str = "") -> None:
+        self.random = np.random.default_rng([zlib.crc32(operator.encode()), seed])
+        first, last = (13, 20) if domain else self.one_of(_versions(operator))
+        opset = first if self.chance(0.5) else self.whole(first, last)
+        self._schema = None if domain else onnx.defs.get_schema(operator, opset, "")
+        self.case = Case(operator, seed, opset, domain)
+        self.case.open_axes = self.chance(0.15)
+
+    @property
+    def opset(self) -> int:
+        return self.case.opset
+
+    def whole(self, low: int, high: int) -> int:
+        return int(self.random.integers(low, high + 1))
+
+    def one_of(self, values: Sequence[Any]) -> Any:
+        return values[self.whole(0, len(values) - 1)]
+
+    def chance(self, probability: float) -> bool:
+        return bool(self.random.random() < probability)
+
+    def some(self, **choices: Sequence[Any]) -> dict[str, Any]:
+        """Return attributes, each left out or one of its choices."""
+        return {name: self.one_of(values) for name, values in choices.items() if self.chance(0.7)}
+
+    def has(self, attribute: str) -> bool:
+        """Whether the operator has the attribute at this opset."""
+        return self._schema is None or attribute in self._schema.attributes
+
+    def dtype(self, wanted: Sequence[str], index: int = 0) -> str:
+        """Return one of these types that the operator takes as an input at this opset."""
+        if self._schema is None:
+            return str(self.one_of(wanted))
+        allowed = {
+            {"float": "float32", "double": "float64"}.get(name, name)
+            for name in (text[7:-1] for text in self._schema.inputs[index].types)
+        }
+        return str(self.one_of([one for one in wanted if one in allowed] or ["float32"]))
+
+    def shape(self, low: int = 0, high: int = 5, least: int = 1) -> Shape:
+        rank = self.whole(low, high)
+        extents = [max(least, self.one_of(_EXTENTS)) for _ in range(rank)]
+        while np.prod(extents, initial=1) > _MOST:
+            longest = int(np.argmax(extents))
+            extents[longest] = max(least, extents[longest] // 2)
+        return tuple(extents)
+
+    def axis(self, rank: int) -> int:
+        """Return an axis, half of them counted from the end."""
+        return self.whole(-rank, rank - 1)
+
+    def axes(self, rank: int, least: int = 1) -> list[int]:
+        """Return different axes in any order, some counted from the end."""
+        chosen = self.random.permutation(rank)[: self.whole(least, rank)]
+        return [int(axis) - (rank if self.chance(0.5) else 0) for axis in chosen]
+
+    def array(self, shape: Sequence[int], dtype: str = "float32", scale: float = 2.0) -> Array:
+        """Return numbers around 0: whole ones from -9 to 9, or such as `scale` says."""
+        if dtype == "bool":
+            return self.random.random(shape) < 0.5
+        if "float" in dtype:
+            return np.asarray(self.random.standard_normal(shape) * scale).astype(dtype)
+        low = 0 if dtype.startswith("u") else -9
+        return np.asarray(self.random.integers(low, 10, shape)).astype(dtype)
+
+    def between(self, low: float, high: float, shape: Sequence[int], dtype: str) -> Array:
+        return np.asarray(self.random.uniform(low, high, shape)).astype(dtype)
+
+    def feed(self, value: Any) -> str:
+        name = f"x{len(self.case.fed)}"
+        self.case.fed[name] = np.asarray(value)
+        return name
+
+    def constant(self, value: Any) -> str:
+        name = f"c{len(self.case.constants)}"
+        self.case.constants[name] = np.asarray(value)
+        return name
+
+    def given(self, value: Any) -> str:
+        """Return an input that is fed or a constant."""
+        return self.feed(value) if self.chance(0.5) else self.constant(value)
+
+    def whole_numbers(self, values: Sequence[int]) -> str:
+        """Return a constant of int64, such as axes."""
+        return self.constant(np.asarray(values, np.int64))
+
+    def node(self, *inputs: str, outputs: int = 1, read: Sequence[int] = (), **more: Any) -> None:
+        """Make the case's own node, with those attributes that this opset has.
+
+        Only the outputs `read` are outputs of the model; all by default.
+        """
+        attributes = {name: value for name, value in more.items() if self.has(name)}
+        while inputs and not inputs[-1]:
+            inputs = inputs[:-1]
+        names = [f"y{index}" for index in range(outputs)]
+        case = self.case
+        case.nodes.append(
+            helper.make_node(case.operator, inputs, names, domain=case.domain, **attributes)
+        )
+        case.outputs = [names[index] for index in read or range(outputs)]
+
+
+Rule = Callable[[Draw], None]
+
+
+@cache
+def _versions(operator: str) -> list[tuple[int, int]]:
+    """Return the opsets, first and last, of each version of an operator."""
+    schemas = sorted(
+        (schema.since_version, schema.deprecated)
+        for schema in onnx.defs.get_all_schemas_with_history()
+        if schema.name == operator and schema.domain == ""
+    )
+    ends = [since - 1 for since, _ in schemas[1:]] + [_NEWEST]
+    return [
+        (max(since, _OLDEST), end)
+        for (since, deprecated), end in zip(schemas, ends, strict=True)
+        if end >= _OLDEST and not deprecated
+    ]
+
+
+def model_of(
+    cases: Sequence[Case], results: Mapping[str, Array] | None = None, *, other_form: bool = False
+) -> onnx.ModelProto:
+    """Return one model of several cases of an opset; their names begin with `pI_`.
+
+    `results` are arrays by the names of outputs, for the types that the file declares.
+    `other_form` takes the reference's nodes.
+    """
+    nodes, inputs, tensors, outputs = [], [], [], []
+    for place, case in enumerate(cases):
+        own = f"p{place}_"
+        for given in case.reference if other_form and case.reference else case.nodes:
+            node = onnx.NodeProto()
+            node.CopyFrom(given)
+            node.input[:] = [name and own + name for name in given.input]
+            node.output[:] = [name and own + name for name in given.output]
+            node.name = f"{own}{given.op_type}{len(nodes)}"
+            nodes.append(node)
+        inputs += [
+            helper.make_tensor_value_info(
+                own + name,
+                helper.np_dtype_to_tensor_dtype(value.dtype),
+                [f"{own}{name}_{axis}" for axis in range(value.ndim)]
+                if case.open_axes and not other_form
+                else value.shape,
+            )
+            for name, value in case.fed.items()
+        ]
+        tensors += [
+            numpy_helper.from_array(value, own + name) for name, value in case.constants.items()
+        ]
+        outputs += [_output(own + name, (results or {}).get(own + name)) for name in case.outputs]
+    body = helper.make_graph(nodes, "operators", inputs, outputs, tensors)
+    opsets = [helper.make_opsetid("", cases[0].opset)]
+    if any(case.domain for case in cases):
+        opsets.append(helper.make_opsetid(_CONTRIBUTED, 1))
+    return helper.make_model(body, opset_imports=opsets, ir_version=_IR_VERSION)
+
+
+def _output(name: str, value: Array | None) -> onnx.ValueInfoProto:
+    if value is None:
+        return onnx.ValueInfoProto(name=name)
+    return helper.make_tensor_value_info(
+        name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape
+    )
