@@ -9,9 +9,10 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from farm.kernels import reduce_max_min, sort
+from farm.kernels import arg_reduction, elementwise, partial_scatter, reduce_max_min, sort
 
-_EMIT = {**sort.EMIT, **reduce_max_min.EMIT}
+_EMIT = {**sort.EMIT, **reduce_max_min.EMIT, **arg_reduction.EMIT, **partial_scatter.EMIT}
+_EMIT_OF_ANY_SHAPE = elementwise.EMIT
 
 
 def replace_operators_by_farm_kernels(module: tvm.IRModule) -> tvm.IRModule:
@@ -29,8 +30,11 @@ class _Rewriter(PyExprMutator):  # type: ignore[misc]
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         call = self.visit_expr_post_order(call)
-        emit = _EMIT.get(getattr(call.op, "name", ""))
-        made = emit(self.builder_, call) if emit is not None and _is_fixed(call.args[0]) else None
+        name = getattr(call.op, "name", "")
+        emit = _EMIT_OF_ANY_SHAPE.get(name)
+        if emit is None and name in _EMIT and _is_fixed(call.args[0]):
+            emit = _EMIT[name]
+        made = None if emit is None else emit(self.builder_, call)
         return call if made is None else made
 
 

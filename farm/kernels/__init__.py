@@ -6,8 +6,11 @@
     roi_align             RoiAlign that takes the weights of a sample once for all channels
     sort                  topk, sort and argsort, without functions that a board's runtime lacks
     reduce_max_min        max and min reductions that are correct for infinities
+    arg_reduction         argmax and argmin of numbers that are all the smallest or largest
+    elementwise           elementwise functions of types that TVM has no lowering for
+    partial_scatter       scatter_elements whose indices are shorter than the data
     vector_math           exp, sigmoid, tanh and erf of float32 in vectorizable arithmetic
 
-Importers call `emit(builder, call)` of sort and minmax, and
+Importers call `emit(builder, call)` of those modules that have a table EMIT, and
 `recurrent.emit_recurrent_layer(builder, layer, ...)`.
 """
