@@ -86,3 +86,36 @@ def test_arc_functions_of_half_precision_are_computed():
 
 def test_the_sign_of_an_unsigned_integer_is_0_or_1():
     check(case("Sign", 13, [np.array([0, 1, 200], np.uint8)]))
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+def test_a_resize_to_one_element_takes_the_first_corner(mode):
+    more = {"coordinate_transformation_mode": "align_corners", "mode": mode}
+    check(
+        case("Resize", 13, [normal(1, 2, 4, 6)], ["", "", [1, 2, 1, 3]], **more),
+        case("Resize", 13, [normal(1, 2, 1, 6)], ["", np.float32([1, 1, 1, 0.5])], **more),
+    )
+
+
+@pytest.mark.parametrize("rounding", ["round_prefer_floor", "round_prefer_ceil", "floor", "ceil"])
+def test_nearest_elements_are_those_of_the_scale_if_it_gives_no_whole_length(rounding):
+    scales = np.float32([1, 1, 2.3, 0.37])
+    modes = ["half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel"]
+    check(
+        *(
+            case(
+                "Resize",
+                19,
+                [whole(1, 2, 7, 11, dtype="float32")],
+                ["", scales],
+                coordinate_transformation_mode=mode,
+                nearest_mode=rounding,
+            )
+            for mode in (*modes, "half_pixel_symmetric")
+        )
+    )
+
+
+def test_a_resize_of_opset_11_by_sizes_has_an_empty_tensor_in_the_place_of_scales():
+    nothing = np.zeros(0, np.float32)
+    check(case("Resize", 11, [normal(1, 2, 4, 6)], [nothing, nothing, [1, 2, 7, 3]], mode="linear"))

@@ -16,12 +16,14 @@ from tvm.relax.frontend.onnx.onnx_frontend import OnnxOpConverter
 from farm.importers.onnx.converters.missing import Attributes, Inputs, require_constant
 
 _NEWEST = 19
+_WHOLE = 1e-4  # how far a whole length may be from a whole number
+_COORDINATES = "coordinate_transformation_mode"
 # The behaviour of Upsample and of the first version of Resize.
-_AS_BEFORE_11 = {"coordinate_transformation_mode": b"asymmetric", "nearest_mode": b"floor"}
+_AS_BEFORE_11 = {_COORDINATES: b"asymmetric", "nearest_mode": b"floor"}
 
 
 class Resize(OnnxOpConverter):  # type: ignore[misc]
-    """Resize of opset 10, which has no region, and Resize of some axes only.
+    """Resize of opset 10, of some axes only, to one corner, and by scales that are rounded down.
 
     TVM's converter does the rest.
     """
@@ -36,13 +38,54 @@ class Resize(OnnxOpConverter):  # type: ignore[misc]
         ) -> relax.Expr:
             if opset < 11:
                 return emit_resize_by_scales(builder, inputs[0], inputs[1], attributes, params)
+            inputs = [None if _is_empty(one) else one for one in inputs]
             if "axes" in attributes:
                 inputs = cls._along_all(inputs, attributes["axes"])
             if attributes.get("keep_aspect_ratio_policy", b"stretch") != b"stretch":
                 raise NotImplementedError("Resize with keep_aspect_ratio_policy; give scales")
-            return theirs(builder, inputs, attributes, params)
+            by_scales = len(inputs) > 2 and inputs[2] is not None
+            if by_scales and attributes.get(_COORDINATES) == b"tf_crop_and_resize":
+                raise NotImplementedError("Resize of a region by scales; give sizes")
+            if by_scales and _gives_fractions(inputs):
+                return _emit_nearest(builder, inputs, attributes)
+            if attributes.get(_COORDINATES) == b"half_pixel_symmetric":
+                # It differs by how far the lengths are from whole ones.
+                attributes = {**attributes, _COORDINATES: b"half_pixel"}
+            short = cls._of_one_element(inputs, attributes)
+            if not short:
+                return theirs(builder, inputs, attributes, params)
+            lengths = [2 if axis in short else one for axis, one in enumerate(cls._lengths(inputs))]
+            wider = [*inputs[:2], None, relax.const(np.array(lengths), "int64")]
+            made = builder.emit(theirs(builder, wider, attributes, params))
+            return relax.op.strided_slice(made, short, [0] * len(short), [1] * len(short))
 
         return convert
+
+    @classmethod
+    def _of_one_element(cls, inputs: Inputs, attributes: Attributes) -> list[int]:
+        """Return the axes that become one element, the first one, where corners are aligned.
+
+        TVM divides by the number of elements between the corners, which is 0.
+        """
+        mode = attributes.get(_COORDINATES)
+        if mode not in (b"align_corners", b"tf_crop_and_resize"):
+            return []
+        short = [axis for axis, one in enumerate(cls._lengths(inputs)) if axis > 1 and one == 1]
+        if short and mode == b"tf_crop_and_resize":
+            raise NotImplementedError("Resize with tf_crop_and_resize to a length of 1")
+        return short
+
+    @classmethod
+    def _lengths(cls, inputs: Inputs) -> list[int]:
+        """Return the extents of the result."""
+        _, _, scales, sizes = [*inputs, None][:4]
+        if sizes is not None:
+            return [int(one) for one in require_constant(sizes, "Resize", "sizes")]
+        factors = require_constant(scales, "Resize", "scales")
+        extents = [int(extent) for extent in inputs[0].ty.shape]
+        return [
+            int(extent * float(factor)) for extent, factor in zip(extents, factors, strict=True)
+        ]
 
     @classmethod
     def _along_all(cls, inputs: Inputs, axes: Sequence[int]) -> Inputs:
@@ -52,7 +95,7 @@ class Resize(OnnxOpConverter):  # type: ignore[misc]
         rest = [[0.0] * rank + [1.0] * rank, [1.0] * rank, shape]
         made: list[Any] = [inputs[0]]
         for given, whole in zip(inputs[1:], rest, strict=False):
-            if given is None or int(given.ty.shape[0]) == 0:
+            if given is None:
                 made.append(None)
                 continue
             values = require_constant(given, "Resize", "region, scales or sizes")
@@ -62,6 +105,68 @@ class Resize(OnnxOpConverter):  # type: ignore[misc]
             )
             made.append(relax.const(full, str(full.dtype)))
         return made
+
+
+def _is_empty(value: Any) -> bool:
+    """Return whether an input is of no elements, which before opset 13 stood for no input."""
+    return value is not None and len(value.ty.shape) == 1 and int(value.ty.shape[0]) == 0
+
+
+def _gives_fractions(inputs: Inputs) -> bool:
+    """Return whether scales give lengths that are rounded down; TVM takes their ratio then."""
+    scales = require_constant(inputs[2], "Resize", "scales")
+    lengths = [
+        int(extent) * float(scale) for extent, scale in zip(inputs[0].ty.shape, scales, strict=True)
+    ]
+    return any(abs(length - round(length)) > _WHOLE for length in lengths)
+
+
+def _emit_nearest(
+    builder: relax.BlockBuilder, inputs: Inputs, attributes: Attributes
+) -> relax.Expr:
+    """Emit a Resize by the nearest elements, which each axis takes by constant indices."""
+    if attributes.get("mode", b"nearest") != b"nearest":
+        raise NotImplementedError("scales that give no whole lengths; give sizes")
+    mode = attributes.get(_COORDINATES, b"half_pixel").decode()
+    rounding = attributes.get("nearest_mode", b"round_prefer_floor").decode()
+    made = inputs[0]
+    scales = require_constant(inputs[2], "Resize", "scales").astype(np.float32)
+    for axis, scale in enumerate(scales):
+        extent = int(inputs[0].ty.shape[axis])
+        count = int(extent * float(scale))
+        if scale == 1:
+            continue
+        places = _coordinates(mode, count, extent, scale)
+        nearest = np.clip(_ROUNDINGS[rounding](places), 0, extent - 1).astype(np.int64)
+        made = builder.emit(relax.op.take(made, relax.const(nearest, "int64"), axis))
+    return made
+
+
+def _coordinates(mode: str, count: int, extent: int, scale: np.float32) -> Any:
+    """Return where the elements of a resized axis are in the original one, in float32."""
+    half, places = np.float32(0.5), np.arange(count, dtype=np.float32)
+    if mode == "asymmetric":
+        return places / scale
+    if mode == "align_corners":
+        return places * np.float32(extent - 1) / np.float32(max(1, count - 1))
+    if mode == "tf_half_pixel_for_nn":
+        return (places + half) / scale
+    if mode == "pytorch_half_pixel" and count == 1:
+        return np.zeros(1, np.float32)
+    shift = np.float32(0)
+    if mode == "half_pixel_symmetric":
+        shift = np.float32(extent / 2) * (1 - np.float32(count) / (scale * np.float32(extent)))
+    elif mode not in ("half_pixel", "pytorch_half_pixel"):
+        raise NotImplementedError(f"{mode} and scales that give no whole lengths; give sizes")
+    return shift + (places + half) / scale - half
+
+
+_ROUNDINGS: dict[str, Callable[[Any], Any]] = {
+    "round_prefer_floor": lambda places: np.ceil(places - np.float32(0.5)),
+    "round_prefer_ceil": lambda places: np.floor(places + np.float32(0.5)),
+    "floor": np.floor,
+    "ceil": np.ceil,
+}
 
 
 class Upsample(OnnxOpConverter):  # type: ignore[misc]
@@ -101,7 +206,7 @@ def emit_resize_by_scales(
         )
     ]
     # TVM samples by the ratio of the extents, not by the scale.
-    if any(abs(length - round(length)) > 1e-4 for length in lengths):
+    if any(abs(length - round(length)) > _WHOLE for length in lengths):
         raise NotImplementedError("scales that give no whole lengths")
     theirs = onnx_frontend.Resize.get_converter(_NEWEST)
     return theirs(
