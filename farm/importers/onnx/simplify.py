@@ -94,13 +94,32 @@ def _inline_function_ops(
         if _is_function(name, version):
             try:
                 opened = onnx.inliner.inline_selected_functions(
-                    _typed(model), [("", name)], exclude=False, inline_schema_functions=True
+                    _typed(_with_default_attributes(model, name, version)),
+                    [("", name)],
+                    exclude=False,
+                    inline_schema_functions=True,
                 )
             except RuntimeError:  # ONNX cannot resolve optional inputs of some functions
                 continue
             if lacking(opened) <= lacking(model) - {name}:
                 model = opened
     return model
+
+
+def _with_default_attributes(model: onnx.ModelProto, name: str, version: int) -> onnx.ModelProto:
+    """Return the model with all attributes of an operator; the inliner knows no defaults."""
+    defaults = {
+        key: attribute.default_value
+        for key, attribute in onnx.defs.get_schema(name, version, "").attributes.items()
+        if attribute.default_value.type
+    }
+    result = onnx.ModelProto()
+    result.CopyFrom(model)
+    for node in result.graph.node:
+        if node.op_type == name and node.domain in DEFAULT_DOMAINS:
+            stated = {attribute.name for attribute in node.attribute}
+            node.attribute.extend(value for key, value in defaults.items() if key not in stated)
+    return result
 
 
 def _typed(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -88,6 +88,106 @@ def test_the_sign_of_an_unsigned_integer_is_0_or_1():
     check(case("Sign", 13, [np.array([0, 1, 200], np.uint8)]))
 
 
+def test_attributes_of_activations_have_the_type_of_the_input():
+    for dtype in ("float16", "float64"):
+        data = normal(4, 5, dtype=dtype) * 3
+        check(
+            case("Elu", 22, [data], alpha=0.3),
+            case("Selu", 22, [data], alpha=0.4, gamma=2.0),
+            case("ThresholdedRelu", 22, [data], alpha=0.7),
+        )
+        clip = case("Clip", 7, [data], min=-1.0, max=2.0)
+        ((ours,),) = run_together([clip], [[data]])
+        assert ours.dtype == dtype
+        np.testing.assert_array_equal(ours, np.clip(data, -1, 2))
+
+
+def test_shrink_of_integers_takes_its_attributes_as_numbers_with_fractions():
+    check(
+        case("Shrink", 9, [np.array([-3, 0, 1, 8], np.int32)], bias=0.3, lambd=0.2),
+        case("Shrink", 9, [np.array([0, 1, 8], np.uint8)], bias=-1.0, lambd=0.5),
+    )
+
+
+def test_integers_are_raised_to_powers_of_any_type():
+    base = np.array([-3, 0, 2, 9], np.int64)
+    check(
+        case("Pow", 13, [base, np.array([3, 2, 0, 7], np.int64)]),
+        case("Pow", 13, [base.astype(np.int32), np.array([2, 3, 1.5, 0.5], np.float32)]),
+    )
+
+
+def test_topk_of_opset_10_reads_k_from_its_input_and_any_order_is_right_if_none_is_asked_for():
+    data = RANDOM.permutation(24).reshape(3, 8).astype(np.float32)
+    check(case("TopK", 10, [data], [[5]], 2))
+    unordered = case("TopK", 13, [data], [[5]], 2, sorted=0)
+    unordered.unordered = 1
+    check(unordered)
+
+
+def test_a_sequence_has_parts_of_the_size_that_was_asked_for():
+    for split, parts in ((3, (3, 3, 1)), (7, (7,)), (5, (5, 2))):
+        for place in (0, -1):
+            made = Case("SplitToSequence", 0, 17)
+            made.fed["x0"] = normal(7, 2)
+            made.constants = {"split": np.int64(split), "at": np.int64(place)}
+            made.nodes = [
+                helper.make_node("SplitToSequence", ["x0", "split"], ["parts"], axis=0),
+                helper.make_node("SequenceAt", ["parts", "at"], ["y0"]),
+            ]
+            made.outputs = ["y0"]
+            (answer,) = expected(made)
+            assert answer.shape == (parts[place], 2)
+            check(made)
+
+
+@pytest.mark.parametrize("mode", ["SAME_UPPER", "SAME_LOWER"])
+def test_pools_of_the_same_size_have_as_many_elements_as_strides_rounded_up(mode):
+    data = normal(1, 2, 14, 7)
+    more = {"kernel_shape": [3, 2], "strides": [3, 2], "auto_pad": mode}
+    check(*(case(f"{kind}Pool", 12, [data], **more) for kind in ("Max", "Average")))
+
+
+def test_a_last_window_that_is_not_full_has_the_norm_of_what_is_in_it():
+    more = {"kernel_shape": [2, 3], "strides": [3, 2], "ceil_mode": 1, "pads": [1, 0, 0, 1]}
+    check(case("LpPool", 22, [normal(1, 2, 9, 10)], p=1, **more))
+
+
+def test_a_normalization_of_nearly_equal_numbers_keeps_their_digits():
+    data = (100 + normal(2, 3, 4, 5) / 100).astype(np.float32)
+    ours = run_together([case("MeanVarianceNormalization", 13, [data])], [[data]])[0][0]
+    exact = data.astype(np.float64)
+    exact -= exact.mean((0, 2, 3), keepdims=True)
+    exact /= exact.std((0, 2, 3), keepdims=True)
+    np.testing.assert_allclose(ours, exact, atol=2e-3)
+
+
+@pytest.mark.parametrize("axes", [(), ([],)], ids=["absent", "empty"])
+def test_a_reduction_of_no_axes_computes_its_function_of_each_element(axes):
+    data, none = normal(3, 4), [np.array(one, np.int64) for one in axes]
+    names = ("L1", "L2", "SumSquare", "LogSumExp", "Sum", "Max")
+    check(
+        *(case(f"Reduce{name}", 18, [data], none, noop_with_empty_axes=1) for name in names),
+        case("ReduceLogSum", 18, [np.abs(data) + 0.1], none, noop_with_empty_axes=1),
+    )
+
+
+def test_means_and_norms_of_integers_are_integers():
+    data = whole(3, 5) - 7
+    check(
+        case("ReduceMean", 13, [data], axes=[1]),
+        case("ReduceMean", 13, [data.astype(np.int64)], axes=[0], keepdims=0),
+        case("ReduceL2", 13, [data], axes=[1]),
+        case("ReduceLogSum", 13, [data + 9], axes=[1]),
+    )
+
+
+def test_sums_of_half_precision_have_its_digits():
+    data = np.full((3000,), 0.1, np.float16)
+    for operator in ("ReduceSum", "ReduceMean", "ReduceSumSquare", "ReduceL1", "ReduceL2"):
+        check(case(operator, 13, [data], keepdims=0))
+
+
 @pytest.mark.parametrize("mode", ["nearest", "linear"])
 def test_a_resize_to_one_element_takes_the_first_corner(mode):
     more = {"coordinate_transformation_mode": "align_corners", "mode": mode}
@@ -119,3 +219,29 @@ def test_nearest_elements_are_those_of_the_scale_if_it_gives_no_whole_length(rou
 def test_a_resize_of_opset_11_by_sizes_has_an_empty_tensor_in_the_place_of_scales():
     nothing = np.zeros(0, np.float32)
     check(case("Resize", 11, [normal(1, 2, 4, 6)], [nothing, nothing, [1, 2, 7, 3]], mode="linear"))
+
+
+def test_a_function_is_inlined_with_the_defaults_of_its_attributes():
+    check(case("Swish", 24, [normal(3, 4)]), case("Swish", 24, [normal(3)], alpha=2.0))
+
+
+def test_a_convolution_of_integers_pads_to_the_same_size():
+    data, weight = whole(1, 2, 6, 5, dtype="uint8"), whole(3, 2, 2, 3, dtype="uint8")
+    more = {"auto_pad": "SAME_LOWER", "strides": [2, 1]}
+    check(case("ConvInteger", 10, [data, weight], [np.uint8(4)], **more))
+
+
+@pytest.mark.parametrize("given", [(), ("beta",), ("beta", "bias")])
+def test_a_skip_normalization_needs_no_beta_and_bias_and_returns_the_sum(given):
+    data, skip = normal(2, 3, 8), normal(2, 3, 8)
+    made = case(
+        "SkipLayerNormalization",
+        17,
+        [data, skip],
+        [normal(8), *(normal(8) for _ in given)],
+        4,
+        "com.microsoft",
+        epsilon=0.1,
+    )
+    made.outputs = ["y0", "y3"]
+    check(made)

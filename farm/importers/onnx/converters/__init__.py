@@ -1,11 +1,15 @@
 """Convert ONNX operators by TVM's converters, replaced by farm's where TVM's are missing or wrong.
 
-    missing    operators that TVM has no converter for
-    corrected  operators that TVM converts incorrectly
-    resize     operators that sample images
-    recurrent  LSTM, GRU and RNN
-    einsum     sums of products by labels
-    bounded    operators that bounded_shapes writes
+    missing      operators that TVM has no converter for
+    corrected    operators that TVM converts incorrectly
+    activations  activations of types other than float32
+    pools        pools
+    reductions   reductions of integers and of float16
+    sequences    operators of sequences
+    resize       operators that sample images
+    recurrent    LSTM, GRU and RNN
+    einsum       sums of products by labels
+    bounded      operators that bounded_shapes writes
 
 Inside `with installed():` TVM's importer uses all of them.
 """
@@ -17,12 +21,16 @@ from contextlib import contextmanager
 from typing import Any
 
 from farm.importers.onnx.converters import (
+    activations,
     bounded,
     corrected,
     einsum,
     missing,
+    pools,
     recurrent,
+    reductions,
     resize,
+    sequences,
 )
 
 _OURS: dict[str, Any] = {
@@ -32,6 +40,10 @@ _OURS: dict[str, Any] = {
     **resize.CONVERTERS,
     **bounded.CONVERTERS,
     **einsum.CONVERTERS,
+    **activations.CONVERTERS,
+    **pools.CONVERTERS,
+    **reductions.CONVERTERS,
+    **sequences.CONVERTERS,
 }
 
 

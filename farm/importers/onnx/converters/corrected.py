@@ -12,6 +12,8 @@ from tvm.ir import GenericConst
 from tvm.relax.frontend.onnx import onnx_frontend
 from tvm.relax.frontend.onnx.onnx_frontend import OnnxOpConverter
 
+from farm.importers.onnx.converters.pools import with_explicit_pads
+
 _PAD_MODES = {"constant": "constant", "reflect": "reflect", "edge": "replicate", "wrap": "circular"}
 
 
@@ -157,10 +159,10 @@ class ConvInteger(_OfIntegers):
         data, weight, *zeros = inputs
         x_zero, w_zero = ([*zeros, None, None])[:2]
         rank = int(data.ty.ndim)
-        if rank != 4 or attributes.get("auto_pad", b"NOTSET") not in (b"NOTSET", "NOTSET"):
-            raise ValueError(
-                f"ConvInteger over {rank - 2} axes, auto_pad {attributes.get('auto_pad')}"
-            )
+        if rank != 4:
+            raise ValueError(f"ConvInteger over {rank - 2} axes")
+        kernel = [int(extent) for extent in weight.ty.shape][2:]
+        attributes = with_explicit_pads(data, kernel, attributes)
         ours = cls.wide(builder, data, x_zero, [1] * rank)
         each = w_zero is not None and int(w_zero.ty.ndim) == 1 and int(w_zero.ty.shape[0]) > 1
         theirs = cls.wide(builder, weight, w_zero, [-1 if each else 1, 1, 1, 1])
@@ -211,6 +213,26 @@ class BatchNormalization(_ConverterWithFallback):
         root = builder.emit(relax.op.sqrt(builder.emit(relax.op.add(variance, small))))
         normed = relax.op.divide(builder.emit(relax.op.subtract(data, mean)), root)
         return relax.op.astype(builder.emit(normed), given) if given == "float16" else normed
+
+
+class MeanVarianceNormalization(OnnxOpConverter):  # type: ignore[misc]
+    """(x - mean) / (deviation + 1e-9), by the mean of squared differences.
+
+    TVM subtracts squares of nearly the same size, which leaves few digits.
+    """
+
+    @classmethod
+    def _impl_v9(
+        cls, builder: relax.BlockBuilder, inputs: Sequence[Any], attributes: dict[str, Any], _: Any
+    ) -> relax.Expr:
+        data, axes = inputs[0], list(attributes.get("axes", (0, 2, 3)))
+        mean = builder.emit(relax.op.mean(data, axes, keepdims=True))
+        centred = builder.emit(relax.op.subtract(data, mean))
+        squares = builder.emit(relax.op.multiply(centred, centred))
+        variance = builder.emit(relax.op.mean(squares, axes, keepdims=True))
+        small = relax.const(1e-9, str(data.ty.dtype))
+        deviation = builder.emit(relax.op.add(builder.emit(relax.op.sqrt(variance)), small))
+        return relax.op.divide(centred, deviation)
 
 
 class RoiAlign(OnnxOpConverter):  # type: ignore[misc]
@@ -361,10 +383,28 @@ class Min(_Pairwise, onnx_frontend.Min):  # type: ignore[misc]
     """Min of any number of tensors, of any shapes that broadcast."""
 
 
+class TopK(onnx_frontend.TopK):  # type: ignore[misc]
+    """TopK whose k is an input since opset 10; with sorted=0, any order is right."""
+
+    @classmethod
+    def _impl_v10(
+        cls, builder: relax.BlockBuilder, inputs: Any, attributes: dict[str, Any], params: Any
+    ) -> relax.Expr:
+        return cls._impl_v11(builder, inputs, attributes, params)
+
+    @classmethod
+    def _impl_v11(
+        cls, builder: relax.BlockBuilder, inputs: Any, attributes: dict[str, Any], params: Any
+    ) -> relax.Expr:
+        return super()._impl_v11(builder, inputs, {**attributes, "sorted": 1}, params)
+
+
 CONVERTERS = {
+    "TopK": TopK,
     "Max": Max,
     "Min": Min,
     "Pad": Pad,
+    "MeanVarianceNormalization": MeanVarianceNormalization,
     "RoiAlign": RoiAlign,
     "Slice": Slice,
     "BatchNormalization": BatchNormalization,

@@ -81,7 +81,10 @@ def _same_bits(data: te.Tensor, dtype: str) -> te.Tensor:
 
 
 class Pow(OnnxOpConverter):  # type: ignore[misc]
-    """Pow with the type of the base, whatever the exponent's type is."""
+    """Pow with the type of the base, whatever the exponent's type is.
+
+    Powers of integers are computed in float64 and cut off, as ONNX Runtime does.
+    """
 
     @classmethod
     def get_converter(cls, opset: int) -> Callable[..., relax.Expr]:
@@ -92,20 +95,37 @@ class Pow(OnnxOpConverter):  # type: ignore[misc]
             builder: relax.BlockBuilder, inputs: Inputs, attributes: Attributes, params: Any
         ) -> relax.Expr:
             base, exponent = (str(one.ty.dtype) for one in inputs[:2])
-            if base == exponent:
-                return theirs(builder, inputs, attributes, params)
-            if "float" not in base and "float" in exponent:
-                raise NotImplementedError(
-                    f"Pow of {base} by {exponent}; cast the base to {exponent}"
-                )
-            return theirs(
-                builder,
-                [inputs[0], builder.emit(relax.op.astype(inputs[1], base))],
-                attributes,
-                params,
-            )
+            computed = base if "float" in base else "float64"
+            operands = [
+                one if dtype == computed else builder.emit(relax.op.astype(one, computed))
+                for one, dtype in zip(inputs, (base, exponent), strict=False)
+            ]
+            made = theirs(builder, operands, attributes, params)
+            return made if computed == base else relax.op.astype(builder.emit(made), base)
 
         return convert
+
+
+class SkipLayerNormalization(OnnxOpConverter):  # type: ignore[misc]
+    """SkipLayerNormalization of ONNX Runtime, also without beta and bias.
+
+    The outputs are the normalized sum, two that ONNX Runtime does not compute, and the sum.
+    """
+
+    @classmethod
+    def _impl_v1(
+        cls, builder: relax.BlockBuilder, inputs: Inputs, attributes: Attributes, _: Any
+    ) -> relax.Expr:
+        data, skip, gamma, beta, bias = [*inputs, None, None][:5]
+        total = builder.emit(relax.op.add(data, skip))
+        if bias is not None:
+            total = builder.emit(relax.op.add(total, bias))
+        if beta is None:
+            beta = relax.const(np.zeros([int(gamma.ty.shape[0])]), str(gamma.ty.dtype))
+        epsilon = attributes.get("epsilon", 1e-12)
+        made = builder.emit(relax.op.nn.layer_norm(total, gamma, beta, axes=-1, epsilon=epsilon))
+        absent = relax.const(0, "float32")
+        return relax.Tuple([made, absent, absent, total])
 
 
 class LpNormalization(OnnxOpConverter):  # type: ignore[misc]
@@ -447,6 +467,7 @@ CONVERTERS = {
     "QuickGelu": QuickGelu,
     "BitCast": BitCast,
     "Pow": Pow,
+    "SkipLayerNormalization": SkipLayerNormalization,
     "LpNormalization": LpNormalization,
     "CumProd": CumProd,
     "ReverseSequence": ReverseSequence,
