@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -184,17 +185,23 @@ Rule = Callable[[Draw], None]
 @cache
 def _versions(operator: str) -> list[tuple[int, int]]:
     """Return the opsets, first and last, of each version of an operator."""
-    schemas = sorted(
-        (schema.since_version, schema.deprecated)
-        for schema in onnx.defs.get_all_schemas_with_history()
-        if schema.name == operator and schema.domain == ""
-    )
+    schemas = sorted(_history()[operator])
     ends = [since - 1 for since, _ in schemas[1:]] + [_NEWEST]
     return [
         (max(since, _OLDEST), end)
         for (since, deprecated), end in zip(schemas, ends, strict=True)
         if end >= _OLDEST and not deprecated
     ]
+
+
+@cache
+def _history() -> Mapping[str, list[tuple[int, bool]]]:
+    """Return, by operator, in which opsets it changed, and whether it ended."""
+    found = defaultdict[str, list[tuple[int, bool]]](list)
+    for schema in onnx.defs.get_all_schemas_with_history():
+        if schema.domain == "":
+            found[schema.name].append((schema.since_version, schema.deprecated))
+    return found
 
 
 def model_of(

@@ -54,8 +54,8 @@ def _unary(draw: Draw) -> None:
 
 def _not_finite(draw: Draw) -> None:
     value = draw.array(draw.shape(1), draw.dtype(FLOATS))
-    value.reshape(-1)[:: draw.whole(2, 4)] = draw.one_of([np.inf, np.nan, -np.inf])
-    value.reshape(-1)[1 :: draw.whole(2, 4)] = draw.one_of([np.inf, np.nan, -np.inf])
+    for place, special in enumerate((np.inf, -np.inf, np.nan)):
+        value.reshape(-1)[place::5] = special
     attributes = draw.some(detect_negative=[0, 1], detect_positive=[0, 1])
     draw.node(draw.feed(value), **attributes)
 

@@ -236,7 +236,7 @@ def _regions(draw: Draw, count: int, extent: float) -> Any:
 
 
 def _roi_align(draw: Draw) -> None:
-    batch, count, scale = draw.whole(1, 2), draw.whole(1, 4), draw.one_of([1.0, 0.5, 2.0])
+    batch, count, scale = draw.whole(1, 2), draw.whole(2, 4), draw.one_of([1.0, 0.5, 2.0])
     data = draw.feed(draw.array((batch, draw.whole(1, 3), draw.whole(3, 9), draw.whole(3, 9))))
     regions = draw.feed(_regions(draw, count, 8 / scale))
     images = draw.feed(draw.random.integers(0, batch, count).astype(np.int64))
@@ -246,7 +246,7 @@ def _roi_align(draw: Draw) -> None:
         sampling_ratio=[0, 1, 2],
         coordinate_transformation_mode=["half_pixel", "output_half_pixel"],
     )
-    attributes |= {"spatial_scale": scale} if scale != 1 or draw.chance(0.5) else {}
+    attributes |= {"spatial_scale": scale} if scale != 1 else {}
     draw.node(data, regions, images, **attributes)
 
 
@@ -277,7 +277,7 @@ def _blocks_to_image(draw: Draw) -> None:
 
 
 def _suppression(draw: Draw) -> None:
-    batch, classes, count = draw.whole(1, 2), draw.whole(1, 3), draw.whole(2, 9)
+    batch, classes, count = draw.whole(1, 2), draw.whole(1, 3), draw.whole(6, 12)
     boxes = np.stack([_regions(draw, count, 4.0) for _ in range(batch)])
     attributes = draw.some(center_point_box=[0, 1])
     if attributes.get("center_point_box"):

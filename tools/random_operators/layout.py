@@ -99,6 +99,7 @@ def _pad(draw: Draw) -> None:
     rank = len(shape)
     axes = draw.axes(rank) if draw.opset >= 18 and draw.chance(0.5) else list(range(rank))
     before, behind = ([0 if draw.chance(0.4) else draw.whole(0, 2) for _ in axes] for _ in "be")
+    behind[0] += before == behind == [0] * len(axes)
     if mode == "constant" and draw.chance(0.3):
         place = draw.whole(0, len(axes) - 1)
         if shape[axes[place]] > 1:
@@ -106,10 +107,11 @@ def _pad(draw: Draw) -> None:
     data = draw.feed(draw.array(shape, dtype))
     value = draw.one_of([1.5, -2.0]) if "float" in dtype else 1
     if draw.opset < 11:
-        stated = {"value": value} if draw.chance(0.6) else {}
+        stated = {"value": value} if mode == "constant" and draw.chance(0.7) else {}
         draw.node(data, pads=[*before, *behind], **attributes, **stated)
         return
-    filled = draw.constant(np.asarray(value, dtype)) if draw.chance(0.6) else ""
+    stated = draw.chance(0.7 if mode == "constant" else 0.2)
+    filled = draw.constant(np.asarray(value, dtype)) if stated else ""
     named = "" if axes == list(range(rank)) else draw.whole_numbers(axes)
     draw.node(data, draw.whole_numbers([*before, *behind]), filled, named, **attributes)
 
