@@ -104,6 +104,9 @@ def _pool(draw: Draw) -> None:
     attributes = _windows(draw, lengths, dilated=draw.has("dilations"))
     if attributes.get("auto_pad", "")[:4] == "SAME":  # ONNX Runtime leaves holes out of account
         attributes.pop("dilations", None)
+        if "strides" in attributes:  # and cuts off the begin where windows leave gaps
+            pairs = zip(attributes["strides"], attributes["kernel_shape"], strict=True)
+            attributes["strides"] = [min(stride, reach) for stride, reach in pairs]
     attributes |= draw.some(ceil_mode=[0, 1, 1]) if "pads" in attributes else {}
     attributes |= draw.some(count_include_pad=[0, 1, 1], p=[1, 2, 3])
     dtype = draw.dtype((*_TYPES, "int8", "uint8") if operator == "MaxPool" else _TYPES)
