@@ -11,8 +11,8 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from farm.kernels import arg_reduction, elementwise, partial_scatter, reduce_max_min, sort
 
-_EMIT = {**sort.EMIT, **reduce_max_min.EMIT, **arg_reduction.EMIT, **partial_scatter.EMIT}
-_EMIT_OF_ANY_SHAPE = elementwise.EMIT
+_EMIT = {**sort.EMIT, **reduce_max_min.EMIT, **partial_scatter.EMIT}
+_EMIT_OF_ANY_SHAPE = {**arg_reduction.EMIT, **elementwise.EMIT}
 
 
 def replace_operators_by_farm_kernels(module: tvm.IRModule) -> tvm.IRModule:

@@ -10,6 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from onnx import helper
+from onnx_models import graph, node, save
+
+from farm import importers
+from farm.types import Model
 
 sys.path.append(str(Path(__file__).parents[3] / "tools"))
 from random_operators.drawing import Case
@@ -245,3 +249,36 @@ def test_a_skip_normalization_needs_no_beta_and_bias_and_returns_the_sum(given):
     )
     made.outputs = ["y0", "y3"]
     check(made)
+
+
+@pytest.mark.parametrize(
+    ("made", "constants"),
+    [
+        (node("MaxPool", ["x"], ["y"], kernel_shape=[3, 3], auto_pad="SAME_UPPER"), {}),
+        (node("AveragePool", ["x"], ["y"], kernel_shape=[3, 3], auto_pad="SAME_LOWER"), {}),
+        (node("Resize", ["x", "", "s"], ["y"], mode="nearest"), {"s": [1, 1, 2, 2]}),
+        (
+            node("Resize", ["x", "", "s"], ["y"], coordinate_transformation_mode="asymmetric"),
+            {"s": [1, 1, 1.3, 2.5]},
+        ),
+        (
+            node(
+                "Resize",
+                ["x", "", "s"],
+                ["y"],
+                mode="linear",
+                coordinate_transformation_mode="align_corners",
+            ),
+            {"s": [1, 1, 2, 3]},
+        ),
+        (node("ArgMax", ["x"], ["y"], axis=1), {}),
+        (node("ReduceL2", ["x"], ["y"], keepdims=1), {}),
+    ],
+    ids=lambda one: getattr(one, "op_type", ""),
+)
+def test_a_batch_stays_open(made, constants, tmp_path):
+    values = {name: np.array(value, "float32") for name, value in constants.items()}
+    dtype = "int64" if made.op_type == "ArgMax" else "float32"
+    body = graph([made], {"x": ["n", 3, 9, 7]}, {"y": (dtype, ["n", "c", "h", "w"])}, values)
+    path = save(tmp_path / "open.onnx", body, opset=17)
+    assert not importers.import_model(Model("open", str(path)), tmp_path).fixed

@@ -29,7 +29,7 @@ def with_explicit_pads(
     rank = len(kernel)
     begin, end = [0] * rank, [0] * rank
     if mode in _SAME:
-        lengths = [int(extent) for extent in data.ty.shape][2:]
+        lengths = [int(extent) for extent in list(data.ty.shape)[2:]]
         strides, dilations = (
             attributes.get(name) or [1] * rank for name in ("strides", "dilations")
         )

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from tvm import relax
+from tvm import relax, tirx
 from tvm.relax.frontend.onnx import onnx_frontend
 from tvm.relax.frontend.onnx.onnx_frontend import OnnxOpConverter
 
@@ -46,7 +46,7 @@ class Resize(OnnxOpConverter):  # type: ignore[misc]
             by_scales = len(inputs) > 2 and inputs[2] is not None
             if by_scales and attributes.get(_COORDINATES) == b"tf_crop_and_resize":
                 raise NotImplementedError("Resize of a region by scales; give sizes")
-            if by_scales and _gives_fractions(inputs):
+            if by_scales and _gives_fractions(inputs[0], inputs[2]):
                 return _emit_nearest(builder, inputs, attributes)
             if attributes.get(_COORDINATES) == b"half_pixel_symmetric":
                 # It differs by how far the lengths are from whole ones.
@@ -55,6 +55,8 @@ class Resize(OnnxOpConverter):  # type: ignore[misc]
             if not short:
                 return theirs(builder, inputs, attributes, params)
             lengths = [2 if axis in short else one for axis, one in enumerate(cls._lengths(inputs))]
+            if None in lengths:
+                raise NotImplementedError("Resize to a length of 1 with an open extent")
             wider = [*inputs[:2], None, relax.const(np.array(lengths), "int64")]
             made = builder.emit(theirs(builder, wider, attributes, params))
             return relax.op.strided_slice(made, short, [0] * len(short), [1] * len(short))
@@ -76,15 +78,15 @@ class Resize(OnnxOpConverter):  # type: ignore[misc]
         return short
 
     @classmethod
-    def _lengths(cls, inputs: Inputs) -> list[int]:
-        """Return the extents of the result."""
+    def _lengths(cls, inputs: Inputs) -> list[int | None]:
+        """Return the extents of the result; None for those that are open."""
         _, _, scales, sizes = [*inputs, None][:4]
         if sizes is not None:
             return [int(one) for one in require_constant(sizes, "Resize", "sizes")]
         factors = require_constant(scales, "Resize", "scales")
-        extents = [int(extent) for extent in inputs[0].ty.shape]
         return [
-            int(extent * float(factor)) for extent, factor in zip(extents, factors, strict=True)
+            None if _is_open(extent) else int(int(extent) * float(factor))
+            for extent, factor in zip(inputs[0].ty.shape, factors, strict=True)
         ]
 
     @classmethod
@@ -112,11 +114,21 @@ def _is_empty(value: Any) -> bool:
     return value is not None and len(value.ty.shape) == 1 and int(value.ty.shape[0]) == 0
 
 
-def _gives_fractions(inputs: Inputs) -> bool:
-    """Return whether scales give lengths that are rounded down; TVM takes their ratio then."""
-    scales = require_constant(inputs[2], "Resize", "scales")
+def _is_open(extent: Any) -> bool:
+    """Return whether an extent is known only when the model runs."""
+    return not isinstance(extent, int | tirx.IntImm)
+
+
+def _gives_fractions(data: relax.Expr, scales: relax.Expr) -> bool:
+    """Return whether scales give lengths that are rounded down; TVM takes their ratio then.
+
+    What they make of open extents is not known, and left to TVM.
+    """
+    factors = require_constant(scales, "Resize", "scales")
     lengths = [
-        int(extent) * float(scale) for extent, scale in zip(inputs[0].ty.shape, scales, strict=True)
+        int(extent) * float(factor)
+        for extent, factor in zip(data.ty.shape, factors, strict=True)
+        if not _is_open(extent)
     ]
     return any(abs(length - round(length)) > _WHOLE for length in lengths)
 
@@ -132,10 +144,12 @@ def _emit_nearest(
     made = inputs[0]
     scales = require_constant(inputs[2], "Resize", "scales").astype(np.float32)
     for axis, scale in enumerate(scales):
-        extent = int(inputs[0].ty.shape[axis])
-        count = int(extent * float(scale))
         if scale == 1:
             continue
+        if _is_open(inputs[0].ty.shape[axis]):
+            raise NotImplementedError("Resize of an open extent by scales")
+        extent = int(inputs[0].ty.shape[axis])
+        count = int(extent * float(scale))
         places = _coordinates(mode, count, extent, scale)
         nearest = np.clip(_ROUNDINGS[rounding](places), 0, extent - 1).astype(np.int64)
         made = builder.emit(relax.op.take(made, relax.const(nearest, "int64"), axis))
@@ -199,14 +213,7 @@ def emit_resize_by_scales(
     builder: relax.BlockBuilder, data: Any, scales: Any, attributes: Attributes, params: Any
 ) -> relax.Expr:
     """Emit a resize by scales, as Upsample and the Resize of opset 10 define it."""
-    lengths = [
-        int(extent) * float(scale)
-        for extent, scale in zip(
-            data.ty.shape, require_constant(scales, "Resize", "scales"), strict=True
-        )
-    ]
-    # TVM samples by the ratio of the extents, not by the scale.
-    if any(abs(length - round(length)) > _WHOLE for length in lengths):
+    if _gives_fractions(data, scales):
         raise NotImplementedError("scales that give no whole lengths")
     theirs = onnx_frontend.Resize.get_converter(_NEWEST)
     return theirs(
