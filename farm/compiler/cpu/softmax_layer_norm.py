@@ -10,14 +10,18 @@ from typing import Any
 
 from tvm import te, tirx
 from tvm.s_tir import Schedule
+from tvm.s_tir.schedule import SBlockRV
 
 from farm.compiler.cpu.general_schedule import (
+    inline_elementwise,
+    parallelize_and_vectorize_block,
     parallelize_if_long_enough,
     partition_last_vector,
     vectorize_with_tail,
 )
 from farm.compiler.ir.annotations import ROW_LANES
 from farm.compiler.ir.blocks import block_name
+from farm.compiler.ir.dynamic_extents import product_at_batch_one
 from farm.compiler.target.cpu_model import CpuModel
 from farm.kernels import vector_math
 
@@ -120,13 +124,21 @@ def reduce_row(source: te.Tensor, name: str, reducer: Callable[..., Any]) -> te.
 
 
 def schedule_softmax_layer_norm(sch: Schedule, cpu: CpuModel) -> None:
-    """Compute all steps of a row while it is in the cache; parallelize the rows."""
+    """Compute all steps of a row while it is in the cache; parallelize the rows.
+
+    What follows and has more or fewer elements, such as a padding, is scheduled by itself.
+    """
     blocks = sch.get_child_blocks(sch.get_sblock("root"))
     at = next(
         index
         for index, block in enumerate(blocks)
         if block_name(sch, block) in (SOFTMAX, LAYER_NORM)
     )
+    if _size(sch, blocks[-1]) != _size(sch, blocks[at]):
+        result = sch.cache_write(blocks[at], 0, "global")
+        for block in inline_elementwise(sch, blocks[at + 1 :]):
+            parallelize_and_vectorize_block(sch, block, cpu)
+        blocks = [*blocks[: at + 1], result]
     lanes = int(sch.get(blocks[at]).annotations[ROW_LANES])
     width = int(sch.get(blocks[at]).writes[0].source.shape[-1])
     last, steps = (
@@ -153,3 +165,8 @@ def schedule_softmax_layer_norm(sch: Schedule, cpu: CpuModel) -> None:
     for step in steps:
         if block_name(sch, step) == _FILLED:
             partition_last_vector(sch, sch.get_loops(step)[-2], width, lanes)
+
+
+def _size(sch: Schedule, block: SBlockRV) -> int:
+    """Return the number of elements of a block's result."""
+    return product_at_batch_one(sch.get(block).writes[0].source.shape)
