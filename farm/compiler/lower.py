@@ -184,10 +184,10 @@ def _with_choice(
 ) -> Kernel:
     """Return the report on a kernel with its configuration and its predicted speed."""
     made = decisions.get(kernel.workload)
-    if made is None or selector is None:
-        return kernel
+    if made is None or selector is None or kernel.rule == DEPTH_FIRST:
+        return kernel  # a pair has said its plan, and nothing is predicted for its loops
     share, slow = predicted_peak_share.predicted_peak_share(made, selector.cpu), kernel.slow
-    if kernel.rule not in (cpu_schedule.GENERAL, DEPTH_FIRST, "none") and share is not None:
+    if kernel.rule not in (cpu_schedule.GENERAL, "none") and share is not None:
         slow = (
             predicted_peak_share.slowness_reason(made, selector.cpu)
             if share < predicted_peak_share.SLOW

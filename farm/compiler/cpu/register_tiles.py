@@ -124,7 +124,7 @@ def gemm_tiles_with_cycles(
 
 def fits_registers(cpu: CpuModel, tile: Tile, grouped_loads: bool = False) -> bool:
     """Return whether a tile's sums and the operands of a step, or a group of steps, fit."""
-    if tile.pixels * tile.vectors > max(cpu.accumulators, tile.vectors):
+    if tile.pixels > max(1, cpu.accumulators // tile.vectors):
         return False
     needed = _registers(cpu, tile.pixels, tile.vectors, grouped_loads)
     return (tile.pixels == 1 and not grouped_loads) or needed <= cpu.registers

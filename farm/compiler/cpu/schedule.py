@@ -20,7 +20,12 @@ from farm.compiler.cpu.attention.compute import ATTENTION
 from farm.compiler.cpu.attention.schedule import schedule_attention
 from farm.compiler.cpu.conv_dense_compute import CONVOLUTION
 from farm.compiler.cpu.conv_dense_schedule import RULES
-from farm.compiler.cpu.depth_first.schedule import DEPTH_FIRST, WINDOWS, schedule_depth_first
+from farm.compiler.cpu.depth_first.schedule import (
+    DEPTH_FIRST,
+    WINDOWS,
+    plan_of_kernel,
+    schedule_depth_first,
+)
 from farm.compiler.cpu.depthwise_pool import WINDOW_RULES
 from farm.compiler.cpu.depthwise_row_tiles import order_loops_by_input_row
 from farm.compiler.cpu.general_schedule import schedule_general
@@ -139,7 +144,10 @@ def _schedule_one(
         except Exception as exc:  # a primitive does not apply: TVM raises several types
             failure = f"{rule}: {_reason(exc)}"
             continue
-        return _apply_tir_passes(sch.mod["main"]), Kernel(name, rule, failure)
+        kernel = Kernel(name, rule, failure)
+        if rule == DEPTH_FIRST:
+            kernel = _with_plan(kernel, function, selector)
+        return _apply_tir_passes(sch.mod["main"]), kernel
     return function, Kernel(name, "none", failure)
 
 
@@ -148,6 +156,14 @@ def _applies(rule: str, blocks: Sequence[str]) -> bool:
     if rule == DEPTH_FIRST:
         return CONVOLUTION in blocks and any(block in WINDOWS for block in blocks)
     return rule in blocks or (bool(blocks) and rule == GENERAL)
+
+
+def _with_plan(kernel: Kernel, function: tirx.PrimFunc, selector: ConfigSelector) -> Kernel:
+    """Return the report on a pair with its plan, and whether a record decided the tile."""
+    plan = plan_of_kernel(function)
+    decision = selector.decisions.get(_workload(function))
+    recorded = decision is not None and decision.recorded and decision.config.tile == plan.tile
+    return replace(kernel, choice=str(plan), recorded=recorded)
 
 
 def _apply_tir_passes(function: tirx.PrimFunc) -> tirx.PrimFunc:

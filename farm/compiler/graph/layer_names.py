@@ -49,7 +49,7 @@ class LayersByVariable:
     def join(self, first: relax.Var, second: relax.Var) -> None:
         """Give the step of the second variable the layers of the first one, too."""
         layers = [self._layers.get(variable, "") for variable in (first, second)]
-        self._layers[second] = ", ".join(filter(None, layers))
+        self._layers[second] = ", ".join(filter(None, dict.fromkeys(layers)))
 
     def attach(self, main: relax.Function) -> relax.Function:
         """Return `main`, whose steps may call other kernels now, with these layers."""

@@ -181,7 +181,7 @@ def test_there_is_code_by_the_fast_rules_for_every_cpu(profile):
     weights = {name: np.ones(shape, "float32") for name, shape in shapes.items()}
     target = resolve_target(profile)
     lowered = lower_module(
-        module({"x": np.zeros((1, 3, 9, 9), "float32")}, network, weights),
+        module({"x": np.zeros((1, 3, 19, 19), "float32")}, network, weights),
         list(weights.values()),
         target,
         {},

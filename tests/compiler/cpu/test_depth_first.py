@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -130,6 +131,7 @@ CASES = [
     Case(1, 32, 20, 20, 64, windows=AVERAGE, activation="none"),
     Case(1, 8, 9, 7, 160, window=7, activation="silu"),
     Case(3, 12, 13, 26, 32, window=4, window_stride=3),
+    Case(1, 8, 56, 56, 32, window=2, window_stride=3),  # rows that no window reads
 ]
 
 
@@ -174,7 +176,8 @@ def test_the_results_are_those_of_separate_kernels_to_the_bit(case, monkeypatch)
     some.sampled_from(CPUS),
 )
 def test_pairs_of_any_size_are_right(case, cpu):
-    _, error = case.answer(cpu)
+    answer, error = case.answer(cpu)
+    assert not answer.notes
     assert error < ERROR
 
 
@@ -217,20 +220,49 @@ def test_a_result_that_others_read_stays_a_result():
     assert sorted(answer.rules) == ["convolution", "depthwise"]
 
 
-def test_a_result_that_is_added_to_windows_stays_a_result():
+@pytest.mark.parametrize("of_image", [False, True], ids=["windows over it", "over the image"])
+def test_a_result_that_is_added_to_windows_stays_a_result(of_image):
     case = Case(1, 64, 14, 14, 64)
 
     def body(emit: Emit, x: Any, w: Any, b: Any, d: Any, e: Any) -> Any:
         between = case.convolved(emit, x, w, b)
-        return emit(relax.op.add(emit(relax.op.add(case.slid(emit, x, d), e)), between))
+        slid = case.slid(emit, x if of_image else between, d)
+        return emit(relax.op.add(emit(relax.op.add(slid, e)), between))
 
     x, weights = case.image, case.weights
     answer = compute({"x": x}, body, weights)
-    assert sorted(answer.rules) == ["convolution", "depthwise"]
+    assert (sorted(answer.rules), answer.notes) == (["convolution", "depthwise"], [])
     x_, w, b, d, e = (torch.from_numpy(one).double() for one in (x, *weights.values()))
     between = torch.nn.functional.relu6(torch.nn.functional.conv2d(x_, w) + b)
-    wanted = torch.nn.functional.conv2d(x_, d, None, 1, 1, 1, 64) + e + between
-    np.testing.assert_allclose(answer.outputs[0], wanted.numpy(), rtol=1e-4, atol=1e-4)
+    source = x_ if of_image else between
+    wanted = torch.nn.functional.conv2d(source, d, None, 1, 1, 1, 64) + e + between
+    np.testing.assert_allclose(answer.outputs[0], wanted.numpy(), rtol=1e-4, atol=2e-4)
+
+
+def test_windows_may_read_the_result_as_any_of_their_kernel_s_operands():
+    case = Case(1, 16, 14, 14, 64)
+    a, f = RANDOM.standard_normal((2, 1, 64, 14, 14)).astype("float32")
+
+    def body(emit: Emit, x: Any, a: Any, f: Any, w: Any, b: Any, d: Any, e: Any) -> Any:
+        between = case.convolved(emit, x, w, b)
+        scaled = emit(relax.op.multiply(emit(relax.op.multiply(a, f)), const(0.5)))
+        return emit(relax.op.add(scaled, case.slid(emit, between, d)))
+
+    x, weights = case.image, case.weights
+    answer = compute({"x": x, "a": a, "f": f}, body, weights)
+    assert (answer.rules, answer.notes) == (["depth_first"], [])
+    x_, w, b, d, _ = (torch.from_numpy(one).double() for one in (x, *weights.values()))
+    between = torch.nn.functional.relu6(torch.nn.functional.conv2d(x_, w) + b)
+    wanted = torch.nn.functional.conv2d(between, d, None, 1, 1, 1, 64).numpy() + a * f / 2
+    np.testing.assert_allclose(answer.outputs[0], wanted, rtol=1e-4, atol=2e-4)
+
+
+def test_the_report_has_the_tile_and_the_bands_that_the_kernel_has():
+    answer, _ = Case(1, 16, 112, 112, 96, window_stride=2).answer("native")
+    (kernel,) = (kernel for kernel in answer.kernels if kernel.rule == "depth_first")
+    assert re.fullmatch(r"\d+x\d+x\d+ in \d+ bands? of rows", kernel.choice)
+    pixels = int(kernel.choice.split("x")[0])
+    assert 112 % pixels == 0 and not kernel.recorded
 
 
 CPU = CpuModel("test", 16, 32, l2_bytes=1 << 20)
@@ -258,6 +290,30 @@ def test_channels_that_fill_no_whole_blocks_are_left_to_separate_kernels():
     assert depth_first_plan(decided(CONVOLUTION, Tile(7, 4, 16)), windows, 1, CPU) is None
     half = decided(CONVOLUTION, Tile(7, 3, 8))
     assert depth_first_plan(half, windows, 1, CPU) is None, "windows of 16 lanes, blocks of 24"
+
+
+def test_a_band_has_the_rows_that_dilated_windows_reach():
+    dilated = replace(WINDOWS, strides=(1, 1), padding=(8, 8, 8, 8), dilation=(8, 8))
+    pair = decided(CONVOLUTION, Tile(14, 1, 16)), decided(dilated, Tile(8, 1, 16))
+    plan = depth_first_plan(*pair, 1, replace(CPU, l2_bytes=16 << 20))
+    assert plan is not None and plan.bands == 1
+    assert depth_first_plan(*pair, 1, replace(CPU, l2_bytes=256 << 10)) is None
+
+
+def test_windows_with_rows_between_them_have_one_band():
+    apart = replace(WINDOWS, weight=(1, 1, 1, 96), padding=(0, 0, 0, 0))
+    pair = decided(CONVOLUTION, Tile(14, 1, 16)), decided(apart, Tile(8, 1, 16))
+    plan = depth_first_plan(*pair, 1, replace(CPU, l2_bytes=16 << 20))
+    assert plan is not None and plan.bands == 1
+    assert depth_first_plan(*pair, 1, replace(CPU, l2_bytes=512 << 10)) is None
+
+
+def test_windows_that_load_by_rows_have_one_band():
+    core = CpuModel("a53", 4, 32, in_order=True, has_memory_operands=False, l2_bytes=128 << 10)
+    pair = decided(CONVOLUTION, Tile(8, 2, 4)), decided(WINDOWS, Tile(8, 1, 4))
+    assert depth_first_plan(*pair, 1, core) is None
+    plan = depth_first_plan(*pair, 1, replace(core, l2_bytes=4 << 20))
+    assert plan is not None and plan.bands == 1
 
 
 def test_bands_are_whole_tiles_of_rows():

@@ -33,6 +33,41 @@ def of(found: list[tuple[str, str]], word: str) -> list[str]:
     return [layer for kernel, layer in found if word in kernel]
 
 
+def test_a_kernel_of_two_layers_has_the_names_of_both(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    shapes = {"w": (32, 16, 1, 1), "d": (32, 1, 3, 3), "v": (16, 32, 1, 1)}
+    weights = [
+        numpy_helper.from_array(random.standard_normal(shape).astype("float32"), name)
+        for name, shape in shapes.items()
+    ]
+    nodes, given = [], "x"
+    for block in ("/b0", "/b1"):  # equal kernels, of which each call has its own layers
+        nodes += [
+            helper.make_node("Conv", [given, "w"], [f"{block}a"], name=f"{block}/expand"),
+            helper.make_node("Relu", [f"{block}a"], [f"{block}b"], name=f"{block}/relu"),
+            helper.make_node(
+                "Conv", [f"{block}b", "d"], [f"{block}c"], f"{block}/dw", pads=[1] * 4, group=32
+            ),
+            helper.make_node("Conv", [f"{block}c", "v"], [f"{block}d"], name=f"{block}/project"),
+        ]
+        given = f"{block}d"
+    nodes[-1].output[0] = "y"
+    ends = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 16, 12, 12]) for name in "xy"
+    ]
+    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], weights)
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9),
+        tmp_path / "m.onnx",
+    )
+    *found, _ = of(layers(tmp_path / "m.onnx"), "convolution")  # the last is joined to a transpose
+    assert found == [
+        "/b0/expand, /b0/relu, /b0/dw",
+        "/b0/project",
+        "/b1/expand, /b1/relu, /b1/dw",
+    ]
+
+
 def test_equal_kernels_of_an_onnx_model_have_the_names_of_their_own_nodes(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     weights = [

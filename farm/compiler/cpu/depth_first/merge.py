@@ -7,7 +7,7 @@ as a whole.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,17 +27,17 @@ from farm.compiler.cpu.conv_dense_schedule import (
     producer_blocks,
 )
 from farm.compiler.cpu.depth_first.plan import depth_first_plan
-from farm.compiler.cpu.depth_first.schedule import WINDOWS
+from farm.compiler.cpu.depth_first.schedule import WINDOWS, schedule_depth_first
 from farm.compiler.cpu.kernel_config import ConfigDecision, ConfigSelector
 from farm.compiler.graph.layer_names import LayersByVariable
 from farm.compiler.ir.annotations import BANDS, SKIP_PADDING_TAPS, TILE, TILE_ROWS, WORKLOAD
 from farm.compiler.ir.blocks import block_name, block_names
 from farm.compiler.ir.dynamic_extents import shapes_are_equal
-from farm.compiler.ir.relax_rewriter import Rewriter, Rule, count_readers
+from farm.compiler.ir.relax_rewriter import Rewriter, Rule, count_readers, op_name
 from farm.compiler.ir.unchecked_schedule import UncheckedSchedule
+from farm.compiler.target.cpu_model import CpuModel
 
-_CALL = "relax.call_tir"
-_NAME = "pair"
+_CALL, _FUSED = "relax.call_tir", "fused_"
 
 
 def merge_convolutions_with_windows(module: tvm.IRModule, selector: ConfigSelector) -> tvm.IRModule:
@@ -51,24 +51,24 @@ def merge_convolutions_with_windows(module: tvm.IRModule, selector: ConfigSelect
         layers.join(first, second)
     result = merger.builder_.get()
     result["main"] = main
-    passes = [relax.transform.FuseTIR(), relax.transform.DeadCodeElimination()]
-    result = tvm.transform.Sequential(passes)(result)
+    result = relax.transform.DeadCodeElimination()(result)
     result["main"] = layers.attach(result["main"])
     return result
 
 
 @mutator
 class _PairMerger(Rewriter):
-    """Calls one function for two kernels that gain by it; TVM then fuses what is in it.
+    """Calls one kernel in the place of two that gain by it.
 
     `first_of_pair` has the variables of both kernels' results, by that of the second.
     """
 
     def __init__(self, module: tvm.IRModule, selector: ConfigSelector) -> None:
         super().__init__(module)
-        self._module, self._selector = module, selector
+        self._selector = selector
+        self._kernels = dict(module.functions_items())  # not those that are merged here
         self._readers: Counter[relax.Var] = count_readers(module["main"])
-        self._variable: relax.Var | None = None
+        self._variable: relax.Var | None = None  # of the binding that is rewritten
         self._made: dict[tuple[GlobalVar, GlobalVar, int], GlobalVar | None] = {}
         self.first_of_pair: dict[relax.Var, relax.Var] = {}
 
@@ -77,7 +77,7 @@ class _PairMerger(Rewriter):
         return {_CALL: self._pair}
 
     def visit_var_binding_(self, binding: relax.VarBinding) -> None:
-        """Rewrite a binding."""
+        """Rewrite a binding, and note its variable: layers are known by variables."""
         self._variable = binding.var
         super().visit_var_binding_(binding)
 
@@ -85,45 +85,34 @@ class _PairMerger(Rewriter):
         if len(call.args) != 2 or self._variable is None:
             return None
         for place, operand in enumerate(call.args[1].fields):
-            first = self.called(operand, _CALL) if self._readers[operand] == 1 else None
-            if first is None or len(first.args) != 2:
+            # Not through an alias, of which others may read the value
+            first = self.lookup_binding(operand) if isinstance(operand, relax.Var) else None
+            if not isinstance(first, Call) or self._readers[operand] != 1:
                 continue
-            if function := self._function(first, call, place):
+            if op_name(first) != _CALL or len(first.args) != 2:
+                continue
+            if not {first.args[0], call.args[0]} <= self._kernels.keys():
+                continue
+            if kernel := self._kernel(first, call, place):
                 self.first_of_pair[self._variable] = operand
-                return relax.Call(function, _operands(first, call, place))
+                return relax.call_tir(kernel, _operands(first, call, place), call.ty)
         return None
 
-    def _function(self, first: Call, second: Call, place: int) -> GlobalVar | None:
-        """Return a function that calls both kernels; None if they gain nothing."""
-        key = (first.args[0], second.args[0], place)
-        if key not in self._made:
-            one, other = (self._module[kernel] for kernel in key[:2])
-            kernels = depth_first_kernels(one, other, place, self._selector)
-            self._made[key] = kernels and self._calling(kernels, first, second, place)
-        return self._made[key]
-
-    def _calling(
-        self, kernels: tuple[tirx.PrimFunc, tirx.PrimFunc], first: Call, second: Call, place: int
-    ) -> GlobalVar:
-        one, other = (
-            self.builder_.add_func(kernel.without_attr("global_symbol"), call.args[0].name_hint)
-            for kernel, call in zip(kernels, (first, second), strict=True)
-        )
-        parameters = [
-            relax.Var(f"operand_{index}", operand.ty)
-            for index, operand in enumerate(_operands(first, second, place))
-        ]
-        count, name = len(first.args[1].fields), f"{first.args[0].name_hint}_{_NAME}"
-        builder = relax.BlockBuilder()
-        with builder.function(name, parameters, attrs={"Primitive": True}):
-            with builder.dataflow():
-                between = builder.emit(relax.call_tir(one, parameters[:count], first.ty))
-                others = parameters[count:]
-                others.insert(place, between)
-                output = builder.emit_output(relax.call_tir(other, others, second.ty))
-            builder.emit_func_output(output)
-        function = relax.utils.copy_with_new_vars(builder.get()[name])
-        return self.builder_.add_func(function.without_attr("global_symbol"), name)
+    def _kernel(self, first: Call, second: Call, place: int) -> GlobalVar | None:
+        """Return the kernel for two calls; None if they gain nothing by it."""
+        one, other = first.args[0], second.args[0]
+        if (one, other, place) not in self._made:
+            made = None
+            kernels = depth_first_kernels(
+                self._kernels[one], self._kernels[other], place, self._selector
+            )
+            if kernels is not None:
+                fused = _fused(kernels, first, second, place)
+                name = f"{one.name_hint}_{other.name_hint.removeprefix(_FUSED)}"
+                if _can_be_scheduled(fused, self._selector.cpu):
+                    made = self.builder_.add_func(fused, name)
+            self._made[one, other, place] = made
+        return self._made[one, other, place]
 
 
 def _operands(first: Call, second: Call, place: int) -> list[relax.Expr]:
@@ -131,6 +120,48 @@ def _operands(first: Call, second: Call, place: int) -> list[relax.Expr]:
     others = list(second.args[1].fields)
     del others[place]
     return [*first.args[1].fields, *others]
+
+
+def _fused(
+    kernels: tuple[tirx.PrimFunc, tirx.PrimFunc], first: Call, second: Call, place: int
+) -> tirx.PrimFunc:
+    """Return one kernel for two, which takes the `_operands` of their calls."""
+    builder = relax.BlockBuilder()
+    one, other = (
+        builder.add_func(kernel.without_attr("global_symbol"), name)
+        for kernel, name in zip(kernels, ("first", "second"), strict=True)
+    )
+    operands, count = _operands(first, second, place), len(first.args[1].fields)
+    parameters = _parameters(operands)
+    with builder.function("both", parameters, attrs={"Primitive": True}):
+        with builder.dataflow():
+            between = builder.emit(relax.call_tir(one, parameters[:count], first.ty))
+            others = parameters[count:]
+            others.insert(place, between)
+            output = builder.emit_output(relax.call_tir(other, others, second.ty))
+        builder.emit_func_output(output)
+    both = builder.get().get_global_var("both")
+    parameters = _parameters(operands)
+    with builder.function("main", parameters):  # TVM removes what nothing calls
+        with builder.dataflow():
+            output = builder.emit_output(relax.Call(both, parameters))
+        builder.emit_func_output(output)
+    module = builder.get()
+    module[both] = relax.utils.copy_with_new_vars(module[both])
+    return relax.transform.FuseTIR()(module)["both"].without_attr("global_symbol")
+
+
+def _parameters(operands: Sequence[relax.Expr]) -> list[relax.Var]:
+    return [relax.Var(f"operand_{at}", operand.ty) for at, operand in enumerate(operands)]
+
+
+def _can_be_scheduled(kernel: tirx.PrimFunc, cpu: CpuModel) -> bool:
+    """Return whether the rule applies: if not, separate kernels have rules of their own."""
+    try:
+        schedule_depth_first(UncheckedSchedule(tvm.IRModule({"main": kernel})), cpu)
+    except Exception:  # TVM raises several types
+        return False
+    return True
 
 
 def depth_first_kernels(
@@ -144,8 +175,8 @@ def depth_first_kernels(
     """
     if CONVOLUTION not in block_names(first) or not {*WINDOWS} & {*block_names(second)}:
         return None
-    convolution = _kernel(first, (CONVOLUTION,), selector)
-    windows = _kernel(second, WINDOWS, selector)
+    convolution = _with_one_epilogue(first, (CONVOLUTION,), selector)
+    windows = _with_one_epilogue(second, WINDOWS, selector)
     if (
         convolution is None
         or windows is None
@@ -162,7 +193,7 @@ def depth_first_kernels(
 
 
 @dataclass(frozen=True, slots=True)
-class _Kernel:
+class _MainAndEpilogue:
     """A kernel of a main block and an epilogue that takes each of its elements in place."""
 
     sch: Schedule
@@ -193,9 +224,9 @@ class _Kernel:
             self.sch.annotate(self.main, name, value)
 
 
-def _kernel(
+def _with_one_epilogue(
     function: tirx.PrimFunc, names: tuple[str, ...], selector: ConfigSelector
-) -> _Kernel | None:
+) -> _MainAndEpilogue | None:
     """Return a kernel with all that follows its main block inlined into one epilogue.
 
     The main block has one of the names. Windows test for padding instead of reading a padded copy.
@@ -220,7 +251,7 @@ def _kernel(
         sch, last, main
     ):
         return None
-    return _Kernel(sch, main, last, decision)
+    return _MainAndEpilogue(sch, main, last, decision)
 
 
 def _is_in_place(sch: Schedule, last: SBlockRV, main: SBlockRV) -> bool:

@@ -15,8 +15,8 @@ from farm.compiler.cpu.kernel_config import ConfigDecision, Workload
 from farm.compiler.cpu.register_tiles import Tile, fits_registers, predicted_row_cycles
 from farm.compiler.target.cpu_model import CpuModel
 
-# Of the convolution's cycles, for a tile that divides the rows: separate kernels write its result
-# to memory and read it again, which took a fifth of the time of both or more.
+# A pair may take so many times the cycles of the convolution alone, for another tile and rows that
+# are computed twice: two kernels write the result between them to memory and read it again.
 _MOST_CYCLES = 1.15
 _THREADS = (1, 2, 4)  # numbers of threads for which the bands are chosen
 
@@ -27,6 +27,9 @@ class DepthFirstPlan:
 
     tile: Tile
     bands: int
+
+    def __str__(self) -> str:
+        return f"{self.tile} in {self.bands} band{'s' if self.bands > 1 else ''} of rows"
 
 
 def depth_first_plan(
@@ -42,24 +45,19 @@ def depth_first_plan(
     width, channels = workload.output(1), workload.channels
     if channels % chosen.block or chosen.block % lanes:
         return None
-    separate = _row_cycles(workload, chosen, cpu)
-    if width % chosen.pixels == 0:
-        tile = chosen
-    else:
-        tiles = [
-            tile
-            for pixels in range(1, width + 1)
-            if width % pixels == 0
-            and fits_registers(
-                cpu, tile := replace(chosen, pixels=pixels), uses_grouped_loads(workload, cpu)
-            )
-        ]
-        tile = min(tiles, key=lambda tile: _row_cycles(workload, tile, cpu))
-    bands = _bands(workload, windows, tile, tile_rows, cpu)
-    if bands is None:
+    grouped = uses_grouped_loads(workload, cpu)
+    tiles = [
+        replace(chosen, pixels=pixels) for pixels in range(1, width + 1) if width % pixels == 0
+    ]
+    fitting = [tile for tile in tiles if fits_registers(cpu, tile, grouped)]
+    bands = _bands(workload, windows, chosen.block, tile_rows, cpu)
+    if not fitting or bands is None:
         return None
-    computed = bands * _rows_of_band(windows, bands) / windows.data[1]
-    if _row_cycles(workload, tile, cpu) * max(1.0, computed) > _MOST_CYCLES * separate:
+    best = min(fitting, key=lambda tile: _row_cycles(workload, tile, cpu))
+    tile = chosen if width % chosen.pixels == 0 else best
+    computed = max(1.0, bands * _rows_of_band(windows, bands) / windows.data[1])
+    cycles = _row_cycles(workload, tile, cpu) * computed
+    if cycles > _MOST_CYCLES * _row_cycles(workload, chosen, cpu):
         return None
     return DepthFirstPlan(tile, bands)
 
@@ -79,28 +77,33 @@ def _row_cycles(workload: Workload, tile: Tile, cpu: CpuModel) -> float:
     )
 
 
+def _reach(windows: Workload) -> int:
+    """Return the rows of the image that a window spans."""
+    return windows.dilation[0] * (windows.weight[0] - 1) + 1
+
+
 def _rows_of_band(windows: Workload, bands: int) -> int:
     """Return the rows of the image that the windows of one of so many bands read, at most."""
-    rows, reach = windows.output(0) // bands, windows.dilation[0] * (windows.weight[0] - 1) + 1
-    return min((rows - 1) * windows.strides[0] + reach, windows.data[1])
+    rows = windows.output(0) // bands
+    return min((rows - 1) * windows.strides[0] + _reach(windows), windows.data[1])
 
 
 def _bands(
-    workload: Workload, windows: Workload, tile: Tile, tile_rows: int, cpu: CpuModel
+    workload: Workload, windows: Workload, block: int, tile_rows: int, cpu: CpuModel
 ) -> int | None:
     """Return the number of bands for the fewest rows, of those whose rows fit into the cache.
 
     The rows are those of the thread that computes the most, on average over numbers of threads.
-    Windows that load their operands by rows have one band or none: LLVM would keep their sums in
-    memory, as the rows beyond the image depend on the band.
+    `block` are the channels of a task. Returns None if no bands fit. There is one band or none for
+    windows that load their operands by rows, as LLVM would keep their sums in memory, and for
+    windows with rows between them, for which TVM cannot schedule bands.
     """
-    height, width, blocks = windows.output(0), windows.data[2], workload.channels // tile.block
-    row_bytes = 4 * width * tile.block
-    offered = [bands for bands in range(1, height + 1) if height % (bands * tile_rows) == 0]
+    height, width, blocks = windows.output(0), windows.data[2], workload.channels // block
     fitting = [
         bands
-        for bands in offered
-        if _rows_of_band(windows, bands) * row_bytes <= cpu.task_cache_bytes
+        for bands in range(1, height + 1)
+        if height % (bands * tile_rows) == 0
+        and 4 * _rows_of_band(windows, bands) * width * block <= cpu.task_cache_bytes
     ]
 
     def rows_of_busiest(bands: int) -> float:
@@ -108,6 +111,6 @@ def _bands(
         most = sum(-(-tasks // threads) * threads for threads in _THREADS) / len(_THREADS)
         return most * _rows_of_band(windows, bands)
 
-    if uses_row_loads(windows, cpu):
+    if uses_row_loads(windows, cpu) or windows.strides[0] > _reach(windows):
         return 1 if 1 in fitting else None
-    return min(fitting or offered[-1:], key=lambda bands: (rows_of_busiest(bands), bands))
+    return min(fitting, key=lambda bands: (rows_of_busiest(bands), bands), default=None)

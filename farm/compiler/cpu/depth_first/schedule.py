@@ -6,6 +6,9 @@ computation is also called depth first.
 
 from __future__ import annotations
 
+from typing import Any
+
+from tvm import tirx
 from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
@@ -19,6 +22,7 @@ from farm.compiler.cpu.conv_dense_schedule import (
     schedule_grouped_loads,
     split_reduction_into_groups,
 )
+from farm.compiler.cpu.depth_first.plan import DepthFirstPlan
 from farm.compiler.cpu.depthwise_pool import AVERAGE, UNROLLED_TILES, tile_row_of_windows
 from farm.compiler.cpu.depthwise_row_tiles import tile_rows_of_windows
 from farm.compiler.cpu.general_schedule import (
@@ -27,7 +31,8 @@ from farm.compiler.cpu.general_schedule import (
     parallelize_if_long_enough,
 )
 from farm.compiler.cpu.register_tiles import Tile
-from farm.compiler.ir.annotations import BANDS, TILE_ROWS
+from farm.compiler.ir.annotations import BANDS, TILE, TILE_ROWS
+from farm.compiler.ir.blocks import blocks_in_loops
 from farm.compiler.target.cpu_model import CpuModel
 
 # The name of the rule, for kernels with a convolution and one of the blocks WINDOWS.
@@ -59,6 +64,17 @@ def schedule_depth_first(sch: Schedule, cpu: CpuModel) -> None:
     _tile_convolution(sch, cpu, convolution, epilogue, tile)
     for block in before:
         parallelize_and_vectorize_block(sch, block, cpu)
+
+
+def plan_of_kernel(kernel: tirx.PrimFunc) -> DepthFirstPlan:
+    """Return the plan that a kernel is annotated with."""
+    notes: dict[str, Any] = {}
+    for nested in blocks_in_loops(kernel):
+        if nested.block.name_hint == CONVOLUTION:
+            notes[TILE] = nested.block.annotations[TILE]
+        elif nested.block.name_hint in WINDOWS:
+            notes[BANDS] = nested.block.annotations[BANDS]
+    return DepthFirstPlan(Tile(*map(int, notes[TILE])), int(notes[BANDS]))
 
 
 def _tile_convolution(
