@@ -10,7 +10,8 @@
     checks                            refuse files that could do more than compute
     python_source_dependencies        record the files that such a function depends on
     convert                           convert an exported program to a Relax module
-    scalar_promotion                  types of tensors without axes
+    type_promotion                    the type that an operator computes in
+    rewriting                         forms of operators that TVM reads wrongly
     dtypes                            element types of torch and numpy
     intermediates                     the result of every operation in torch
     pytree_stand_ins                  stand-ins for classes of packages that are not installed

@@ -24,10 +24,11 @@ from farm.importers.relax_postprocessing import (
     output_specs,
     suppress_output_warnings_and_logs,
 )
+from farm.importers.torch import rewriting
 from farm.importers.torch.checks.checked_arguments import CheckedArguments
 from farm.importers.torch.dtypes import is_numpy_dtype, tensor_spec
 from farm.importers.torch.intermediates import make_intermediate_results_function
-from farm.importers.torch.scalar_promotion import cast_tensors_without_axes
+from farm.importers.torch.type_promotion import cast_operands
 
 _PLACES_SHOWN = 3
 _CHECKS = ("_assert_async.msg", "_assert_scalar.default", "_assert_tensor_metadata.default")
@@ -219,8 +220,10 @@ def _to_relax(program: torch.export.ExportedProgram, what: str) -> Any:
 
     from farm.importers.torch.converters import (
         complex_numbers,
+        elementwise,
         indexing,
         operators,
+        products,
         pt2e,
         recurrent,
     )
@@ -234,11 +237,14 @@ def _to_relax(program: torch.export.ExportedProgram, what: str) -> Any:
             with _looking_operators_up_once():
                 program = program.run_decompositions(table)
             _drop_checks(program.graph)
-            cast_tensors_without_axes(program.graph)
+            rewriting.rewrite(program.graph)
+            cast_operands(program.graph)
             program = complex_numbers.with_real_weights(program, what)
             ours = {
                 **pt2e.converters(),
                 **operators.converters(),
+                **elementwise.converters(),
+                **products.converters(),
                 **indexing.converters(),
                 **recurrent.converters(program),
             }

@@ -105,6 +105,19 @@ FORMS = {
     "group norm with a weight": lambda x: torch.nn.functional.group_norm(x, 1, x[0, 0, :3] + 2),
     "an empty slice that is written": lambda x: torch.slice_scatter(x * 2, x[:, 3:], 1, 3),
     "a slice that is written": lambda x: torch.slice_scatter(x * 2, x[:, 1:], 1, 1),
+    "a slice that is written, with steps": lambda x: torch.slice_scatter(
+        x, x[:, :, :3] * 2, 2, 0, 5, 2
+    ),
+    "a slice that is written, with steps, from the second": lambda x: torch.slice_scatter(
+        x, x[:, :, :2] * 2, -1, 1, None, 2
+    ),
+    "scatter of a part of the source": lambda x: x[0].scatter(0, torch.tensor([[1, 0]]), x[1]),
+    "products by scatter": lambda x: x[0].scatter(0, INDEX, x[1], reduce="multiply"),
+    "sums by scatter": lambda x: x[0].scatter(0, INDEX, x[1], reduce="add"),
+    "var_mean": lambda x: torch.var_mean(x, (0, 2), correction=0, keepdim=True),
+    "std_mean": lambda x: torch.std_mean(x, -1),
+    "sort, stable": lambda x: torch.sort((x * 2).round(), dim=2, descending=True, stable=True),
+    "topk in any order": lambda x: torch.topk(x, 5, sorted=False)[0].sum(-1),
     "unfold": lambda x: x.unfold(1, 2, 1),
     "unfold with steps": lambda x: x.unfold(-1, 2, 3),
     "bags of rows, added": lambda x: bags(x, "sum"),

@@ -1,6 +1,8 @@
 """Convert torch operators that TVM's importer lacks or converts incorrectly.
 
-    operators        elementwise operators, reductions, views and others
+    operators        reductions, views, upsampling and others
+    elementwise      elementwise operators
+    products         sums of products of other types than float32
     complex_numbers  operators on complex numbers, and Fourier transforms
     indexing         indexing by tensors
     recurrent        LSTM, GRU and RNN layers

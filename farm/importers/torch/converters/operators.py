@@ -16,15 +16,6 @@ from tvm import relax
 
 # TVM's reductions of scatter_elements, by torch's names in scatter_reduce.
 _REDUCTIONS = {"sum": "add", "mean": "add", "prod": "mul", "amax": "max", "amin": "min"}
-_PRODUCTS = (
-    "mm.default",
-    "bmm.default",
-    "addmm.default",
-    "baddbmm.default",
-    "matmul.default",
-    "linear.default",
-    "convolution.default",
-)
 # TVM's names of torch's numbers, in the order of at::native's enumerations.
 _SAMPLINGS, _OUTSIDE = ("bilinear", "nearest", "bicubic"), ("zeros", "border", "reflection")
 Converter = Callable[[Any, Any], Any]  # (node, importer) -> Relax expression of the node
@@ -36,7 +27,10 @@ def additional_decompositions() -> dict[Any, Callable[..., torch.Tensor]]:
     They decompose operators that torch runs fused if no gradients are needed, as a trace records
     them.
     """
-    return {torch.ops.aten._transformer_encoder_layer_fwd.default: _encoder_layer}
+    return {
+        torch.ops.aten._transformer_encoder_layer_fwd.default: _encoder_layer,
+        torch.ops.aten.var_mean.correction: _variance_and_mean,
+    }
 
 
 def undecomposed() -> tuple[Any, ...]:
@@ -65,8 +59,14 @@ def converters() -> dict[str, Converter]:
         "div.Scalar_mode": _div,
         "div.Tensor_mode": _div,
         "grid_sampler_2d.default": _grid_sampler,
+        "scatter.src": _scatter,
+        "scatter.reduce": _scatter,
         "scatter_add.default": _scatter_add,
         "scatter_reduce.two": _scatter_reduce,
+        "cumsum.default": _cumulated("cumsum"),
+        "cumprod.default": _cumulated("cumprod"),
+        "sort.stable": _sort,
+        "topk.default": _top_k,
         "unfold.default": _unfold,
         "clamp.default": _clamp,
         **{f"upsample_{method}2d.default": _upsample(method) for method in ("bilinear", "bicubic")},
@@ -78,37 +78,9 @@ def converters() -> dict[str, Converter]:
         "adaptive_max_pool2d.default": _adaptive_max_pool,
         "adaptive_max_pool3d.default": _adaptive_max_pool,
         "_embedding_bag_forward_only.default": _embedding_bag,
-        **{name: _in_single(name) for name in _PRODUCTS},
         **{f"reflection_pad{count}d.default": _pad("reflect") for count in (1, 2, 3)},
         **{f"replication_pad{count}d.default": _pad("replicate") for count in (1, 2, 3)},
     }
-
-
-def _in_single(name: str) -> Converter:
-    """Return a converter that computes float16 products in float32 and rounds the result.
-
-    torch does the same on a CPU. TVM's converters of products write float32 whatever their inputs'
-    type is.
-    """
-
-    def convert(node: torch.fx.Node, importer: Any) -> relax.Expr:
-        theirs, emit = importer.create_convert_map()[name], importer.block_builder.emit
-        if node.meta["val"].dtype != torch.float16:
-            return theirs(node)
-        kept = {
-            one: importer.env[one]
-            for one in node.all_input_nodes
-            if one.meta["val"].dtype == torch.float16
-        }
-        importer.env.update(
-            {one: emit(relax.op.astype(value, "float32")) for one, value in kept.items()}
-        )
-        try:
-            return emit(relax.op.astype(theirs(node), "float16"))
-        finally:
-            importer.env.update(kept)
-
-    return convert
 
 
 def _encoder_layer(
@@ -164,6 +136,14 @@ def _encoder_layer(
         else:
             src = functional.layer_norm(src + branch(src), (embed_dim,), weight, bias, eps)
     return src
+
+
+def _variance_and_mean(
+    x: torch.Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Compute torch.var_mean by its parts."""
+    mean = torch.ops.aten.mean.dim(x, dim, keepdim)
+    return torch.ops.aten.var.correction(x, dim, correction=correction, keepdim=keepdim), mean
 
 
 def _argument(node: torch.fx.Node, position: int, name: str, default: Any) -> Any:
@@ -297,6 +277,15 @@ def _truncated(data: relax.Expr, number: relax.Expr, emit: Callable[[Any], Any])
     )
 
 
+def _scatter(node: torch.fx.Node, importer: Any) -> relax.Expr:
+    """Convert scatter, with a reduction or without."""
+    data, index, source = _scattered(node, importer)
+    how = {"add": "add", "multiply": "mul"}[node.kwargs["reduce"]] if node.kwargs else "update"
+    return importer.block_builder.emit(
+        relax.op.scatter_elements(data, index, source, node.args[1], how)
+    )
+
+
 def _scatter_add(node: torch.fx.Node, importer: Any) -> relax.Expr:
     """Convert scatter_add."""
     data, index, source = _scattered(node, importer)
@@ -349,6 +338,34 @@ def _changes_nothing(reduction: str, kind: str) -> float:
         return -math.inf if reduction == "amax" else math.inf
     limits = torch.iinfo(getattr(torch, kind))
     return int(limits.min if reduction == "amax" else limits.max)
+
+
+def _cumulated(name: str) -> Converter:
+    """Return a converter of sums or products of the elements before: of int64 for integers."""
+
+    def convert(node: torch.fx.Node, importer: Any) -> relax.Expr:
+        value, emit = importer.env[node.args[0]], importer.block_builder.emit
+        dtype = str(node.meta["val"].dtype).removeprefix("torch.")
+        if str(value.ty.dtype) != dtype:
+            value = emit(relax.op.astype(value, dtype))
+        if not len(value.ty.shape):
+            return value
+        return emit(getattr(relax.op, name)(value, node.args[1]))
+
+    return convert
+
+
+def _sort(node: torch.fx.Node, importer: Any) -> relax.Expr:
+    """Convert sort with `stable`, as TVM's always is."""
+    axis, down = node.kwargs.get("dim", -1), node.kwargs.get("descending", False)
+    return _by_theirs("sort.default", (node.args[0], axis, down), node, importer)
+
+
+def _top_k(node: torch.fx.Node, importer: Any) -> relax.Expr:
+    """Convert topk; sorted ones will do where the order does not matter."""
+    data, count = node.args[:2]
+    axis, largest = _argument(node, 2, "dim", -1), _argument(node, 3, "largest", True)
+    return _by_theirs("topk.default", (data, count, axis, largest), node, importer)
 
 
 def _scattered(node: torch.fx.Node, importer: Any) -> tuple[relax.Expr, relax.Expr, relax.Expr]:
@@ -436,12 +453,22 @@ def _interpolated(
 def _slice_scatter(node: torch.fx.Node, importer: Any) -> relax.Expr:
     """Convert slice_scatter, which changes nothing if what is written has no elements.
 
-    There is no code for a kernel without elements.
+    There is no code for a kernel without elements. TVM's operator writes other numbers if there are
+    steps between the elements: here, each element is taken from the data or from what is written.
     """
-    data, source, *_ = node.args
+    data, source = node.args[:2]
     if any(isinstance(one, int) and one == 0 for one in source.meta["val"].shape):
         return importer.env[data]
-    return importer.create_convert_map()["slice_scatter.default"](node)
+    begin, end = _argument(node, 3, "start", None), _argument(node, 4, "end", None)
+    axis, step = _argument(node, 2, "dim", 0), _argument(node, 5, "step", 1)
+    if step == 1:
+        return importer.create_convert_map()["slice_scatter.default"](node)
+    extent, emit = int(data.meta["val"].shape[axis]), importer.block_builder.emit
+    places = np.arange(extent)
+    written = places[begin:end:step]
+    places[written] = extent + np.arange(len(written))
+    both = emit(relax.op.concat([importer.env[data], importer.env[source]], axis))
+    return emit(relax.op.take(both, relax.const(places, "int64"), axis))
 
 
 def _group_norm(node: torch.fx.Node, importer: Any) -> relax.Expr:
@@ -466,6 +493,11 @@ def _group_norm(node: torch.fx.Node, importer: Any) -> relax.Expr:
 
 def _resized(method: str, arguments: Any, node: torch.fx.Node, importer: Any) -> relax.Expr:
     """Return what TVM's converter of upsampling makes of these arguments."""
+    return _by_theirs(f"upsample_{method}2d.vec", arguments, node, importer)
+
+
+def _by_theirs(name: str, arguments: Any, node: torch.fx.Node, importer: Any) -> relax.Expr:
+    """Return what TVM's converter of an operator makes of these arguments."""
     real = SimpleNamespace(
         args=arguments,
         kwargs={},
@@ -474,7 +506,7 @@ def _resized(method: str, arguments: Any, node: torch.fx.Node, importer: Any) ->
         name=node.name,
         target=node.target,
     )
-    return importer.create_convert_map()[f"upsample_{method}2d.vec"](real)
+    return importer.create_convert_map()[name](real)
 
 
 def _clamp(node: torch.fx.Node, importer: Any) -> relax.Expr:
