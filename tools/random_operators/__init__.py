@@ -1,5 +1,6 @@
 """Random single-operator ONNX models, each decided by its operator and seed.
 
+random_values numbers, shapes, axes and arrays
 drawing      a case, and what rules draw it with
 elementwise  rules of operators that compute each element for itself
 layout       rules of operators that move elements
@@ -7,6 +8,7 @@ reductions   rules of operators that combine the elements of axes
 images       rules of operators that slide windows over images, or sample them
 products     rules of operators that are sums of products
 judging      what farm makes of cases, compared with a reference
+comparing    how answers differ, for torch's operators, too
 """
 
 from __future__ import annotations

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from random_operators.drawing import FLOATS, INTEGERS, NUMBERS, UNSIGNED, Draw, Rule, Shape
+from random_operators.drawing import Draw, Rule
+from random_operators.random_values import FLOATS, INTEGERS, NUMBERS, UNSIGNED, Shape
 
 _TYPES = (*FLOATS, *INTEGERS, "bool")
 _RANGES = {  # of the inputs of functions that are not defined, or steep, elsewhere

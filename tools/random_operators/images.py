@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from random_operators.drawing import Draw, Rule, Shape
+from random_operators.drawing import Draw, Rule
+from random_operators.random_values import Shape
 
 _TYPES = ("float32", "float32", "float32", "float64", "float16")
 _LENGTHS = ((5, 20), (4, 12), (3, 7))  # the least and largest extent of 1, 2 and 3 axes

@@ -10,7 +10,7 @@ import tempfile
 import warnings
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,17 +22,23 @@ from farm.compiler.host_run import compile_host_runner
 from farm.errors import FarmError
 from farm.importers.onnx.load import load_with_session_factory
 from farm.importers.onnx.runtime import create_session
-from farm.types import Model, Profile
-from random_operators.drawing import Array, Case, model_of
+from farm.types import Model
+from random_operators.comparing import (
+    BROKEN,
+    HOST,
+    REFUSED,
+    TOGETHER,
+    TOLERANCES,
+    UNJUDGED,
+    Judged,
+    difference,
+    judge_together,
+    one_line,
+)
+from random_operators.drawing import Case, model_of
+from random_operators.random_values import Array
 
-RIGHT, REFUSED, WRONG, BROKEN, UNJUDGED = ("right", "refused", "wrong", "broken", "unjudged")
-VERDICTS = (RIGHT, REFUSED, WRONG, BROKEN, UNJUDGED)
-_HOST = Profile("this machine", {"kind": "llvm", "mcpu": "native"}, "")
 _NEWEST_OF_RUNTIME = 26  # an opset; newer ones that changed nothing are run as this one
-_TOGETHER = 24  # cases of a model
-# Relative to a number, and to the largest number of an output.
-_TOLERANCES = {"float16": (1e-2, 3e-3), "float32": (1e-4, 2e-5), "float64": (1e-6, 1e-7)}
-_LEAST = {"float16": 1e-6}  # absolute: numbers that are not normal
 # Where it has no rule of old versions, or gives the result another shape.
 _EVALUATED_WRONGLY = (
     "Hardmax",
@@ -42,16 +48,6 @@ _EVALUATED_WRONGLY = (
     "LpPool",
     *("RNN", "GRU", "LSTM"),
 )
-_SAID = 300
-
-
-@dataclass(frozen=True)
-class Judged:
-    """What became of a case, and why if it is not right."""
-
-    case: Case
-    verdict: str
-    why: str = ""
 
 
 def judge(cases: Sequence[Case]) -> Iterator[Judged]:
@@ -61,46 +57,19 @@ def judge(cases: Sequence[Case]) -> Iterator[Judged]:
         try:
             answers = expected(case)
         except Exception as error:
-            yield Judged(case, UNJUDGED, _one_line(error))
+            yield Judged(case, UNJUDGED, one_line(error))
             continue
         try:
             _imported([case], [answers])
         except FarmError as error:
             yield Judged(case, REFUSED, f"{error.what}: {error.why}")
         except Exception as error:
-            yield Judged(case, BROKEN, _one_line(error))
+            yield Judged(case, BROKEN, one_line(error))
         else:
             ready[case.opset].append((case, answers))
     for some in ready.values():
-        for at in range(0, len(some), _TOGETHER):
-            yield from _judge_together(some[at : at + _TOGETHER])
-
-
-def _judge_together(some: Sequence[tuple[Case, list[Array]]]) -> Iterator[Judged]:
-    """Yield the verdicts of cases built as one model; smaller models where that fails."""
-    cases, answers = [case for case, _ in some], [of for _, of in some]
-    try:
-        outputs = run_together(cases, answers)
-    except Exception as error:
-        if len(some) == 1:
-            known = isinstance(error, FarmError)
-            why = f"{error.what}: {error.why}" if isinstance(error, FarmError) else ""
-            yield Judged(cases[0], REFUSED if known else BROKEN, why or _one_line(error))
-            return
-        middle = len(some) // 2
-        yield from _judge_together(some[:middle])
-        yield from _judge_together(some[middle:])
-        return
-    for (case, theirs), ours in zip(some, outputs, strict=True):
-        said = differences(case, ours, theirs)
-        if not said:
-            yield Judged(case, RIGHT)
-        elif len(some) > 1:
-            (alone,) = _judge_together([(case, theirs)])
-            among = Judged(case, WRONG, f"wrong among others only: {said}")
-            yield alone if alone.verdict != RIGHT else among
-        else:
-            yield Judged(case, WRONG, f"{said}; {_second_opinion(case, theirs, ours)}")
+        for at in range(0, len(some), TOGETHER):
+            yield from judge_together(some[at : at + TOGETHER], run_together, _second_opinion)
 
 
 def expected(case: Case) -> list[Array]:
@@ -115,7 +84,7 @@ def expected(case: Case) -> list[Array]:
         other = _in_float32(case)
     if other is not None:
         with contextlib.suppress(Exception):
-            case.rtol = max(case.rtol, _TOLERANCES["float32"][0])
+            case.rtol = max(case.rtol, TOLERANCES["float32"][0])
             kinds = _declared_types(case)
             return [
                 value.astype(kind)
@@ -214,7 +183,7 @@ def run_together(cases: Sequence[Case], answers: Sequence[Sequence[Array]]) -> l
     The file declares the types of `answers`.
     """
     imported = _imported(cases, answers)
-    run = compile_host_runner(imported.module, imported.weights, _HOST)
+    run = compile_host_runner(imported.module, imported.weights, HOST)
     fed = {
         f"p{place}_{name}": value
         for place, case in enumerate(cases)
@@ -223,12 +192,6 @@ def run_together(cases: Sequence[Case], answers: Sequence[Sequence[Array]]) -> l
     made = run([np.asarray(fed[spec.name], order="C") for spec in imported.inputs])
     ours = dict(zip([spec.name for spec in imported.outputs], made, strict=True))
     return [[ours[f"p{place}_{name}"] for name in case.outputs] for place, case in enumerate(cases)]
-
-
-def differences(case: Case, ours: Sequence[Array], theirs: Sequence[Array]) -> str:
-    """Return how the first output that differs does; "" if none does."""
-    said = (difference(case, one, other) for one, other in zip(ours, theirs, strict=True))
-    return next((one for one in said if one), "")
 
 
 def _imported(cases: Sequence[Case], answers: Sequence[Sequence[Array]]) -> Any:
@@ -248,35 +211,3 @@ def _imported(cases: Sequence[Case], answers: Sequence[Sequence[Array]]) -> Any:
         path = Path(folder) / "model.onnx"
         onnx.save(model_of(cases, results), path)
         return load_with_session_factory(Model("case", str(path), shapes=shapes), lambda _: None)
-
-
-def difference(case: Case, ours: Array, theirs: Array) -> str:
-    """Return how an output differs from the reference's; "" if it does not."""
-    if (ours.dtype, ours.shape) != (theirs.dtype, theirs.shape):
-        return f"{ours.dtype}{list(ours.shape)} instead of {theirs.dtype}{list(theirs.shape)}"
-    if case.unordered is not None:
-        ours, theirs = (np.sort(value, case.unordered) for value in (ours, theirs))
-    try:
-        if theirs.dtype.kind != "f":
-            if case.steps:
-                np.testing.assert_allclose(ours, theirs, rtol=0, atol=case.steps)
-            else:
-                np.testing.assert_array_equal(ours, theirs)
-        else:
-            relative, of_largest = _TOLERANCES[theirs.dtype.name]
-            finite = np.abs(theirs[np.isfinite(theirs)].astype("float64"))
-            largest = float(finite.max(initial=0))
-            np.testing.assert_allclose(
-                ours.astype("float64"),
-                theirs.astype("float64"),
-                rtol=max(relative, case.rtol),
-                atol=max(of_largest * largest, _LEAST.get(theirs.dtype.name, 0.0)),
-            )
-    except AssertionError as error:
-        return " ".join(str(error).split())[:_SAID]
-    return ""
-
-
-def _one_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines() or [""]
-    return f"{type(error).__name__}: {lines[-1]}"[:_SAID]

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from onnx import helper, numpy_helper
 
-from random_operators.drawing import FLOATS, INTEGERS, Draw, Rule, Shape
+from random_operators.drawing import Draw, Rule
+from random_operators.random_values import FLOATS, INTEGERS, Shape
 
 _TYPES = (*FLOATS, *FLOATS, *INTEGERS, "bool")
 _END = np.iinfo(np.int64)

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from onnx import helper
 
-from random_operators.drawing import Draw, Rule, Shape
+from random_operators.drawing import Draw, Rule
+from random_operators.random_values import Shape
 
 _TYPES = ("float32", "float32", "float64", "float16")
 _EQUATIONS = (  # with the letters' extents drawn

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from random_operators.drawing import FLOATS, Draw, Rule, Shape
+from random_operators.drawing import Draw, Rule
+from random_operators.random_values import FLOATS, Shape
 
 _AXES_ARE_INPUT = {"ReduceSum": 13}  # from which opset; 18 of the others
 _WIDE = ("float32", "float32", "float64", "float16", "int32", "int64")

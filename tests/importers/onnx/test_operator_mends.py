@@ -16,8 +16,9 @@ from farm import importers
 from farm.types import Model
 
 sys.path.append(str(Path(__file__).parents[3] / "tools"))
+from random_operators.comparing import differences
 from random_operators.drawing import Case
-from random_operators.judging import differences, expected, run_together
+from random_operators.judging import expected, run_together
 
 RANDOM = np.random.default_rng(5)
 

@@ -15,7 +15,8 @@ import pytest
 
 sys.path.append(str(Path(__file__).parents[3] / "tools"))
 from random_operators import OPERATORS, generated
-from random_operators.judging import differences, expected, run_together
+from random_operators.comparing import differences
+from random_operators.judging import expected, run_together
 from random_operators.sampling import sampled
 
 SEEDS = 32  # of which the sample is chosen
