@@ -232,6 +232,7 @@ def _to_relax(program: torch.export.ExportedProgram, what: str) -> Any:
         with suppress_output_warnings_and_logs():
             table = recurrent.decompositions_without_recurrent_layers(program)
             table.update(operators.additional_decompositions())
+            table.update(elementwise.additional_decompositions())
             for whole in operators.undecomposed():
                 table.pop(whole, None)
             with _looking_operators_up_once():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -9,6 +10,7 @@ import torch
 _SCALED = ("add", "sub", "rsub")
 _SAME = ("eq", "le", "ge", "ne")  # of one number: whether it is one
 _REDUCTIONS = ("sum", "mean", "amax", "amin")
+_POOLS = {"avg_pool1d": 1, "avg_pool2d": 2, "avg_pool3d": 3}  # their axes
 _COPIES = ("alias", "clone", "detach", "lift_fresh_copy")
 
 
@@ -23,6 +25,10 @@ def rewrite(graph: torch.fx.Graph) -> None:
                 _ask_for_numbers(graph, node, name)
             elif name in _REDUCTIONS:
                 _name_no_axis(node)
+            elif name in _POOLS:
+                _multiply_by_divisor(graph, node)
+            elif name == "any":
+                _ask_for_truth(graph, node)
 
 
 def _multiply_by_alpha(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
@@ -76,6 +82,43 @@ def _name_no_axis(node: torch.fx.Node) -> None:
     data, *others = node.args
     if others and data.meta["val"].ndim == 0:
         node.args = (data, [], *others[1:])
+
+
+def _multiply_by_divisor(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
+    """Write the divisor of an average pool as a factor: TVM's importer leaves it out."""
+    divisor = node.args[6] if len(node.args) > 6 else node.kwargs.get("divisor_override")
+    if divisor is None:
+        return
+    data, kernel, *others = node.args[:4]
+    if node.args[4] if len(node.args) > 4 else node.kwargs.get("ceil_mode", False):
+        raise NotImplementedError("divisor_override of an average pool with ceil_mode")
+    stride = (others[0] if others else None) or kernel
+    padding = others[1] if len(others) > 1 else [0]
+    node.args, node.kwargs = (data, kernel, stride, padding, False, True), {}
+    axes = _POOLS[_name(node)]
+    elements = math.prod([*kernel] * (axes if len(kernel) == 1 else 1))
+    with graph.inserting_after(node):
+        factor = graph.call_function(
+            torch.ops.aten.full.default,
+            ([], elements / divisor),
+            {"dtype": node.meta["val"].dtype},
+        )
+    factor.meta = {**node.meta, "val": node.meta["val"].new_empty(())}
+    with graph.inserting_after(factor):
+        product = graph.call_function(torch.ops.aten.mul.Tensor, (node, factor))
+    product.meta = {**node.meta}
+    node.replace_all_uses_with(product, delete_user_cb=lambda user: user is not product)
+
+
+def _ask_for_truth(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
+    """Compare the numbers of `any` with zero: TVM's importer takes the largest of them."""
+    data = node.args[0]
+    if data.meta["val"].dtype == torch.bool:
+        return
+    with graph.inserting_before(node):
+        asked = graph.call_function(torch.ops.aten.ne.Scalar, (data, 0))
+    asked.meta = {**data.meta, "val": data.meta["val"] != 0}
+    node.args = (asked, *node.args[1:])
 
 
 def _origin(value: Any) -> Any:

@@ -67,6 +67,16 @@ FORMS = {
     "integers without a sign, negated": lambda x: -whole(x.abs(), torch.uint8),
     "integers clamped by tensors": lambda x: torch.clamp(whole(x), min=whole(x[0])),
     "cosh of float16": lambda x: torch.cosh(x.half()),
+    "layer norm of doubles": lambda x: F.layer_norm(
+        double(x), (3, 5), weight=double(x[0]), eps=0.3
+    ),
+    "sinh": lambda x: torch.sinh(x * 0.1),
+    "sinh of doubles": lambda x: torch.sinh(double(x)),
+    "cosh of integers": lambda x: torch.cosh(whole(x)),
+    "the largest truth value": lambda x: torch.amax(x > 0.9, 1),
+    "the least truth value": lambda x: torch.amin(x > -0.9, (0, 2), keepdim=True),
+    "any of integers": lambda x: torch.any(whole(x), 1, keepdim=True),
+    "any of numbers": lambda x: torch.any((x * 0.5).round(), (0, 1)),
     "cosh of doubles": lambda x: torch.cosh(double(x)),
     "isinf of integers": lambda x: torch.isinf(whole(x)),
     "isfinite of integers": lambda x: torch.isfinite(whole(x)),

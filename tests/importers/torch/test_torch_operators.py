@@ -118,6 +118,12 @@ FORMS = {
     "std_mean": lambda x: torch.std_mean(x, -1),
     "sort, stable": lambda x: torch.sort((x * 2).round(), dim=2, descending=True, stable=True),
     "topk in any order": lambda x: torch.topk(x, 5, sorted=False)[0].sum(-1),
+    "an average pool with a divisor": lambda x: torch.nn.functional.avg_pool2d(
+        x, 2, 1, padding=1, count_include_pad=False, divisor_override=3
+    ),
+    "bilinear by factors that give no whole lengths": lambda x: torch.nn.functional.interpolate(
+        x[None], scale_factor=(1.5, 2.7), mode="bilinear"
+    ),
     "unfold": lambda x: x.unfold(1, 2, 1),
     "unfold with steps": lambda x: x.unfold(-1, 2, 3),
     "bags of rows, added": lambda x: bags(x, "sum"),

@@ -12,12 +12,16 @@ Converter = Callable[[Any, Any], Any]  # (node, importer) -> Relax expression of
 _FLOATS = (torch.float16, torch.float32, torch.float64)
 
 
+def additional_decompositions() -> dict[Any, Callable[..., torch.Tensor]]:
+    """Return decompositions of functions for which there is no code."""
+    return {torch.ops.aten.cosh.default: _cosh, torch.ops.aten.sinh.default: _sinh}
+
+
 def converters() -> dict[str, Converter]:
     """Return the converters for `custom_convert_map` of `from_exported_program`."""
     return {
         "neg.default": _negative,
         "clamp.Tensor": _clamp,
-        "cosh.default": _cosh,
         **{f"{name}.default": _of_integers_too(name) for name in ("isnan", "isinf", "isfinite")},
         **{
             name: _shift(side)
@@ -28,6 +32,28 @@ def converters() -> dict[str, Converter]:
             )
         },
     }
+
+
+def _cosh(x: torch.Tensor) -> torch.Tensor:
+    """Compute the hyperbolic cosine by exponential functions."""
+    value, dtype = _in_single(x)
+    return ((value.exp() + (-value).exp()) * 0.5).to(dtype)
+
+
+def _sinh(x: torch.Tensor) -> torch.Tensor:
+    """Compute the hyperbolic sine by exponential functions, and near zero by its series."""
+    value, dtype = _in_single(x)
+    square = value * value
+    series = value * (1 + square / 6 * (1 + square / 20 * (1 + square / 42 * (1 + square / 72))))
+    made = torch.where(square < 0.25, series, (value.exp() - (-value).exp()) * 0.5)
+    return made.to(dtype)
+
+
+def _in_single(x: torch.Tensor) -> tuple[torch.Tensor, torch.dtype]:
+    """Return the argument of a function in float32 or float64, and the type of the result."""
+    if not x.is_floating_point():
+        return x.float(), torch.float32
+    return (x.float() if x.dtype == torch.float16 else x), x.dtype
 
 
 def _negative(node: torch.fx.Node, importer: Any) -> relax.Expr:
@@ -51,20 +77,6 @@ def _clamp(node: torch.fx.Node, importer: Any) -> relax.Expr:
         if bound is not None:
             value = emit(operator(value, importer.env[bound]))
     return value
-
-
-def _cosh(node: torch.fx.Node, importer: Any) -> relax.Expr:
-    """Convert cosh, for which there is code in float32 only."""
-    value, emit = importer.env[node.args[0]], importer.block_builder.emit
-    dtype = str(value.ty.dtype)
-    if dtype == "float32":
-        return emit(relax.op.cosh(value))
-    if dtype == "float16":
-        value = emit(relax.op.astype(value, "float32"))
-    both = [emit(relax.op.exp(value)), emit(relax.op.exp(emit(relax.op.negative(value))))]
-    half = relax.const(0.5, value.ty.dtype)
-    made = emit(relax.op.multiply(emit(relax.op.add(*both)), half))
-    return emit(relax.op.astype(made, dtype)) if dtype == "float16" else made
 
 
 def _of_integers_too(name: str) -> Converter:

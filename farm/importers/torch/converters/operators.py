@@ -18,6 +18,7 @@ from tvm import relax
 _REDUCTIONS = {"sum": "add", "mean": "add", "prod": "mul", "amax": "max", "amin": "min"}
 # TVM's names of torch's numbers, in the order of at::native's enumerations.
 _SAMPLINGS, _OUTSIDE = ("bilinear", "nearest", "bicubic"), ("zeros", "border", "reflection")
+_ROUNDING = 1e-6  # of a scale
 Converter = Callable[[Any, Any], Any]  # (node, importer) -> Relax expression of the node
 
 
@@ -59,6 +60,8 @@ def converters() -> dict[str, Converter]:
         "div.Scalar_mode": _div,
         "div.Tensor_mode": _div,
         "grid_sampler_2d.default": _grid_sampler,
+        "native_layer_norm.default": _layer_norm,
+        "layer_norm.default": _layer_norm,
         "scatter.src": _scatter,
         "scatter.reduce": _scatter,
         "scatter_add.default": _scatter_add,
@@ -152,11 +155,13 @@ def _argument(node: torch.fx.Node, position: int, name: str, default: Any) -> An
 
 
 def _extreme(operator: Callable[..., relax.Expr], node: torch.fx.Node, importer: Any) -> relax.Expr:
-    """Convert amax or amin."""
-    axes = list(_argument(node, 1, "dim", ())) or None
-    return importer.block_builder.emit(
-        operator(importer.env[node.args[0]], axes, bool(_argument(node, 2, "keepdim", False)))
-    )
+    """Convert amax or amin, of truth values as numbers."""
+    axes, emit = list(_argument(node, 1, "dim", ())) or None, importer.block_builder.emit
+    value, keep = importer.env[node.args[0]], bool(_argument(node, 2, "keepdim", False))
+    if str(value.ty.dtype) != "bool":
+        return emit(operator(value, axes, keep))
+    made = emit(operator(emit(relax.op.astype(value, "int8")), axes, keep))
+    return emit(relax.op.astype(made, "bool"))
 
 
 def _min_dim(node: torch.fx.Node, importer: Any) -> relax.Expr:
@@ -417,13 +422,52 @@ def _upsample_vec(method: str) -> Converter:
     """Return the converter of upsampling to a size or by factors."""
 
     def convert(node: torch.fx.Node, importer: Any) -> relax.Expr:
-        data, _, align_corners, *_ = node.args
+        data, _, align_corners, *others = node.args
         lengths = list(node.meta["val"].shape[2:])
+        scales = others[0] if others else node.kwargs.get("scale_factors")
+        differs = any(
+            abs(scale * extent - length) > _ROUNDING * length
+            for scale, extent, length in zip(
+                scales or (), data.meta["val"].shape[2:], lengths, strict=False
+            )
+        )
+        if differs and not align_corners:
+            if method != "bilinear":
+                raise NotImplementedError(f"{method} upsampling by {scales} to {lengths}")
+            return _by_two_neighbours(data, lengths, scales, importer)
         if not align_corners or 1 not in lengths:
             return importer.create_convert_map()[f"upsample_{method}2d.vec"](node)
         return _interpolated(method, data, lengths, align_corners, node, importer)
 
     return convert
+
+
+def _by_two_neighbours(
+    data: torch.fx.Node, lengths: list[int], scales: Any, importer: Any
+) -> relax.Expr:
+    """Return an image that is resized by these scales, an axis after the other.
+
+    TVM takes the ratio of the extents, which differs where a scale gives no whole length.
+    """
+    value, emit = importer.env[data], importer.block_builder.emit
+    dtype = str(value.ty.dtype)
+    for axis, (length, scale) in enumerate(zip(lengths, scales, strict=True), 2):
+        extent = int(data.meta["val"].shape[axis])
+        at = np.maximum((np.arange(length) + 0.5) / scale - 0.5, 0)
+        below = np.minimum(np.floor(at).astype(np.int64), extent - 1)
+        above = np.minimum(below + 1, extent - 1)
+        share = (at - below).reshape(-1, *([1] * (3 - axis))).astype(dtype)
+        parts = [
+            emit(
+                relax.op.multiply(
+                    emit(relax.op.take(value, relax.const(places, "int64"), axis)),
+                    relax.const(of.astype(dtype), dtype),
+                )
+            )
+            for places, of in ((below, 1 - share), (above, share))
+        ]
+        value = emit(relax.op.add(*parts))
+    return value
 
 
 def _interpolated(
@@ -489,6 +533,25 @@ def _group_norm(node: torch.fx.Node, importer: Any) -> relax.Expr:
             value, gamma, beta, num_groups=groups, channel_axis=1, axes=axes, epsilon=epsilon
         )
     )
+
+
+def _layer_norm(node: torch.fx.Node, importer: Any) -> relax.Expr:
+    """Convert a layer norm of float64, for which TVM has no kernel, by its parts."""
+    name, emit = node.target.__name__, importer.block_builder.emit
+    if node.args[0].meta["val"].dtype != torch.float64:
+        return importer.create_convert_map()[name](node)
+    value, extents = importer.env[node.args[0]], node.args[1]
+    weight, bias = (_argument(node, *of, None) for of in ((2, "weight"), (3, "bias")))
+    axes = list(range(-len(extents), 0))
+    centred = emit(relax.op.subtract(value, emit(relax.op.mean(value, axes, True))))
+    spread = emit(relax.op.mean(emit(relax.op.multiply(centred, centred)), axes, True))
+    least = relax.const(_argument(node, 4, "eps", 1e-5), "float64")
+    made = emit(relax.op.divide(centred, emit(relax.op.sqrt(emit(relax.op.add(spread, least))))))
+    if weight is not None:
+        made = emit(relax.op.multiply(made, importer.env[weight]))
+    if bias is not None:
+        made = emit(relax.op.add(made, importer.env[bias]))
+    return relax.Tuple([made]) if name.startswith("native") else made
 
 
 def _resized(method: str, arguments: Any, node: torch.fx.Node, importer: Any) -> relax.Expr:
