@@ -36,6 +36,8 @@ def _multiply_by_alpha(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
 
     The sum is of torch's type; the product has the type of all three.
     """
+    if node.meta["val"].is_complex():  # farm's own converters heed it
+        return
     alpha = node.kwargs.get("alpha", node.args[2] if len(node.args) > 2 else 1)
     node.kwargs = {name: value for name, value in node.kwargs.items() if name != "alpha"}
     left, right = node.args[:2]

@@ -77,6 +77,8 @@ FORMS = {
     "the least truth value": lambda x: torch.amin(x > -0.9, (0, 2), keepdim=True),
     "any of integers": lambda x: torch.any(whole(x), 1, keepdim=True),
     "any of numbers": lambda x: torch.any((x * 0.5).round(), (0, 1)),
+    "the product of all in another type": lambda x: torch.prod(x.half(), dtype=torch.float32),
+    "the product of all integers": lambda x: torch.prod(whole(x[0, 0])),
     "cosh of doubles": lambda x: torch.cosh(double(x)),
     "isinf of integers": lambda x: torch.isinf(whole(x)),
     "isfinite of integers": lambda x: torch.isfinite(whole(x)),

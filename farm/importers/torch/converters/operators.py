@@ -53,6 +53,7 @@ def converters() -> dict[str, Converter]:
         "amin.default": lambda node, importer: _extreme(relax.op.min, node, importer),
         "min.dim": _min_dim,
         "prod.dim_int": _prod_dim,
+        "prod.default": _prod_dim,
         "any.default": _any,
         "cat.default": _cat,
         "elu.default": _elu,
@@ -176,13 +177,14 @@ def _min_dim(node: torch.fx.Node, importer: Any) -> relax.Expr:
 
 
 def _prod_dim(node: torch.fx.Node, importer: Any) -> relax.Expr:
-    """Convert prod along an axis."""
+    """Convert prod along an axis, or of all elements."""
     data = importer.env[node.args[0]]
     wanted = str(node.meta["val"].dtype).removeprefix("torch.")
     if str(data.ty.dtype) != wanted:  # torch multiplies integers as int64
         data = importer.block_builder.emit(relax.op.astype(data, wanted))
+    axis = node.args[1] if len(node.args) > 1 else None
     return importer.block_builder.emit(
-        relax.op.prod(data, node.args[1], bool(_argument(node, 2, "keepdim", False)))
+        relax.op.prod(data, axis, bool(_argument(node, 2, "keepdim", False)))
     )
 
 
