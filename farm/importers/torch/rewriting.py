@@ -121,6 +121,12 @@ def _ask_for_truth(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
         asked = graph.call_function(torch.ops.aten.ne.Scalar, (data, 0))
     asked.meta = {**data.meta, "val": data.meta["val"] != 0}
     node.args = (asked, *node.args[1:])
+    dtype = node.meta["val"].dtype
+    if dtype != torch.bool:  # that of uint8 is uint8
+        with graph.inserting_after(node):
+            cast = graph.call_function(torch.ops.aten._to_copy.default, (node,), {"dtype": dtype})
+        cast.meta = {**node.meta}
+        node.replace_all_uses_with(cast, delete_user_cb=lambda user: user is not cast)
 
 
 def _origin(value: Any) -> Any:

@@ -76,6 +76,7 @@ FORMS = {
     "the largest truth value": lambda x: torch.amax(x > 0.9, 1),
     "the least truth value": lambda x: torch.amin(x > -0.9, (0, 2), keepdim=True),
     "any of integers": lambda x: torch.any(whole(x), 1, keepdim=True),
+    "any of bytes": lambda x: torch.any(whole(x.abs(), torch.uint8), 2),
     "any of numbers": lambda x: torch.any((x * 0.5).round(), (0, 1)),
     "the product of all in another type": lambda x: torch.prod(x.half(), dtype=torch.float32),
     "the product of all integers": lambda x: torch.prod(whole(x[0, 0])),
