@@ -10,11 +10,15 @@ import flatbuffers
 import numpy as np
 from ai_edge_litert import schema_py_generated as schema
 
-_TYPES = {
+TYPES = {
     "float32": "FLOAT32",
     "float16": "FLOAT16",
+    "float64": "FLOAT64",
     "int8": "INT8",
     "uint8": "UINT8",
+    "int16": "INT16",
+    "uint16": "UINT16",
+    "uint32": "UINT32",
     "int32": "INT32",
     "int64": "INT64",
     "bool": "BOOL",
@@ -48,7 +52,7 @@ class Graph:
         made.name, made.shape, made.type, made.buffer = (
             name,
             list(shape),
-            getattr(schema.TensorType, _TYPES[dtype]),
+            getattr(schema.TensorType, TYPES[dtype]),
             0,
         )
         made.shapeSignature = open_to
@@ -71,6 +75,12 @@ class Graph:
             buffer.data = np.frombuffer(value.tobytes(), np.uint8)
         self._tensors[index].buffer = len(self._buffers)
         self._buffers.append(buffer)
+        return index
+
+    def variable(self, name: str, shape: Sequence[int], dtype: str = "float32", **more: Any) -> int:
+        """A state, which is zeros at first."""
+        index = self.tensor(name, shape, dtype, **more)
+        self._tensors[index].isVariable = True
         return index
 
     def op(
