@@ -2,7 +2,8 @@
 
     load              load a file into a Relax module, with LiteRT as the reference
     tflite_file       the operators and tensors of a file
-    converter         converters of operators that TVM's importer lacks or converts incorrectly
+    corrected         converters of operators that TVM's importer lacks or converts incorrectly
+    converter         the conversion of a file: quantized tensors, states, complex numbers, names
     summary           a file's content, without importing it
     flatbuffer_check  check offsets and sizes before LiteRT reads a file
 

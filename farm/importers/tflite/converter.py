@@ -7,32 +7,37 @@ of constants from the file; here they come from LiteRT, which knows them for all
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 import tvm
 from tvm import relax
-from tvm.relax.frontend.tflite.tflite_frontend import OperatorConverter, TensorWrapper
+from tvm.relax.frontend.tflite.tflite_frontend import TensorWrapper
 
 from farm.importers.fourier import fourier_transform
 from farm.importers.layer_names import Names
 from farm.importers.relax_postprocessing import one_line_error
 from farm.importers.summary import ImportProblem
+from farm.importers.tflite.corrected import CorrectedConverter
 from farm.importers.tflite.tflite_file import OF_CHANCE, TO_ONNX, Array, Operator, TfliteFile
 
 # These move, select or compare bytes. The result is the same as for the numbers that the bytes
 # stand for, if all tensors have one scale.
 _MOVES = (
-    "ARG_MAX", "ARG_MIN", "BATCH_TO_SPACE_ND", "BROADCAST_TO", "DEPTH_TO_SPACE", "EXPAND_DIMS", "GATHER", "GATHER_ND",  # noqa: E501
-    "MIRROR_PAD", "PACK", "PAD", "PADV2", "RESIZE_NEAREST_NEIGHBOR", "REVERSE_V2", "SELECT", "SELECT_V2", "SHAPE", "SLICE",  # noqa: E501
-    "SPACE_TO_DEPTH", "SPLIT", "SPLIT_V", "SQUEEZE", "STRIDED_SLICE", "TILE", "TOPK_V2", "TRANSPOSE", "UNPACK",  # noqa: E501
+    "ARG_MAX", "ARG_MIN", "BATCH_TO_SPACE_ND", "BROADCAST_TO", "DEPTH_TO_SPACE", "EMBEDDING_LOOKUP", "EXPAND_DIMS", "GATHER", "GATHER_ND",  # noqa: E501
+    "MATRIX_DIAG", "MATRIX_SET_DIAG", "MIRROR_PAD", "PACK", "PAD", "PADV2", "RESIZE_NEAREST_NEIGHBOR", "REVERSE_V2", "SELECT", "SELECT_V2", "SHAPE", "SLICE",  # noqa: E501
+    "SPACE_TO_BATCH_ND", "SPACE_TO_DEPTH", "SPLIT", "SPLIT_V", "SQUEEZE", "STRIDED_SLICE", "TILE", "TOPK_V2", "TRANSPOSE", "UNPACK",  # noqa: E501
 )  # fmt: skip
+# Of quantized tensors, these are computed in float32.
+_IN_FLOATS = ("BATCH_MATMUL", "ELU", "GELU", "L2_NORMALIZATION", "PRELU", "RELU_0_TO_1")
 # Operators with states, subgraphs or random numbers. A build runs fixed steps and is compared with
 # a reference, so it supports none of them.
 REFUSED = (
     *OF_CHANCE, "ASSIGN_VARIABLE", "CALL", "CALL_ONCE", "HASHTABLE", "HASHTABLE_FIND", "HASHTABLE_IMPORT", "HASHTABLE_LOOKUP",  # noqa: E501
-    "HASHTABLE_SIZE", "IF", "READ_VARIABLE", "STABLEHLO_WHILE", "VAR_HANDLE", "WHILE",
+    "HASHTABLE_SIZE", "IF", "READ_VARIABLE", "STABLEHLO_WHILE", "SVDF", "VAR_HANDLE", "WHILE",
 )  # fmt: skip
 _BOUNDS = {
     "NONE": (-np.inf, np.inf),
@@ -83,7 +88,7 @@ def _refusal(known: _Converter, operator: Operator) -> str:
         return one_line_error(exc)
 
 
-class _Converter(OperatorConverter):  # type: ignore[misc]
+class _Converter(CorrectedConverter):
     """TVM's converter with farm's corrections.
 
     TVM would make converters of inner graphs by another signature; `import_problems` reports all
@@ -117,6 +122,8 @@ class _Converter(OperatorConverter):  # type: ignore[misc]
             or operator.name in self._SUPPORTED_QUANTIZED_OPS
         ):
             return ""
+        if operator.name in _IN_FLOATS:
+            return ""
         if operator.name not in _MOVES:
             return "of quantized tensors"
         numbers = {
@@ -143,7 +150,8 @@ class _Converter(OperatorConverter):  # type: ignore[misc]
             self.conversion.at = operator
             if self._is_hybrid(operator):
                 self._dequantize_weights(operator)
-            made = self.convert_map[operator.name](op=self.subgraph.Operators(number))
+            convert, op = self.convert_map[operator.name], self.subgraph.Operators(number)
+            made = self._in_floats(op, convert) if operator.name in _IN_FLOATS else convert(op=op)
             if len(operator.outputs) == 1:
                 self._put(operator.outputs[0], made, operator)
             else:
@@ -189,23 +197,26 @@ class _Converter(OperatorConverter):  # type: ignore[misc]
                 self.exp_tab.set_expr(name, self.bb.emit(self.dequantize(value, tensor)))
 
     def _average_pool(self, op: Any) -> Any:
-        """Convert an average pool of bytes in float32, rounded once.
+        """Convert an average pool of bytes in float32; TVM's divides integers, which truncates."""
+        return self._in_floats(op, partial(self.convert_pool2d, pool_type="average"))
 
-        TVM's converter divides integers, which truncates.
-        """
-        (given,), (made,) = self.get_input_tensors(op), self.get_output_tensors(op)
-        if given.qnn_params is None:
-            return self.convert_pool2d(op, "average")
-        name = self.opened.tensor_name(given.tensor_idx)
-        steps = self.exp_tab.get_expr(name)
-        self.exp_tab.set_expr(
-            name, self.bb.emit(self.dequantize(steps, given)), force_override=True
-        )
-        self._as_floats = {given.tensor_idx, made.tensor_idx}
-        pooled = self.convert_pool2d(op, "average")
+    def _in_floats(self, op: Any, convert: Callable[[Any], Any]) -> Any:
+        """Convert an operator of quantized tensors in float32, rounded once."""
+        given = [one for one in self.get_input_tensors(op) if one.qnn_params is not None]
+        [made] = self.get_output_tensors(op)
+        if made.qnn_params is None:
+            return convert(op)
+        steps = {one.tensor_idx: self.get_expr(one.tensor_idx) for one in given}
+        for one in given:
+            value = self.bb.emit(self.dequantize(steps[one.tensor_idx], one))
+            name = self.opened.tensor_name(one.tensor_idx)
+            self.exp_tab.set_expr(name, value, force_override=True)
+        self._as_floats = {made.tensor_idx, *steps}
+        result = convert(op)
         self._as_floats = set()
-        self.exp_tab.set_expr(name, steps, force_override=True)
-        return self.quantize(self.bb.normalize(pooled), made)
+        for index, value in steps.items():
+            self.exp_tab.set_expr(self.opened.tensor_name(index), value, force_override=True)
+        return self.quantize(self.bb.normalize(result), made)
 
     def _expand_dims(self, op: Any) -> Any:
         """Convert EXPAND_DIMS; TVM's converter calls its own operator incorrectly."""
@@ -219,8 +230,6 @@ class _Converter(OperatorConverter):  # type: ignore[misc]
         from tflite.BatchMatMulOptions import BatchMatMulOptions
 
         given = self.get_input_tensors(op)
-        if any(one.qnn_params is not None for one in given):
-            return self.convert_batch_matmul(op)
         table, options = op.BuiltinOptions(), BatchMatMulOptions()
         options.Init(table.Bytes, table.Pos)
         factors = []

@@ -202,8 +202,9 @@ class TfliteFile:
         """
         try:
             self.interpreter.allocate_tensors()
+            self.interpreter.reset_all_variables()
             for index, spec in zip(self.graph.InputsAsNumpy(), self.inputs, strict=True):
-                self.interpreter.set_tensor(int(index), np.ascontiguousarray(inputs[spec.name]))
+                self.interpreter.set_tensor(int(index), np.asarray(inputs[spec.name], order="C"))
             self.interpreter.invoke()
         except Exception as exc:
             fix = f"check the shapes and values of the inputs; or convert it to ONNX: {TO_ONNX}"
@@ -297,7 +298,7 @@ def litert_version_and_runner(
             running.resize_tensor_input(place, list(array.shape))
         running.allocate_tensors()
         for place, array in zip(places, inputs, strict=True):
-            running.set_tensor(place, np.ascontiguousarray(array))
+            running.set_tensor(place, np.asarray(array, order="C"))
     except Exception as exc:
         raise ModelError(f"LiteRT refuses {path.name}", one_line_error(exc)) from exc
     results = [int(one["index"]) for one in running.get_output_details()]
