@@ -211,6 +211,16 @@ def test_a_zero_point_between_two_numbers_is_rounded_as_float32(bits, tmp_path):
     agrees(moved("FAKE_QUANT", floats(6, 7), **fields), tmp_path)
 
 
+@pytest.mark.parametrize("axes", [[], [0, -2]])
+def test_axes_of_one_element_are_left_out(axes, tmp_path):
+    fields = {"options": "SqueezeOptions", "squeezeDims": axes}
+    agrees(moved("SQUEEZE", floats(1, 3, 1, 5), **fields), tmp_path)
+
+
+def test_several_axes_are_reversed(tmp_path):
+    agrees(moved("REVERSE_V2", floats(2, 3, 4), whole(1, 2)), tmp_path)
+
+
 def test_rows_are_selected(tmp_path):
     draw = Draw("SELECT", 0)
     rows = [draw.feed(floats(3, 4)) for _ in "ab"]

@@ -284,13 +284,15 @@ class _Converter(CorrectedConverter):
         return relax.op.astype(real, self.get_tensor_type_str(made.tensor.Type()))
 
     def _squeeze(self, op: Any) -> Any:
-        """Convert SQUEEZE; TVM would count axes from the end of the parts of complex numbers."""
+        """Convert SQUEEZE.
+
+        TVM would count axes from the end of the parts of complex numbers, and takes out none where
+        none is named, which are all of one element.
+        """
         [data] = self.get_input_tensors(op)
-        return (
-            self._parts_in_shape_of_result(op)
-            if self._is_complex(data)
-            else (self.convert_squeeze(op))
-        )
+        if self._is_complex(data):
+            return self._parts_in_shape_of_result(op)
+        return relax.op.reshape(*self._given(op), self._type_and_shape_of_result(op)[1])
 
     def _reshape(self, op: Any) -> Any:
         """Convert RESHAPE, also of complex numbers."""

@@ -42,6 +42,7 @@ class CorrectedConverter(OperatorConverter):  # type: ignore[misc]
             "POW": self._pow,
             "RESIZE_BILINEAR": partial(self._resize, method="linear"),
             "RESIZE_NEAREST_NEIGHBOR": partial(self._resize, method="nearest_neighbor"),
+            "REVERSE_V2": self._reverse,
             "SCATTER_ND": self._scatter_nd,
             "SELECT": self._select,
             "SOFTMAX": self._softmax,
@@ -310,6 +311,13 @@ class CorrectedConverter(OperatorConverter):  # type: ignore[misc]
                 places = np.pad(np.arange(length, dtype=np.int32), ends, "symmetric")
                 data = relax.op.take(data, relax.const(places), axis=axis, mode="fast")
                 data = self.bb.emit(data)
+        return data
+
+    def _reverse(self, op: Any) -> Any:
+        """Convert REVERSE_V2; TVM refuses several axes."""
+        [data], axes = self._given(op)[:1], self._values(op, 1)
+        for axis in axes:
+            data = self.bb.emit(relax.op.flip(data, axis))
         return data
 
     def _select(self, op: Any) -> Any:
