@@ -242,6 +242,18 @@ def test_bounds_between_two_quantizations_of_one_scale_hold(bounds, expected, tm
     np.testing.assert_array_equal(imported.reference({"x": x})[0], expected)
 
 
+def test_a_bound_of_more_axes_than_the_data_gives_the_result_its_axes(tmp_path, cache):
+    net = Network()
+    bound = net.weight("bound", np.full((1, 1), 4, np.float32))
+    bounded = net.op("Min", net.quantized("x", 0.5, 10), bound)
+    body = net.graph(net.quantized(bounded, 0.5, 10), {"x": [6]}, {"y": [1, 6]})
+    imported = importers.import_model(Model("m", str(save(tmp_path / "m.onnx", body))), cache)
+    x = np.array([-7, 1, -0.5, 100, 0, -3], np.float32)
+    [answer] = host_run.compile_host_runner(imported.module, imported.weights, HOST)([x])
+    np.testing.assert_array_equal(answer, imported.reference({"x": x})[0])
+    assert answer.shape == (1, 6)
+
+
 @pytest.mark.parametrize(
     ("inner", "outer", "expected"), [("Clip", "Relu", 0.0), ("Relu", "Clip", -1.0)]
 )

@@ -387,7 +387,12 @@ class _Folder(QdqRewriterBase):
             return None
         for one, other in (call.args, reversed(call.args)):
             bound = self.value(other)
-            if bound is not None and bound.size == 1 and not np.isnan(bound).any():
+            if (
+                bound is not None
+                and bound.size == 1
+                and bound.ndim <= one.ty.ndim  # the shape of the result is that of `one`
+                and not np.isnan(bound).any()
+            ):
                 number = float(bound.reshape(()))
                 return (one, number, np.inf) if name == "relax.maximum" else (one, -np.inf, number)
         return None
