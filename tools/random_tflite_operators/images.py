@@ -21,6 +21,7 @@ def weights(draw: Draw, shape: tuple[int, ...], dtype: str, axis: int) -> int:
         return draw.constant(draw.values(shape, "uint8"), **how)
     value = draw.random.integers(-127, 128, shape).astype(np.int8)
     count = shape[axis] if draw.chance(0.7) else 1
+    axis = axis if count > 1 else 0
     scale = draw.random.uniform(0.005, 0.03, count).astype(np.float32)
     return draw.constant(value, scale=scale.tolist(), zero=0, axis=axis)
 
