@@ -290,6 +290,30 @@ def test_the_reference_begins_each_run_with_the_first_state(tmp_path, load):
         np.testing.assert_array_equal(imported.reference(case.fed)[0], answers[0])
 
 
+@pytest.mark.parametrize(
+    ("is_coupled", "has_peepholes", "is_projected", "major"),
+    [(False, False, False, False), (True, True, False, True), (False, True, True, True)],
+    ids=["of Keras", "coupled", "projected"],
+)
+def test_a_sequence_runs_through_an_lstm(is_coupled, has_peepholes, is_projected, major, tmp_path):
+    draw, cells, size = Draw("UNIDIRECTIONAL_SEQUENCE_LSTM", 0), 4, 5
+    outputs = 3 if is_projected else cells
+
+    def weights(*shape: int) -> list[int]:
+        gates = [draw.constant(floats(*shape) / 2) for _ in range(4)]
+        return [-1, *gates[1:]] if is_coupled else gates
+
+    peepholes = weights(cells)[:3] if has_peepholes else [-1] * 3
+    projection = [draw.constant(floats(outputs, cells)), -1] if is_projected else [-1, -1]
+    states = [draw.state((3 if major else 2, extent)) for extent in (outputs, cells)]
+    given = [draw.feed(floats(2, 3, size)), *weights(cells, size), *weights(cells, outputs)]
+    given += [*peepholes, *weights(cells), *projection, *states, -1, -1, -1, -1]
+    fields = {"timeMajor": major, "fusedActivationFunction": 4, "cellClip": 0.4 * has_peepholes}
+    options = "UnidirectionalSequenceLSTMOptions"
+    draw.op(given, [draw.made("float32")], options, **fields, projClip=0.3 * is_projected)
+    agrees(draw, tmp_path)
+
+
 @pytest.mark.parametrize("name", ["ELU", "L2_NORMALIZATION", "RELU_0_TO_1"])
 def test_bytes_are_computed_as_floats(name, tmp_path):
     draw = moved(name, octets(3, 8), given=BYTES, options="L2NormOptions" if name[0] == "L" else "")

@@ -4,6 +4,7 @@
     tflite_file       the operators and tensors of a file
     corrected         converters of operators that TVM's importer lacks or converts incorrectly
     converter         the conversion of a file: quantized tensors, states, complex numbers, names
+    recurrent         the converter of LSTMs
     summary           a file's content, without importing it
     flatbuffer_check  check offsets and sizes before LiteRT reads a file
 

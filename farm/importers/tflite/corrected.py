@@ -12,6 +12,8 @@ import numpy as np
 from tvm import relax
 from tvm.relax.frontend.tflite.tflite_frontend import OperatorConverter, TensorWrapper
 
+from farm.importers.tflite.recurrent import convert_sequence_lstm
+
 _SAME = 0  # padding
 
 
@@ -51,6 +53,7 @@ class CorrectedConverter(OperatorConverter):  # type: ignore[misc]
             "SPLIT_V": self._split_v,
             "SQUARED_DIFFERENCE": self._squared_difference,
             "TRANSPOSE_CONV": self._transpose_conv,
+            "UNIDIRECTIONAL_SEQUENCE_LSTM": self._sequence_lstm,
             "UNIDIRECTIONAL_SEQUENCE_RNN": self._sequence_rnn,
             "UNSORTED_SEGMENT_MAX": partial(self._unsorted_segments, reduction="max"),
             "UNSORTED_SEGMENT_MIN": partial(self._unsorted_segments, reduction="min"),
@@ -411,6 +414,11 @@ class CorrectedConverter(OperatorConverter):  # type: ignore[misc]
         activation = options.FusedActivationFunction()
         result = self.bb.normalize(self.convert_fused_activation_function(result, activation))
         return result if made.qnn_params is None else self.quantize(result, made)
+
+    def _sequence_lstm(self, op: Any) -> Any:
+        """Convert UNIDIRECTIONAL_SEQUENCE_LSTM; TVM refuses most forms, also that of Keras."""
+        options = self._options(op, "UnidirectionalSequenceLSTMOptions")
+        return convert_sequence_lstm(self, op, options)
 
     def _sequence_rnn(self, op: Any) -> Any:
         """Convert UNIDIRECTIONAL_SEQUENCE_RNN; TVM exchanges batch and time if time is first."""
