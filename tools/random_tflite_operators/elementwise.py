@@ -210,12 +210,14 @@ def _add_n(draw: Draw) -> None:
 def _select(draw: Draw) -> None:
     name = draw.case.operator
     dtype = draw.one_of(("float32", "float32", "int32", "int64", "int8", "bool"))
-    whole = draw.shape(1, 4, least=2)  # LiteRT does not resize results of one element
+    whole = draw.shape(1, 4, least=2)
     if name == "SELECT":
         by_rows = draw.chance(0.3)
         shapes = [whole[:1] if by_rows else whole, whole, whole]
     else:
-        shapes = [_pair_of(draw, whole) for _ in range(3)]
+        # LiteRT does not resize results of one element
+        shapes = [whole, *(_pair_of(draw, whole) for _ in range(2))]
+        shapes = [shapes[at] for at in draw.random.permutation(3)]
     condition = draw.feed(draw.array(shapes[0], "bool"))
     first = draw.data(shapes[1], dtype)
     second = draw.data(shapes[2], dtype, first)
