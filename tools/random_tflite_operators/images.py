@@ -146,7 +146,7 @@ def _resize(draw: Draw) -> None:
     fields = draw.one_of(((False, False), (True, False), (False, True), (False, True)))
     result = draw.made(dtype, data)
     if bilinear and dtype != "float32":
-        draw.case.steps = 200 if dtype == "int16" else 1  # LiteRT's weights have ten bits
+        draw.case.steps = 400 if dtype == "int16" else 1  # LiteRT's weights have ten bits
     how = {"alignCorners": fields[0], "halfPixelCenters": fields[1]}
     draw.op([data, size], [result], options, **how)
 
