@@ -221,6 +221,15 @@ def test_several_axes_are_reversed(tmp_path):
     agrees(moved("REVERSE_V2", floats(2, 3, 4), whole(1, 2)), tmp_path)
 
 
+@pytest.mark.parametrize("given", [None, BYTES], ids=["floats", "bytes"])
+@pytest.mark.parametrize("extent", [1, 5])
+def test_parts_of_sequences_are_reversed(extent, given, tmp_path):
+    value = octets(3, 2, extent).view(np.uint8) if given else floats(3, 2, extent)
+    lengths = np.minimum(whole(1, 3, 4, dtype=np.int64), extent)
+    fields = {"options": "ReverseSequenceOptions", "seqDim": 2, "batchDim": 0}
+    agrees(moved("REVERSE_SEQUENCE", value, lengths, given=given, **fields), tmp_path)
+
+
 def test_rows_are_selected(tmp_path):
     draw = Draw("SELECT", 0)
     rows = [draw.feed(floats(3, 4)) for _ in "ab"]

@@ -28,7 +28,7 @@ from farm.importers.tflite.tflite_file import OF_CHANCE, TO_ONNX, Array, Operato
 # stand for, if all tensors have one scale.
 _MOVES = (
     "ARG_MAX", "ARG_MIN", "BATCH_TO_SPACE_ND", "BROADCAST_TO", "DEPTH_TO_SPACE", "EMBEDDING_LOOKUP", "EXPAND_DIMS", "GATHER", "GATHER_ND",  # noqa: E501
-    "MATRIX_DIAG", "MATRIX_SET_DIAG", "MIRROR_PAD", "PACK", "PAD", "PADV2", "RESIZE_NEAREST_NEIGHBOR", "REVERSE_V2", "SELECT", "SELECT_V2", "SHAPE", "SLICE",  # noqa: E501
+    "MATRIX_DIAG", "MATRIX_SET_DIAG", "MIRROR_PAD", "PACK", "PAD", "PADV2", "RESIZE_NEAREST_NEIGHBOR", "REVERSE_SEQUENCE", "REVERSE_V2", "SELECT", "SELECT_V2", "SHAPE", "SLICE",  # noqa: E501
     "SPACE_TO_BATCH_ND", "SPACE_TO_DEPTH", "SPLIT", "SPLIT_V", "SQUEEZE", "STRIDED_SLICE", "TILE", "TOPK_V2", "TRANSPOSE", "UNPACK",  # noqa: E501
 )  # fmt: skip
 # Of quantized tensors, these are computed in float32.

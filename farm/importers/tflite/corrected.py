@@ -44,6 +44,7 @@ class CorrectedConverter(OperatorConverter):  # type: ignore[misc]
             "POW": self._pow,
             "RESIZE_BILINEAR": partial(self._resize, method="linear"),
             "RESIZE_NEAREST_NEIGHBOR": partial(self._resize, method="nearest_neighbor"),
+            "REVERSE_SEQUENCE": self._reverse_sequence,
             "REVERSE_V2": self._reverse,
             "SCATTER_ND": self._scatter_nd,
             "SELECT": self._select,
@@ -315,6 +316,14 @@ class CorrectedConverter(OperatorConverter):  # type: ignore[misc]
                 data = relax.op.take(data, relax.const(places), axis=axis, mode="fast")
                 data = self.bb.emit(data)
         return data
+
+    def _reverse_sequence(self, op: Any) -> Any:
+        """Convert REVERSE_SEQUENCE; TVM refuses bytes, and fails for one element."""
+        data, lengths = self._given(op)
+        options = self._options(op, "ReverseSequenceOptions")
+        if int(data.ty.shape[options.SeqDim()]) == 1:
+            return data
+        return relax.op.reverse_sequence(data, lengths, options.SeqDim(), options.BatchDim())
 
     def _reverse(self, op: Any) -> Any:
         """Convert REVERSE_V2; TVM refuses several axes."""
