@@ -13,7 +13,7 @@ pytest.importorskip("tflite")
 pytest.importorskip("ai_edge_litert")
 
 sys.path.append(str(Path(__file__).parents[2] / "tools"))
-from random_operators.judging import BROKEN, RIGHT, WRONG
+from random_operators.comparing import BROKEN, RIGHT, WRONG
 from random_tflite_operators import elementwise, generated, images, layout, products, reductions
 from random_tflite_operators.judging import judge
 
