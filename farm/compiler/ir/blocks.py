@@ -51,8 +51,8 @@ def narrow_indices_to_int32(function: tirx.PrimFunc) -> tirx.PrimFunc:
     """
     blocks = [nested.block for nested in blocks_in_loops(function)]
     buffers = [region.source for block in blocks for region in (*block.reads, *block.writes)]
-    # The block of a scatter names none.
-    buffers += [one for one in function.params if isinstance(one, tirx.Buffer)]
+    # The block of a scatter names none. A parameter that is no tensor has no shape.
+    buffers += [one for one in function.params if getattr(one, "shape", None) is not None]
     static = all(isinstance(extent, tirx.IntImm) for buffer in buffers for extent in buffer.shape)
     if not static or any(
         str(buffer.dtype) == "int64" or math.prod(map(int, buffer.shape)) >= 2**31
