@@ -104,7 +104,8 @@ INSIDE_TABLES = {
     "importers": """
         archive_check
         size_limits
-        imported_model model_file_check layer_names relax_postprocessing farm_kernels fourier
+        imported_model model_file_check layer_names relax_postprocessing farm_kernels
+        fourier extents
         summary fixed_batch
         onnx tflite
         torch

@@ -109,3 +109,15 @@ def test_operands_have_the_types_and_factors_of_torch(route, tmp_path):
         torch.jit.trace(module, x).save(path)
     imported = importers.import_model(Model("m", str(path)), tmp_path)
     assert_agrees(with_named_outputs(imported, forms, x))
+
+
+def test_a_scatter_keeps_an_open_batch(tmp_path):
+    class Scatter(torch.nn.Module):
+        def forward(self, x):
+            return x.scatter(1, torch.zeros_like(x, dtype=torch.int64), x)
+
+    batch = torch.export.Dim("n", min=2, max=64)
+    program = torch.export.export(Scatter(), (torch.randn(2, 6),), dynamic_shapes=({0: batch},))
+    torch.export.save(program, tmp_path / "open.pt2")
+    made = importers.import_model(Model("open", str(tmp_path / "open.pt2")), tmp_path)
+    assert not made.fixed

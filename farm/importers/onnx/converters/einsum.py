@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tvm import relax, tirx
+from tvm import relax
 from tvm.ir import GenericConst
 from tvm.relax.frontend.onnx import onnx_frontend
 from tvm.relax.frontend.onnx.onnx_frontend import OnnxOpConverter
-from tvm.sym import Analyzer
 
+from farm.importers.extents import are_equal, is_open
 from farm.importers.onnx.converters.missing import Attributes, Inputs
 
 _ELLIPSIS = "..."
@@ -123,8 +123,8 @@ def _in_order(one: _Operand, other: _Operand, result: Labels) -> tuple[_Operand,
         fixed += [first.extent(label) for label in (parts.rows if parts.batch else ())]
         if (
             {*parts.batch, *parts.rows, *parts.columns} == {*result}
-            and all(_equal(first.extent(label), second.extent(label)) for label in same)
-            and not any(map(_is_open, fixed))
+            and all(are_equal(first.extent(label), second.extent(label)) for label in same)
+            and not any(map(is_open, fixed))
             and parts.summed
             and _extent(first, parts.rows) >= _LEAST_SIDE
             and _extent(second, parts.columns) >= _LEAST_SIDE
@@ -136,7 +136,7 @@ def _in_order(one: _Operand, other: _Operand, result: Labels) -> tuple[_Operand,
 def _extent(operand: _Operand, labels: Labels) -> int:
     """Return the product of the extents that are known."""
     extents = [operand.extent(label) for label in labels]
-    return math.prod(int(extent) for extent in extents if not _is_open(extent))
+    return math.prod(int(extent) for extent in extents if not is_open(extent))
 
 
 def _labels(equation: str, ranks: Sequence[int]) -> tuple[list[Labels], Labels] | None:
@@ -202,17 +202,9 @@ def _permuted(builder: relax.BlockBuilder, operand: _Operand, order: Labels) -> 
 
 
 def _reshaped(builder: relax.BlockBuilder, value: relax.Expr, extents: Sequence[Any]) -> relax.Expr:
-    if len(value.ty.shape) == len(extents) and all(map(_equal, value.ty.shape, extents)):
+    if len(value.ty.shape) == len(extents) and all(map(are_equal, value.ty.shape, extents)):
         return value
     return builder.emit(relax.op.reshape(value, list(extents)))
-
-
-def _is_open(extent: Any) -> bool:
-    return not isinstance(extent, int | tirx.IntImm)
-
-
-def _equal(one: Any, other: Any) -> bool:
-    return bool(Analyzer().can_prove_equal(one, other))
 
 
 CONVERTERS = {"Einsum": Einsum}

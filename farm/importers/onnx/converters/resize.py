@@ -9,10 +9,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from tvm import relax, tirx
+from tvm import relax
 from tvm.relax.frontend.onnx import onnx_frontend
 from tvm.relax.frontend.onnx.onnx_frontend import OnnxOpConverter
 
+from farm.importers.extents import is_open
 from farm.importers.onnx.converters.missing import Attributes, Inputs, require_constant
 
 _NEWEST = 19
@@ -85,7 +86,7 @@ class Resize(OnnxOpConverter):  # type: ignore[misc]
             return [int(one) for one in require_constant(sizes, "Resize", "sizes")]
         factors = require_constant(scales, "Resize", "scales")
         return [
-            None if _is_open(extent) else int(int(extent) * float(factor))
+            None if is_open(extent) else int(int(extent) * float(factor))
             for extent, factor in zip(inputs[0].ty.shape, factors, strict=True)
         ]
 
@@ -114,11 +115,6 @@ def _is_empty(value: Any) -> bool:
     return value is not None and len(value.ty.shape) == 1 and int(value.ty.shape[0]) == 0
 
 
-def _is_open(extent: Any) -> bool:
-    """Return whether an extent is known only when the model runs."""
-    return not isinstance(extent, int | tirx.IntImm)
-
-
 def _gives_fractions(data: relax.Expr, scales: relax.Expr) -> bool:
     """Return whether scales give lengths that are rounded down; TVM takes their ratio then.
 
@@ -128,7 +124,7 @@ def _gives_fractions(data: relax.Expr, scales: relax.Expr) -> bool:
     lengths = [
         int(extent) * float(factor)
         for extent, factor in zip(data.ty.shape, factors, strict=True)
-        if not _is_open(extent)
+        if not is_open(extent)
     ]
     return any(abs(length - round(length)) > _WHOLE for length in lengths)
 
@@ -146,7 +142,7 @@ def _emit_nearest(
     for axis, scale in enumerate(scales):
         if scale == 1:
             continue
-        if _is_open(inputs[0].ty.shape[axis]):
+        if is_open(inputs[0].ty.shape[axis]):
             raise NotImplementedError("Resize of an open extent by scales")
         extent = int(inputs[0].ty.shape[axis])
         count = int(extent * float(scale))

@@ -14,6 +14,8 @@ import numpy as np
 import torch
 from tvm import relax
 
+from farm.importers.extents import are_equal
+
 # TVM's reductions of scatter_elements, by torch's names in scatter_reduce.
 _REDUCTIONS = {"sum": "add", "mean": "add", "prod": "mul", "amax": "max", "amin": "min"}
 # TVM's names of torch's numbers, in the order of at::native's enumerations.
@@ -378,11 +380,12 @@ def _top_k(node: torch.fx.Node, importer: Any) -> relax.Expr:
 def _scattered(node: torch.fx.Node, importer: Any) -> tuple[relax.Expr, relax.Expr, relax.Expr]:
     """Return data, indices, and the part of the source that the indices cover."""
     data, index, source = (importer.env[node.args[position]] for position in (0, 2, 3))
-    extents = [int(extent) for extent in index.ty.shape]
-    if extents != [int(extent) for extent in source.ty.shape]:
-        axes = list(range(len(extents)))
+    extents = list(index.ty.shape)
+    longer = [at for at, own in enumerate(source.ty.shape) if not are_equal(own, extents[at])]
+    if longer:
+        ends = [int(extents[at]) for at in longer]
         source = importer.block_builder.emit(
-            relax.op.strided_slice(source, axes, [0] * len(axes), extents)
+            relax.op.strided_slice(source, longer, [0] * len(longer), ends)
         )
     return data, index, source
 
