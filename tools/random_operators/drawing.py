@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from random_operators.random_values import Array, RandomValues
+from random_operators.random_values import Array, RandomInputs
 
 _OLDEST = 7
 _NEWEST = onnx.defs.onnx_opset_version()
@@ -66,7 +66,7 @@ def _attribute(attribute: onnx.AttributeProto) -> Any:
     return numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else value
 
 
-class Draw(RandomValues):
+class Draw(RandomInputs):
     """What the rule of an operator draws its case with."""
 
     def __init__(self, operator: str, seed: int, domain: str = "") -> None:
@@ -94,20 +94,6 @@ class Draw(RandomValues):
             for name in (text[7:-1] for text in self._schema.inputs[index].types)
         }
         return str(self.one_of([one for one in wanted if one in allowed] or ["float32"]))
-
-    def feed(self, value: Any) -> str:
-        name = f"x{len(self.case.fed)}"
-        self.case.fed[name] = np.asarray(value)
-        return name
-
-    def constant(self, value: Any) -> str:
-        name = f"c{len(self.case.constants)}"
-        self.case.constants[name] = np.asarray(value)
-        return name
-
-    def given(self, value: Any) -> str:
-        """Return an input that is fed or a constant."""
-        return self.feed(value) if self.chance(0.5) else self.constant(value)
 
     def whole_numbers(self, values: Sequence[int]) -> str:
         """Return a constant of int64, such as axes."""

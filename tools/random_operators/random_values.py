@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -66,3 +66,30 @@ class RandomValues:
 
     def between(self, low: float, high: float, shape: Sequence[int], dtype: str) -> Array:
         return np.asarray(self.random.uniform(low, high, shape)).astype(dtype)
+
+
+class HasInputs(Protocol):
+    """A case with inputs: arrays that are fed and constants, by name."""
+
+    fed: dict[str, Array]
+    constants: dict[str, Array]
+
+
+class RandomInputs(RandomValues):
+    """Draw the inputs of a case, and give them to it."""
+
+    case: HasInputs
+
+    def feed(self, value: Any) -> str:
+        name = f"x{len(self.case.fed)}"
+        self.case.fed[name] = np.asarray(value)
+        return name
+
+    def constant(self, value: Any) -> str:
+        name = f"c{len(self.case.constants)}"
+        self.case.constants[name] = np.asarray(value)
+        return name
+
+    def given(self, value: Any) -> str:
+        """Return an input that is fed or a constant."""
+        return self.feed(value) if self.chance(0.5) else self.constant(value)

@@ -296,12 +296,6 @@ def _bucketize(draw: Draw) -> None:
     )
 
 
-def _complex(draw: Draw) -> None:
-    shape = draw.shape(1, 3)
-    value = (draw.array(shape) + 1j * draw.array(shape)).astype(np.complex64)
-    draw.op([draw.feed(value)], [draw.made("float32")])
-
-
 RULES: dict[str, Rule] = {
     **dict.fromkeys(_BINARY_TYPES, _binary),
     **dict.fromkeys(

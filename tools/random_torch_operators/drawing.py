@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from random_operators.random_values import Array, RandomValues, Shape
+from random_operators.random_values import Array, RandomInputs, Shape
 
 NAMES = {"torch": torch, "F": torch.nn.functional, "inf": math.inf, "nan": math.nan}
 
@@ -46,26 +46,12 @@ def _told(value: Array | torch.nn.Module) -> str:
     return said if value.size > 8 else f"{said}={value.tolist()}"
 
 
-class Draw(RandomValues):
+class Draw(RandomInputs):
     """What the rule of an operator draws its case with."""
 
     def __init__(self, operator: str, seed: int) -> None:
         super().__init__(operator, seed)
         self.case = Case(operator, seed, traced=self.chance(0.15))
-
-    def feed(self, value: Any) -> str:
-        name = f"x{len(self.case.fed)}"
-        self.case.fed[name] = np.asarray(value)
-        return name
-
-    def constant(self, value: Any) -> str:
-        name = f"c{len(self.case.constants)}"
-        self.case.constants[name] = np.asarray(value)
-        return name
-
-    def given(self, value: Any) -> str:
-        """Return an input that is fed or a constant."""
-        return self.feed(value) if self.chance(0.5) else self.constant(value)
 
     def module(self, module: torch.nn.Module) -> str:
         """Return a module in evaluation mode, with weights that the seed decides."""

@@ -37,7 +37,7 @@ from farm.compiler.ir.relax_rewriter import Rewriter, Rule, count_readers, op_na
 from farm.compiler.ir.unchecked_schedule import UncheckedSchedule
 from farm.compiler.target.cpu_model import CpuModel
 
-_CALL, _FUSED = "relax.call_tir", "fused_"
+_CALL, _PREFIX = "relax.call_tir", "fused_"  # of the names of kernels
 
 
 def merge_convolutions_with_windows(module: tvm.IRModule, selector: ConfigSelector) -> tvm.IRModule:
@@ -108,7 +108,7 @@ class _PairMerger(Rewriter):
             )
             if kernels is not None:
                 fused = _fused(kernels, first, second, place)
-                name = f"{one.name_hint}_{other.name_hint.removeprefix(_FUSED)}"
+                name = f"{one.name_hint}_{other.name_hint.removeprefix(_PREFIX)}"
                 if _can_be_scheduled(fused, self._selector.cpu):
                     made = self.builder_.add_func(fused, name)
             self._made[one, other, place] = made
@@ -183,7 +183,7 @@ def depth_first_kernels(
         or not windows.only_main_block_reads(second.params[place])
     ):
         return None
-    tile_rows = int(windows.notes.get(TILE_ROWS, 1))
+    tile_rows = int(windows.annotations.get(TILE_ROWS, 1))
     plan = depth_first_plan(convolution.decision, windows.decision, tile_rows, selector.cpu)
     if plan is None:
         return None
@@ -202,7 +202,7 @@ class _MainAndEpilogue:
     decision: ConfigDecision
 
     @property
-    def notes(self) -> Mapping[str, Any]:
+    def annotations(self) -> Mapping[str, Any]:
         """The annotations of the main block."""
         found: Mapping[str, Any] = self.sch.get(self.main).annotations
         return found
@@ -216,10 +216,10 @@ class _MainAndEpilogue:
         ]
         return reads == [True, False]
 
-    def annotate(self, notes: Mapping[str, Any]) -> None:
-        """Annotate the main block, which may have had other notes of these names."""
-        for name, value in notes.items():
-            if name in self.notes:
+    def annotate(self, changed: Mapping[str, Any]) -> None:
+        """Annotate the main block; other values of these annotations are replaced."""
+        for name, value in changed.items():
+            if name in self.annotations:
                 self.sch.unannotate(self.main, name)
             self.sch.annotate(self.main, name, value)
 
@@ -230,13 +230,13 @@ def _with_one_epilogue(
     """Return a kernel with all that follows its main block inlined into one epilogue.
 
     The main block has one of the names. Windows test for padding instead of reading a padded copy.
-    Returns None if more blocks are left, or if the loops of the main block are of another kind.
+    Returns None if more blocks are left, or if the main block skips taps that only see padding.
     """
     sch = UncheckedSchedule(tvm.IRModule({"main": function}))
     main = find_main_block(sch, names)
-    notes = sch.get(main).annotations
-    decision = selector.decisions.get(str(notes.get(WORKLOAD, "")))
-    if decision is None or SKIP_PADDING_TAPS in notes:
+    annotations = sch.get(main).annotations
+    decision = selector.decisions.get(str(annotations.get(WORKLOAD, "")))
+    if decision is None or SKIP_PADDING_TAPS in annotations:
         return None
     try:
         for block in producer_blocks(sch, main) if names == WINDOWS else []:

@@ -49,14 +49,14 @@ def schedule_depth_first(sch: Schedule, cpu: CpuModel) -> None:
     before = producer_blocks(sch, convolution)
 
     n, y, x, c, *reduced = sch.get_loops(windows)
-    notes = sch.get(windows).annotations
-    bands, y = sch.split(y, [int(notes[BANDS]), None])
+    annotations = sch.get(windows).annotations
+    bands, y = sch.split(y, [int(annotations[BANDS]), None])
     blocks, c = sch.split(c, [None, tile.block])
     sch.reorder(n, bands, blocks, y, x, c, *reduced)
     task = sch.fuse(n, bands, blocks)
     parallelize_if_long_enough(sch, task, [convolution, windows], cpu, PRODUCT_CYCLES)
-    if TILE_ROWS in notes:
-        _, y = sch.split(y, [None, int(notes[TILE_ROWS])])
+    if TILE_ROWS in annotations:
+        sch.split(y, [None, int(annotations[TILE_ROWS])])
         tile_rows_of_windows(sch, windows, last, UNROLLED_TILES)
     else:
         tile_row_of_windows(sch, cpu, windows, annotated_tile(sch, windows), last)
@@ -68,13 +68,13 @@ def schedule_depth_first(sch: Schedule, cpu: CpuModel) -> None:
 
 def plan_of_kernel(kernel: tirx.PrimFunc) -> DepthFirstPlan:
     """Return the plan that a kernel is annotated with."""
-    notes: dict[str, Any] = {}
+    found: dict[str, Any] = {}
     for nested in blocks_in_loops(kernel):
         if nested.block.name_hint == CONVOLUTION:
-            notes[TILE] = nested.block.annotations[TILE]
+            found[TILE] = nested.block.annotations[TILE]
         elif nested.block.name_hint in WINDOWS:
-            notes[BANDS] = nested.block.annotations[BANDS]
-    return DepthFirstPlan(Tile(*map(int, notes[TILE])), int(notes[BANDS]))
+            found[BANDS] = nested.block.annotations[BANDS]
+    return DepthFirstPlan(Tile(*map(int, found[TILE])), int(found[BANDS]))
 
 
 def _tile_convolution(
@@ -87,10 +87,8 @@ def _tile_convolution(
     _unroll_and_vectorize(sch, [pixels, vectors], lanes)
     sch.compute_at(convolution, columns, preserve_unit_loops=True)
     *_, pixels, c, ry, rx, rc = sch.get_loops(convolution)
-    reduced, inputs = (
-        fuse_short_reduction(sch, cpu, [ry, rx, rc]),
-        find_grouped_inputs_block(sch, convolution),
-    )
+    reduced = fuse_short_reduction(sch, cpu, [ry, rx, rc])
+    inputs = find_grouped_inputs_block(sch, convolution)
     if inputs is not None:
         reduced = [*reduced[:-1], *split_reduction_into_groups(sch, reduced)]
     vectors, lanes = sch.split(c, [tile.vectors, tile.lanes])

@@ -43,26 +43,23 @@ def with_explicit_pads(
     return {**others, "pads": [*begin, *end]}
 
 
-class MaxPool(onnx_frontend.MaxPool):  # type: ignore[misc]
+class _WithExplicitPads:
+    """Mixes explicit pads into TVM's converter of a pool, the next base."""
+
+    @classmethod
+    def _impl_v1(
+        cls, builder: relax.BlockBuilder, inputs: Inputs, attributes: Attributes, params: Any
+    ) -> relax.Expr:
+        padded = with_explicit_pads(inputs[0], attributes["kernel_shape"], attributes)
+        return super()._impl_v1(builder, inputs, padded, params)  # type: ignore[misc]
+
+
+class MaxPool(_WithExplicitPads, onnx_frontend.MaxPool):  # type: ignore[misc]
     """MaxPool with auto_pad, whose result has as many elements as strides fit, rounded up."""
 
-    @classmethod
-    def _impl_v1(
-        cls, builder: relax.BlockBuilder, inputs: Inputs, attributes: Attributes, params: Any
-    ) -> relax.Expr:
-        padded = with_explicit_pads(inputs[0], attributes["kernel_shape"], attributes)
-        return super()._impl_v1(builder, inputs, padded, params)
 
-
-class AveragePool(onnx_frontend.AveragePool):  # type: ignore[misc]
+class AveragePool(_WithExplicitPads, onnx_frontend.AveragePool):  # type: ignore[misc]
     """AveragePool with auto_pad and dilations."""
-
-    @classmethod
-    def _impl_v1(
-        cls, builder: relax.BlockBuilder, inputs: Inputs, attributes: Attributes, params: Any
-    ) -> relax.Expr:
-        padded = with_explicit_pads(inputs[0], attributes["kernel_shape"], attributes)
-        return super()._impl_v1(builder, inputs, padded, params)
 
 
 class LpPool(OnnxOpConverter):  # type: ignore[misc]

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from tvm import relax
 
-Converter = Callable[[Any, Any], Any]  # (node, importer) -> Relax expression of the node
+from farm.importers.torch.converters.operators import Converter
+
 _FLOATS = (torch.float16, torch.float32, torch.float64)
 
 

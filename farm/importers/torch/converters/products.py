@@ -5,13 +5,13 @@ TVM's converters write float32 whatever their inputs' type is.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from tvm import relax
 
-Converter = Callable[[Any, Any], Any]  # (node, importer) -> Relax expression of the node
+from farm.importers.torch.converters.operators import Converter
+
 _CONVOLUTIONS = {
     1: (relax.op.nn.conv1d, "NCW", "OIW"),
     2: (relax.op.nn.conv2d, "NCHW", "OIHW"),
