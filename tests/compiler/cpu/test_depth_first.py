@@ -260,7 +260,7 @@ def test_windows_may_read_the_result_as_any_of_their_kernel_s_operands():
 def test_the_report_has_the_tile_and_the_bands_that_the_kernel_has():
     answer, _ = Case(1, 16, 112, 112, 96, window_stride=2).answer("native")
     (kernel,) = (kernel for kernel in answer.kernels if kernel.rule == "depth_first")
-    assert re.fullmatch(r"\d+x\d+x\d+ in \d+ bands? of rows", kernel.choice)
+    assert re.fullmatch(r"\d+x\d+x\d+, \d+ bands?", kernel.choice)
     pixels = int(kernel.choice.split("x")[0])
     assert 112 % pixels == 0 and not kernel.recorded
 

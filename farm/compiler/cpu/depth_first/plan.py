@@ -29,7 +29,7 @@ class DepthFirstPlan:
     bands: int
 
     def __str__(self) -> str:
-        return f"{self.tile} in {self.bands} band{'s' if self.bands > 1 else ''} of rows"
+        return f"{self.tile}, {self.bands} band{'s' if self.bands > 1 else ''}"
 
 
 def depth_first_plan(
