@@ -16,7 +16,7 @@ from relax_models import CPUS, Answer, compute, const, lowered, runner
 from tvm import relax, tirx
 
 from farm.compiler import relax_pipeline
-from farm.compiler.cpu.depth_first.plan import depth_first_plan
+from farm.compiler.cpu.depth_first.plan import DepthFirstPlan, depth_first_plan
 from farm.compiler.cpu.kernel_config import DIRECT, ConfigDecision, KernelConfig, Workload
 from farm.compiler.cpu.register_tiles import Tile
 from farm.compiler.target.cpu_model import CpuModel
@@ -272,6 +272,14 @@ WINDOWS = Workload("depthwise", (1, 112, 112, 96), (3, 3, 1, 96), (2, 2), (1, 1,
 
 def decided(workload: Workload, tile: Tile) -> ConfigDecision:
     return ConfigDecision(workload, KernelConfig(DIRECT, tile), False, ())
+
+
+def test_fewer_bands_are_taken_where_more_would_compute_too_many_rows_twice():
+    convolution = Workload("convolution", (1, 14, 14, 16), (1, 1, 16, 64))
+    windows = Workload("depthwise", (1, 14, 14, 64), (3, 3, 1, 64), (1, 1), (1, 1, 1, 1), groups=64)
+    chosen = decided(convolution, Tile(7, 2, 16)), decided(windows, Tile(7, 1, 16))
+    # Two bands would keep four threads busy, but each computes 8 rows for 7
+    assert depth_first_plan(*chosen, 1, CPU) == DepthFirstPlan(Tile(7, 2, 16), 1)
 
 
 def test_the_tile_of_a_pair_divides_the_rows():

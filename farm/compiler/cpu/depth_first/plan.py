@@ -50,16 +50,13 @@ def depth_first_plan(
         replace(chosen, pixels=pixels) for pixels in range(1, width + 1) if width % pixels == 0
     ]
     fitting = [tile for tile in tiles if fits_registers(cpu, tile, grouped)]
-    bands = _bands(workload, windows, chosen.block, tile_rows, cpu)
-    if not fitting or bands is None:
+    if not fitting:
         return None
     best = min(fitting, key=lambda tile: _row_cycles(workload, tile, cpu))
     tile = chosen if width % chosen.pixels == 0 else best
-    computed = max(1.0, bands * _rows_of_band(windows, bands) / windows.data[1])
-    cycles = _row_cycles(workload, tile, cpu) * computed
-    if cycles > _MOST_CYCLES * _row_cycles(workload, chosen, cpu):
-        return None
-    return DepthFirstPlan(tile, bands)
+    most = _MOST_CYCLES * _row_cycles(workload, chosen, cpu) / _row_cycles(workload, tile, cpu)
+    bands = _bands(workload, windows, chosen.block, tile_rows, most, cpu)
+    return None if bands is None else DepthFirstPlan(tile, bands)
 
 
 def _row_cycles(workload: Workload, tile: Tile, cpu: CpuModel) -> float:
@@ -89,20 +86,22 @@ def _rows_of_band(windows: Workload, bands: int) -> int:
 
 
 def _bands(
-    workload: Workload, windows: Workload, block: int, tile_rows: int, cpu: CpuModel
+    workload: Workload, windows: Workload, block: int, tile_rows: int, most: float, cpu: CpuModel
 ) -> int | None:
     """Return the number of bands for the fewest rows, of those whose rows fit into the cache.
 
     The rows are those of the thread that computes the most, on average over numbers of threads.
-    `block` are the channels of a task. Returns None if no bands fit. There is one band or none for
-    windows that load their operands by rows, as LLVM would keep their sums in memory, and for
-    windows with rows between them, for which TVM cannot schedule bands.
+    `block` are the channels of a task; at most `most` times the rows of the image are computed.
+    Returns None if no bands fit. There is one band or none for windows that load their operands by
+    rows, as LLVM would keep their sums in memory, and for windows with rows between them, for which
+    TVM cannot schedule bands.
     """
     height, width, blocks = windows.output(0), windows.data[2], workload.channels // block
     fitting = [
         bands
         for bands in range(1, height + 1)
         if height % (bands * tile_rows) == 0
+        and max(1.0, bands * _rows_of_band(windows, bands) / windows.data[1]) <= most
         and 4 * _rows_of_band(windows, bands) * width * block <= cpu.task_cache_bytes
     ]
 
