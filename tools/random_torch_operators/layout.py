@@ -501,7 +501,63 @@ def _one_hot(draw: Draw) -> None:
     draw.call("F.one_hot", data, draw.one_of([5, 7]))
 
 
+def _masked_scatter(draw: Draw) -> None:
+    shape = draw.shape(1, 4)
+    dtype = draw.one_of(_KINDS)
+    lead = draw.whole(0, len(shape) - 1) if draw.chance(0.3) else 0
+    mask = draw.random.random(shape[lead:]) < draw.one_of([0.2, 0.5, 0.9])
+    source = draw.given(draw.array((int(np.prod(shape)) + draw.whole(0, 3),), dtype))
+    data = draw.view(draw.feed(draw.array(shape, dtype)))
+    draw.call(f"{data}.masked_scatter", draw.given(mask), source)
+
+
+def _searchsorted(draw: Draw) -> None:
+    dtype, lead = draw.one_of(["float32", "float64", "int64", "int32"]), draw.shape(0, 2)
+    boundaries = np.sort(draw.array((*lead, draw.whole(1, 9)), dtype), -1)
+    one = draw.chance(0.5)
+    shape = draw.shape(0, 3) if one else (*lead, draw.whole(1, 5))
+    named = draw.some(right=[True, False], out_int32=[True, False])
+    if one:
+        boundaries = boundaries.reshape(-1, boundaries.shape[-1])[0]
+        if draw.chance(0.2):
+            draw.compute(
+                f"torch.searchsorted({draw.feed(boundaries)}, {draw.whole(-3, 3)}, right=True)"
+            )
+            return
+    data = draw.feed(draw.array(shape, dtype))
+    draw.call("torch.searchsorted", draw.given(boundaries), data, **named)
+
+
+def _diagonal_scatter(draw: Draw) -> None:
+    shape = draw.shape(2, 4)
+    one, other = draw.random.permutation(len(shape))[:2]
+    height, width = shape[one], shape[other]
+    offset = draw.whole(1 - height, width - 1)
+    value = draw.array(shape)
+    source = draw.array(np.diagonal(value, offset, one, other).shape)
+    data = draw.feed(value)
+    if draw.chance(0.3):
+        draw.compute(f"({data} * 1).fill_diagonal_(3.0)" if len(shape) == 2 else f"{data} + 1")
+        return
+    draw.call("torch.diagonal_scatter", data, draw.given(source), offset, int(one), int(other))
+
+
+def _as_strided(draw: Draw) -> None:
+    value = draw.array(draw.shape(1, 3))
+    size = [draw.whole(1, 4) for _ in range(draw.whole(1, 3))]
+    stride = [draw.whole(0, 4) for _ in size]
+    reached = sum((extent - 1) * step for extent, step in zip(size, stride, strict=True))
+    if reached >= value.size:
+        size, stride, reached = [value.size], [1], value.size - 1
+    offset = draw.whole(0, value.size - 1 - reached)
+    draw.call(f"({draw.feed(value)} * 1).as_strided", size, stride, offset)
+
+
 RULES: dict[str, Rule] = {
+    "as_strided": _as_strided,
+    "masked_scatter": _masked_scatter,
+    "searchsorted": _searchsorted,
+    "diagonal_scatter": _diagonal_scatter,
     "views": _views,
     "roll": _roll,
     "cat": _join,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 
 from random_torch_operators.drawing import Draw, Rule
@@ -386,7 +387,47 @@ def _layer(draw: Draw) -> None:
     draw.compute(f"{draw.module(module)}({data})")
 
 
+def _linear_algebra(draw: Draw) -> None:
+    lead, size = draw.shape(0, 2), draw.whole(1, 5)
+    dtype = draw.one_of(("float32", "float32", "float64"))
+    square = draw.array((*lead, size, size), dtype) / 4
+    square = draw.feed(np.asarray(square + 3 * np.eye(size)[draw.random.permutation(size)], dtype))
+    right = draw.array((*lead, size, draw.whole(1, 3)), dtype)
+    positive = f"({square} @ {square}.mT + torch.eye({size}, dtype=torch.{dtype}))"
+    draw.compute(
+        str(
+            draw.one_of(
+                [
+                    f"torch.linalg.inv({square})",
+                    f"torch.linalg.det({square})",
+                    f"torch.linalg.slogdet({square})",
+                    f"torch.linalg.solve({square}, {draw.given(right)})",
+                    f"torch.linalg.cholesky({positive})",
+                    f"torch.logdet({positive})",
+                ]
+            )
+        )
+    )
+
+
+def _sums_of_products(draw: Draw) -> None:
+    inner, rows, columns, count = (draw.whole(1, 6) for _ in range(4))
+    dtype = draw.one_of(("float32", "float32", "float64"))
+    named = draw.some(beta=[0.5, 2], alpha=[0.5, 3])
+    if draw.chance(0.5):
+        added = draw.given(draw.array((rows, columns), dtype))
+        left = draw.feed(draw.array((count, rows, inner), dtype))
+        right = draw.given(draw.array((count, inner, columns), dtype))
+        draw.call("torch.addbmm", added, left, right, **named)
+        return
+    added = draw.given(draw.array((rows,), dtype))
+    left = draw.feed(draw.array((rows, inner), dtype))
+    draw.call("torch.addmv", added, left, draw.given(draw.array((inner,), dtype)), **named)
+
+
 RULES: dict[str, Rule] = {
+    "linear algebra": _linear_algebra,
+    "sums of products": _sums_of_products,
     "conv": _conv,
     "conv_transpose": _conv_transpose,
     "pool": _pool,

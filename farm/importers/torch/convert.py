@@ -26,6 +26,7 @@ from farm.importers.relax_postprocessing import (
 )
 from farm.importers.torch import rewriting
 from farm.importers.torch.checks.checked_arguments import CheckedArguments
+from farm.importers.torch.decompositions import decompositions
 from farm.importers.torch.dtypes import is_numpy_dtype, tensor_spec
 from farm.importers.torch.intermediates import make_intermediate_results_function
 from farm.importers.torch.type_promotion import cast_operands
@@ -233,6 +234,7 @@ def _to_relax(program: torch.export.ExportedProgram, what: str) -> Any:
             table = recurrent.decompositions_without_recurrent_layers(program)
             table.update(operators.additional_decompositions())
             table.update(elementwise.additional_decompositions())
+            table.update(decompositions())
             for whole in operators.undecomposed():
                 table.pop(whole, None)
             with _looking_operators_up_once():

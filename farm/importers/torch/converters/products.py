@@ -23,6 +23,8 @@ _TRANSPOSED = {
     3: (relax.op.nn.conv3d_transpose, "NCDHW", "IODHW"),
 }
 
+_VOLUMES = 5  # axes
+
 
 def converters() -> dict[str, Converter]:
     """Return the converters for `custom_convert_map` of `from_exported_program`."""
@@ -46,9 +48,9 @@ def _by_type(name: str, own: Converter) -> Converter:
 
     def convert(node: torch.fx.Node, importer: Any) -> relax.Expr:
         dtype = node.meta["val"].dtype
-        if dtype == torch.float32:
+        if dtype == torch.float32 and not _is_transposed_of_volumes(node, name):
             return importer.create_convert_map()[name](node)
-        if dtype != torch.float16:
+        if dtype != torch.float16 or _is_transposed_of_volumes(node, name):
             return own(node, importer)
         emit = importer.block_builder.emit
         kept = {
@@ -66,6 +68,14 @@ def _by_type(name: str, own: Converter) -> Converter:
             importer.env.update(kept)
 
     return convert
+
+
+def _is_transposed_of_volumes(node: torch.fx.Node, name: str) -> bool:
+    """Return whether a node is a transposed convolution [N, C, D, H, W], which TVM's refuse."""
+    if name != "convolution.default" or not node.args[6]:
+        return False
+    data = node.args[0]
+    return isinstance(data, torch.fx.Node) and data.meta["val"].ndim == _VOLUMES
 
 
 def _matmul(node: torch.fx.Node, importer: Any) -> relax.Expr:
