@@ -15,6 +15,7 @@
     dtypes                            element types of torch and numpy
     intermediates                     the result of every operation in torch
     pytree_stand_ins                  stand-ins for classes of packages that are not installed
+    decompositions                    operators by others, where torch has no decomposition
     converters                        converters of single operators
 
 Call `load.load(model)` for a file, `python_function.load(model)` for a `python:` source.
