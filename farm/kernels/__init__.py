@@ -3,6 +3,7 @@
     recurrent             all steps of an LSTM, GRU or RNN layer in one kernel
     recurrent_layer_cost  recognise that kernel and count its operations
     bounded_selection     NonZero, NonMaxSuppression and others with data-dependent shapes
+    grouped_product       rows times the matrices of their groups, as mixtures of experts have them
     roi_align             RoiAlign that takes the weights of a sample once for all channels
     sort                  topk, sort and argsort, without functions that a board's runtime lacks
     reduce_max_min        max and min reductions that are correct for infinities

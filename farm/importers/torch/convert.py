@@ -222,6 +222,7 @@ def _to_relax(program: torch.export.ExportedProgram, what: str) -> Any:
     from farm.importers.torch.converters import (
         complex_numbers,
         elementwise,
+        experts,
         indexing,
         operators,
         products,
@@ -250,6 +251,7 @@ def _to_relax(program: torch.export.ExportedProgram, what: str) -> Any:
                 **products.converters(),
                 **indexing.converters(),
                 **recurrent.converters(program),
+                **experts.converters(),
             }
             ours |= complex_numbers.converters(ours)
             _check_operators(program, ours, what)

@@ -25,7 +25,7 @@ from farm.importers.torch.convert import (
     import_program,
     input_names,
 )
-from farm.importers.torch.converters.pt2e import register_operators
+from farm.importers.torch.converters import experts, pt2e
 from farm.importers.torch.dtypes import tensor_spec
 from farm.importers.torch.pytree_stand_ins import register_stand_ins
 from farm.types import Model
@@ -97,7 +97,8 @@ def _read(path: Path) -> torch.export.ExportedProgram:
     """Return the program of a file; raise ModelError if torch cannot load it."""
     try:
         with suppress_output_warnings_and_logs(), _no_unpickling():
-            register_operators()
+            pt2e.register_operators()
+            experts.register_operators()
             try:
                 return torch.export.load(path)
             except Exception:

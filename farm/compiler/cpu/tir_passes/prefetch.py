@@ -106,6 +106,7 @@ def _operands(loop: tirx.For, _: Sequence[tirx.For]) -> list[tirx.Stmt]:
     for region in nest.block.reads:
         if (
             region.source.scope() == "global"
+            and len(region.source.shape) > 0  # a number is as large as a result of one element
             and _size(region.source) == size
             and not _written(loop.body.seq[0], region.source)
         ):

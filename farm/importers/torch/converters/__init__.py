@@ -6,6 +6,7 @@
     complex_numbers  operators on complex numbers, and Fourier transforms
     indexing         indexing by tensors
     recurrent        LSTM, GRU and RNN layers
+    experts          products with the matrices of groups
     pt2e             quantize and dequantize operators of PT2E
 
 Each module's `converters()` returns a table for `custom_convert_map` of TVM's importer.

@@ -124,6 +124,8 @@ def _each_for_itself(given: Mapping[int, relax.Expr]) -> bool:
     That is: each is a line along its own axis, in the order of the axes, e.g. rows and columns.
     """
     axes, count = list(given), len(given)
+    if max(int(index.ty.ndim) for index in given.values()) < count:
+        return False  # of single elements, `x[i, j]`
     shapes = [[1] * (count - int(index.ty.ndim)) + list(index.ty.shape) for index in given.values()]
     lines = all(
         len(shape) == count and all(_is_one(shape[at]) for at in range(count) if at != own)

@@ -119,6 +119,27 @@ def _kth_value(
     return made[0], made[1]
 
 
+def _histogram(
+    x: torch.Tensor,
+    bins: int = 100,
+    min: float = 0,  # noqa: A002
+    max: float = 0,  # noqa: A002
+) -> torch.Tensor:
+    """Count the elements in each of so many equal parts of a range; the last has its end."""
+    flat = x.reshape(-1)
+    if min == max:
+        low, high = flat.amin(), flat.amax()
+        same = low == high
+        low, high = torch.where(same, low - 1, low), torch.where(same, high + 1, high)
+    else:
+        low, high = torch.full((), min, dtype=x.dtype), torch.full((), max, dtype=x.dtype)
+    part = torch.floor((flat - low) * (bins / (high - low)))
+    part = torch.where(flat == high, torch.full_like(part, bins - 1), part)
+    found = part.unsqueeze(-1) == torch.arange(bins)
+    inside = (flat >= low) & (flat <= high)
+    return (found & inside.unsqueeze(-1)).sum(0).to(x.dtype)
+
+
 def _scatter_value_reduce(
     x: torch.Tensor, dim: int, index: torch.Tensor, value: float, *, reduce: str
 ) -> torch.Tensor:
@@ -134,6 +155,7 @@ DECOMPOSITIONS = {
     "diagonal_scatter": _diagonal_scatter,
     "as_strided": _as_strided,
     "as_strided_scatter": _as_strided_scatter,
+    "histc": _histogram,
     "kthvalue": _kth_value,
     "scatter.value_reduce": _scatter_value_reduce,
 }

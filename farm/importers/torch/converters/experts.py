@@ -1,0 +1,59 @@
+"""Convert products of rows with the matrices of their groups, as mixtures of experts have them.
+
+The package transformers defines an operator for them, which torch must know to read a program with
+it; farm does not need the package.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from tvm import relax
+
+from farm.importers.torch.converters.operators import Converter
+from farm.kernels.grouped_product import emit_grouped_product
+
+_PACKAGE, _NAME = "transformers", "grouped_mm_fallback"
+_kept: list[torch.library.Library] = []  # a library is undone when it is collected
+
+
+def register_operators() -> None:
+    """Register the operator with torch, unless the package has."""
+    if hasattr(getattr(torch.ops, _PACKAGE), _NAME):
+        return
+    library = torch.library.Library(_PACKAGE, "FRAGMENT")
+    library.define(f"{_NAME}(Tensor input, Tensor weight, Tensor offs) -> Tensor")
+    library.impl(_NAME, _products, "CPU")
+    library.impl(_NAME, _like_the_products, "Meta")
+    _kept.append(library)
+
+
+def converters() -> dict[str, Converter]:
+    """Return the converters for `custom_convert_map` of `from_exported_program`."""
+    return {f"{_NAME}.default": _grouped_product, "_grouped_mm.default": _grouped_product}
+
+
+def _products(rows: torch.Tensor, weights: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+    """Multiply rows [S, K] by the matrix of their group, of [G, K, N]."""
+    made = _like_the_products(rows, weights, ends).zero_()
+    start = 0
+    for matrix, end in zip(weights, ends.tolist(), strict=True):
+        made[start:end] = rows[start:end] @ matrix
+        start = end
+    return made
+
+
+def _like_the_products(rows: torch.Tensor, weights: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
+    return rows.new_empty((rows.shape[0], weights.shape[2]))
+
+
+def _grouped_product(node: torch.fx.Node, importer: Any) -> relax.Expr:
+    """Convert the products of sorted rows with the matrices of their groups."""
+    operands = list(node.args) + [node.kwargs[name] for name in ("offs",) if name in node.kwargs]
+    values = [importer.env[one] for one in operands[:3] if isinstance(one, torch.fx.Node)]
+    more = [one for one in operands[3:] if one is not None]
+    ranks = [int(value.ty.ndim) for value in values]
+    if ranks != [2, 3, 1] or more:
+        raise NotImplementedError("a grouped product other than of sorted rows with matrices")
+    return emit_grouped_product(importer.block_builder, *values)
