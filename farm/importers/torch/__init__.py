@@ -3,6 +3,7 @@
     load                              detect the format of torch's files
     exported_program                  .pt2 files of torch.export.save
     torchscript                       TorchScript files
+    torchscript_numbers               numbers that a TorchScript file derives from shapes
     torchscript_traced_inputs         the input shapes that a TorchScript file was traced with
     torchscript_non_tensor_arguments  arguments of a TorchScript file that are no tensors
     state_dict                        files of weights, for a module that a function returns

@@ -39,6 +39,7 @@ from farm.importers.torch.convert import (
 )
 from farm.importers.torch.dtypes import dtype_name, tensor_spec
 from farm.importers.torch.torchscript_non_tensor_arguments import user_values_as_literals
+from farm.importers.torch.torchscript_numbers import ConverterForKnownShapes
 from farm.importers.torch.torchscript_traced_inputs import Spec, traced_input_specs
 from farm.types import Model
 
@@ -217,7 +218,7 @@ def _by_program(script: Any, inputs: Tensors, what: str) -> ImportedModel:
             _converting_for_these_shapes(),
             _converting_containers(),
         ):
-            program = converter.TS2EPConverter(script, arguments[0]).convert()
+            program = ConverterForKnownShapes(script, arguments[0]).convert()
     except Exception as exc:
         raise ModelError(
             f"{what}: torch cannot convert the script to an exported program",

@@ -266,6 +266,25 @@ class OperatorOfPackage(Exception):
         )
 
 
+class OperatorOfNestedTensors(OperatorOfPackage):
+    """An operator on nested tensors, which a fused encoder makes of a mask of padding."""
+
+    def as_model_error(self, path: Path, place: str) -> ModelError:
+        """Return the ModelError for the file `path`, which has the operator at `place`."""
+        return ModelError(
+            f"{path} has nested tensors, for which farm has no code",
+            f"{place}: {self}, of an encoder that torch runs fused",
+            "call torch.backends.mha.set_fastpath_enabled(False) before torch.jit.trace, or save "
+            "an exported program (torch.export.save)",
+        )
+
+
+def check_not_of_nested_tensors(name: str) -> None:
+    """Raise OperatorOfNestedTensors for an operator of aten that makes or reads nested tensors."""
+    if name.startswith("_nested_") or name == "to_padded_tensor":
+        raise OperatorOfNestedTensors("aten", name)
+
+
 def check_not_of_package(namespace: str, name: str) -> None:
     """Raise OperatorOfPackage if a package is known to define the operator namespace::name."""
     if namespace in _PACKAGES:

@@ -150,8 +150,12 @@ def _attention_fits(given: Given) -> bool:
         return False
     wanted = (query.shape[0], query.shape[1], query.shape[2], key.shape[2])
     mask = given["attn_mask"]
+    of_queries, of_keys = query.shape[1], key.shape[1]
     return (
-        key.shape[:2] == query.shape[:2] == value.shape[:2]
+        query.shape[0] == key.shape[0]
+        and key.shape[:2] == value.shape[:2]
+        and of_keys > 0
+        and of_queries % of_keys == 0  # several heads of queries may share a head of keys
         and key.shape[2] == value.shape[2]
         and key.shape[3] == query.shape[3] == value.shape[3]
         and (

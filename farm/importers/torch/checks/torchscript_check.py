@@ -22,6 +22,7 @@ from farm.errors import ModelError
 from farm.importers.archive_check import Archive, machine_memory_bytes
 from farm.importers.torch.checks.allowed_operators import (
     OperatorOfPackage,
+    check_not_of_nested_tensors,
     check_not_of_package,
     is_allowed,
 )
@@ -320,6 +321,7 @@ class _NodeCheck:
             return self._named(node, path)
         # torch.autograd.f is aten::f too, so longer paths are refused.
         if first == "torch":
+            check_not_of_nested_tensors(rest)
             return "" if "." not in rest and is_allowed("aten", rest) else f"it calls aten::{rest}"
         if first == "ops":
             namespace, _, name = rest.partition(".")
@@ -359,6 +361,7 @@ class _NodeCheck:
         if not isinstance(node.func, ast.Attribute):
             return "it calls what is no name"
         name = node.func.attr
+        check_not_of_nested_tensors(name)
         if is_allowed("aten", name) or is_allowed("prim", name):
             return ""
         own = (name in self._methods or name in _CLASS_METHODS) and not _is_operator(name)

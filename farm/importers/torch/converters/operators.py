@@ -31,7 +31,6 @@ def additional_decompositions() -> dict[Any, Callable[..., torch.Tensor]]:
     them.
     """
     return {
-        torch.ops.aten._transformer_encoder_layer_fwd.default: _encoder_layer,
         torch.ops.aten.var_mean.correction: _variance_and_mean,
     }
 
@@ -87,61 +86,6 @@ def converters() -> dict[str, Converter]:
         **{f"reflection_pad{count}d.default": _pad("reflect") for count in (1, 2, 3)},
         **{f"replication_pad{count}d.default": _pad("replicate") for count in (1, 2, 3)},
     }
-
-
-def _encoder_layer(
-    src: torch.Tensor,
-    embed_dim: int,
-    num_heads: int,
-    qkv_weight: torch.Tensor,
-    qkv_bias: torch.Tensor,
-    proj_weight: torch.Tensor,
-    proj_bias: torch.Tensor,
-    use_gelu: bool,
-    norm_first: bool,
-    eps: float,
-    *rest: Any,
-) -> torch.Tensor:
-    """Compute torch.nn.TransformerEncoderLayer in evaluation mode by its parts.
-
-    `rest` holds weight and bias of two norms and of two products, then a mask.
-    """
-    norms, products, mask = (
-        (rest[0:2], rest[2:4]),
-        (rest[4:6], rest[6:8]),
-        rest[8] if len(rest) > 8 else None,
-    )
-    if mask is not None:
-        raise NotImplementedError(
-            "a traced transformer layer with a mask; trace it with "
-            "torch.backends.mha.set_fastpath_enabled(False)"
-        )
-    functional = torch.nn.functional
-
-    def attend(x: torch.Tensor) -> torch.Tensor:
-        count, tokens, _ = x.shape
-        parts = (
-            functional.linear(x, qkv_weight, qkv_bias)
-            .view(count, tokens, 3, num_heads, embed_dim // num_heads)
-            .permute(2, 0, 3, 1, 4)
-        )
-        made = functional.scaled_dot_product_attention(parts[0], parts[1], parts[2])
-        return functional.linear(
-            made.transpose(1, 2).reshape(count, tokens, embed_dim), proj_weight, proj_bias
-        )
-
-    def feed(x: torch.Tensor) -> torch.Tensor:
-        inner = functional.linear(x, *products[0])
-        return functional.linear(
-            functional.gelu(inner) if use_gelu else functional.relu(inner), *products[1]
-        )
-
-    for branch, (weight, bias) in zip((attend, feed), norms, strict=True):
-        if norm_first:
-            src = src + branch(functional.layer_norm(src, (embed_dim,), weight, bias, eps))
-        else:
-            src = functional.layer_norm(src + branch(src), (embed_dim,), weight, bias, eps)
-    return src
 
 
 def _variance_and_mean(

@@ -7,6 +7,7 @@ Each is a function of torch with the operator's arguments, of operators that the
     selection    elements that are chosen by masks, indices and order
     matrices     inverses, determinants, distances, sums of products
     sampling     images at places between their pixels
+    transformer_layers  attention and encoder layers that torch runs fused
 """
 
 from __future__ import annotations
@@ -16,13 +17,20 @@ from typing import Any
 
 import torch
 
-from farm.importers.torch.decompositions import functions, matrices, sampling, scans, selection
+from farm.importers.torch.decompositions import (
+    functions,
+    matrices,
+    sampling,
+    scans,
+    selection,
+    transformer_layers,
+)
 
 
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """Return the decompositions by operator, for `ExportedProgram.run_decompositions`."""
     found: dict[Any, Callable[..., Any]] = {}
-    for part in (functions, matrices, sampling, scans, selection):
+    for part in (functions, matrices, sampling, scans, selection, transformer_layers):
         for name, function in part.DECOMPOSITIONS.items():
             operator, _, overload = name.partition(".")
             found[getattr(getattr(torch.ops.aten, operator), overload or "default")] = function
