@@ -4,6 +4,7 @@ imported, is refused in words.
 
 from __future__ import annotations
 
+import struct
 import sys
 from pathlib import Path
 
@@ -359,6 +360,23 @@ def test_a_quantized_network_of_tensorflow_computes_in_integers(load):
     assert types_of(imported, "relax.matmul") == [("int8", "int32")]
     ours, theirs = both(imported)
     assert snr_db(ours[0], theirs[0]) > 30 and len(np.unique(theirs[0])) > 3
+
+
+def test_an_lstm_of_bytes_agrees(load):
+    imported = load(FILES / "recurrent-int8.tflite")
+    for _ in range(4):
+        sequence = numbers.standard_normal((1, 6, 4)).astype(np.float32)
+        ours, theirs = both(imported, {"sequence": sequence})
+        np.testing.assert_allclose(ours[0], theirs[0], atol=2 * np.ptp(theirs[0]) / 64)
+
+
+def test_an_lstm_of_bytes_with_tiny_states_is_refused(tmp_path, load):
+    content = (FILES / "recurrent-int8.tflite").read_bytes()
+    scale = struct.pack("<f", 2.0**-13)
+    assert content.count(scale) == 1
+    (tmp_path / "tiny.tflite").write_bytes(content.replace(scale, struct.pack("<f", 2.0**-16)))
+    with pytest.raises(ModelError, match="LiteRT itself"):
+        load(tmp_path / "tiny.tflite")
 
 
 def test_an_image_is_the_same_to_a_quantized_network_as_to_that_of_floats(tmp_path, load):

@@ -32,7 +32,10 @@ _MOVES = (
     "SPACE_TO_BATCH_ND", "SPACE_TO_DEPTH", "SPLIT", "SPLIT_V", "SQUEEZE", "STRIDED_SLICE", "TILE", "TOPK_V2", "TRANSPOSE", "UNPACK",  # noqa: E501
 )  # fmt: skip
 # Of quantized tensors, these are computed in float32.
-_IN_FLOATS = ("BATCH_MATMUL", "ELU", "GELU", "L2_NORMALIZATION", "PRELU", "RELU_0_TO_1")
+_IN_FLOATS = (
+    *("BATCH_MATMUL", "ELU", "GELU", "L2_NORMALIZATION", "PRELU", "RELU_0_TO_1"),
+    "UNIDIRECTIONAL_SEQUENCE_LSTM",
+)
 # Operators with states, subgraphs or random numbers. A build runs fixed steps and is compared with
 # a reference, so it supports none of them.
 REFUSED = (
@@ -202,7 +205,11 @@ class _Converter(CorrectedConverter):
 
     def _in_floats(self, op: Any, convert: Callable[[Any], Any]) -> Any:
         """Convert an operator of quantized tensors in float32, rounded once."""
-        given = [one for one in self.get_input_tensors(op) if one.qnn_params is not None]
+        given = [
+            one
+            for one in self.get_input_tensors(op)
+            if one.qnn_params is not None and not one.tensor.IsVariable()  # a state begins as zero
+        ]
         [made] = self.get_output_tensors(op)
         if made.qnn_params is None:
             return convert(op)

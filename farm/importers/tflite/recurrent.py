@@ -11,6 +11,8 @@ from tvm import relax
 from tvm.relax.frontend.tflite.tflite_frontend import OperatorConverter
 
 _INPUT_GATE, _FORGET_GATE, _CELL, _OUTPUT_GATE = range(4)  # in the order of the inputs
+# Below it, LiteRT's tanh of a cell state of int16 has no case (lstm_eval.cc, ApplyTanh)
+_LEAST_CELL_SCALE = 2.0**-15
 _ACROSS, _PEEPHOLES, _BIASES, _PROJECTION, _SCALES = 5, 9, 12, 16, 20
 
 
@@ -25,6 +27,12 @@ def convert_sequence_lstm(converter: OperatorConverter, op: Any, options: Any) -
 
     if any(given(_SCALES + gate) is not None for gate in range(4)):
         raise ValueError("an LSTM whose gates are normalized is not supported")
+    states = [one for one in converter.get_input_tensors(op) if _is_quantized_state(one)]
+    if any(float(one.qnn_params["scale"].value.numpy()) < _LEAST_CELL_SCALE for one in states):
+        raise ValueError(
+            "an LSTM of int8 whose cell state has a scale below 2**-15, which LiteRT itself "
+            "computes wrongly; convert it with data for which its states reach 1"
+        )
     # Without its own gate, an input is what is not forgotten.
     gates = [gate for gate in range(4) if given(1 + gate) is not None]
     into = emit(relax.op.permute_dims(emit(relax.op.concat([given(1 + at) for at in gates], 0))))
@@ -77,3 +85,14 @@ def convert_sequence_lstm(converter: OperatorConverter, op: Any, options: Any) -
             hidden = clipped(hidden, float(options.ProjClip()))
         made.append(hidden)
     return relax.op.stack(made, 0 if options.TimeMajor() else 1)
+
+
+def _is_quantized_state(tensor: Any) -> bool:
+    """Return whether a tensor is a cell state of int16."""
+    from tflite.TensorType import TensorType
+
+    return (
+        tensor.qnn_params is not None
+        and tensor.tensor.IsVariable()
+        and tensor.tensor.Type() == TensorType.INT16
+    )

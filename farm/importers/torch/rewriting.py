@@ -17,7 +17,8 @@ _COPIES = ("alias", "clone", "detach", "lift_fresh_copy")
 def rewrite(graph: torch.fx.Graph) -> None:
     """Rewrite a graph."""
     for node in list(graph.nodes):
-        if node.op == "call_function":
+        # sums and comparisons of extents are functions of Python
+        if node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload):
             name = getattr(node.target, "__name__", "").partition(".")[0]
             if name in _SCALED:
                 _multiply_by_alpha(graph, node)
