@@ -112,6 +112,14 @@ def test_images_are_sampled_as_by_torch(align_corners):
         compare("affine_grid_generator", torch.randn(2, rank, rank + 1), size, align_corners)
 
 
+@pytest.mark.parametrize("scale", [None, 1.6, 0.7])
+def test_the_nearest_pixel_is_that_of_the_centre(scale):
+    for rank in (1, 2, 3):
+        image = torch.randn(1, 2, *[7, 5, 4][:rank])
+        size = [int(extent * (scale or 1.3)) for extent in image.shape[2:]]
+        compare(f"_upsample_nearest_exact{rank}d", image, size, *[scale] * rank)
+
+
 def test_an_axis_that_keeps_its_length_is_not_resized_by_a_scale():
     compare("_upsample_bicubic2d_aa", torch.randn(1, 1, 2, 4), (2, 5), False, 1.3, 1.3)
 
@@ -139,6 +147,18 @@ FORMS = {
     "copysign": lambda x: torch.copysign(x, -1),
     "erfc": torch.erfc,
     "lgamma": torch.lgamma,
+    "cat of several types": lambda x: torch.cat([x, (x * 3).long(), x > 0], 1),
+    "an element by two numbers": lambda x: x[
+        torch.tensor(1), (x[0, 0, 0] > 9).long(), torch.tensor(2)
+    ],
+    "rows by two numbers, apart": lambda x: x[torch.tensor(1), :, (x[0, 0, 0] > 9).long()],
+    "a sum of products without its first": lambda x: torch.addbmm(
+        x[0, :, :3] * torch.inf, x[:, :, :3], x[:, :, 1:4], beta=0, alpha=2
+    ),
+    "rrelu": lambda x: functional.rrelu(x),
+    "hypot of what is not finite": lambda x: torch.hypot(
+        x, torch.where(x > 0.5, torch.inf, torch.nan)
+    ),
     "addmv": lambda x: torch.addmv(x[0, 0, :3], x[1], x[0, 1], beta=2, alpha=0.5),
     "grid_sample of volumes": lambda x: functional.grid_sample(
         VOLUME, x[:1, None, :, None, :3], align_corners=False

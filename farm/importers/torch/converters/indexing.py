@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
+import torch
 from tvm import relax, tirx
 
 Extent: TypeAlias = Any  # an int, or a tirx expression if it is open
@@ -43,11 +44,18 @@ class _Places(NamedTuple):
 
 
 def _select(node: Any, importer: Any) -> relax.Expr:
-    """Convert `x.select(axis, index)` with a constant index."""
+    """Convert `x.select(axis, index)` with a number, or with that of a tensor: `x[:, i]`."""
     data, axis, index = importer.env[node.args[0]], node.args[1], node.args[2]
+    emit = importer.block_builder.emit
+    if isinstance(index, torch.fx.Node):
+        if index.target is not torch.ops.aten._local_scalar_dense.default:
+            raise NotImplementedError("an index that is computed of numbers of tensors")
+        one = emit(relax.op.reshape(importer.env[index.args[0]], []))
+        one = emit(_from_the_start(emit, one, _length(data, axis)))
+        return emit(relax.op.take(data, one, axis))
     if isinstance(index, int) and index < 0:
         index += _length(data, axis)
-    return importer.block_builder.emit(relax.op.take(data, relax.const(index, "int64"), axis))
+    return emit(relax.op.take(data, relax.const(index, "int64"), axis))
 
 
 def _index(node: Any, importer: Any) -> relax.Expr:
@@ -65,7 +73,10 @@ def _index(node: Any, importer: Any) -> relax.Expr:
         return data
     places = _places(data, given, emit)
     found = emit(relax.op.gather_nd(_permuted(data, places.order, emit), places.points))
-    return _permuted(found, places.moved, emit)
+    found = _permuted(found, places.moved, emit)
+    if all(int(index.ty.ndim) == 0 for index in given.values()):
+        found = emit(relax.op.squeeze(found, [places.moved.index(0)]))
+    return found
 
 
 def _put(node: Any, importer: Any) -> relax.Expr:
@@ -136,7 +147,7 @@ def _each_for_itself(given: Mapping[int, relax.Expr]) -> bool:
 
 def _places(data: relax.Expr, given: Mapping[int, relax.Expr], emit: Any) -> _Places:
     """Return the positions that the indices select."""
-    axes, rank = list(given), max(int(index.ty.ndim) for index in given.values())
+    axes, rank = list(given), max(1, *(int(index.ty.ndim) for index in given.values()))
     shape = list(
         _broadcast(
             [[1] * (rank - int(index.ty.ndim)) + list(index.ty.shape) for index in given.values()]

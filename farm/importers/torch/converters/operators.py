@@ -129,6 +129,8 @@ def _prod_dim(node: torch.fx.Node, importer: Any) -> relax.Expr:
     if str(data.ty.dtype) != wanted:  # torch multiplies integers as int64
         data = importer.block_builder.emit(relax.op.astype(data, wanted))
     axis = node.args[1] if len(node.args) > 1 else None
+    if int(data.ty.ndim) == 0:
+        return data
     return importer.block_builder.emit(
         relax.op.prod(data, axis, bool(_argument(node, 2, "keepdim", False)))
     )
@@ -152,8 +154,11 @@ def _cat(node: torch.fx.Node, importer: Any) -> relax.Expr:
     """
     parts = [importer.env[part] for part in node.args[0]]
     full = [part for part in parts if not _is_empty_row(part)] or parts[:1]
-    axis = _argument(node, 1, "dim", 0)
-    return importer.block_builder.emit(relax.op.concat(full, axis=axis))
+    emit, dtype = importer.block_builder.emit, str(node.meta["val"].dtype).removeprefix("torch.")
+    full = [
+        part if str(part.ty.dtype) == dtype else emit(relax.op.astype(part, dtype)) for part in full
+    ]
+    return emit(relax.op.concat(full, axis=_argument(node, 1, "dim", 0)))
 
 
 def _is_empty_row(value: relax.Expr) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -92,7 +93,11 @@ def _hypot(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     longest, other = torch.maximum(left.abs(), right.abs()), torch.minimum(left.abs(), right.abs())
     ratio = other / torch.where(longest == 0, torch.ones_like(longest), longest)
     made = longest * torch.sqrt(1.0 + ratio * ratio)
-    return torch.where(torch.isinf(longest), longest, made).to(dtype)
+    made = torch.where(
+        torch.isnan(left) | torch.isnan(right), torch.full_like(made, math.nan), made
+    )
+    infinite = torch.isinf(left) | torch.isinf(right)
+    return torch.where(infinite, torch.full_like(made, math.inf), made).to(dtype)
 
 
 def _signbit(x: torch.Tensor) -> torch.Tensor:
@@ -139,6 +144,26 @@ def _of_numbers(
         return function(left, right)
     made = torch.where(torch.isnan(right), left, function(left, right))
     return torch.where(torch.isnan(left), right, made)
+
+
+def _random_relu(
+    x: torch.Tensor,
+    noise: torch.Tensor,
+    lower: float = 0.125,
+    upper: float = 1 / 3,
+    training: bool = False,
+    _: Any = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Compute a leaky ReLU of the mean slope."""
+    if training:
+        raise NotImplementedError("rrelu in training, which is random")
+    return torch.where(x < 0, x * ((lower + upper) / 2), x), noise.clone()
+
+
+def _random_relu_alone(
+    x: torch.Tensor, noise: torch.Tensor, *slopes: Any, **named: Any
+) -> torch.Tensor:
+    return _random_relu(x, noise, *slopes, **named)[0]
 
 
 def _lgamma(x: torch.Tensor) -> torch.Tensor:
@@ -188,6 +213,8 @@ DECOMPOSITIONS = {
     "exp2": _exp2,
     "ldexp.Tensor": _ldexp,
     "hypot": _hypot,
+    "rrelu_with_noise": _random_relu_alone,
+    "rrelu_with_noise_functional": _random_relu,
     "signbit": _signbit,
     "copysign.Tensor": _copysign,
     "copysign.Scalar": _copysign_of_number,

@@ -169,16 +169,22 @@ def _addbmm(
     x: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, beta: float = 1, alpha: float = 1
 ) -> torch.Tensor:
     """Add the sum of a batch of products."""
-    product = torch.bmm(a, b).sum(0)
-    return (product if alpha == 1 else product * alpha) + (x if beta == 1 else x * beta)
+    return _scaled_sum(torch.bmm(a, b).sum(0, dtype=a.dtype), alpha, x, beta)
 
 
 def _addmv(
     x: torch.Tensor, a: torch.Tensor, v: torch.Tensor, *, beta: float = 1, alpha: float = 1
 ) -> torch.Tensor:
     """Add the product of a matrix and a vector."""
-    product = torch.mv(a, v)
-    return (product if alpha == 1 else product * alpha) + (x if beta == 1 else x * beta)
+    return _scaled_sum(torch.mv(a, v), alpha, x, beta)
+
+
+def _scaled_sum(product: torch.Tensor, alpha: float, x: torch.Tensor, beta: float) -> torch.Tensor:
+    """Return alpha * product + beta * x; a beta of 0 leaves x out, whatever it is."""
+    made = product if alpha == 1 else product * alpha
+    if beta == 0:
+        return made.expand(torch.broadcast_shapes(made.shape, x.shape))
+    return made + (x if beta == 1 else x * beta)
 
 
 def _integer_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

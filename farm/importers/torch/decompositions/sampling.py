@@ -132,6 +132,19 @@ def _cubic(x: torch.Tensor) -> torch.Tensor:
     return torch.where(x < 1.0, near, torch.where(x < 2.0, far, torch.zeros_like(x)))
 
 
+def _nearest_exact(
+    x: torch.Tensor, output_size: Sequence[int], *scales: float | None
+) -> torch.Tensor:
+    """Resize images by the pixel in which the centre of each new one lies."""
+    given = [*scales, *[None] * (len(output_size) - len(scales))]
+    for axis, (length, scale) in enumerate(zip(output_size, given, strict=True), 2):
+        before = x.shape[axis]
+        step = _step(before, length, align_corners=False, scale=scale)
+        places = torch.floor((torch.arange(length, dtype=torch.float32) + 0.5) * step)
+        x = torch.index_select(x, axis, places.to(torch.int64).clamp(0, before - 1))
+    return x
+
+
 def _affine_grid(theta: torch.Tensor, size: Sequence[int], align_corners: bool) -> torch.Tensor:
     """Return the places that affine maps [N, 2, 3] or [N, 3, 4] give the pixels of images."""
     extents = size[2:]
@@ -154,6 +167,9 @@ def _affine_grid(theta: torch.Tensor, size: Sequence[int], align_corners: bool) 
 DECOMPOSITIONS = {
     "affine_grid_generator": _affine_grid,
     "grid_sampler_3d": _grid_sampler_3d,
+    "_upsample_nearest_exact1d": _nearest_exact,
+    "_upsample_nearest_exact2d": _nearest_exact,
+    "_upsample_nearest_exact3d": _nearest_exact,
     "_upsample_bilinear2d_aa": _antialiased(1.0, _linear),
     "_upsample_bicubic2d_aa": _antialiased(2.0, _cubic),
 }
