@@ -114,11 +114,18 @@ def dense_compute(
     workload: Workload,
     config: KernelConfig,
     grouped_loads: bool,
+    row_axis: int,
     data: te.Tensor,
     weight: te.Tensor,
 ) -> te.Tensor:
-    """Define [..., M, K] by a packed weight: [..., M, N]. `grouped_loads`: see `conv2d_compute`."""
-    *outer, rows, depth = static_extents_as_ints(data.shape)
+    """Define [..., M, K] by a packed weight: [..., M, N]. `grouped_loads`: see `conv2d_compute`.
+
+    `row_axis` is the axis of the rows that are tiled. It is the one before the last, or an axis
+    before that where that has one row only, as in sequences [time, batch, K] of a batch of one.
+    """
+    *leading, depth = static_extents_as_ints(data.shape)
+    outer = [extent for axis, extent in enumerate(leading) if axis != row_axis]
+    rows = leading[row_axis]
     blocks, _, block = static_shape(weight)
     k = te.reduce_axis((0, depth), name="k")
     shape = (*outer, round_up_extent(rows, config.tile.pixels), blocks * block)
@@ -129,13 +136,20 @@ def dense_compute(
 
     def read(*at: te.Var) -> tvm.tirx.Expr:
         *batch, i, step = at
-        return data(*batch, clamp_index(i, rows, shape[-2]), step)
+        batch.insert(row_axis, clamp_index(i, rows, shape[-2]))
+        return data(*batch, step)
 
     inputs = te.compute((*shape[:-1], depth), read, name=INPUTS) if grouped_loads else read
-    return crop(
-        te.compute(shape, value, name=DENSE, attrs=kernel_annotations(workload, config)),
-        (*outer, rows, workload.channels),
-    )
+    main = te.compute(shape, value, name=DENSE, attrs=kernel_annotations(workload, config))
+    if row_axis == len(leading) - 1:
+        return crop(main, (*outer, rows, workload.channels))
+
+    def moved(*at: te.Var) -> tvm.tirx.Expr:
+        *batch, column = at
+        row = batch.pop(row_axis)
+        return main(*batch, row, column)
+
+    return te.compute((*leading, workload.channels), moved, name=CROP)
 
 
 def matmul_compute(

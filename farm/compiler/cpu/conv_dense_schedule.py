@@ -464,11 +464,12 @@ def _follow(sch: Schedule, main: SBlockRV, last: SBlockRV, place: LoopRV, tile: 
         None,
     )
     by_channels = contiguous_axis(sch, last, sums) == len(sch.get(last).iter_vars) - 1
-    turned = _is_turned(sch, main, last)
+    axes, row_axis = len(sch.get(last).iter_vars), _row_axis(sch, main, last)
     sch.reverse_compute_at(last, place, preserve_unit_loops=True)
-    if turned:
-        *_, pixels, row, column = sch.get_loops(last)
-        sch.reorder(row, pixels)
+    if row_axis != axes - 2:
+        *leading, _ = sch.get_loops(last)[-axes:]
+        row = leading.pop(row_axis)
+        sch.reorder(*leading, row)
     *_, pixels, column = sch.get_loops(last)
     tailed = (
         by_channels
@@ -487,14 +488,17 @@ def _follow(sch: Schedule, main: SBlockRV, last: SBlockRV, place: LoopRV, tile: 
         sch.annotate(pixels, VECTOR_TAIL, channels)
 
 
-def _is_turned(sch: Schedule, main: SBlockRV, last: SBlockRV) -> bool:
-    """Return whether the last block swaps rows and columns of the images of the main block."""
+def _row_axis(sch: Schedule, main: SBlockRV, last: SBlockRV) -> int:
+    """Return the axis of the last block that counts the rows of a tile of the main block.
+
+    It is the one before the last, unless the last block has the axes in another order.
+    """
     axes = [axis.var for axis in sch.get(last).iter_vars]
-    reads = loads_of(sch.get(last).body, sch.get(main).writes[0].source)
-    return any(
-        len(axes) == len(read) == 4 and axes[1].same_as(read[2]) and not axes[2].same_as(read[2])
-        for read in reads
-    )
+    usual = len(axes) - 2
+    for read in loads_of(sch.get(last).body, sch.get(main).writes[0].source):
+        if len(read) == len(axes) > 2 and not axes[usual].same_as(read[-2]):
+            return next((at for at, axis in enumerate(axes) if axis.same_as(read[-2])), usual)
+    return usual
 
 
 def _unroll_vectorize(sch: Schedule, loops: list[LoopRV], lanes: LoopRV | None) -> None:

@@ -312,6 +312,8 @@ def _product(
         return None
     if not dense and not _broadcast(*(argument.ty.shape.values[:-2] for argument in call.args)):
         return None
+    row_axis = _row_axis(call.args[0], left) if dense else len(left) - 2
+    left = _with_rows_last(left, row_axis)
     workload = Workload(
         conv_dense_compute.DENSE if dense else conv_dense_compute.PRODUCT,
         left,
@@ -331,9 +333,28 @@ def _product(
         workload,
         config,
         uses_grouped_loads(workload, selector.cpu),
+        row_axis,
     )
     packed = _in_blocks(weight, config.tile.block, selector)
     return builder.call_te(body, call.args[0], packed, primfunc_name_hint=conv_dense_compute.DENSE)
+
+
+def _row_axis(data: relax.Expr, shape: Sequence[int]) -> int:
+    """Return the axis of the rows of a product [..., M, K].
+
+    It is that of M, or the one axis before it that has more than one element, if M is one.
+    """
+    last = len(shape) - 2
+    longer = [axis for axis, extent in enumerate(shape[:-1]) if extent > 1]
+    open_axes = any(is_dynamic(extent) for extent in data.ty.shape.values)
+    return longer[0] if shape[last] == 1 and len(longer) == 1 and not open_axes else last
+
+
+def _with_rows_last(shape: tuple[int, ...], row_axis: int) -> tuple[int, ...]:
+    """Return the shape with an axis moved before the last."""
+    *leading, depth = shape
+    rows = leading.pop(row_axis)
+    return (*leading, rows, depth)
 
 
 def _is_half(weight: Array, selector: ConfigSelector) -> bool:

@@ -41,7 +41,7 @@ def write_numbers_out(
     recorder = _Recorder(module, known)
     recorder.run(*example)
     for node in module.graph.nodes:
-        if node not in known:
+        if node not in recorder.values:
             node.args, node.kwargs = torch.fx.map_arg(
                 (node.args, node.kwargs), lambda one: recorder.values.get(one, one)
             )

@@ -59,6 +59,52 @@ def test_a_dense_layer_without_anything_after_it():
     assert answer.rules == ["dense"]
 
 
+SEQUENCES = [(50, 1, 24), (1, 33, 1, 64), (7, 1, 1, 16), (200, 1, 80)]  # [time, a batch of one, K]
+
+
+def of_sequence(emit, x, w, b, more):
+    """A product, and what follows it in sequences: a bias, an activation, and a sum."""
+    made = emit(relax.op.nn.silu(emit(relax.op.add(emit(relax.op.matmul(x, w)), b))))
+    return emit(relax.op.add(emit(relax.op.multiply(made, const(0.5))), more))
+
+
+@pytest.mark.parametrize("cpu", CPUS)
+@pytest.mark.parametrize("width", [32, 40, 5])
+@pytest.mark.parametrize("shape", SEQUENCES)
+def test_rows_of_a_product_may_be_on_an_axis_before_a_batch_of_one(shape, width, cpu):
+    x, more = draw(*shape), draw(*shape[:-1], width)
+    weights = {"w": draw(shape[-1], width), "b": draw(width)}
+
+    def body(emit, x, more, w, b):
+        return of_sequence(emit, x, w, b, more)
+
+    answer = compute({"x": x, "more": more}, body, weights, cpu)
+    [kernel] = [one for one in answer.kernels if one.rule == "dense"]
+    assert f"x{max(shape[:-1])}x{shape[-1]} " in kernel.workload
+    assert (answer.rules, answer.notes) == (["dense"], [])
+    made = x.astype("float64") @ weights["w"] + weights["b"]
+    wanted = made / (1 + np.exp(-made)) / 2 + more
+    np.testing.assert_allclose(answer.outputs[0], wanted, rtol=2e-4, atol=2e-4)
+
+
+@pytest.mark.parametrize("cpu", CPUS)
+def test_such_rows_may_be_exchanged_or_all_there_is_after_the_product(cpu):
+    x, w = draw(50, 1, 24), draw(24, 48)
+
+    def body(emit, x, w):
+        made = emit(relax.op.matmul(x, w))
+        heads = emit(relax.op.reshape(made, [50, 1, 4, 12]))
+        return emit(relax.op.permute_dims(heads, [1, 2, 0, 3]))
+
+    answer = compute({"x": x}, body, {"w": w}, cpu)
+    assert "dense" in answer.rules and not any(answer.notes)
+    wanted = (x @ w).reshape(50, 1, 4, 12).transpose(1, 2, 0, 3)
+    np.testing.assert_allclose(answer.outputs[0], wanted, rtol=1e-4, atol=1e-4)
+    alone = compute({"x": x}, lambda emit, x, w: emit(relax.op.matmul(x, w)), {"w": w}, cpu)
+    assert (alone.rules, alone.notes) == (["dense"], [])
+    np.testing.assert_allclose(alone.outputs[0], x @ w, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("cpu", CPUS)
 @pytest.mark.parametrize("shape", [(2, 5, 16), (1, 1, 16), (3, 2, 17, 16), (1, 197, 16)], ids=str)
 def test_a_dense_layer_over_further_axes(shape, cpu):

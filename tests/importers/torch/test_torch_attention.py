@@ -8,6 +8,7 @@ from host_build import assert_agrees
 
 from farm import importers
 from farm.errors import ModelError
+from farm.importers.torch import torchscript
 from farm.types import Model
 
 pytestmark = pytest.mark.filterwarnings(
@@ -69,6 +70,27 @@ def test_a_traced_layer_is_torch_s(name, gradients, tmp_path):
     with torch.set_grad_enabled(gradients):
         torch.jit.trace(network, x, check_trace=False).save(tmp_path / "m.pt")
     assert_agrees(importers.import_model(Model("m", str(tmp_path / "m.pt")), tmp_path), atol=1e-5)
+
+
+class Counting(torch.nn.Module):
+    """Extents that are divided, and what is made of them: a trace computes them with tensors."""
+
+    def forward(self, x):
+        half = x.shape[2] // 2
+        places = torch.arange(half * 2) - torch.full((half,), 0.5).sum()
+        return (x + places).reshape(2, -1, half)
+
+
+def test_what_a_trace_makes_of_extents_is_known(tmp_path, monkeypatch):
+    def refused(*_):
+        raise ModelError("", "", "")
+
+    for other in ("_by_frozen_program", "_by_onnx"):
+        monkeypatch.setattr(torchscript, other, refused)
+    script = torch.jit.trace(Counting(), torch.randn(2, TOKENS, WIDTH), check_trace=False)
+    assert "aten::Int" in str(script.graph)
+    script.save(tmp_path / "m.pt")
+    assert_agrees(importers.import_model(Model("m", str(tmp_path / "m.pt")), tmp_path))
 
 
 class Sharing(torch.nn.Module):
