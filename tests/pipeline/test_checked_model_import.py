@@ -19,7 +19,7 @@ from farm.compiler.cpu import conv_dense_compute
 from farm.compiler.host_run import flatten_outputs
 from farm.errors import BuildError, ModelError, WrongAnswer
 from farm.importers.onnx import converters
-from farm.importers.torch.converters import elementwise
+from farm.importers.torch import convert
 from farm.processes.workers import TaskContext
 from farm.types import LIMITS, Model, PreparedModel, PreprocessSettings, Profile
 
@@ -284,7 +284,7 @@ def test_an_output_of_another_type_is_named(run, tmp_path, monkeypatch):
 def test_what_does_not_compile_here_is_an_error_and_is_not_kept(run, tmp_path, cache, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     # TVM has no code for it on a CPU, and without this farm has none either
-    monkeypatch.setattr(elementwise, "additional_decompositions", dict)
+    monkeypatch.setattr(convert, "decompositions", dict)
     body = "class Cosh(torch.nn.Module):\n    def forward(self, x):\n        return torch.cosh(x)\n"
     source = f"import torch\n\n\n{body}\n\ndef build():\n    return Cosh(), (torch.ones(3),)\n"
     (tmp_path / "without_code.py").write_text(source)

@@ -233,8 +233,6 @@ def _to_relax(program: torch.export.ExportedProgram, what: str) -> Any:
     try:
         with suppress_output_warnings_and_logs():
             table = recurrent.decompositions_without_recurrent_layers(program)
-            table.update(operators.additional_decompositions())
-            table.update(elementwise.additional_decompositions())
             table.update(decompositions())
             for whole in operators.undecomposed():
                 table.pop(whole, None)

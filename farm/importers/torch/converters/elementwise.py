@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,11 +10,6 @@ from tvm import relax
 from farm.importers.torch.converters.operators import Converter
 
 _FLOATS = (torch.float16, torch.float32, torch.float64)
-
-
-def additional_decompositions() -> dict[Any, Callable[..., torch.Tensor]]:
-    """Return decompositions of functions for which there is no code."""
-    return {torch.ops.aten.cosh.default: _cosh, torch.ops.aten.sinh.default: _sinh}
 
 
 def converters() -> dict[str, Converter]:
@@ -33,28 +27,6 @@ def converters() -> dict[str, Converter]:
             )
         },
     }
-
-
-def _cosh(x: torch.Tensor) -> torch.Tensor:
-    """Compute the hyperbolic cosine by exponential functions."""
-    value, dtype = _in_single(x)
-    return ((value.exp() + (-value).exp()) * 0.5).to(dtype)
-
-
-def _sinh(x: torch.Tensor) -> torch.Tensor:
-    """Compute the hyperbolic sine by exponential functions, and near zero by its series."""
-    value, dtype = _in_single(x)
-    square = value * value
-    series = value * (1 + square / 6 * (1 + square / 20 * (1 + square / 42 * (1 + square / 72))))
-    made = torch.where(square < 0.25, series, (value.exp() - (-value).exp()) * 0.5)
-    return made.to(dtype)
-
-
-def _in_single(x: torch.Tensor) -> tuple[torch.Tensor, torch.dtype]:
-    """Return the argument of a function in float32 or float64, and the type of the result."""
-    if not x.is_floating_point():
-        return x.float(), torch.float32
-    return (x.float() if x.dtype == torch.float16 else x), x.dtype
 
 
 def _negative(node: torch.fx.Node, importer: Any) -> relax.Expr:

@@ -24,17 +24,6 @@ _ROUNDING = 1e-6  # of a scale
 Converter = Callable[[Any, Any], Any]  # (node, importer) -> Relax expression of the node
 
 
-def additional_decompositions() -> dict[Any, Callable[..., torch.Tensor]]:
-    """Return additions to torch's table of decompositions.
-
-    They decompose operators that torch runs fused if no gradients are needed, as a trace records
-    them.
-    """
-    return {
-        torch.ops.aten.var_mean.correction: _variance_and_mean,
-    }
-
-
 def undecomposed() -> tuple[Any, ...]:
     """Return the operators of torch's table of decompositions that are converted as they are.
 
@@ -86,14 +75,6 @@ def converters() -> dict[str, Converter]:
         **{f"reflection_pad{count}d.default": _pad("reflect") for count in (1, 2, 3)},
         **{f"replication_pad{count}d.default": _pad("replicate") for count in (1, 2, 3)},
     }
-
-
-def _variance_and_mean(
-    x: torch.Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute torch.var_mean by its parts."""
-    mean = torch.ops.aten.mean.dim(x, dim, keepdim)
-    return torch.ops.aten.var.correction(x, dim, correction=correction, keepdim=keepdim), mean
 
 
 def _argument(node: torch.fx.Node, position: int, name: str, default: Any) -> Any:

@@ -4,10 +4,12 @@ Each is a function of torch with the operator's arguments, of operators that the
 
     functions    mathematical functions of each element
     scans        running maximums, minimums and sums
-    selection    elements that are chosen by masks, indices and order
+    selection    elements that are chosen by masks and indices
+    reductions   reductions of axes and of all elements
     matrices     inverses, determinants, distances, sums of products
     sampling     images at places between their pixels
-    transformer_layers  attention and encoder layers that torch runs fused
+    transformer_layers
+                 attention and encoder layers that torch runs fused
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import torch
 from farm.importers.torch.decompositions import (
     functions,
     matrices,
+    reductions,
     sampling,
     scans,
     selection,
@@ -30,7 +33,7 @@ from farm.importers.torch.decompositions import (
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """Return the decompositions by operator, for `ExportedProgram.run_decompositions`."""
     found: dict[Any, Callable[..., Any]] = {}
-    for part in (functions, matrices, sampling, scans, selection, transformer_layers):
+    for part in (functions, matrices, reductions, sampling, scans, selection, transformer_layers):
         for name, function in part.DECOMPOSITIONS.items():
             operator, _, overload = name.partition(".")
             found[getattr(getattr(torch.ops.aten, operator), overload or "default")] = function

@@ -160,11 +160,6 @@ def _distances(
     return torch.pow(torch.pow(apart, p).sum(-1), 1.0 / p)
 
 
-def _distance(x: torch.Tensor, y: torch.Tensor, p: float = 2.0) -> torch.Tensor:
-    """Compute the norm of a difference."""
-    return torch.linalg.vector_norm(x - y, p)
-
-
 def _addbmm(
     x: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, beta: float = 1, alpha: float = 1
 ) -> torch.Tensor:
@@ -206,7 +201,6 @@ DECOMPOSITIONS = {
     "_linalg_solve_ex": _solve,
     "linalg_cholesky_ex": _cholesky,
     "_cdist_forward": _distances,
-    "dist": _distance,
     "addbmm": _addbmm,
     "addmv": _addmv,
     "_int_mm": _integer_product,

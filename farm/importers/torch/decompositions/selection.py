@@ -1,4 +1,4 @@
-"""Elements that are chosen by masks, indices and order."""
+"""Elements that are chosen by masks and indices."""
 
 from __future__ import annotations
 
@@ -106,40 +106,6 @@ def _as_strided_scatter(
     return made.reshape(x.shape)
 
 
-def _kth_value(
-    x: torch.Tensor, k: int, dim: int = -1, keepdim: bool = False
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the k-th smallest elements of an axis, and where they are."""
-    if x.ndim == 0:
-        return x.clone(), torch.zeros_like(x, dtype=torch.int64)
-    values, places = torch.sort(x, dim=dim, stable=True)
-    made = tuple(one.narrow(dim, k - 1, 1) for one in (values, places))
-    if not keepdim:
-        made = tuple(one.squeeze(dim) for one in made)
-    return made[0], made[1]
-
-
-def _histogram(
-    x: torch.Tensor,
-    bins: int = 100,
-    min: float = 0,  # noqa: A002
-    max: float = 0,  # noqa: A002
-) -> torch.Tensor:
-    """Count the elements in each of so many equal parts of a range; the last has its end."""
-    flat = x.reshape(-1)
-    if min == max:
-        low, high = flat.amin(), flat.amax()
-        same = low == high
-        low, high = torch.where(same, low - 1, low), torch.where(same, high + 1, high)
-    else:
-        low, high = torch.full((), min, dtype=x.dtype), torch.full((), max, dtype=x.dtype)
-    part = torch.floor((flat - low) * (bins / (high - low)))
-    part = torch.where(flat == high, torch.full_like(part, bins - 1), part)
-    found = part.unsqueeze(-1) == torch.arange(bins)
-    inside = (flat >= low) & (flat <= high)
-    return (found & inside.unsqueeze(-1)).sum(0).to(x.dtype)
-
-
 def _scatter_value_reduce(
     x: torch.Tensor, dim: int, index: torch.Tensor, value: float, *, reduce: str
 ) -> torch.Tensor:
@@ -155,7 +121,5 @@ DECOMPOSITIONS = {
     "diagonal_scatter": _diagonal_scatter,
     "as_strided": _as_strided,
     "as_strided_scatter": _as_strided_scatter,
-    "histc": _histogram,
-    "kthvalue": _kth_value,
     "scatter.value_reduce": _scatter_value_reduce,
 }
