@@ -491,13 +491,15 @@ def _follow(sch: Schedule, main: SBlockRV, last: SBlockRV, place: LoopRV, tile: 
 def _row_axis(sch: Schedule, main: SBlockRV, last: SBlockRV) -> int:
     """Return the axis of the last block that counts the rows of a tile of the main block.
 
-    It is the one before the last, unless the last block has the axes in another order.
+    It is the one before the last, unless the last block has the axes before the channels in another
+    order.
     """
     axes = [axis.var for axis in sch.get(last).iter_vars]
     usual = len(axes) - 2
     for read in loads_of(sch.get(last).body, sch.get(main).writes[0].source):
         if len(read) == len(axes) > 2 and not axes[usual].same_as(read[-2]):
-            return next((at for at, axis in enumerate(axes) if axis.same_as(read[-2])), usual)
+            places = [at for at, axis in enumerate(axes[:-1]) if axis.same_as(read[-2])]
+            return places[0] if places else usual
     return usual
 
 

@@ -31,7 +31,7 @@ def register_operators() -> None:
 
 def converters() -> dict[str, Converter]:
     """Return the converters for `custom_convert_map` of `from_exported_program`."""
-    return {f"{_NAME}.default": _grouped_product, "_grouped_mm.default": _grouped_product}
+    return {f"{_NAME}.default": _grouped_product}
 
 
 def _products(rows: torch.Tensor, weights: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
@@ -50,10 +50,5 @@ def _like_the_products(rows: torch.Tensor, weights: torch.Tensor, _: torch.Tenso
 
 def _grouped_product(node: torch.fx.Node, importer: Any) -> relax.Expr:
     """Convert the products of sorted rows with the matrices of their groups."""
-    operands = list(node.args) + [node.kwargs[name] for name in ("offs",) if name in node.kwargs]
-    values = [importer.env[one] for one in operands[:3] if isinstance(one, torch.fx.Node)]
-    more = [one for one in operands[3:] if one is not None]
-    ranks = [int(value.ty.ndim) for value in values]
-    if ranks != [2, 3, 1] or more:
-        raise NotImplementedError("a grouped product other than of sorted rows with matrices")
-    return emit_grouped_product(importer.block_builder, *values)
+    rows, weights, ends = (importer.env[one] for one in node.args)
+    return emit_grouped_product(importer.block_builder, rows, weights, ends)
