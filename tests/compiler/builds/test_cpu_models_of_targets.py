@@ -186,13 +186,10 @@ def test_there_is_code_by_the_fast_rules_for_every_cpu(profile):
         target,
         {},
     )
-    assert {kernel.rule for kernel in lowered.kernels} == {
-        "convolution",
-        "depthwise",
-        "dense",
-        "softmax",
-        "general",
-    }
+    rules = {kernel.rule for kernel in lowered.kernels}
+    if "depth_first" in rules:  # where both are faster as one kernel
+        rules = rules - {"depth_first"} | {"convolution", "depthwise"}
+    assert rules == {"convolution", "depthwise", "dense", "softmax", "general"}
     assert not any(kernel.note for kernel in lowered.kernels)
     assert tvm.compile(lowered.module, target=target)
 
