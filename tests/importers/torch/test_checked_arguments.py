@@ -81,6 +81,11 @@ LEAVING: dict[str, Callable[[], object]] = {
     "attention": lambda: aten._scaled_dot_product_flash_attention_for_cpu(
         torch.ones(4, 2, 3, 8), torch.ones(1, 2, 3, 8), torch.ones(1, 2, 3, 8)
     ),
+    "heads of attention that do not divide": lambda: (
+        aten._scaled_dot_product_flash_attention_for_cpu(
+            torch.ones(1, 4, 3, 8), torch.ones(1, 8, 3, 8), torch.ones(1, 8, 3, 8)
+        )
+    ),
     "LSTM's state": lambda: lstm(torch.ones(1, 1, 20), torch.ones(80, 40)),
     "LSTM's weights": lambda: lstm(torch.ones(1, 2, 20), torch.ones(1, 40)),
 }

@@ -78,7 +78,7 @@ class Counting(torch.nn.Module):
     def forward(self, x):
         half = x.shape[2] // 2
         places = torch.arange(half * 2) - torch.full((half,), 0.5).sum()
-        return (x + places).reshape(2, -1, half)
+        return (x + places).reshape(2, -1, half) @ torch.eye(half, half)
 
 
 def test_what_a_trace_makes_of_extents_is_known(tmp_path, monkeypatch):

@@ -50,6 +50,11 @@ def test_a_function_of_each_element_is_torch_s(name, dtype):
     compare(name, x, *([x.flip(0)] if name in BINARY else []), tolerance=tolerance)
 
 
+@pytest.mark.parametrize("name", BINARY)
+def test_each_pair_of_zeros_infinities_and_nan_is_torch_s(name):
+    compare(name, SPECIAL[:, None], SPECIAL[None])
+
+
 def test_the_tails_of_erfc_keep_their_relative_accuracy():
     x = torch.linspace(2, 9, 50)
     exact = torch.erfc(x.double())
@@ -87,6 +92,13 @@ def test_small_matrices_are_inverted_and_solved_with_pivots(size):
     positive = a @ a.mT + torch.eye(size)
     for upper in (False, True):
         compare("linalg_cholesky", positive, upper=upper, tolerance=1e-3)
+
+
+def test_a_column_may_begin_with_zero():
+    exchanged = torch.tensor([[0.0, 2.0, 0.0], [0.0, 0.0, 3.0], [4.0, 1.0, 0.0]])
+    compare("linalg_inv", exchanged)
+    compare("linalg_det", exchanged)
+    compare("linalg_solve", exchanged, torch.eye(3)[:, :2])
 
 
 @pytest.mark.parametrize("p", [0.0, 1.0, 2.0, 3.0, math.inf])
@@ -151,6 +163,9 @@ FORMS = {
     "an element by two numbers": lambda x: x[
         torch.tensor(1), (x[0, 0, 0] > 9).long(), torch.tensor(2)
     ],
+    "an element by tensors without axes": lambda x: aten.index.Tensor(
+        x, [torch.tensor(1), (x[0, 0, 0] > 9).long()]
+    ),
     "rows by two numbers, apart": lambda x: x[torch.tensor(1), :, (x[0, 0, 0] > 9).long()],
     "a sum of products without its first": lambda x: torch.addbmm(
         x[0, :, :3] * torch.inf, x[:, :, :3], x[:, :, 1:4], beta=0, alpha=2

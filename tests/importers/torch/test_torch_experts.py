@@ -54,8 +54,16 @@ def test_experts_without_rows_and_rows_of_one_expert_are_right(imported):
         torch.testing.assert_close(torch.from_numpy(run([x.numpy().copy()])[0]), expected)
 
 
-def test_rows_behind_the_last_group_are_zero():
+class Product(torch.nn.Module):
+    def forward(self, rows, weights, ends):
+        return torch.ops.transformers.grouped_mm_fallback(rows, weights, ends)
+
+
+def test_rows_behind_the_last_group_are_zero(tmp_path):
     experts.register_operators()
-    product = torch.ops.transformers.grouped_mm_fallback
-    made = product(torch.ones(4, 2), torch.ones(2, 2, 3), torch.tensor([1, 3]))
-    assert made.tolist() == [[2.0] * 3] * 3 + [[0.0] * 3]
+    arguments = torch.ones(4, 2), torch.ones(2, 2, 3), torch.tensor([1, 3])
+    wanted = [[2.0] * 3] * 3 + [[0.0] * 3]
+    assert Product()(*arguments).tolist() == wanted
+    torch.export.save(torch.export.export(Product(), arguments), tmp_path / "m.pt2")
+    run = built(importers.import_model(Model("m", str(tmp_path / "m.pt2")), tmp_path))
+    assert run([one.numpy() for one in arguments])[0].tolist() == wanted
