@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch._export import utils as export_utils
+from torch._ops import HigherOrderOperator
 from torch.export.graph_signature import InputKind, TensorArgument
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
@@ -33,6 +34,7 @@ from farm.importers.torch.type_promotion import cast_operands
 
 _PLACES_SHOWN = 3
 _CHECKS = ("_assert_async.msg", "_assert_scalar.default", "_assert_tensor_metadata.default")
+_CONTROL_FLOW = ("cond", "while_loop", "scan", "associative_scan", "map_impl")
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
@@ -70,6 +72,7 @@ def import_program(
     `run(*positional, **named)` is the reference, `arguments` the example. `names` are the inputs'
     names if users know other names than the program's own.
     """
+    _check_control_flow(program, what)
     names = names or input_names(program, what)
     values, structure = tree_flatten(arguments)
     inputs = tuple(
@@ -297,6 +300,22 @@ def _drop_checks(graph: torch.fx.Graph) -> None:
         if node.op == "call_function" and node.target.__name__ in _CHECKS:
             graph.erase_node(node)
     graph.eliminate_dead_code()
+
+
+def _check_control_flow(program: torch.export.ExportedProgram, what: str) -> None:
+    """Raise ModelError for branches and loops that depend on the values of inputs."""
+    found = [
+        _place(node)
+        for node in program.graph.nodes
+        if isinstance(node.target, HigherOrderOperator) and node.target.__name__ in _CONTROL_FLOW
+    ]
+    if found:
+        raise ModelError(
+            f"{what} has branches or loops that depend on the values of its inputs",
+            ", ".join(found[:_PLACES_SHOWN]),
+            "run them in your program and export what is inside, or export the module to ONNX "
+            "(torch.onnx.export), of which farm takes an If and a Loop of known length",
+        )
 
 
 def _check_operators(

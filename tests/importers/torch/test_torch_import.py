@@ -263,3 +263,35 @@ def test_what_a_class_of_another_package_holds_is_named_by_its_keys(tmp_path, lo
     imported = load(tmp_path / "m.pt2")
     assert [spec.name for spec in imported.outputs] == ["hidden", "pooled"]
     agree(imported)
+
+
+def while_large(x):
+    def large(value):
+        return value.sum() > 1
+
+    def halved(value):
+        return (value / 2,)
+
+    return torch._higher_order_ops.while_loop(large, halved, (x,))[0]
+
+
+def either(x):
+    return torch.cond(x.sum() > 0, lambda value: value + 1, lambda value: value - 1, (x,))
+
+
+@pytest.mark.parametrize(("function", "name"), [(while_large, "while_loop"), (either, "cond")])
+def test_control_flow_that_depends_on_values_is_refused_in_words(function, name, tmp_path, load):
+    error = failure(load, save(tmp_path / "m.pt2", Of(function), (noise(3),)))
+    assert "branches or loops that depend on the values" in error.what
+    assert name in error.why
+
+
+def test_parts_whose_sizes_depend_on_values_are_refused_in_words(tmp_path, load):
+    def split(x):
+        size = (x > 0).sum().item()
+        torch._check(size >= 0)
+        torch._check(size <= 8)
+        return torch.split(x, [size, 8 - size])[0].sum()
+
+    error = failure(load, save(tmp_path / "m.pt2", Of(split), (noise(8),)))
+    assert "parts whose sizes depend on the values" in error.why

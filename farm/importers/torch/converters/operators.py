@@ -67,6 +67,7 @@ def converters() -> dict[str, Converter]:
         **{f"upsample_{method}2d.vec": _upsample_vec(method) for method in ("bilinear", "bicubic")},
         "native_group_norm.default": _group_norm,
         "slice_scatter.default": _slice_scatter,
+        "split_with_sizes.default": _split,
         "upsample_nearest2d.default": _upsample_nearest,
         "upsample_nearest2d.vec": _upsample_nearest,
         "adaptive_max_pool2d.default": _adaptive_max_pool,
@@ -427,6 +428,13 @@ def _interpolated(
         return value
     begin, end = [0] * len(axes), [1] * len(axes)
     return importer.block_builder.emit(relax.op.strided_slice(value, axes, begin, end))
+
+
+def _split(node: torch.fx.Node, importer: Any) -> relax.Expr:
+    """Convert a split into parts of known sizes."""
+    if any(isinstance(size, torch.fx.Node) for size in node.args[1]):
+        raise NotImplementedError("parts whose sizes depend on the values of inputs")
+    return importer.create_convert_map()["split_with_sizes.default"](node)
 
 
 def _slice_scatter(node: torch.fx.Node, importer: Any) -> relax.Expr:
