@@ -1,4 +1,4 @@
-"""Emit the products of rows with the matrices of their groups: the experts of a mixture.
+"""Emit products of rows with the matrices of their groups (grouped GEMM), as experts have them.
 
 A row's matrix is read where it lies; nothing is copied. Shazeer et al., "Outrageously Large Neural
 Networks: The Sparsely-Gated Mixture-of-Experts Layer", 2017.

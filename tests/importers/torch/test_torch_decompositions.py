@@ -184,6 +184,9 @@ FORMS = {
     "affine_grid of volumes": lambda x: functional.affine_grid(
         x[:1, :, :4], (1, 1, 2, 3, 2), align_corners=False
     ),
+    "conv_transpose3d of float16": lambda x: functional.conv_transpose3d(
+        (VOLUME + x[0, 0, 0]).half(), VOLUME.half()[0, :, None, :2, :2, :2], stride=2
+    ).float(),
     "conv_transpose3d": lambda x: functional.conv_transpose3d(
         VOLUME + x[0, 0, 0], VOLUME.flip(2)[0, :, None, :2, :2, :2], stride=2, padding=1
     ),

@@ -236,9 +236,7 @@ _OF_NAMESPACES = {
     "quantized": _OF_QUANTIZED,
     "quantized_decomposed": _OF_QUANTIZED_DECOMPOSED,
     "torchao": _OF_QUANTIZED_DECOMPOSED,
-    "transformers": frozenset(
-        ("grouped_mm_fallback",)
-    ),  # of farm.importers.torch.converters.experts
+    "transformers": frozenset({"grouped_mm_fallback"}),  # registered by converters.experts
 }
 
 

@@ -25,7 +25,7 @@ def register_operators() -> None:
     library = torch.library.Library(_PACKAGE, "FRAGMENT")
     library.define(f"{_NAME}(Tensor input, Tensor weight, Tensor offs) -> Tensor")
     library.impl(_NAME, _products, "CPU")
-    library.impl(_NAME, _like_the_products, "Meta")
+    library.impl(_NAME, _products_meta, "Meta")
     _kept.append(library)
 
 
@@ -36,7 +36,7 @@ def converters() -> dict[str, Converter]:
 
 def _products(rows: torch.Tensor, weights: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
     """Multiply rows [S, K] by the matrix of their group, of [G, K, N]."""
-    made = _like_the_products(rows, weights, ends).zero_()
+    made = _products_meta(rows, weights, ends).zero_()
     start = 0
     for matrix, end in zip(weights, ends.tolist(), strict=True):
         made[start:end] = rows[start:end] @ matrix
@@ -44,7 +44,7 @@ def _products(rows: torch.Tensor, weights: torch.Tensor, ends: torch.Tensor) -> 
     return made
 
 
-def _like_the_products(rows: torch.Tensor, weights: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
+def _products_meta(rows: torch.Tensor, weights: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
     return rows.new_empty((rows.shape[0], weights.shape[2]))
 
 

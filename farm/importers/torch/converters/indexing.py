@@ -49,7 +49,7 @@ def _select(node: Any, importer: Any) -> relax.Expr:
     emit = importer.block_builder.emit
     if isinstance(index, torch.fx.Node):
         if index.target is not torch.ops.aten._local_scalar_dense.default:
-            raise NotImplementedError("an index that is computed of numbers of tensors")
+            raise NotImplementedError("an index that is computed from values of tensors")
         one = emit(relax.op.reshape(importer.env[index.args[0]], []))
         one = emit(_from_the_start(emit, one, _length(data, axis)))
         return emit(relax.op.take(data, one, axis))

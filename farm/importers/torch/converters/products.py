@@ -23,7 +23,7 @@ _TRANSPOSED = {
     3: (relax.op.nn.conv3d_transpose, "NCDHW", "IODHW"),
 }
 
-_VOLUMES = 5  # axes
+_CONVOLUTION, _CONV3D_RANK = "convolution.default", 5
 
 
 def converters() -> dict[str, Converter]:
@@ -35,7 +35,7 @@ def converters() -> dict[str, Converter]:
         "linear.default": _linear,
         "addmm.default": _sum_and_product,
         "baddbmm.default": _sum_and_product,
-        "convolution.default": _convolution,
+        _CONVOLUTION: _convolution,
     }
     return {name: _by_type(name, convert) for name, convert in own.items()}
 
@@ -48,9 +48,15 @@ def _by_type(name: str, own: Converter) -> Converter:
 
     def convert(node: torch.fx.Node, importer: Any) -> relax.Expr:
         dtype = node.meta["val"].dtype
-        if dtype == torch.float32 and not _is_transposed_of_volumes(node, name):
+
+        def convert_float32() -> relax.Expr:
+            if name == _CONVOLUTION and _is_transposed_conv3d(node):
+                return own(node, importer)
             return importer.create_convert_map()[name](node)
-        if dtype != torch.float16 or _is_transposed_of_volumes(node, name):
+
+        if dtype == torch.float32:
+            return convert_float32()
+        if dtype != torch.float16:
             return own(node, importer)
         emit = importer.block_builder.emit
         kept = {
@@ -62,7 +68,7 @@ def _by_type(name: str, own: Converter) -> Converter:
             {one: emit(relax.op.astype(value, "float32")) for one, value in kept.items()}
         )
         try:
-            made = importer.create_convert_map()[name](node)
+            made = convert_float32()
             return emit(relax.op.astype(made, "float16"))
         finally:
             importer.env.update(kept)
@@ -70,12 +76,10 @@ def _by_type(name: str, own: Converter) -> Converter:
     return convert
 
 
-def _is_transposed_of_volumes(node: torch.fx.Node, name: str) -> bool:
-    """Return whether a node is a transposed convolution [N, C, D, H, W], which TVM's refuse."""
-    if name != "convolution.default" or not node.args[6]:
-        return False
-    data = node.args[0]
-    return isinstance(data, torch.fx.Node) and data.meta["val"].ndim == _VOLUMES
+def _is_transposed_conv3d(node: torch.fx.Node) -> bool:
+    """Return whether a convolution is transposed and 3-D, which TVM's converter refuses."""
+    data, *_, transposed, _, _ = node.args
+    return bool(transposed) and data.meta["val"].ndim == _CONV3D_RANK
 
 
 def _matmul(node: torch.fx.Node, importer: Any) -> relax.Expr:

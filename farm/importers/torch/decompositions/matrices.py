@@ -1,12 +1,14 @@
 """Inverses and determinants of small matrices, distances of rows, and sums of products.
 
-Matrices are decomposed into triangles, a column at a time, with the largest element of a column as
-its pivot (Golub and Van Loan, Matrix Computations, 3.4).
+LU factorization takes a column at a time, with partial pivoting (Golub and Van Loan, Matrix
+Computations, 3.4).
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -15,7 +17,7 @@ _FEW_ROWS = 25  # torch subtracts up to so many rows from each other, and multip
 _EUCLIDEAN, _ALWAYS_BY_PRODUCT, _NEVER_BY_PRODUCT = 2.0, 1, 2  # modes of torch.cdist
 
 
-def _triangles(a: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def _lu_factors(a: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return L below and U on and above the diagonal; the order of rows; and how many swaps."""
     size = a.shape[-1]
     if size > _MOST_COLUMNS:
@@ -40,66 +42,58 @@ def _triangles(a: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tenso
     return a, order, swaps
 
 
-def _solved(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return X of `a` X = `b`, the triangles of `a`, and its order of rows."""
-    triangles, order, _ = _triangles(a)
+def _lu_solve(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return X of `a` X = `b`, the factored of `a`, and its order of rows."""
+    factored, order, _ = _lu_factors(a)
     size = a.shape[-1]
     right = torch.gather(b, -2, order.unsqueeze(-1).expand(b.shape))
-    down = [right[..., :1, :]]
+    forward = [right[..., :1, :]]
     for row in range(1, size):
-        known = torch.cat(down, -2)
-        down.append(right[..., row : row + 1, :] - triangles[..., row : row + 1, :row] @ known)
-    up: list[torch.Tensor] = []
+        known = torch.cat(forward, -2)
+        forward.append(right[..., row : row + 1, :] - factored[..., row : row + 1, :row] @ known)
+    solution: list[torch.Tensor] = []
     for row in reversed(range(size)):
-        rest = down[row]
-        if up:
-            rest = rest - triangles[..., row : row + 1, row + 1 :] @ torch.cat(up, -2)
-        up.insert(0, rest / triangles[..., row : row + 1, row : row + 1])
-    return torch.cat(up, -2), triangles, order
+        rest = forward[row]
+        if solution:
+            rest = rest - factored[..., row : row + 1, row + 1 :] @ torch.cat(solution, -2)
+        solution.insert(0, rest / factored[..., row : row + 1, row : row + 1])
+    return torch.cat(solution, -2), factored, order
 
 
 def _inverse(a: torch.Tensor, **_: bool) -> tuple[torch.Tensor, torch.Tensor]:
     """Invert matrices [..., N, N]; singular ones are not reported."""
-    made, _, _ = _solved(a, torch.eye(a.shape[-1], dtype=a.dtype).expand(a.shape))
+    made, _, _ = _lu_solve(a, torch.eye(a.shape[-1], dtype=a.dtype).expand(a.shape))
     return made, torch.zeros(a.shape[:-2], dtype=torch.int32)
 
 
-def _inverse_alone(a: torch.Tensor) -> torch.Tensor:
-    return _inverse(a)[0]
+def _first(
+    count: int, function: Callable[..., tuple[torch.Tensor, ...]]
+) -> Callable[..., torch.Tensor | tuple[torch.Tensor, ...]]:
+    """Return the decomposition with the first results only, for an operator without the others."""
 
+    def decompose(*operands: torch.Tensor, **named: bool) -> Any:
+        results = function(*operands, **named)
+        return results[0] if count == 1 else results[:count]
 
-def _determinant_alone(a: torch.Tensor) -> torch.Tensor:
-    return _determinant(a)[0]
-
-
-def _sign_and_logarithm_alone(a: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    return _sign_and_logarithm(a)[:2]
-
-
-def _solution_alone(a: torch.Tensor, b: torch.Tensor, *, left: bool = True) -> torch.Tensor:
-    return _solve(a, b, left=left)[0]
-
-
-def _cholesky_alone(a: torch.Tensor, *, upper: bool = False) -> torch.Tensor:
-    return _cholesky(a, upper=upper)[0]
+    return decompose
 
 
 def _determinant(a: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Compute the determinants of matrices [..., N, N]."""
-    triangles, order, swaps = _triangles(a)
-    product = torch.diagonal(triangles, dim1=-2, dim2=-1).prod(-1)
-    return torch.where(swaps % 2 == 1, -product, product), triangles, order.to(torch.int32)
+    factored, order, swaps = _lu_factors(a)
+    product = torch.diagonal(factored, dim1=-2, dim2=-1).prod(-1)
+    return torch.where(swaps % 2 == 1, -product, product), factored, order.to(torch.int32)
 
 
 def _sign_and_logarithm(
     a: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Compute the sign of determinants, and the logarithms of their absolute values."""
-    triangles, order, swaps = _triangles(a)
-    diagonal = torch.diagonal(triangles, dim1=-2, dim2=-1)
+    factored, order, swaps = _lu_factors(a)
+    diagonal = torch.diagonal(factored, dim1=-2, dim2=-1)
     sign = torch.sign(diagonal).prod(-1)
     sign = torch.where(swaps % 2 == 1, -sign, sign)
-    return sign, torch.log(diagonal.abs()).sum(-1), triangles, order.to(torch.int32)
+    return sign, torch.log(diagonal.abs()).sum(-1), factored, order.to(torch.int32)
 
 
 def _solve(
@@ -112,10 +106,10 @@ def _solve(
     batch = torch.broadcast_shapes(one.shape[:-2], other.shape[:-2])
     one = one.expand(*batch, *one.shape[-2:])
     other = other.expand(*batch, *other.shape[-2:])
-    made, triangles, order = _solved(one, other)
+    made, factored, order = _lu_solve(one, other)
     made = made if left else made.mT
     info = torch.zeros(a.shape[:-2], dtype=torch.int32)
-    return (made.squeeze(-1) if vectors else made), triangles, order.to(torch.int32), info
+    return (made.squeeze(-1) if vectors else made), factored, order.to(torch.int32), info
 
 
 def _cholesky(
@@ -148,16 +142,16 @@ def _distances(
     if p == _EUCLIDEAN and by_product:
         squares = (x * x).sum(-1, keepdim=True) + (y * y).sum(-1, keepdim=True).mT
         return torch.sqrt((squares - 2.0 * (x @ y.mT)).clamp(min=0.0))
-    apart = (x.unsqueeze(-2) - y.unsqueeze(-3)).abs()
+    difference = (x.unsqueeze(-2) - y.unsqueeze(-3)).abs()
     if p == 0:
-        return (apart != 0).to(x.dtype).sum(-1)
+        return (difference != 0).to(x.dtype).sum(-1)
     if p == 1:
-        return apart.sum(-1)
+        return difference.sum(-1)
     if p == _EUCLIDEAN:
-        return torch.sqrt((apart * apart).sum(-1))
+        return torch.sqrt((difference * difference).sum(-1))
     if p == math.inf:
-        return apart.amax(-1)
-    return torch.pow(torch.pow(apart, p).sum(-1), 1.0 / p)
+        return difference.amax(-1)
+    return torch.pow(torch.pow(difference, p).sum(-1), 1.0 / p)
 
 
 def _addbmm(
@@ -187,14 +181,15 @@ def _integer_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return torch.mm(a.to(torch.int32), b.to(torch.int32))
 
 
-# torch's own of those without `_ex` check for errors, with effects that become inputs
+# torch's decompositions of the operators without `_ex` check for errors; the check would become an
+# input of the program
 DECOMPOSITIONS = {
-    "linalg_inv": _inverse_alone,
-    "inverse": _inverse_alone,
-    "linalg_det": _determinant_alone,
-    "linalg_slogdet": _sign_and_logarithm_alone,
-    "linalg_solve": _solution_alone,
-    "linalg_cholesky": _cholesky_alone,
+    "linalg_inv": _first(1, _inverse),
+    "inverse": _first(1, _inverse),
+    "linalg_det": _first(1, _determinant),
+    "linalg_slogdet": _first(2, _sign_and_logarithm),
+    "linalg_solve": _first(1, _solve),
+    "linalg_cholesky": _first(1, _cholesky),
     "linalg_inv_ex": _inverse,
     "_linalg_det": _determinant,
     "_linalg_slogdet": _sign_and_logarithm,

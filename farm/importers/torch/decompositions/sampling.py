@@ -20,11 +20,11 @@ def _grid_sampler_3d(
         raise NotImplementedError(f"interpolation_mode {mode} of volumes")
     extents = x.shape[2:]
     places = [
-        _place(grid[..., 2 - axis], extent, padding, align_corners)
+        _pixel_coordinate(grid[..., 2 - axis], extent, padding, align_corners)
         for axis, extent in enumerate(extents)
     ]
     if mode == _NEAREST:
-        return _taken(x, [torch.round(place) for place in places], padding == _ZEROS)
+        return _pixels_at(x, [torch.round(place) for place in places], padding == _ZEROS)
     lower = [torch.floor(place) for place in places]
     total = None
     for corner in itertools.product((0, 1), repeat=len(places)):
@@ -32,13 +32,15 @@ def _grid_sampler_3d(
         weight = torch.ones_like(places[0])
         for place, low, side in zip(places, lower, corner, strict=True):
             weight = weight * ((place - low) if side else (low + 1.0 - place))
-        part = _taken(x, at, padding == _ZEROS) * weight.unsqueeze(1)
+        part = _pixels_at(x, at, padding == _ZEROS) * weight.unsqueeze(1)
         total = part if total is None else total + part
     assert total is not None
     return total
 
 
-def _place(value: torch.Tensor, extent: int, padding: int, align_corners: bool) -> torch.Tensor:
+def _pixel_coordinate(
+    value: torch.Tensor, extent: int, padding: int, align_corners: bool
+) -> torch.Tensor:
     """Return places in pixels, of places from -1 to 1."""
     if align_corners:
         place = (value + 1.0) / 2.0 * (extent - 1)
@@ -58,7 +60,7 @@ def _place(value: torch.Tensor, extent: int, padding: int, align_corners: bool) 
     return place if padding == _ZEROS else place.clamp(0.0, extent - 1.0)
 
 
-def _taken(x: torch.Tensor, at: Sequence[torch.Tensor], zeros: bool) -> torch.Tensor:
+def _pixels_at(x: torch.Tensor, at: Sequence[torch.Tensor], zeros: bool) -> torch.Tensor:
     """Return the pixels at whole places; with `zeros`, 0 outside."""
     inside = torch.ones_like(at[0], dtype=torch.bool)
     index = torch.zeros_like(at[0], dtype=torch.int64)
@@ -66,14 +68,14 @@ def _taken(x: torch.Tensor, at: Sequence[torch.Tensor], zeros: bool) -> torch.Te
         inside = inside & (place >= 0) & (place <= extent - 1)
         index = index * extent + place.clamp(0, extent - 1).to(torch.int64)
     count, channels = x.shape[:2]
-    spread = index.reshape(count, 1, -1).expand(count, channels, -1)
-    made = torch.gather(x.reshape(count, channels, -1), 2, spread)
+    expanded = index.reshape(count, 1, -1).expand(count, channels, -1)
+    made = torch.gather(x.reshape(count, channels, -1), 2, expanded)
     made = made.reshape(count, channels, *at[0].shape[1:])
     return torch.where(inside.unsqueeze(1), made, torch.zeros_like(made)) if zeros else made
 
 
 def _antialiased(
-    reach: float, weight_at: Callable[[torch.Tensor], torch.Tensor]
+    support: float, weight_at: Callable[[torch.Tensor], torch.Tensor]
 ) -> Callable[..., torch.Tensor]:
     """Return the resizing of images by a filter that grows with the reduction."""
 
@@ -88,7 +90,7 @@ def _antialiased(
             if length == x.shape[axis]:  # torch leaves such an axis as it is, whatever its scale
                 continue
             step = _step(x.shape[axis], length, align_corners, scale)
-            by = _weights(x.shape[axis], length, step, reach, weight_at).to(x.dtype)
+            by = _weights(x.shape[axis], length, step, support, weight_at).to(x.dtype)
             x = by @ x if axis == -2 else x @ by.mT
         return x
 
@@ -105,15 +107,15 @@ def _weights(
     before: int,
     after: int,
     step: float,
-    reach: float,
+    support: float,
     weight_at: Callable[[torch.Tensor], torch.Tensor],
 ) -> torch.Tensor:
     """Return the weights of the old pixels in each of the new ones, [after, before]."""
     widened = max(step, 1.0)
     centre = ((torch.arange(after, dtype=torch.float64) + 0.5) * step).unsqueeze(-1)
     place = torch.arange(before, dtype=torch.float64)
-    first = torch.floor((centre - reach * widened + 0.5).clamp(min=0.0))
-    behind = torch.floor(centre + reach * widened + 0.5)
+    first = torch.floor((centre - support * widened + 0.5).clamp(min=0.0))
+    behind = torch.floor(centre + support * widened + 0.5)
     weights = weight_at(((place - centre + 0.5) / widened).abs())
     weights = torch.where((place >= first) & (place < behind), weights, torch.zeros_like(weights))
     return weights / weights.sum(-1, keepdim=True)

@@ -55,8 +55,8 @@ def _diagonal_scatter(
     rows = torch.arange(moved.shape[-2]).unsqueeze(-1)
     columns = torch.arange(moved.shape[-1])
     places = (rows.squeeze(-1) + min(offset, 0)).clamp(0, source.shape[-1] - 1)
-    spread = torch.index_select(source, -1, places).unsqueeze(-1).expand(moved.shape)
-    made = torch.where(columns - rows == offset, spread, moved)
+    expanded = torch.index_select(source, -1, places).unsqueeze(-1).expand(moved.shape)
+    made = torch.where(columns - rows == offset, expanded, moved)
     return made.movedim((-2, -1), (dim1, dim2))
 
 

@@ -35,30 +35,30 @@ def _multi_head_attention(
     ):
         made = functional.linear(x, weight, bias)
         parts.append(made.unflatten(-1, (num_head, embed_dim // num_head)).transpose(1, 2))
-    hidden = None if mask is None else _of_each_head(mask, mask_type)
+    masked = None if mask is None else _broadcast_mask(mask, mask_type)
     if need_weights:
         scores = parts[0] @ parts[1].mT * (embed_dim // num_head) ** -0.5
-        if hidden is not None:
-            scores = scores.masked_fill(hidden, -torch.inf)
+        if masked is not None:
+            scores = scores.masked_fill(masked, -torch.inf)
         weights = scores.softmax(-1)
         made = weights @ parts[2]
         weights = weights.mean(1) if average_attn_weights else weights
     else:
-        seen = None if hidden is None else ~hidden
-        made = functional.scaled_dot_product_attention(*parts, seen)
+        attended = None if masked is None else ~masked
+        made = functional.scaled_dot_product_attention(*parts, attended)
         weights = query.new_empty((0,))
     joined = made.transpose(1, 2).flatten(2)
     return functional.linear(joined, proj_weight, proj_bias), weights
 
 
-def _of_each_head(mask: torch.Tensor, mask_type: int | None) -> torch.Tensor:
+def _broadcast_mask(mask: torch.Tensor, mask_type: int | None) -> torch.Tensor:
     """Return a mask as [B, heads, L, S]."""
-    hidden = mask.to(torch.bool)
+    masked = mask.to(torch.bool)
     if mask_type == _OF_KEYS:
-        return hidden[:, None, None, :]
+        return masked[:, None, None, :]
     if mask_type == _OF_QUERIES:
-        return hidden[None, None]
-    return hidden
+        return masked[None, None]
+    return masked
 
 
 def _encoder_layer(
