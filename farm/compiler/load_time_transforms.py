@@ -7,7 +7,8 @@ these forms on all of its cores:
 
     float16 -> float32                the model has float16 weights, see graph.fp16_weights
     a weight -> Winograd's transform  often several times as large, see winograd_weights
-    a weight -> blocks of columns     if other parameters are made of it, too: it is stored once
+    a weight -> blocks of columns     if other parameters are made of it, too: it is stored once;
+                                      or if each of its groups is padded to whole blocks
 
 The index of the parameters (tensor_cache) says which are transformed, for those who read the files.
 """
@@ -76,7 +77,7 @@ def defer_transforms_to_load(
         for index, value in enumerate(parameters)
         if index not in found and index not in blocks and value.ndim > 1
     ]
-    found |= _with_shared_weights(blocks, found.values(), plain)
+    found |= _stored_as_weights(blocks, found.values(), plain)
     kept = {index: source.weight for index, source in found.items()}
     kept = {index: kept.get(index, value) for index, value in enumerate(parameters)}
     halves = fp16_weights.fp16_parameters(module["main"], kept)
@@ -100,26 +101,28 @@ def _sources(
     }
 
 
-def _with_shared_weights(
+def _stored_as_weights(
     sources: Mapping[int, PackedWeight],
     others: Iterable[PackedWeight],
     plain: Sequence[Array],
 ) -> dict[int, PackedWeight]:
-    """Return the sources whose weight the file has anyway.
+    """Return the sources that are stored as their weights.
 
-    It is the weight of another source or of one of `others`, or a parameter that kernels read as
-    it is (`plain`). The transpose of such a parameter counts too: the source is then made of that.
+    These are the ones with padded groups, whose weight is smaller, and those whose weight the file
+    has anyway: that of another source or of one of `others`, or a parameter that kernels read as it
+    is (`plain`). The transpose of such a parameter counts too: the source is then made of that.
     """
     weights = [source.weight for source in (*sources.values(), *others)]
     firsts = [id(first) for first in first_equal_arrays([*weights, *plain])]
     uses = Counter(firsts)
     found = {}
     for (index, source), first in zip(sources.items(), firsts, strict=False):
-        if uses[first] > 1:
+        transform = source.transform
+        if uses[first] > 1 or (isinstance(transform, BlockTransform) and transform.groups > 1):
             found[index] = source
         elif (whole := _transposed_of(source.weight, plain)) is not None:
-            transform = BlockTransform(source.transform.block, transposed=True)
-            found[index] = replace(source, weight=whole, transform=transform)
+            turned = BlockTransform(source.transform.block, transposed=True)
+            found[index] = replace(source, weight=whole, transform=turned)
     return found
 
 
@@ -236,12 +239,15 @@ def _in_blocks(
     transform: BlockTransform,
     shape: tuple[int, ...],
 ) -> relax.Expr:
-    """Return the blocks of a weight of this shape: the kernel takes two axes."""
+    """Return the blocks of a weight of this shape: the kernel takes an axis of groups and two."""
     blocks = transform.shape(shape)
-    flat = (math.prod(shape[:-1]), shape[-1])
-    rows = _reshaped(builder, weight, flat)
-    type_ = relax.TensorType(list(transform.shape(flat)), SINGLE)
-    return _reshaped(builder, builder.emit(relax.call_tir(kernel, [rows], type_)), blocks)
+    leading, last, groups = math.prod(shape[:-1]), shape[-1], transform.groups
+    grouped = (1, leading, last) if transform.transposed else (leading, groups, last // groups)
+    number, *_, block = blocks
+    packed = (groups, number // groups, last if transform.transposed else leading, block)
+    type_ = relax.TensorType(list(packed), SINGLE)
+    made = relax.call_tir(kernel, [_reshaped(builder, weight, grouped)], type_)
+    return _reshaped(builder, builder.emit(made), blocks)
 
 
 def _reshaped(

@@ -15,7 +15,6 @@ from tvm.ir import Call, GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from farm.compiler.cpu.attention.compute import attention_kernel
-from farm.compiler.cpu.cost_model import fastest_padded_group_channels
 from farm.compiler.cpu.depth_first.merge import merge_convolutions_with_windows
 from farm.compiler.cpu.kernel_config import ConfigSelector, PackedWeight
 from farm.compiler.cpu.legalize import legalization_map
@@ -29,7 +28,6 @@ from farm.compiler.graph.constant_folding import ConstantFolder
 from farm.compiler.graph.convolutions.conv1d_conv3d_to_conv2d import Conv1dConv3dRewriter
 from farm.compiler.graph.convolutions.conv_of_concat import ConvOfConcatRewriter
 from farm.compiler.graph.convolutions.fold_padding import PaddingFolder
-from farm.compiler.graph.convolutions.pad_group_channels import pad_group_channels_pass
 from farm.compiler.graph.convolutions.planar_images import PlanarImageRewriter
 from farm.compiler.graph.convolutions.transposed_conv import transposed_conv_pass
 from farm.compiler.graph.convolutions.trim_padding_taps import PaddingTapTrimmer
@@ -173,15 +171,6 @@ def legalize_and_fuse(module: tvm.IRModule, selector: ConfigSelector | None) -> 
     legalize = [
         *([round_clamp_pass(selector.cpu), transform.DeadCodeElimination()] if selector else []),
         transposed_conv_pass(selector.cpu.lanes if selector else schedule.LANES),
-        *(
-            [
-                pad_group_channels_pass(
-                    selector.cpu.vector_widths, partial(fastest_padded_group_channels, selector.cpu)
-                )
-            ]
-            if selector
-            else []
-        ),
         *(
             [
                 rewriter_pass("farm.PlanarImages", PlanarImageRewriter),

@@ -29,6 +29,7 @@ from farm.compiler.ir.dynamic_extents import (
 
 # Main blocks, with the names of kernels and rules.
 CONVOLUTION, DEPTHWISE, DENSE, PRODUCT = "convolution", "depthwise", "dense", "product"
+GROUPED_CONVOLUTION = "grouped_convolution"  # its groups fill no whole tiles
 POOL, DEPTHWISE_INT8 = "max_pool", "depthwise_int8"
 PADDING, PADDED_PLANES, PACKING, CROP = "padding", "padded_planes", "packing", "crop"
 # The block that a main block with grouped loads reads: an input for each step of each pixel.
@@ -53,6 +54,9 @@ def conv2d_compute(
     register_tiles. If the packed weight has one column and the kernel several, that column is a
     contiguous run of the values of all columns and channels, padded with zeros. `planar`: `data`
     is NCHW, and neither turned, nor grouped, nor read as runs.
+
+    If the channels of a group fill no whole tiles, the weight is padded for each group, and the
+    main block has an axis of groups: a tile must not span two, whose inputs differ.
     """
     blocks, kernel_h, kernel_w, depth, block = static_shape(weight)
     _, columns, channels, _ = workload.weight
@@ -70,7 +74,8 @@ def conv2d_compute(
     )
     (stride_y, stride_x), (dilation_y, dilation_x) = workload.strides, workload.dilation
     count = data.shape[0]
-    shape = (count, out_h, round_up_to_multiple(out_w, config.tile.pixels), blocks * block)
+    covered_w = round_up_to_multiple(out_w, config.tile.pixels)
+    shape = (count, out_h, covered_w, blocks * block)
 
     def value(n: te.Var, y: te.Var, x: te.Var, c: te.Var) -> tvm.tirx.Expr:
         first = c // (workload.channels // workload.groups) * depth if workload.groups > 1 else 0
@@ -82,7 +87,7 @@ def conv2d_compute(
     def read(n: te.Var, y: te.Var, x: te.Var, ry: te.Var, rx: te.Var, c: te.Var) -> tvm.tirx.Expr:
         row, column = (
             y * stride_y + ry * dilation_y,
-            clamp_index(x, out_w, shape[2]) * stride_x + rx * dilation_x,
+            clamp_index(x, out_w, covered_w) * stride_x + rx * dilation_x,
         )
         if runs:
             return source[n, row, column + c // channels, c % channels]
@@ -96,6 +101,30 @@ def conv2d_compute(
         else read
     )
     attrs = kernel_annotations(workload, config)
+    if workload.channels < blocks * block and workload.groups > 1:
+        blocks_per_group = blocks // workload.groups
+        group_channels = workload.channels // workload.groups
+
+        def value_in_group(n: te.Var, y: te.Var, g: te.Var, x: te.Var, c: te.Var) -> tvm.tirx.Expr:
+            at = g * blocks_per_group + c // block
+            return te.sum(
+                read(n, y, x, ry, rx, g * depth + rc) * weight[at, ry, rx, rc, c % block],
+                axis=[ry, rx, rc],
+            )
+
+        groups = te.compute(
+            (count, out_h, workload.groups, covered_w, blocks_per_group * block),
+            value_in_group,
+            name=GROUPED_CONVOLUTION,
+            attrs=attrs,
+        )
+
+        def joined(n: te.Var, y: te.Var, x: te.Var, c: te.Var) -> tvm.tirx.Expr:
+            y, x = (x, y) if turned else (y, x)
+            return groups[n, y, c // group_channels, x, c % group_channels]
+
+        image = (out_w, out_h) if turned else (out_h, out_w)
+        return te.compute((count, *image, workload.channels), joined, name=CROP)
     if (
         not grouped_loads
         and not runs

@@ -11,11 +11,13 @@ from tvm import tirx
 from tvm.ir import TensorLoad
 from tvm.s_tir import SBlock, Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV
+from tvm.sym import Analyzer
 
 from farm.compiler.cpu.conv_dense_compute import (
     CONVOLUTION,
     CROP,
     DENSE,
+    GROUPED_CONVOLUTION,
     INPUTS,
     PADDING,
     PRODUCT,
@@ -53,7 +55,7 @@ from farm.compiler.ir.blocks import block_name, has_reduction, is_dynamic_loop, 
 from farm.compiler.ir.dynamic_extents import is_dynamic, shapes_are_equal, value_at_batch_one
 from farm.compiler.target.cpu_model import CpuModel
 
-_PRODUCTS = (CONVOLUTION, DENSE, PRODUCT, CONVOLUTION_INT8, DENSE_INT8)
+_PRODUCTS = (CONVOLUTION, GROUPED_CONVOLUTION, DENSE, PRODUCT, CONVOLUTION_INT8, DENSE_INT8)
 _GROUPED = (INPUTS, WINDOW_INPUTS)
 _SHARE_OF_GROUP = 8  # 1/8 of the L2 cache is for the weights of blocks that are used together
 # Pixels of a tile whose multiplications hide the prefetch of a block that is used once; measured.
@@ -70,13 +72,39 @@ def schedule_conv_dense(sch: Schedule, cpu: CpuModel) -> None:
     main = find_main_block(sch, _PRODUCTS)
     before = producer_blocks(sch, main)
     by_tile = [block for block in before if _is_padded_by_tile(sch, cpu, main, block)]
-    shared = _tile_product(sch, cpu, main, inline_into_epilogue(sch, main, cpu))
+    if block_name(sch, main) == GROUPED_CONVOLUTION:
+        (joined,) = sch.get_consumers(main)
+        last = inline_into_epilogue(sch, main, cpu, joined)
+        _divide_channels_by_groups(sch, main, last)
+    else:
+        last = inline_into_epilogue(sch, main, cpu)
+    shared = _tile_product(sch, cpu, main, last)
     for block in before:
         if block in by_tile:
             sch.compute_at(block, shared, preserve_unit_loops=True)
             vectorize_widest(sch, sch.get_loops(block)[-1], cpu)
         else:
             parallelize_and_vectorize_block(sch, block, cpu)
+
+
+def _divide_channels_by_groups(sch: Schedule, main: SBlockRV, last: SBlockRV) -> None:
+    """Give the last block an axis of groups, as the main block has one.
+
+    Its channels are then those of one group, so that it can be computed with the main block's
+    tiles.
+    """
+    _, _, groups, _, _ = sch.get(main).writes[0].source.shape
+    each = int(sch.get(last).iter_vars[-1].dom.extent) // int(groups)
+    sch.transform_block_layout(last, lambda n, y, x, c: (n, y, x, c // each, c % each))
+    # TVM leaves the number of a group as (group * each + channel) // each
+    block, analyzer = sch.get(last), Analyzer()
+    for axis in block.iter_vars:
+        analyzer.bind(axis.var, axis.dom)
+    kinds = (tirx.FloorDiv, tirx.FloorMod)
+    simple = tvm_ffi.structural_map(
+        block, [(kind, analyzer.simplify) for kind in kinds], order="post"
+    )
+    sch.state.replace(sch.get_sref(last), simple, {block: simple})
 
 
 def _is_padded_by_tile(sch: Schedule, cpu: CpuModel, main: SBlockRV, block: SBlockRV) -> bool:
@@ -88,7 +116,7 @@ def _is_padded_by_tile(sch: Schedule, cpu: CpuModel, main: SBlockRV, block: SBlo
     image = sch.get(block).writes[0].source
     return (
         block_name(sch, block) == PADDING
-        and block_name(sch, main) == CONVOLUTION
+        and block_name(sch, main) in (CONVOLUTION, GROUPED_CONVOLUTION)
         and sch.get(main).annotations[ORDER] != CHANNELS
         and find_grouped_inputs_block(sch, main) is None
         and 4 * math.prod(map(value_at_batch_one, image.shape)) > cpu.l2_bytes // 2
@@ -454,7 +482,7 @@ def _follow(sch: Schedule, main: SBlockRV, last: SBlockRV, place: LoopRV, tile: 
 
     If the channels do not fill whole vectors, the last vector of all is split, see vector_tails.
     """
-    channels = int(sch.get(last).writes[0].source.shape[-1])
+    channels = int(sch.get(last).iter_vars[-1].dom.extent)
     sums = next(
         (
             read
@@ -512,6 +540,7 @@ def _unroll_vectorize(sch: Schedule, loops: list[LoopRV], lanes: LoopRV | None) 
 
 RULES = {
     CONVOLUTION: schedule_conv_dense,
+    GROUPED_CONVOLUTION: schedule_conv_dense,
     DENSE: schedule_conv_dense,
     PRODUCT: schedule_conv_dense,
     CONVOLUTION_INT8: schedule_conv_dense,

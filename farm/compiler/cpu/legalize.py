@@ -169,7 +169,7 @@ def _convolution(
         turned=turn,
         planar=planar,
     )
-    packed = _in_blocks(weight, config.tile.block, selector)
+    packed = _in_blocks(weight, config.tile.block, selector, workload.groups)
     return builder.call_te(body, image, packed, primfunc_name_hint=conv_dense_compute.CONVOLUTION)
 
 
@@ -195,9 +195,15 @@ def _transformed(
     return made
 
 
-def _in_blocks(weight: Array, block: int, selector: ConfigSelector) -> relax.Constant:
-    """Return a weight in blocks of output channels, and log of what it is made."""
-    transform = BlockTransform(block)
+def _in_blocks(
+    weight: Array, block: int, selector: ConfigSelector, groups: int = 1
+) -> relax.Constant:
+    """Return a weight in blocks of output channels, and log of what it is made.
+
+    The channels of each group are padded to whole blocks, unless they fill them.
+    """
+    padded = weight.shape[-1] // groups % block > 0
+    transform = BlockTransform(block, groups=groups if padded else 1)
     made = relax.const(transform.apply(weight))
     source = PackedWeight(made, transform.shape(weight.shape), weight, transform)
     selector.weights_in_blocks[constant_address(made)] = source

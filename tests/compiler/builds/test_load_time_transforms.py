@@ -332,6 +332,32 @@ def test_the_table_of_an_embedding_that_is_a_products_matrix_too_is_stored_once(
         assert ours.numpy().tobytes() == theirs.tobytes()
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_the_padding_of_groups_is_not_in_the_file(dtype, tmp_path):
+    weight = numbers.standard_normal((4 * 34, 12, 1, 1)).astype(dtype)
+    data = numbers.standard_normal((1, 48, 6, 7)).astype("float32")
+
+    def body(emit, x, w):
+        wide = emit(relax.op.astype(w, "float32")) if dtype == "float16" else w
+        return relax.op.nn.conv2d(x, wide, groups=4)
+
+    made = lower_module(module({"x": data}, body, {"w": weight}), [weight], target("native"), {})
+    [transform] = made.transforms.values()
+    assert isinstance(transform, BlockTransform) and transform.groups == 4
+    virtual, parameters = loaded(made, target("native"), tmp_path / "parameters")
+    assert (tmp_path / "parameters" / SHARD).stat().st_size == weight.nbytes
+    [expected] = made.parameters_as_called()
+    assert parameters[0].numpy().tobytes() == expected.tobytes()
+    assert expected.size > weight.size
+    [answer] = (virtual["main"](tvm.runtime.tensor(data), parameters),)
+    right = np.einsum(
+        "gihw,goi->gohw",
+        data.reshape(4, 12, 6, 7).astype("float64"),
+        weight.reshape(4, 34, 12).astype("float64"),
+    )
+    np.testing.assert_allclose(answer.numpy().reshape(right.shape), right, rtol=1e-4, atol=1e-4)
+
+
 def test_a_weight_that_one_kernel_reads_in_blocks_is_stored_so():
     """A board need not make anything of it when it is loaded."""
     weight = numbers.standard_normal((96, 128)).astype("float32")
@@ -373,6 +399,9 @@ def test_parameters_with_the_same_bytes_are_written_once(tmp_path):
         {"columns": 10**9},
         {"columns": "x"},
         {"columns": 16, "transposed": 1},
+        {"columns": 16, "groups": 0},
+        {"columns": 16, "groups": 3},
+        {"columns": 16, "groups": 64 * 64},
         [],
     ],
     ids=str,

@@ -7,7 +7,7 @@ from relax_models import compute, lowered, target
 from tvm import relax
 
 from farm.compiler.cpu import predicted_peak_share
-from farm.compiler.cpu.cost_model import fastest_padded_group_channels, gemm_candidates
+from farm.compiler.cpu.cost_model import gemm_candidates
 from farm.compiler.cpu.kernel_config import DIRECT, PIXELS, ConfigDecision, KernelConfig, Workload
 from farm.compiler.cpu.register_tiles import Tile, largest_grouped_conv_tile
 from farm.compiler.target.cpu_model import cpu_model_of
@@ -32,11 +32,11 @@ def test_a_convolution_that_fills_tiles_is_not_slow():
 
 
 def test_a_slow_kernels_main_cause_is_named():
-    grouped = decision(Workload("convolution", (1, 28, 28, 68), (1, 1, 17, 272), groups=4))
+    grouped = decision(Workload("convolution", (1, 28, 28, 544), (1, 1, 17, 256), groups=32))
     share = predicted_peak_share.predicted_peak_share(grouped, CPU)
     assert share is not None and share < predicted_peak_share.SLOW
     assert predicted_peak_share.slowness_reason(grouped, CPU) == (
-        "vectors of 4 lanes, the CPU has 16: 68 channels of a group fill no wider ones"
+        "vectors of 8 lanes, the CPU has 16: 8 channels of a group fill no wider ones"
     )
     one = Workload("dense", (1, 1, 64), (64, 64))
     assert "vectors of sums at once" in predicted_peak_share.slowness_reason(
@@ -100,9 +100,35 @@ def test_a_row_of_pixels_is_divided_evenly_for_groups():
     )
 
 
-def test_groups_are_filled_up_for_wider_vectors_before_a_shuffle_and_not_before_a_sum():
-    assert fastest_padded_group_channels(CPU, 14, 68, 136) > 68
-    assert fastest_padded_group_channels(CPU, 14, 64, 136) == 64
+def grouped(size: int, channels: int, groups: int, kernel: int = 1, stride: int = 1) -> Workload:
+    own, padding = channels // groups, kernel // 2
+    return Workload(
+        "convolution",
+        (1, size, size, channels),
+        (kernel, kernel, own, channels),
+        (stride, stride),
+        (padding,) * 4,
+        groups=groups,
+    )
+
+
+def test_groups_are_padded_where_wider_vectors_are_faster():
+    def best(workload: Workload) -> Tile:
+        return min(gemm_candidates(workload, CPU), key=lambda one: one[1])[0].tile
+
+    assert best(grouped(28, 272, 4)).lanes > 4  # 68 a group: 17 vectors of 4
+    assert 64 % best(grouped(28, 256, 4)).block == 0
+    padded = best(grouped(28, 160, 4, kernel=3, stride=2))  # 40 a group
+    assert padded.lanes == CPU.lanes and 40 % padded.block
+
+
+def test_where_winograds_method_applies_groups_are_not_padded():
+    [one, other] = gemm_candidates(grouped(28, 168, 7, kernel=3), CPU)
+    assert one[0].tile == other[0].tile and 24 % one[0].tile.block == 0
+    assert len(gemm_candidates(grouped(28, 168, 7, kernel=9), CPU)) > 2
+
+
+def test_padded_groups_are_right_before_a_shuffle_and_before_a_sum():
     inputs = {"x": numbers.standard_normal((1, 64, 9, 9)).astype("float32")}
     weights = {"w": numbers.standard_normal((4 * 68, 16, 1, 1)).astype("float32")}
 
@@ -121,15 +147,9 @@ def test_groups_are_filled_up_for_wider_vectors_before_a_shuffle_and_not_before_
         return weights["w"].reshape(4, 68, 16)[group].astype("float64") @ rows
 
     made = np.concatenate([right(group) for group in range(4)])
-    wide = compute(inputs, shuffled, weights)
-    expected = np.maximum(made, 0).reshape(4, 68, 81).transpose(1, 0, 2).reshape(1, 272, 9, 9)
-    np.testing.assert_allclose(wide.outputs[0], expected, rtol=1e-4, atol=1e-4)
-    filled, kept = (
-        [
-            kernel.workload.split()[2]
-            for kernel in lowered(inputs, body, weights, "x86-64-v4").kernels
-            if kernel.workload.startswith("convolution")
-        ]
-        for body in (shuffled, summed)
-    )
-    assert filled != ["1x1x16x272"] and kept == ["1x1x16x272"]
+    whole = np.maximum(made, 0).reshape(4, 68, 81).transpose(1, 0, 2).reshape(1, 272, 9, 9)
+    both = (made + np.maximum(made, 0)).reshape(1, 272, 9, 9)
+    for body, expected in ((shuffled, whole), (summed, both)):
+        answer = compute(inputs, body, weights)
+        np.testing.assert_allclose(answer.outputs[0], expected, rtol=1e-4, atol=1e-4)
+        assert answer.rules == ["grouped_convolution"]

@@ -6,5 +6,4 @@ conv_of_concat           split a 1 x 1 convolution of a concatenation into a sum
 transposed_conv          rewrite transposed convolutions as ordinary ones of their phases
 trim_padding_taps        remove kernel taps that only touch padding
 planar_images            let convolutions of images read channels-first input without a transpose
-pad_group_channels       fill the channels of each group of a convolution up to whole vectors
 """
