@@ -10,6 +10,7 @@ whole blocks. Symbols in the shapes below:
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -32,6 +33,7 @@ GATES = {LSTM: 4, GRU: 3, RNN: 1}
 # flight.
 _WIDEST = {LSTM: 16, GRU: 16, RNN: 64}
 _FLOAT = "float32"
+_DIVIDED_BYTES = 1 << 17  # of the weights of a step
 # tanh x = x p(x^2) / q(x^2) below the limit, fitted by weighted least squares; above the limit,
 # tanh is 1 in float32. Error in float32: 4e-7.
 _LIMIT = 8.6
@@ -82,6 +84,16 @@ class RecurrentLayer:
         """Return the number of blocks that hold all hidden units."""
         return -(-self.hidden // self.lanes)
 
+    @property
+    def divides_blocks(self) -> bool:
+        """Return whether the blocks of a step are divided among threads.
+
+        These wait for one another after each step. That pays if the weights are more than what a
+        core computes in about a microsecond. Of two directions, each has a thread of its own.
+        """
+        weights = 4 * self.gates * self.hidden * self.blocks * self.lanes
+        return len(self.backwards) == 1 and self.blocks > 1 and weights >= _DIVIDED_BYTES
+
 
 def emit_recurrent_layer(
     builder: relax.BlockBuilder, layer: RecurrentLayer, operands: Sequence[relax.Expr]
@@ -114,9 +126,14 @@ def emit_recurrent_layer(
 def _program(
     layer: RecurrentLayer, inputs: Sequence[tirx.Buffer], outputs: Sequence[tirx.Buffer]
 ) -> tirx.Stmt:
-    """Return the TIR statement of the layer: the directions run in parallel."""
-    with IRBuilder() as program, T.parallel(0, len(layer.backwards)) as direction:
-        if len(layer.backwards) == 1:
+    """Return the TIR statement of the layer.
+
+    Two directions run in parallel. The blocks of one direction do where `divides_blocks` holds.
+    """
+    directions = len(layer.backwards)
+    kind = T.serial if directions == 1 else T.parallel
+    with IRBuilder() as program, kind(0, directions) as direction:
+        if directions == 1:
             _Direction(layer, inputs, outputs, 0, 0).write()
         else:
             with T.If(direction == 0):
@@ -150,56 +167,82 @@ class _Direction:
         self.output, *self.state = [T.buffer_proxy(buffer) for buffer in outputs]
 
     def write(self) -> None:
-        """Write the copy of the first state, then the loops over steps and sequences."""
+        """Write the copies of the first state, the loops over steps, and a copy of the last state.
+
+        The hidden state of a step is apart from that of the step before, which all blocks read.
+        """
         layer = self.layer
         full = layer.blocks * layer.lanes
-        self.sums = T.buffer_proxy(
-            T.alloc_buffer((layer.gates, layer.lanes), _FLOAT, scope="local")
-        )
+        self.hidden = T.buffer_proxy(T.alloc_buffer((2, layer.batch, full), _FLOAT))
         if layer.cell == GRU and not layer.reset_after:
             self.reset, self.update = (
-                T.buffer_proxy(T.alloc_buffer((full,), _FLOAT)) for _ in range(2)
+                T.buffer_proxy(T.alloc_buffer((layer.batch, full), _FLOAT)) for _ in range(2)
             )
-        with T.serial(0, layer.batch) as row:
-            for first, state in zip(self.first, self.state, strict=True):
-                self._each_block(
-                    lambda unit, first=first, state=state: _store(  # type: ignore[misc]
-                        state, (self.at, row, unit), first[self.at, row, unit]
-                    )
-                )
-        with T.serial(0, layer.steps) as step, T.serial(0, layer.batch) as row:
+
+        def begin(row: Expr, unit: Expr) -> None:
+            self.hidden[0, row, unit] = self.first[0][self.at, row, unit]
+            if layer.cell == LSTM:
+                self.state[1][self.at, row, unit] = self.first[1][self.at, row, unit]
+
+        def end(row: Expr, unit: Expr) -> None:
+            self.state[0][self.at, row, unit] = self.hidden[layer.steps % 2, row, unit]
+
+        self._each_unit(begin)
+        with contextlib.ExitStack() as launch:
+            if layer.divides_blocks:
+                launch.enter_context(_pragma("parallel_launch_point"))
+            step = launch.enter_context(T.serial(0, layer.steps))
+            {LSTM: self._lstm, GRU: self._gru, RNN: self._rnn}[layer.cell](step)
+        self._each_unit(end)
+
+    def _each_unit(self, body: Callable[[Expr, Expr], None]) -> None:
+        """Write `body(row, unit)` for every hidden unit, vectorized over the lanes of a block."""
+        rows, blocks, lanes = self.layer.batch, self.layer.blocks, self.layer.lanes
+        with T.serial(0, rows) as row, T.serial(0, blocks) as block, T.vectorized(0, lanes) as lane:
+            body(row, block * lanes + lane)
+
+    def _each_block(self, step: Expr, body: Callable[[Expr, Expr, Expr], None]) -> None:
+        """Write `body(time, row, block)` for every block and every sequence that has this step.
+
+        The outputs of the other sequences are 0, and their states stay. Blocks run in one direction
+        in even steps and in the other in odd ones: a step begins with the weights that the one
+        before has left in the cache.
+        """
+        layer = self.layer
+        with contextlib.ExitStack() as loops:
+            if layer.divides_blocks:
+                loops.enter_context(_pragma("parallel_barrier_when_finish"))
+            kind = T.parallel if layer.divides_blocks else T.serial
+            index = loops.enter_context(kind(0, layer.blocks))
+            block = tirx.Select(step % 2 == 0, index, layer.blocks - 1 - index)
+            self.sums = T.buffer_proxy(
+                T.alloc_buffer((layer.gates, layer.lanes), _FLOAT, scope="local")
+            )
+            row = loops.enter_context(T.serial(0, layer.batch))
             if self.lengths is None:
-                self._step(layer.steps - 1 - step if self.backwards else step, row)
-            else:
-                self._step_within_length(step, row)
+                body(layer.steps - 1 - step if self.backwards else step, row, block)
+                return
+            length = self.lengths[row]
+            with T.If(step < length):
+                with T.Then():
+                    body(length - 1 - step if self.backwards else step, row, block)
+                with T.Else(), T.vectorized(0, layer.lanes) as lane:
+                    unit = block * layer.lanes + lane
+                    self.output[step, self.at, row, unit] = _f(0)
+                    self.hidden[1 - step % 2, row, unit] = self.hidden[step % 2, row, unit]
 
-    def _step_within_length(self, step: Expr, row: Expr) -> None:
-        """Write a step of a sequence that has its own length; outputs after its end are 0."""
-        length = self.lengths[row]
-        with T.If(step < length):
-            with T.Then():
-                self._step(length - 1 - step if self.backwards else step, row)
-            with T.Else():
-                self._each_block(
-                    lambda unit: _store(self.output, (step, self.at, row, unit), _f(0))
-                )
+    def _write_hidden(self, time: Expr, step: Expr, row: Expr, unit: Expr, value: Expr) -> None:
+        """Write the hidden state of a unit after a step, and the output, which is the same."""
+        self.output[time, self.at, row, unit] = value
+        self.hidden[1 - step % 2, row, unit] = self.output[time, self.at, row, unit]
 
-    def _step(self, time: Expr, row: Expr) -> None:
-        """Write one step: the cell, then the copy of its output to the state."""
-        cell = {LSTM: self._lstm, GRU: self._gru, RNN: self._rnn}[self.layer.cell]
-        cell(time, row)
-        self._each_block(
-            lambda unit: _store(
-                self.state[0], (self.at, row, unit), self.output[time, self.at, row, unit]
-            )
-        )
-
-    def _lstm(self, time: Expr, row: Expr) -> None:
+    def _lstm(self, step: Expr) -> None:
         """Write a step of an LSTM with the gates i, o, f, c."""
         f, g, h = self.functions
-        with T.serial(0, self.layer.blocks) as block:
+
+        def write(time: Expr, row: Expr, block: Expr) -> None:
             self._start(time, row, block, range(4))
-            self._product(block, range(4), self.state[0], (self.at, row))
+            self._product(block, range(4), self.hidden, (step % 2, row))
             with T.vectorized(0, self.layer.lanes) as lane:
                 unit = block * self.layer.lanes + lane
                 before = self.state[1][self.at, row, unit]
@@ -212,7 +255,9 @@ class _Direction:
                 )
                 after = self.state[1][self.at, row, unit]
                 out = self._peeped(1, 1, lane, unit, after)
-                self.output[time, self.at, row, unit] = f(out) * h(after)
+                self._write_hidden(time, step, row, unit, f(out) * h(after))
+
+        self._each_block(step, write)
 
     def _peeped(self, gate: int, peephole: int, lane: Expr, unit: Expr, state: Expr) -> Expr:
         """Return the accumulator of a gate, plus the peephole's product if there is one."""
@@ -223,58 +268,61 @@ class _Direction:
             else total + self.peepholes[self.at, peephole, unit] * state
         )
 
-    def _gru(self, time: Expr, row: Expr) -> None:
+    def _gru(self, step: Expr) -> None:
         """Write a step of a GRU with the gates z, r, h.
 
         If the reset gate is applied before the product, it must be known for all units before any
         new state is computed; this takes two loops over the blocks.
         """
         f, g = self.functions
-        lanes = self.layer.lanes
-        state = self.state[0]
-        if not self.layer.reset_after:
-            with T.serial(0, self.layer.blocks) as block:
-                self._start(time, row, block, range(2))
-                self._product(block, range(2), state, (self.at, row))
-                with T.vectorized(0, lanes) as lane:
-                    unit = block * lanes + lane
-                    self.update[unit] = f(self.sums[0, lane])
-                    self.reset[unit] = f(self.sums[1, lane]) * state[self.at, row, unit]
-            with T.serial(0, self.layer.blocks) as block:
-                self._start(time, row, block, range(2, 3))
-                self._product(block, range(2, 3), self.reset, ())
-                with T.vectorized(0, lanes) as lane:
-                    unit = block * lanes + lane
-                    self._mixed(time, row, unit, self.update[unit], g(self.sums[2, lane]))
-            return
-        with T.serial(0, self.layer.blocks) as block:
+        lanes, before = self.layer.lanes, step % 2
+
+        def write_gates(time: Expr, row: Expr, block: Expr) -> None:
+            self._start(time, row, block, range(2))
+            self._product(block, range(2), self.hidden, (before, row))
+            with T.vectorized(0, lanes) as lane:
+                unit = block * lanes + lane
+                self.update[row, unit] = f(self.sums[0, lane])
+                self.reset[row, unit] = f(self.sums[1, lane]) * self.hidden[before, row, unit]
+
+        def write_state(time: Expr, row: Expr, block: Expr) -> None:
+            self._start(time, row, block, range(2, 3))
+            self._product(block, range(2, 3), self.reset, (row,))
+            with T.vectorized(0, lanes) as lane:
+                unit = block * lanes + lane
+                self._mix(time, step, row, unit, self.update[row, unit], g(self.sums[2, lane]))
+
+        def write(time: Expr, row: Expr, block: Expr) -> None:
             self._start(time, row, block, range(2))
             with T.vectorized(0, lanes) as lane:
                 self.sums[2, lane] = self.bias[self.at, block * lanes + lane]
-            self._product(block, range(3), state, (self.at, row))
+            self._product(block, range(3), self.hidden, (before, row))
             with T.vectorized(0, lanes) as lane:
                 new = g(
                     self.input_gates[time, row, self.at, block, 2, lane]
                     + f(self.sums[1, lane]) * self.sums[2, lane]
                 )
-                self._mixed(time, row, block * lanes + lane, f(self.sums[0, lane]), new)
+                self._mix(time, step, row, block * lanes + lane, f(self.sums[0, lane]), new)
 
-    def _mixed(self, time: Expr, row: Expr, unit: Expr, kept: Expr, new: Expr) -> None:
+        for part in (write,) if self.layer.reset_after else (write_gates, write_state):
+            self._each_block(step, part)
+
+    def _mix(self, time: Expr, step: Expr, row: Expr, unit: Expr, kept: Expr, new: Expr) -> None:
         """Write the output z * old state + (1 - z) * new state, where z is `kept`."""
-        self.output[time, self.at, row, unit] = (_f(1) - kept) * new + kept * self.state[0][
-            self.at, row, unit
-        ]
+        value = (_f(1) - kept) * new + kept * self.hidden[step % 2, row, unit]
+        self._write_hidden(time, step, row, unit, value)
 
-    def _rnn(self, time: Expr, row: Expr) -> None:
+    def _rnn(self, step: Expr) -> None:
         """Write a step of a plain RNN."""
-        lanes = self.layer.lanes
-        with T.serial(0, self.layer.blocks) as block:
+
+        def write(time: Expr, row: Expr, block: Expr) -> None:
             self._start(time, row, block, range(1))
-            self._product(block, range(1), self.state[0], (self.at, row))
-            with T.vectorized(0, lanes) as lane:
-                self.output[time, self.at, row, block * lanes + lane] = self.functions[0](
-                    self.sums[0, lane]
-                )
+            self._product(block, range(1), self.hidden, (step % 2, row))
+            with T.vectorized(0, self.layer.lanes) as lane:
+                unit = block * self.layer.lanes + lane
+                self._write_hidden(time, step, row, unit, self.functions[0](self.sums[0, lane]))
+
+        self._each_block(step, write)
 
     def _start(self, time: Expr, row: Expr, block: Expr, gates: range) -> None:
         """Initialise the accumulators with the input gates of the step."""
@@ -292,14 +340,10 @@ class _Direction:
                     at, weight = (*where, other), self.weights[self.at, block, other, gate, lane]
                     self.sums[gate, lane] = self.sums[gate, lane] + state[at] * weight
 
-    def _each_block(self, body: Callable[[Expr], None]) -> None:
-        """Write `body(unit)` for every hidden unit, vectorized over the lanes of a block."""
-        with T.serial(0, self.layer.blocks) as block, T.vectorized(0, self.layer.lanes) as lane:
-            body(block * self.layer.lanes + lane)
 
-
-def _store(buffer: Any, where: tuple[Expr, ...], value: Expr) -> None:
-    buffer[where] = value
+def _pragma(name: str) -> Any:
+    """Return the scope of one of TVM's pragmas for statements that threads run together."""
+    return T.attr(tirx.const(0, "int32"), f"pragma_{name}", 1)
 
 
 def _tanh(x: Expr) -> Expr:

@@ -4,8 +4,10 @@ farm's own build; the rest is refused.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
+import forked_commands
 import numpy as np
 import onnx
 import pytest
@@ -119,6 +121,35 @@ def test_a_layer_computes_what_onnxruntime_does(cell, case, tmp_path):
 )
 def test_what_only_one_kind_of_layer_has_is_right_too(cell, case, tmp_path):
     agree(layer(cell, tmp_path / "layer.onnx", **case))
+
+
+@pytest.mark.parametrize(
+    ("cell", "case"),
+    [
+        ("LSTM", {"hidden": 110, "extra": "BLS"}),
+        ("LSTM", {"hidden": 110, "extra": "BSP", "direction": "reverse"}),
+        ("GRU", {"hidden": 128, "extra": "BLS"}),
+        ("GRU", {"hidden": 128, "linear_before_reset": 1}),
+        ("RNN", {"hidden": 200, "extra": "BLS"}),
+    ],
+    ids=str,
+)
+def test_threads_that_share_the_units_of_a_wide_layer_compute_what_one_does(cell, case, tmp_path):
+    path = layer(cell, tmp_path / "layer.onnx", **case)
+    imported = importers.import_model(Model("layer", str(path)), tmp_path)
+    assert "parallel_barrier_when_finish" in imported.module.script()
+    if "L" in imported.example:
+        imported.example["L"][:] = [5, 2, 4]
+    assert_agrees(imported, atol=5e-5, rtol=0)
+    done = forked_commands.run(["check", "-q", "--guard", str(path), "--json"])
+    assert done.returncode == 0 and json.loads(done.stdout)["guard"]["faulty"] == [], done.stderr
+
+
+def test_a_narrow_layer_and_one_of_two_directions_have_no_barriers(tmp_path):
+    for case in ({}, {"hidden": 128, "direction": "bidirectional"}):
+        path = layer("LSTM", tmp_path / "layer.onnx", **case)
+        imported = importers.import_model(Model("layer", str(path)), tmp_path)
+        assert "parallel_barrier_when_finish" not in imported.module.script()
 
 
 @pytest.mark.parametrize("cell", ["LSTM", "GRU", "RNN"])
