@@ -5,6 +5,7 @@
     corrected         converters of operators that TVM's importer lacks or converts incorrectly
     converter         the conversion of a file: quantized tensors, states, complex numbers, names
     recurrent         the converter of LSTMs
+    unroll            copies of the bodies of loops
     summary           a file's content, without importing it
     flatbuffer_check  check offsets and sizes before LiteRT reads a file
 

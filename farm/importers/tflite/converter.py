@@ -23,6 +23,7 @@ from farm.importers.relax_postprocessing import one_line_error
 from farm.importers.summary import ImportProblem
 from farm.importers.tflite.corrected import CorrectedConverter
 from farm.importers.tflite.tflite_file import OF_CHANCE, TO_ONNX, Array, Operator, TfliteFile
+from farm.importers.tflite.unroll import MOST_OPERATORS, WHILE
 
 # These move, select or compare bytes. The result is the same as for the numbers that the bytes
 # stand for, if all tensors have one scale.
@@ -40,14 +41,18 @@ _IN_FLOATS = (
 # a reference, so it supports none of them.
 REFUSED = (
     *OF_CHANCE, "ASSIGN_VARIABLE", "CALL", "CALL_ONCE", "HASHTABLE", "HASHTABLE_FIND", "HASHTABLE_IMPORT", "HASHTABLE_LOOKUP",  # noqa: E501
-    "HASHTABLE_SIZE", "IF", "READ_VARIABLE", "STABLEHLO_WHILE", "SVDF", "VAR_HANDLE", "WHILE",
+    "HASHTABLE_SIZE", "IF", "READ_VARIABLE", "STABLEHLO_WHILE", "SVDF", "VAR_HANDLE", WHILE,
 )  # fmt: skip
+_WHILE_REASON = (
+    f"whose number of runs depends on data, or with more than {MOST_OPERATORS:,} operators unrolled"
+)
 _BOUNDS = {
     "NONE": (-np.inf, np.inf),
     "RELU": (0.0, np.inf),
     "RELU6": (0.0, 6.0),
     "RELU_N1_TO_1": (-1.0, 1.0),
 }
+_WHILE_FIX = "run the loop in your program, and give farm the model of one step"
 _FIX = f"convert the model without them, or convert it to ONNX: {TO_ONNX}"
 
 
@@ -74,11 +79,12 @@ def import_problems(opened: TfliteFile) -> list[ImportProblem]:
     found = defaultdict[tuple[str, str], list[str]](list)
     for operator in opened.operators:
         if operator.name not in known.convert_map or operator.name in REFUSED:
-            found[operator.name, ""].append(operator.place)
+            why = _WHILE_REASON if operator.name == WHILE else ""
+            found[operator.name, why].append(operator.place)
         elif why := _refusal(known, operator):
             found[operator.name, why].append(operator.place)
     return [
-        ImportProblem(name, why, tuple(places), _FIX)
+        ImportProblem(name, why, tuple(places), _WHILE_FIX if name == WHILE else _FIX)
         for (name, why), places in sorted(found.items())
     ]
 

@@ -42,7 +42,7 @@ def load(source: Model) -> ImportedModel:
         outputs=output_specs(module, list(opened.outputs.values())),
         engine=f"litert {metadata.version('ai-edge-litert')}",
         example=opened.example(),
-        reference=lambda inputs: _answer(opened, inputs),
+        reference=opened.answer,
         layers=lambda inputs: _layers(opened, inputs),
         fixed=opened.fixed,
     )
@@ -96,12 +96,6 @@ def _to_relax(opened: TfliteFile) -> Any:
             why,
             f"convert the model to ONNX: {TO_ONNX}",
         ) from exc
-
-
-def _answer(opened: TfliteFile, inputs: Mapping[str, Array]) -> list[Array]:
-    """Return the outputs of an inference by LiteRT, in order."""
-    opened.run(inputs)
-    return [opened.value(index) for index in opened.outputs]
 
 
 def _layers(opened: TfliteFile, inputs: Mapping[str, Array]) -> Iterator[tuple[str, str, Array]]:

@@ -19,6 +19,7 @@ from farm.errors import ModelError, did_you_mean
 from farm.importers.model_file_check import check_file, refuse_dtype_overrides
 from farm.importers.relax_postprocessing import one_line_error
 from farm.importers.tflite.flatbuffer_check import check_tflite
+from farm.importers.tflite.unroll import TooManyOperatorsError, unroll_loops
 from farm.types import Model, TensorSpec
 
 _IDENTIFIER = b"TFL3"
@@ -76,13 +77,15 @@ class TfliteFile:
         tflite, runtime = _packages(self.what)
         check_tflite(self.content, self.what)
         try:
-            self.interpreter = runtime.Interpreter(
-                model_content=self.content,
-                num_threads=1,
-                experimental_op_resolver_type=runtime.OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES,
-                experimental_preserve_all_tensors=True,
+            unrolled = _without_loops(tflite, self.content)
+            self.interpreter = _interpreter(runtime, unrolled)
+            # Loops are unrolled for the import only: what LiteRT answers to the file is right
+            self._reference = (
+                self.interpreter
+                if unrolled is self.content
+                else _interpreter(runtime, self.content)
             )
-            self.model = tflite.Model.GetRootAsModel(self.content, 0)
+            self.model = tflite.Model.GetRootAsModel(unrolled, 0)
             self.graph = self.model.Subgraphs(0)
             self.operators = list(self._operators(tflite))
             self._results = {index for one in self.operators for index in one.outputs}
@@ -171,7 +174,8 @@ class TfliteFile:
                 )
             if signature[:1] == [_OPEN] and name not in shapes:
                 fixed = "TVM's importer of TFLite takes the shapes that tensors have, not symbols"
-            self.interpreter.resize_tensor_input(index, list(shape))
+            for running in {self.interpreter, self._reference}:
+                running.resize_tensor_input(index, list(shape))
             scale, zero = details[index]["quantization"]
             specs.append(TensorSpec(name, shape, dtype.name, scale=float(scale), zero=int(zero)))
         return tuple(specs), fixed
@@ -200,12 +204,21 @@ class TfliteFile:
 
         Raises ModelError if LiteRT fails.
         """
+        self._run(self.interpreter, inputs)
+
+    def answer(self, inputs: Mapping[str, Array]) -> list[Array]:
+        """Return LiteRT's outputs of the file as it is, in order; raise ModelError if it fails."""
+        self._run(self._reference, inputs)
+        details = self._reference.get_output_details()
+        return [self._reference.get_tensor(int(one["index"])) for one in details]
+
+    def _run(self, interpreter: Any, inputs: Mapping[str, Array]) -> None:
         try:
-            self.interpreter.allocate_tensors()
-            self.interpreter.reset_all_variables()
+            interpreter.allocate_tensors()
+            interpreter.reset_all_variables()
             for index, spec in zip(self.graph.InputsAsNumpy(), self.inputs, strict=True):
-                self.interpreter.set_tensor(int(index), np.asarray(inputs[spec.name], order="C"))
-            self.interpreter.invoke()
+                interpreter.set_tensor(int(index), np.asarray(inputs[spec.name], order="C"))
+            interpreter.invoke()
         except Exception as exc:
             fix = f"check the shapes and values of the inputs; or convert it to ONNX: {TO_ONNX}"
             raise ModelError(
@@ -308,6 +321,28 @@ def litert_version_and_runner(
         return [running.get_tensor(result) for result in results]
 
     return metadata.version("ai-edge-litert"), run
+
+
+def _interpreter(runtime: Any, content: bytes) -> Any:
+    """Return LiteRT's interpreter of a file, without delegates, which keeps all tensors."""
+    return runtime.Interpreter(
+        model_content=content,
+        num_threads=1,
+        experimental_op_resolver_type=runtime.OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES,
+        experimental_preserve_all_tensors=True,
+    )
+
+
+def _without_loops(tflite: Any, content: bytes) -> bytes:
+    """Return a file with its loops unrolled; `content` itself if none can be."""
+    model = tflite.Model.GetRootAsModel(content, 0)
+    codes = (model.OperatorCodes(index) for index in range(model.OperatorCodesLength()))
+    if all(code.BuiltinCode() != tflite.BuiltinOperator.WHILE for code in codes):
+        return content
+    try:
+        return unroll_loops(content)
+    except TooManyOperatorsError:
+        return content
 
 
 def _packages(what: str) -> tuple[Any, Any]:
