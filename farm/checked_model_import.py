@@ -74,6 +74,7 @@ _NUMBERS = re.compile(
 # How much more error than a change of the inputs' last bit the rounding of all layers may make. Of
 # a network of 40 layers it is 10 to 25 dB.
 _ROUNDING_OF_LAYERS_DB = 30.0
+_SELECTIONS = ("topk", "TopK", "TOPK_V2")  # operators of torch, ONNX, TFLite; values come first
 # A change of the inputs' last bit is 130 to 140 dB; an ill-conditioned model leaves less.
 _ILL_CONDITIONED_BELOW_DB = 100.0
 _ANOTHER_BATCH = 3  # a second batch size at which a model with an open batch is checked
@@ -419,24 +420,36 @@ def _refuse_unstable_selection(
 ) -> None:
     """Raise ModelError if rounding decides what a model selects.
 
-    So it is if the reference's answer has equal scores, or changes with a little noise.
-    `difference` says how our answer differs.
+    So it is if the reference's answer has equal scores, or changes with a little noise, or if the
+    model takes the largest of equal numbers within. `difference` says how our answer differs.
     """
-    if not imported.data_dependent:
+    why = ""
+    if imported.data_dependent:
+        if stats.has_tied_rows(theirs, limits.max_abs or 0.0):
+            why = f"the answer of {imported.engine} has scores that are equal but for rounding"
+        elif not is_stable(example, imported.reference):
+            why = f"the answer of {imported.engine} is another if the inputs change by a millionth"
+    elif place := _tied_selection(imported, example):
+        why = f"{place} takes the largest of scores that are equal but for rounding"
+    if not why:
         return
-    tied = stats.has_tied_rows(theirs, limits.max_abs or 0.0)
-    if not tied and is_stable(example, imported.reference):
-        return
-    why = (
-        f"the answer of {imported.engine} has scores that are equal but for rounding"
-        if tied
-        else f"the answer of {imported.engine} is another if the inputs change by a millionth"
-    )
     raise ModelError(
         f"{model.name} is ill-conditioned: rounding decides what it selects",
         f"{why}; farm's differs from it: {difference}",
         "use trained weights, and inputs of the model's range",
     )
+
+
+def _tied_selection(imported: ImportedModel, example: Mapping[str, Array]) -> str:
+    """Return the place of an operator that selects among tied numbers; "" if there is none.
+
+    Engines take them in different orders. Such are the scores of all candidates of a detector with
+    random weights.
+    """
+    for place, operator, values in imported.layers(example) if imported.layers else ():
+        if operator in _SELECTIONS and stats.has_tied_numbers(values):
+            return f"{operator} ({place})"
+    return ""
 
 
 def _refuse_ill_conditioned_model(

@@ -56,7 +56,7 @@ from farm.stats.run_verdict import (
     verdict_from_answer_and_spread,
 )
 from farm.stats.tensor_fingerprint import fingerprint, relative_distance
-from farm.stats.tied_rows import has_tied_rows
+from farm.stats.tied_rows import has_tied_numbers, has_tied_rows
 from farm.stats.topk import top_indices
 
 __all__ = [
@@ -77,6 +77,7 @@ __all__ = [
     "energy_per_inference_j",
     "find_level_shifts",
     "fingerprint",
+    "has_tied_numbers",
     "has_tied_rows",
     "inferences_per_second",
     "inputs_changed_in_the_last_bit",

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _MOST_ROWS = 4096
+_ROUNDING = 1e-6  # of the largest number
 _ROW_AXES = (0, 1)  # rows are counted along the first axis, or along the one after the batch
 
 
@@ -52,6 +53,15 @@ def has_tied_rows(reference: Sequence[NDArray[Any]], tolerance: float) -> bool:
         if (column[:-1] >= column[1:]).all() and column[0] > 0
         for group in _tie_groups(column[column > 0].astype(float), tolerance)
     )
+
+
+def has_tied_numbers(values: NDArray[Any]) -> bool:
+    """Return whether neighbours along the last axis differ by less than two engines' rounding."""
+    if values.dtype.kind != "f" or values.ndim == 0 or values.size == 0:
+        return False
+    wide = values.astype(float)
+    steps = abs(wide[..., 1:] - wide[..., :-1])
+    return bool((steps <= _ROUNDING * abs(wide).max()).any())
 
 
 def _is_comparable(ours: NDArray[Any], theirs: NDArray[Any]) -> bool:

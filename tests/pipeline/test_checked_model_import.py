@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from host_profile import HOST
 from onnx_models import graph, node, save
 from tvm import topi
@@ -265,6 +266,47 @@ def test_a_wrong_selection_is_called_wrong_unless_scores_are_equal(
     with pytest.raises(error) as caught:
         run(Model("model", str(save(tmp_path / "model.onnx", body))))
     assert words in caught.value.what
+
+
+class Selector(torch.nn.Module):
+    """Rows of the largest scores: a detector's two stages."""
+
+    def __init__(self, scores: torch.Tensor) -> None:
+        super().__init__()
+        self.scores = torch.nn.Parameter(scores)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        _, chosen = torch.topk(self.scores + 0 * x.sum(-1), 2)
+        return torch.cat([x[chosen] * 1.0, x[:1] @ x[:1].T.expand(-1, 4)])
+
+
+@pytest.mark.parametrize(
+    ("scores", "error", "words"),
+    [
+        ([1.0, 1.0, 1.0, 1.0], ModelError, "topk (network) takes the largest of scores that"),
+        ([1.0, 2.0, 4.0, 3.0], WrongAnswer, "largest difference"),
+    ],
+    ids=["equal scores", "different scores"],
+)
+def test_a_program_that_selects_among_equal_scores_is_ill_conditioned(
+    scores, error, words, run, tmp_path, monkeypatch
+):
+    """A wrong product stands for the other order in which an engine takes equal scores."""
+    right = conv_dense_compute.dense_compute
+    monkeypatch.setattr(
+        conv_dense_compute, "dense_compute", lambda *given: topi.add(right(*given), 1e-2)
+    )
+    wrong = conv_dense_compute.matmul_compute
+    monkeypatch.setattr(
+        conv_dense_compute, "matmul_compute", lambda *given: topi.add(wrong(*given), 1e-2)
+    )
+    network = torch.nn.Sequential()
+    network.add_module("network", Selector(torch.tensor(scores)))
+    program = torch.export.export(network.eval(), (torch.randn(4, 4),))
+    torch.export.save(program, path := tmp_path / "model.pt2")
+    with pytest.raises(error) as caught:
+        run(Model("model", str(path)))
+    assert words in caught.value.why
 
 
 def test_an_output_of_another_type_is_named(run, tmp_path, monkeypatch):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from farm.stats import compare_outputs_with_reference, has_tied_rows
+from farm.stats import compare_outputs_with_reference, has_tied_numbers, has_tied_rows
 from farm.types import OutputErrorLimits
 
 LIMITS = OutputErrorLimits(max_abs=1e-4)
@@ -100,3 +100,12 @@ def test_rows_of_equal_scores_are_tied_and_others_are_not():
 def test_rows_of_padding_are_not_tied():
     assert not has_tied_rows([np.array([0.9, 0.5, 0, 0, 0], np.float32)], 1e-4)
     assert not has_tied_rows([np.zeros((0, 4), np.float32)], 1e-4)
+
+
+def test_numbers_are_tied_if_neighbours_differ_by_rounding_only():
+    assert has_tied_numbers(np.array([[3.0, 2.0, 2.0], [3.0, 2.0, 1.0]], np.float32))
+    assert has_tied_numbers(np.array([1.0, 1.0 - 6e-8], np.float32))
+    assert not has_tied_numbers(np.array([[3.0, 2.0], [3.0, 2.9]], np.float32))
+    assert not has_tied_numbers(np.array([1.0, 0.9999], np.float32))
+    others = np.float32(1), np.zeros((2, 1), "float32"), np.array([1, 1]), np.zeros((0, 4), "f")
+    assert not any(has_tied_numbers(np.asarray(one)) for one in others)

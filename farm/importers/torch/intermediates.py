@@ -44,11 +44,12 @@ class _Recorder(torch.fx.Interpreter):  # type: ignore[misc]
         self.found: list[tuple[str, str, np.ndarray]] = []
 
     def run_node(self, node: torch.fx.Node) -> Any:
-        """Run a node and record its result."""
+        """Run a node and record its result, or the first of several."""
         result = super().run_node(node)
-        if node.op == "call_function" and isinstance(result, torch.Tensor):
+        first = result[0] if isinstance(result, tuple) and result else result
+        if node.op == "call_function" and isinstance(first, torch.Tensor):
             operator = getattr(node.target, "__name__", str(node.target)).removesuffix(".default")
-            known = result if is_numpy_dtype(result.dtype) else result.float()
+            known = first if is_numpy_dtype(first.dtype) else first.float()
             if known.is_complex():
                 known = torch.view_as_real(known.resolve_conj())
             self.found.append((_module(node) or node.name, operator, known.numpy().copy()))
