@@ -34,6 +34,7 @@ from farm.compiler.cpu.phase_interleave import schedule_phase_interleave
 from farm.compiler.cpu.softmax_layer_norm import LAYER_NORM, SOFTMAX, schedule_softmax_layer_norm
 from farm.compiler.cpu.tir_passes.load_fences import insert_load_fences
 from farm.compiler.cpu.tir_passes.prefetch import insert_prefetches
+from farm.compiler.cpu.tir_passes.propagate_nan import propagate_nan
 from farm.compiler.cpu.tir_passes.skip_padding_taps import insert_tap_conditions
 from farm.compiler.cpu.tir_passes.vector_tails import split_vector_tails
 from farm.compiler.cpu.winograd.compute import WINOGRAD
@@ -107,7 +108,12 @@ def create_kernel_scheduler(selector: ConfigSelector) -> ScheduleOne:
 
     A kernel without a rule of its own gets the trace that the selector has for it, if any.
     """
-    return lambda name, function: _schedule_one(name, function, selector)
+
+    def schedule_one(name: str, function: tirx.PrimFunc) -> tuple[tirx.PrimFunc, Kernel]:
+        made, kernel = _schedule_one(name, function, selector)
+        return propagate_nan(made, selector.cpu), kernel
+
+    return schedule_one
 
 
 def _schedule_one(

@@ -73,17 +73,17 @@ def _converted(values: list[Array], call: Call) -> Array:
 
 
 def _larger(left: Array, right: Array) -> Array:
-    """Return TVM's maximum: the right operand if one is NaN, or if both are zeros."""
-    larger: Array = np.where(left > right, left, right)
+    """Return the maximum of kernels: NaN if an operand is, the right one of two zeros."""
+    larger: Array = np.where((left > right) | np.isnan(left), left, right)
     return larger
 
 
 def _smaller(left: Array, right: Array) -> Array:
-    smaller: Array = np.where(left < right, left, right)
+    smaller: Array = np.where((left < right) | np.isnan(left), left, right)
     return smaller
 
 
-# On floating point, TVM and numpy agree to the bit. Integers are left to TVM: its division
+# On floating point, kernels and numpy agree to the bit. Integers are left to TVM: its division
 # truncates, numpy's does not.
 _ARITHMETIC: dict[str, Callable[..., Array]] = {
     "relax.add": np.add,
