@@ -78,6 +78,21 @@ def test_a_loop_runs_as_often_as_its_condition_says(runs, tmp_path):
     assert_agrees(importers.import_model(Model("some", str(path)), tmp_path))
 
 
+def test_a_loop_within_a_loop_is_unrolled_too(tmp_path):
+    imported = importers.import_model(Model("m", str(FILES / "nested-loops.tflite")), tmp_path)
+    assert_agrees(imported)
+
+
+def test_all_runs_read_one_copy_of_a_constant(tmp_path):
+    weights = [
+        importers.import_model(Model("some", str(path)), tmp_path).weights
+        for runs in (2, 5)
+        for path in [changed(tmp_path / f"{runs}.tflite", set_bounds(runs))]
+    ]
+    counts = [sum(value.ndim == 2 for value in of_runs) for of_runs in weights]
+    assert counts[0] == counts[1]
+
+
 def test_a_loop_that_data_ends_is_refused(tmp_path):
     with pytest.raises(ModelError) as caught:
         importers.import_model(Model("m", str(FILES / "loop-of-data.tflite")), tmp_path)

@@ -305,6 +305,19 @@ def test_a_convolution_whose_groups_fill_no_tiles_is_computed_by_groups(case, cp
 
 
 @pytest.mark.parametrize("cpu", CPUS)
+def test_the_results_of_a_padded_group_are_stored_in_vectors(cpu):
+    """68 channels are four vectors of 16 and one of 4, or eight of 8 and one of 4."""
+    case = Convolution(channels=272, outputs=272, groups=4, size=(14, 14), kernel=(1, 1))
+    [kernel] = (
+        function
+        for variable, function in check(case, cpu).lowered.module.functions_items()
+        if isinstance(function, tvm.tirx.PrimFunc) and "convolution" in variable.name_hint
+    )
+    ends = [nested.loops[-1] for nested in blocks_in_loops(kernel)]
+    assert all(loop.kind == tvm.tirx.ForKind.VECTORIZED and int(loop.extent) >= 4 for loop in ends)
+
+
+@pytest.mark.parametrize("cpu", CPUS)
 def test_a_convolution_with_one_channel_a_group_is_right_by_the_general_rule(cpu):
     answer = check(Convolution(channels=16, outputs=8, groups=8, then="relu"), cpu)
     assert (answer.rules, answer.notes) == ([], [])
