@@ -118,6 +118,8 @@ class _Converter(CorrectedConverter):
             "RFFT2D": self._rfft2d,
             "SQUEEZE": self._squeeze,
         }
+        # By tensor: the runs of an unrolled loop share their weights
+        self._constants: dict[int, Any] = {}
         # Quantized tensors that are floating point temporarily.
         self._as_floats: set[int] = set()
 
@@ -146,6 +148,15 @@ class _Converter(CorrectedConverter):
 
     def check_unsupported_ops(self) -> None:
         """Do nothing: `import_problems` has reported unsupported operators."""
+
+    def get_tensor_expr(self, tensor: TensorWrapper, is_sparse: bool = False) -> Any:
+        """Return the expression of a tensor; TVM makes a constant for each of its uses."""
+        index = tensor.tensor_idx
+        if self.has_expr(index):
+            return super().get_tensor_expr(tensor, is_sparse)
+        if index not in self._constants:
+            self._constants[index] = super().get_tensor_expr(tensor, is_sparse)
+        return self._constants[index]
 
     def convert_op_to_relax(self) -> None:
         """Convert all operators.
