@@ -74,9 +74,9 @@ _NUMBERS = re.compile(
 # How much more error than a change of the inputs' last bit the rounding of all layers may make. Of
 # a network of 40 layers it is 10 to 25 dB.
 _ROUNDING_OF_LAYERS_DB = 30.0
-_SELECTIONS = ("topk", "TopK", "TOPK_V2")  # operators of torch, ONNX, TFLite; values come first
 # A change of the inputs' last bit is 130 to 140 dB; an ill-conditioned model leaves less.
 _ILL_CONDITIONED_BELOW_DB = 100.0
+_SELECTIONS = ("topk", "TopK", "TOPK_V2")  # operators of torch, ONNX, TFLite; values come first
 _ANOTHER_BATCH = 3  # a second batch size at which a model with an open batch is checked
 
 

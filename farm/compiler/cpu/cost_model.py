@@ -52,10 +52,9 @@ def gemm_candidates(workload: Workload, cpu: CpuModel) -> list[tuple[KernelConfi
         tiles = gemm_tiles_with_cycles(
             cpu, pixels, channels, depth, grouped_loads, pixel_stride_bytes=stride_bytes
         )
-    found = []
+    found, groups = [], workload.groups
     for tile, cycles in tiles:
-        own, groups = channels // workload.groups, workload.groups
-        padded = groups * round_up_to_multiple(own, tile.block)
+        padded = groups * round_up_to_multiple(channels // groups, tile.block)
         weights = 4 * values * (channels if workload.operator == PRODUCT else padded)
         blocks, tasks = padded // tile.block, rows * -(-pixels // tile.pixels)
         memory = memory_stall_cycles(
