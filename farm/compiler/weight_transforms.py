@@ -30,7 +30,7 @@ _BLOCK, _TRANSPOSED, _GROUPS = "columns", "transposed", "groups"
 class BlockTransform:
     """How a weight [..., CO], or [CO, CI] if `transposed`, becomes [CO / block, ..., block].
 
-    Output channels are padded with zeros to whole blocks, those of each of `groups` by themselves.
+    The output channels of each of `groups` are padded with zeros to whole blocks.
     """
 
     block: int

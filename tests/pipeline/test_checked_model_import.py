@@ -58,6 +58,18 @@ def run(tmp_path: Path, cache: Path):
     return once
 
 
+@pytest.fixture
+def wrong_products(monkeypatch):
+    """Products that are wrong by a hundredth."""
+    for name in ("dense_compute", "matmul_compute"):
+        right = getattr(conv_dense_compute, name)
+        monkeypatch.setattr(
+            conv_dense_compute,
+            name,
+            lambda *given, right=right: topi.add(right(*given), 1e-2),
+        )
+
+
 def classifier(path: Path, factor: float = 1.0, dtype: str = "float32") -> Path:
     """y = x @ w, with the identity times a factor for w: the largest input is the class."""
     specs = {"inputs": {"x": (dtype, [1, CLASSES])}, "outputs": {"y": (dtype, [1, CLASSES])}}
@@ -239,12 +251,8 @@ def test_a_model_that_magnifies_rounding_is_refused_and_not_called_wrong(run, ca
     ids=["equal scores", "different scores"],
 )
 def test_a_wrong_selection_is_called_wrong_unless_scores_are_equal(
-    weights, error, words, run, tmp_path, monkeypatch
+    weights, error, words, run, tmp_path, wrong_products
 ):
-    right = conv_dense_compute.dense_compute
-    monkeypatch.setattr(
-        conv_dense_compute, "dense_compute", lambda *given: topi.add(right(*given), 1e-2)
-    )
     body = graph(
         [
             node("Abs", ["x"], ["positive"]),
@@ -289,17 +297,9 @@ class Selector(torch.nn.Module):
     ids=["equal scores", "different scores"],
 )
 def test_a_program_that_selects_among_equal_scores_is_ill_conditioned(
-    scores, error, words, run, tmp_path, monkeypatch
+    scores, error, words, run, tmp_path, wrong_products
 ):
     """A wrong product stands for the other order in which an engine takes equal scores."""
-    right = conv_dense_compute.dense_compute
-    monkeypatch.setattr(
-        conv_dense_compute, "dense_compute", lambda *given: topi.add(right(*given), 1e-2)
-    )
-    wrong = conv_dense_compute.matmul_compute
-    monkeypatch.setattr(
-        conv_dense_compute, "matmul_compute", lambda *given: topi.add(wrong(*given), 1e-2)
-    )
     network = torch.nn.Sequential()
     network.add_module("network", Selector(torch.tensor(scores)))
     program = torch.export.export(network.eval(), (torch.randn(4, 4),))

@@ -101,7 +101,7 @@ def conv2d_compute(
         else read
     )
     attrs = kernel_annotations(workload, config)
-    if workload.channels < blocks * block and workload.groups > 1:
+    if workload.pads_groups(block):
         blocks_per_group = blocks // workload.groups
         group_channels = workload.channels // workload.groups
 

@@ -60,13 +60,13 @@ def gemm_candidates(workload: Workload, cpu: CpuModel) -> list[tuple[KernelConfi
         memory = memory_stall_cycles(
             cpu, weights, 4 * math.prod(workload.data), 4 * rows * pixels * channels, blocks, tasks
         )
-        by_groups = groups > 1 and padded > channels
-        if workload.operator == CONVOLUTION and not (grouped_loads or run or by_groups):
+        pads_groups = workload.pads_groups(tile.block)
+        if workload.operator == CONVOLUTION and not (grouped_loads or run or pads_groups):
             cycles *= padding_taps.used_tap_fraction(workload, tile.pixels)
         found += [
             (KernelConfig(DIRECT, tile, order), rows * cycles + extra)
             for order, extra in zip((PIXELS, CHANNELS), memory, strict=True)
-            if order == PIXELS or not by_groups
+            if order == PIXELS or not pads_groups
         ]
     return found
 

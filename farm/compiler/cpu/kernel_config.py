@@ -87,6 +87,10 @@ class Workload:
         """Return the number of output channels."""
         return self.weight[-1]
 
+    def pads_groups(self, block: int) -> bool:
+        """Return whether the channels of each of several groups fill no whole blocks."""
+        return self.groups > 1 and self.channels // self.groups % block > 0
+
     def output(self, axis: int) -> int:
         """Return the height (axis 0) or width (1) of the output of a convolution or a pool."""
         reach = (

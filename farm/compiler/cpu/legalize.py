@@ -169,7 +169,8 @@ def _convolution(
         turned=turn,
         planar=planar,
     )
-    packed = _in_blocks(weight, config.tile.block, selector, workload.groups)
+    groups = workload.groups if workload.pads_groups(config.tile.block) else 1
+    packed = _in_blocks(weight, config.tile.block, selector, groups)
     return builder.call_te(body, image, packed, primfunc_name_hint=conv_dense_compute.CONVOLUTION)
 
 
@@ -200,10 +201,9 @@ def _in_blocks(
 ) -> relax.Constant:
     """Return a weight in blocks of output channels, and log of what it is made.
 
-    The channels of each group are padded to whole blocks, unless they fill them.
+    The channels of each of `groups` are padded to whole blocks.
     """
-    padded = weight.shape[-1] // groups % block > 0
-    transform = BlockTransform(block, groups=groups if padded else 1)
+    transform = BlockTransform(block, groups=groups)
     made = relax.const(transform.apply(weight))
     source = PackedWeight(made, transform.shape(weight.shape), weight, transform)
     selector.weights_in_blocks[constant_address(made)] = source

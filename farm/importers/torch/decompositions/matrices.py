@@ -43,7 +43,7 @@ def _lu_factors(a: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tens
 
 
 def _lu_solve(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return X of `a` X = `b`, the factored of `a`, and its order of rows."""
+    """Return X of `a` X = `b`, the LU factors of `a`, and its order of rows."""
     factored, order, _ = _lu_factors(a)
     size = a.shape[-1]
     right = torch.gather(b, -2, order.unsqueeze(-1).expand(b.shape))
