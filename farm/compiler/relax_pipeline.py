@@ -35,6 +35,7 @@ from farm.compiler.graph.decomposed_activations import DecomposedActivationRewri
 from farm.compiler.graph.empty_tensors import EmptyTensorRewriter
 from farm.compiler.graph.fusion_barriers import FusionBarrierMarker
 from farm.compiler.graph.group_norm import GroupNormRewriter
+from farm.compiler.graph.loop_input_products import LoopInputProductRewriter
 from farm.compiler.graph.quantization.qdq_to_int8 import Int8Rewriter
 from farm.compiler.graph.quantization.round_clamp import round_clamp_pass
 from farm.compiler.graph.sink_transposes import NCHW, NHWC, TransposeSinker
@@ -125,6 +126,7 @@ def run_passes_before_legalization(module: tvm.IRModule) -> tvm.IRModule:
         rewriter_pass("farm.SinkTransposes", TransposeSinker),
         ConstantFolder(),
         transform.CanonicalizeBindings(),
+        rewriter_pass("farm.LoopInputProducts", LoopInputProductRewriter),
         transform.EliminateCommonSubexpr(),
         transform.DeadCodeElimination(),
         relax.backend.DispatchSortScan(),

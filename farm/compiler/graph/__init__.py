@@ -16,7 +16,8 @@ Convolutions, normalisation and layout:
     fusion_barriers  keep kernels apart that are slower when fused
 
 Products:
-    attention  find attention, which becomes one kernel
+    attention            find attention, which becomes one kernel
+    loop_input_products  multiply all steps of a loop's input by a weight at once
 
 Elementwise operators:
     decomposed_activations  recognise GELU and SiLU where they are written as several operators
