@@ -51,6 +51,9 @@ os.environ.setdefault("TVM_THREAD_POOL_SPIN_COUNT", "1000")
 
 os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")  # as farm's commands do
 
+# Torch's threads wait for each other without a pause, beside other tests that compute.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
 collect_garbage_less_often()  # as farm's processes do
 
 # jsonschema loads this for IRIs, which no schema of ours has: seconds for their grammar in each

@@ -15,6 +15,26 @@ from farm.types import Agreement, PreparedModel, TensorSpec
 Array = np.ndarray[Any, Any]
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "two_cpus_each: each case on two of three CPUs, in turn")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out one of three CPUs for each case of a test that is marked so, each CPU in turn."""
+    marked = [item for item in items if item.get_closest_marker("two_cpus_each")]
+    if not marked:  # also without TVM
+        return
+    from relax_models import CPUS
+
+    left_out = {
+        item
+        for item in marked
+        if len(CPUS) == 3 and sum(item.callspec.indices.values()) % len(CPUS) == 0  # type: ignore[attr-defined]
+    }
+    config.hook.pytest_deselected(items=list(left_out))
+    items[:] = [item for item in items if item not in left_out]
+
+
 @pytest.fixture
 def cache(tmp_path: Path) -> Path:
     return tmp_path / "cache"

@@ -113,6 +113,7 @@ CASES = [
 ]
 
 
+@pytest.mark.two_cpus_each
 @pytest.mark.parametrize(
     ("cpu", "case"), [(cpu, one) for cpu in CPUS for one in CASES[CPUS.index(cpu) % 2 :: 2]]
 )

@@ -81,6 +81,7 @@ def test_taps_that_see_nothing_but_padding_are_left_out(case, left):
     assert max(value.size for value in answer.lowered.parameters) == weights * left[0] * left[1]
 
 
+@pytest.mark.two_cpus_each
 @pytest.mark.parametrize("cpu", CPUS)
 @pytest.mark.parametrize(
     ("case", "by_tile"),
@@ -149,6 +150,7 @@ def test_taps_of_weights_that_are_computed_are_left_out_too():
     assert max(value.size for value in answer.lowered.parameters) == 16 * 8
 
 
+@pytest.mark.two_cpus_each
 @pytest.mark.parametrize("cpu", CPUS)
 @pytest.mark.parametrize(
     "case",
@@ -190,6 +192,7 @@ def test_a_convolution_gets_the_convolution_rule(case, cpu):
 NARROW = Convolution(channels=16, outputs=48, size=(40, 1), kernel=(5, 1), padding=(2, 0, 2, 0))
 
 
+@pytest.mark.two_cpus_each
 @pytest.mark.parametrize("cpu", CPUS)
 @pytest.mark.parametrize(
     "case",
@@ -250,6 +253,7 @@ def is_turned(answer, case):
     )
 
 
+@pytest.mark.two_cpus_each
 @pytest.mark.parametrize("cpu", CPUS)
 @pytest.mark.parametrize(
     "case",
@@ -274,6 +278,7 @@ def test_a_depthwise_convolution_gets_the_depthwise_rule(case, cpu):
     assert (answer.rules, answer.notes) == (["depthwise"], [])
 
 
+@pytest.mark.two_cpus_each
 @pytest.mark.parametrize("cpu", CPUS)
 @pytest.mark.parametrize(
     "case",

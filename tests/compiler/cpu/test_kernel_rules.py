@@ -33,6 +33,7 @@ def close(ours, theirs):
         np.testing.assert_allclose(one, other, atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.two_cpus_each
 @pytest.mark.parametrize("cpu", CPUS)
 @pytest.mark.parametrize("rows", [1, 3, 17])
 @pytest.mark.parametrize(
@@ -68,6 +69,7 @@ def of_sequence(emit, x, w, b, more):
     return emit(relax.op.add(emit(relax.op.multiply(made, const(0.5))), more))
 
 
+@pytest.mark.two_cpus_each
 @pytest.mark.parametrize("cpu", CPUS)
 @pytest.mark.parametrize("width", [32, 40, 5])
 @pytest.mark.parametrize("shape", SEQUENCES)
@@ -390,6 +392,7 @@ KERNELS = {
 }
 
 
+@pytest.mark.two_cpus_each
 @pytest.mark.parametrize("cpu", CPUS)
 @pytest.mark.parametrize("name", KERNELS)
 def test_a_kernel_is_right(name, cpu):
@@ -416,6 +419,7 @@ def test_an_average_counts_its_padding_but_nothing_behind_it(channels):
     close(answer.outputs, expected.permute(0, 2, 3, 1))
 
 
+@pytest.mark.two_cpus_each
 @pytest.mark.parametrize("cpu", CPUS)
 @pytest.mark.parametrize(
     ("shape", "size", "stride", "padding", "ceil", "rule"),
@@ -445,6 +449,7 @@ def test_a_maximum_over_windows_after_a_convolution(shape, size, stride, padding
     assert (answer.rules, answer.notes) == (["convolution", *rule], [])
 
 
+@pytest.mark.two_cpus_each
 @pytest.mark.parametrize("cpu", CPUS)
 @pytest.mark.parametrize("channels", [(16, 48), (58, 58), (3, 40), (1, 1)], ids=str)
 def test_a_concatenation_of_channels_after_convolutions(channels, cpu):
@@ -638,6 +643,7 @@ def test_a_layer_norm_of_rows_that_hardly_vary_is_precise(width, cpu):
     assert (np.abs(normed(high) - exact) * spread < 0.51 * np.spacing(np.float32(1000))).all()
 
 
+@pytest.mark.two_cpus_each
 @pytest.mark.parametrize("cpu", CPUS)
 @pytest.mark.parametrize(
     ("shape", "weight", "strides", "padding", "extra"),

@@ -211,6 +211,7 @@ def check(cases: list[Case], cpu: str) -> None:
         np.testing.assert_allclose(got, exact, atol=1e-4, rtol=1e-4, err_msg=repr(case))
 
 
+@pytest.mark.two_cpus_each
 @pytest.mark.parametrize("cpu", CPUS)
 @pytest.mark.parametrize("kind", [convolutions, transposed, products, reductions, turned_resizes])
 def test_operators_of_any_shape_are_right(kind, cpu):

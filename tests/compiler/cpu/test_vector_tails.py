@@ -61,6 +61,7 @@ def test_a_convolution_to_any_number_of_channels_is_right(data):
     assert check(case, data.draw(some.sampled_from(CPUS))).notes == []
 
 
+@pytest.mark.two_cpus_each
 @pytest.mark.parametrize("cpu", CPUS)
 @pytest.mark.parametrize("channels", [27, 58, 162, 366])
 def test_an_activation_after_a_convolution_goes_by_whole_vectors(channels, cpu):
@@ -84,6 +85,7 @@ def test_an_activation_after_a_convolution_goes_by_whole_vectors(channels, cpu):
     )
 
 
+@pytest.mark.two_cpus_each
 @pytest.mark.parametrize("cpu", CPUS)
 @pytest.mark.parametrize("channels", [24, 27, 72, 88, 162, 184, 228])
 def test_a_depthwise_convolution_goes_by_vectors_that_a_core_has(channels, cpu):

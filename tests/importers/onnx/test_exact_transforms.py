@@ -16,9 +16,13 @@ def windows_of(x, count, step):
     return np.lib.stride_tricks.sliding_window_view(x[0], count)[::step].astype(np.float64)
 
 
-@pytest.mark.parametrize("count", [320, 400, 399])
-@pytest.mark.parametrize("one_sided", [None, 0])
-@pytest.mark.parametrize("windowed", [True, False])
+@pytest.mark.parametrize(
+    ("count", "one_sided", "windowed"),
+    [
+        *((320, None, True), (320, 0, False), (400, None, False), (400, 0, True)),
+        *((399, None, True), (399, 0, False)),
+    ],
+)
 def test_the_reference_of_windows_is_exact(count, one_sided, windowed, onnx_file, load, agree):
     window = np.hanning(count).astype(np.float32)
     given = ["x", "step", "window"] if windowed else ["x", "step", "", "length"]
