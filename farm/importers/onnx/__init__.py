@@ -11,6 +11,7 @@
     exact_transforms        Fourier transforms that ONNX Runtime computes exactly, for the reference
     stable_example          example inputs on which rounding does not decide what is selected
     inferred_types          the types of a graph's values
+    sort_nodes              put nodes into the order in which they can be computed
     simplify                fold known shapes and constants, inline functions, resolve branches
     known_sequences         the elements of sequences, by the names of their tensors
     node_evaluation         the outputs of a node of constants, and the types of outputs

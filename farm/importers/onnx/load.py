@@ -37,6 +37,7 @@ from farm.importers.onnx.operator_support import check_operators, has_converter
 from farm.importers.onnx.qlinear_to_qdq import qlinear_to_qdq
 from farm.importers.onnx.runtime import create_session
 from farm.importers.onnx.simplify import simplify_graph
+from farm.importers.onnx.sort_nodes import sort_nodes
 from farm.importers.onnx.stable_example import stable_example
 from farm.importers.relax_postprocessing import (
     detach_weights,
@@ -164,8 +165,9 @@ def _read(path: Path) -> onnx.ModelProto:
         raise ModelError(
             f"{path.name}: its external weights cannot be read", one_line_error(exc), fix
         ) from exc
+    sorted_here = sort_nodes(model.graph)
     try:
-        onnx.checker.check_model(str(path))
+        onnx.checker.check_model(model if sorted_here else str(path))
     except onnx.checker.ValidationError as exc:
         _tolerate_or_raise(path, exc)
     return model

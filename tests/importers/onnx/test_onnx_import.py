@@ -480,3 +480,35 @@ def test_a_transposed_convolution_has_its_output_shape_beside_an_output_padding(
     )
     shapes = ({"x": [1, 2, 4, 4]}, {"y": [1, 3, *wanted]})
     agree(load(onnx_file([conv], *shapes, {"w": normal(2, 3, 3, 3)})))
+
+
+def test_nodes_may_be_in_any_order_as_for_onnxruntime(onnx_file, load, agree):
+    """As converters to float16 write them: nodes that were inserted come last."""
+    branch = helper.make_graph(
+        [helper.make_node("Neg", ["late"], ["branch"], name="in a branch")],
+        "branch",
+        [],
+        [helper.make_tensor_value_info("branch", TensorProto.FLOAT, [2, 3])],
+    )
+    nodes = [
+        helper.make_node("If", ["yes"], ["chosen"], then_branch=branch, else_branch=branch),
+        helper.make_node("Add", ["chosen", "early"], ["y"]),
+        helper.make_node("Exp", ["early"], ["late"]),
+        helper.make_node("Relu", ["x"], ["early"]),
+    ]
+    weights = {"yes": np.array(True)}
+    imported = load(onnx_file(nodes, {"x": [2, 3]}, {"y": [2, 3]}, weights))
+    x = imported.example["x"]
+    early = np.maximum(x, 0)
+    np.testing.assert_allclose(imported.reference({"x": x})[0], early - np.exp(early), rtol=1e-5)
+    agree(imported)
+
+
+def test_a_cycle_is_no_order_of_nodes(onnx_file, load):
+    nodes = [
+        helper.make_node("Add", ["x", "b"], ["a"]),
+        helper.make_node("Add", ["x", "a"], ["b"]),
+        helper.make_node("Add", ["a", "b"], ["y"]),
+    ]
+    with pytest.raises(ModelError, match="not a valid ONNX model"):
+        load(onnx_file(nodes, {"x": [2]}, {"y": [2]}))
