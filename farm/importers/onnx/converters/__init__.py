@@ -9,6 +9,7 @@
     resize       operators that sample images
     recurrent    LSTM, GRU and RNN
     einsum       sums of products by labels
+    integer_products  products of bytes
     bounded      operators that bounded_shapes writes
 
 Inside `with installed():` TVM's importer uses all of them.
@@ -25,6 +26,7 @@ from farm.importers.onnx.converters import (
     bounded,
     corrected,
     einsum,
+    integer_products,
     missing,
     pools,
     recurrent,
@@ -40,6 +42,7 @@ _OURS: dict[str, Any] = {
     **resize.CONVERTERS,
     **bounded.CONVERTERS,
     **einsum.CONVERTERS,
+    **integer_products.CONVERTERS,
     **activations.CONVERTERS,
     **pools.CONVERTERS,
     **reductions.CONVERTERS,
