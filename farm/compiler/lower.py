@@ -113,11 +113,13 @@ def lower_module(
     `memory_mb` is the RAM of the board, if it is known.
     """
     with target:
+        for_gpu = gpu_schedule.is_gpu(target)
         with add_block_duration(seconds, "graph"):
-            module = relax_pipeline.bind_weights(module, weights)
+            bind = relax_pipeline.bind_weights if for_gpu else relax_pipeline.bind_weights_for_cpu
+            module = bind(module, weights)
             halves = fp16_weights.has_fp16_weights(module)
         selector = None
-        if not gpu_schedule.is_gpu(target):
+        if not for_gpu:
             room = weight_expansion_budget_bytes(memory_mb, weights)
             selector = ConfigSelector(
                 cpu_model_of(target), records, halves, room, without_large_values=not halves

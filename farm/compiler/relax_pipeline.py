@@ -33,6 +33,7 @@ from farm.compiler.graph.convolutions.transposed_conv import transposed_conv_pas
 from farm.compiler.graph.convolutions.trim_padding_taps import PaddingTapTrimmer
 from farm.compiler.graph.decomposed_activations import DecomposedActivationRewriter
 from farm.compiler.graph.empty_tensors import EmptyTensorRewriter
+from farm.compiler.graph.fp32_arithmetic import narrow_floats_as_float32
 from farm.compiler.graph.fusion_barriers import FusionBarrierMarker
 from farm.compiler.graph.group_norm import GroupNormRewriter
 from farm.compiler.graph.loop_input_products import LoopInputProductRewriter
@@ -85,6 +86,11 @@ def bind_weights(module: tvm.IRModule, weights: Sequence[Array]) -> tvm.IRModule
         for parameter, value in zip(parameters, weights, strict=True)
     }
     return relax.transform.BindParams("main", tensors)(module)
+
+
+def bind_weights_for_cpu(module: tvm.IRModule, weights: Sequence[Array]) -> tvm.IRModule:
+    """Bind the weights, and compute in float32 what is computed in float16 or bfloat16."""
+    return narrow_floats_as_float32(bind_weights(module, weights))
 
 
 def bind_batch_to_one(module: tvm.IRModule) -> tvm.IRModule:

@@ -75,9 +75,11 @@ def build_reference_kernels(
     target = resolve_target(profile)
     module = tvm.ir.load_json((prepared.directory / "module.json").read_text())
     weights = read_prepared_weights(prepared.directory)
-    module = relax_pipeline.bind_weights(module, weights)
     selector = None
-    if not is_gpu(target):
+    if is_gpu(target):
+        module = relax_pipeline.bind_weights(module, weights)
+    else:
+        module = relax_pipeline.bind_weights_for_cpu(module, weights)
         core = replace(
             cpu_model_of(target), has_widening_multiply=False
         )  # the loops run on this machine

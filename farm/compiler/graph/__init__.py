@@ -26,6 +26,7 @@ Elementwise operators:
 Precision:
     fp16_weights     keep weights in float16 and compute in float32
     fp16_arithmetic  compute in float16 on NVIDIA GPUs
+    fp32_arithmetic  compute models of float16 or bfloat16 in float32 on CPUs
     quantization     passes over quantized models
 
     layer_names  map each step of a built model to operators of its source

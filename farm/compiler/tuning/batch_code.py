@@ -178,7 +178,7 @@ def _pieces(directory: Path, profile: _Hashable) -> tuple[tvm.target.Target, dic
     target = resolve_target(profile.profile)
     core = cpu_model_of(target)
     with target:
-        bound = relax_pipeline.bind_weights(
+        bound = relax_pipeline.bind_weights_for_cpu(
             tvm.ir.load_json((directory / "module.json").read_text()),
             read_prepared_weights(directory),
         )
