@@ -1,4 +1,4 @@
-"""MatMulInteger, as ONNX Runtime's dynamic quantization writes it, is exact and by byte kernels."""
+"""MatMulInteger and ConvInteger, as ONNX Runtime's dynamic quantization writes them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ def byte(dtype, *shape):
 def rules(imported):
     here = resolve_target(Profile("host", {"kind": "llvm", "mcpu": "native"}, ""))
     low = lower_module(imported.module, imported.weights, here, {})
-    return sorted(kernel.rule for kernel in low.kernels if kernel.rule != "general")
+    others = ("general", "row_reduction")
+    return sorted(kernel.rule for kernel in low.kernels if kernel.rule not in others)
 
 
 @pytest.mark.parametrize("zeros", ["none", "of the data", "of both", "of each column"])
@@ -79,3 +80,42 @@ def test_a_layer_that_was_quantized_dynamically_is_one_product_of_bytes(onnx_fil
     imported = load(onnx_file(nodes, {"x": [3, DEPTH]}, {"y": [3, COLUMNS]}, weights))
     agree(imported)
     assert rules(imported) == ["dense_int8"]
+
+
+CONVOLUTIONS = {
+    "plain": ((16, 8, 3, 3), {}, "convolution_int8"),
+    "padded by its zero point": ((16, 8, 3, 3), {"pads": [1, 0, 2, 1]}, "convolution_int8"),
+    "with strides": ((16, 8, 3, 3), {"pads": [1] * 4, "strides": [2, 2]}, "convolution_int8"),
+    "depthwise": ((8, 1, 3, 3), {"group": 8, "pads": [1] * 4}, "depthwise_int8"),
+    "in groups": ((32, 4, 1, 1), {"group": 2}, "convolution_int8"),
+}
+
+
+@pytest.mark.parametrize("weight_zero", [None, 0, 3])
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_a_convolution_of_bytes_is_exact(name, weight_zero, onnx_file, load, answers):
+    shape, attributes, rule = CONVOLUTIONS[name]
+    weights = {"w": byte("int8", *shape)}
+    names = ["x", "w", "xz"]
+    if weight_zero is not None:
+        names.append("wz")
+        weights["wz"] = np.array(weight_zero, "int8")
+    node = helper.make_node("ConvInteger", names, ["y"], **attributes)
+    inputs = {"x": (TensorProto.UINT8, [1, 8, 9, 7]), "xz": (TensorProto.UINT8, [])}
+    imported = load(onnx_file([node], inputs, {"y": (TensorProto.INT32, [None] * 4)}, weights))
+    imported.example.update({"x": byte("uint8", 1, 8, 9, 7), "xz": byte("uint8")})
+    [ours], [theirs] = answers(imported), imported.reference(imported.example)
+    np.testing.assert_array_equal(ours, theirs)
+    assert rules(imported) == ([] if weight_zero else [rule])
+
+
+def test_zeros_are_quantized_by_a_scale_of_one(onnx_file, load, answers):
+    node = helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "scale", "zero"])
+    outputs = {"q": (TensorProto.UINT8, [2, 3]), "scale": [], "zero": (TensorProto.UINT8, [])}
+    imported = load(onnx_file([node], {"x": [2, 3]}, outputs))
+    for x in (np.zeros((2, 3), "float32"), np.full((2, 3), -2, "float32")):
+        imported.example["x"] = x
+        for ours, theirs in zip(
+            answers(imported), imported.reference(imported.example), strict=True
+        ):
+            np.testing.assert_array_equal(ours, theirs)

@@ -9,7 +9,7 @@
     resize       operators that sample images
     recurrent    LSTM, GRU and RNN
     einsum       sums of products by labels
-    integer_products  products of bytes
+    integer_products  products and convolutions of bytes
     bounded      operators that bounded_shapes writes
 
 Inside `with installed():` TVM's importer uses all of them.

@@ -12,8 +12,6 @@ from tvm.ir import GenericConst
 from tvm.relax.frontend.onnx import onnx_frontend
 from tvm.relax.frontend.onnx.onnx_frontend import OnnxOpConverter
 
-from farm.importers.onnx.converters.pools import with_explicit_pads
-
 _PAD_MODES = {"constant": "constant", "reflect": "reflect", "edge": "replicate", "wrap": "circular"}
 
 
@@ -124,57 +122,6 @@ class QuantizeLinear(_ConverterWithFallback):
         limits = np.iinfo(dtype)
         steps = builder.emit(relax.op.clip(builder.emit(steps), int(limits.min), int(limits.max)))
         return relax.op.astype(steps, dtype)
-
-
-class _OfIntegers(OnnxOpConverter):  # type: ignore[misc]
-    """Base of operators that sum products of bytes, minus their zero points, in int32."""
-
-    @staticmethod
-    def wide(
-        builder: relax.BlockBuilder,
-        value: relax.Expr,
-        zero: relax.Expr | None,
-        shape: Sequence[int],
-    ) -> relax.Expr:
-        """Return a tensor minus its zero point, as int32. `shape` broadcasts the zero point."""
-        value = builder.emit(relax.op.astype(value, "int32"))
-        if zero is None:
-            return value
-        numbers = builder.emit(relax.op.astype(zero, "int32"))
-        return builder.emit(
-            relax.op.subtract(value, builder.emit(relax.op.reshape(numbers, shape)))
-        )
-
-
-class ConvInteger(_OfIntegers):
-    """ConvInteger, which TVM lacks.
-
-    The image is padded by its zero point, i.e. by 0 after the zero point has been subtracted.
-    """
-
-    @classmethod
-    def _impl_v10(
-        cls, builder: relax.BlockBuilder, inputs: Sequence[Any], attributes: dict[str, Any], _: Any
-    ) -> relax.Expr:
-        data, weight, *zeros = inputs
-        x_zero, w_zero = ([*zeros, None, None])[:2]
-        rank = int(data.ty.ndim)
-        if rank != 4:
-            raise ValueError(f"ConvInteger over {rank - 2} axes")
-        kernel = [int(extent) for extent in weight.ty.shape][2:]
-        attributes = with_explicit_pads(data, kernel, attributes)
-        ours = cls.wide(builder, data, x_zero, [1] * rank)
-        each = w_zero is not None and int(w_zero.ty.ndim) == 1 and int(w_zero.ty.shape[0]) > 1
-        theirs = cls.wide(builder, weight, w_zero, [-1 if each else 1, 1, 1, 1])
-        return relax.op.nn.conv2d(
-            ours,
-            theirs,
-            strides=attributes.get("strides", 1),
-            padding=attributes.get("pads", 0),
-            dilation=attributes.get("dilations", 1),
-            groups=attributes.get("group", 1),
-            out_dtype="int32",
-        )
 
 
 class BatchNormalization(_ConverterWithFallback):
@@ -408,7 +355,6 @@ CONVERTERS = {
     "RoiAlign": RoiAlign,
     "Slice": Slice,
     "BatchNormalization": BatchNormalization,
-    "ConvInteger": ConvInteger,
     "QuantizeLinear": QuantizeLinear,
     "IsInf": IsInf,
     "Cosh": Cosh,
