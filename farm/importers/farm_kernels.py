@@ -9,9 +9,9 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from farm.kernels import arg_reduction, elementwise, partial_scatter, reduce_max_min, sort
+from farm.kernels import arg_reduction, elementwise, partial_scatter, sort
 
-_EMIT = {**sort.EMIT, **reduce_max_min.EMIT, **partial_scatter.EMIT}
+_EMIT = {**sort.EMIT, **partial_scatter.EMIT}
 _EMIT_OF_ANY_SHAPE = {**arg_reduction.EMIT, **elementwise.EMIT}
 
 

@@ -11,14 +11,14 @@ from tvm import relax, te, tirx
 
 
 def emit_float_minmax_reduction(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr | None:
-    """Emit the kernel of a relax.max or relax.min; return None for integers.
+    """Emit the kernel of a relax.max or relax.min; return None for integers and for one number.
 
     TVM's own reductions of integers are correct.
     """
     data, attributes = call.args[0], call.attrs
-    if "float" not in str(data.ty.dtype):
+    count = int(data.ty.ndim)
+    if "float" not in str(data.ty.dtype) or count < 1:
         return None
-    count = len(data.ty.shape)
     axes = (
         range(count) if attributes.axis is None else [int(axis) % count for axis in attributes.axis]
     )
@@ -35,12 +35,7 @@ def emit_float_minmax_reduction(builder: relax.BlockBuilder, call: relax.Call) -
 
 def _reduced(data: te.Tensor, axes: list[int], keepdims: bool, largest: bool) -> te.Tensor:
     """Return the max or min of `data` over `axes`, which are sorted and not negative."""
-    dtype = str(data.dtype)
-    begin = tirx.const(float("-inf") if largest else float("inf"), dtype)
-    pick = tirx.max if largest else tirx.min
-    reducer = te.comm_reducer(
-        lambda one, other: pick(one, other), lambda _: begin, name="max" if largest else "min"
-    )
+    reducer = reduce_max if largest else reduce_min
     over = {axis: te.reduce_axis((0, data.shape[axis]), name=f"k{axis}") for axis in axes}
     shape = [
         1 if axis in over else extent
@@ -59,4 +54,11 @@ def _reduced(data: te.Tensor, axes: list[int], keepdims: bool, largest: bool) ->
     return te.compute(shape, body, name="max" if largest else "min")
 
 
-EMIT = {"relax.max": emit_float_minmax_reduction, "relax.min": emit_float_minmax_reduction}
+reduce_max = te.comm_reducer(
+    lambda one, other: tirx.max(one, other), lambda dtype: tirx.const(float("-inf"), dtype), "max"
+)
+reduce_min = te.comm_reducer(
+    lambda one, other: tirx.min(one, other), lambda dtype: tirx.const(float("inf"), dtype), "min"
+)
+
+OPERATORS = ("relax.max", "relax.min")

@@ -7,6 +7,7 @@ other types, groups that fill no vectors) are left to TVM.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -16,7 +17,12 @@ import numpy as np
 import tvm
 from tvm import relax, topi
 
-from farm.compiler.cpu import conv_dense_compute, depthwise_pool, softmax_layer_norm
+from farm.compiler.cpu import (
+    conv_dense_compute,
+    depthwise_pool,
+    row_reductions,
+    softmax_layer_norm,
+)
 from farm.compiler.cpu.cost_model import (
     gemm_candidates,
     is_faster_with_tiles_along_height,
@@ -38,11 +44,13 @@ from farm.compiler.ir.dynamic_extents import (
     Extent,
     is_dynamic,
     shapes_are_equal,
+    static_extents_as_ints,
     value_at_batch_one,
 )
+from farm.compiler.ir.relax_rewriter import op_name
 from farm.compiler.weight_transforms import BlockTransform
 from farm.compiler.winograd_weights import WinogradTransform
-from farm.kernels import roi_align, vector_math
+from farm.kernels import reduce_max_min, roi_align, vector_math
 
 Array = np.ndarray[Any, Any]
 Legalizer = Callable[[relax.BlockBuilder, relax.Call], relax.Expr]
@@ -443,6 +451,43 @@ def _layer_norm(
     return builder.call_te(body, *call.args, primfunc_name_hint=softmax_layer_norm.LAYER_NORM)
 
 
+def _row_reduction(
+    builder: relax.BlockBuilder, call: relax.Call, selector: ConfigSelector
+) -> relax.Expr | None:
+    """Legalize a reduction of the last axes; of other axes, TVM's loops go along the last one."""
+    data, shape, given = call.args[0], getattr(call.args[0].ty, "shape", None), call.attrs.axis
+    if not isinstance(shape, relax.ShapeExpr) or str(call.ty.dtype) != "float32":
+        return None
+    extents = static_extents_as_ints(shape.values)
+    axes = {int(axis) % len(extents) for axis in given} if given else {*range(len(extents))}
+    outer, row = extents[: -len(axes)], extents[-len(axes) :]
+    if not row or axes != {*range(len(outer), len(extents))} or any(map(is_dynamic, row)):
+        return None
+    width, lanes = math.prod(row), selector.cpu.lanes
+    vectors = row_reductions.vectors_side_by_side(width, lanes)
+    if vectors is None or 0 in extents:
+        return None
+    rows = data if outer and len(row) == 1 else relax.op.reshape(data, [*(outer or [1]), width])
+    body = partial(
+        row_reductions.row_reduction_compute,
+        row_reductions.REDUCTIONS[op_name(call)],
+        lanes,
+        vectors,
+        len(row) if outer and call.attrs.keepdims else 0,
+    )
+    made = builder.call_te(
+        body, builder.emit(rows), primfunc_name_hint=row_reductions.ROW_REDUCTION
+    )
+    return made if outer else relax.op.reshape(builder.emit(made), call.ty.shape)
+
+
+def _maximum_or_minimum(
+    builder: relax.BlockBuilder, call: relax.Call, selector: ConfigSelector
+) -> relax.Expr | None:
+    of_rows = _row_reduction(builder, call, selector)
+    return reduce_max_min.emit_float_minmax_reduction(builder, call) if of_rows is None else of_rows
+
+
 def _exp(
     builder: relax.BlockBuilder, call: relax.Call, _selector: ConfigSelector
 ) -> relax.Expr | None:
@@ -524,6 +569,10 @@ _OWN: dict[str, Own] = {
     "relax.matmul": _product,
     "relax.nn.softmax": _softmax,
     "relax.nn.layer_norm": _layer_norm,
+    "relax.sum": _row_reduction,
+    "relax.mean": _row_reduction,
+    "relax.max": _maximum_or_minimum,
+    "relax.min": _maximum_or_minimum,
     "relax.nn.relu": _bounded("maximum"),
     "relax.maximum": _bounded("maximum"),
     "relax.minimum": _bounded("minimum"),

@@ -31,6 +31,7 @@ from farm.compiler.cpu.depthwise_row_tiles import order_loops_by_input_row
 from farm.compiler.cpu.general_schedule import schedule_general
 from farm.compiler.cpu.kernel_config import ConfigSelector
 from farm.compiler.cpu.phase_interleave import schedule_phase_interleave
+from farm.compiler.cpu.row_reductions import ROW_REDUCTION, schedule_row_reduction
 from farm.compiler.cpu.softmax_layer_norm import LAYER_NORM, SOFTMAX, schedule_softmax_layer_norm
 from farm.compiler.cpu.tir_passes.load_fences import insert_load_fences
 from farm.compiler.cpu.tir_passes.prefetch import insert_prefetches
@@ -62,6 +63,7 @@ _RULES = {
     **RULES,
     **WINDOW_RULES,
     SOFTMAX: schedule_softmax_layer_norm,
+    ROW_REDUCTION: schedule_row_reduction,
     LAYER_NORM: schedule_softmax_layer_norm,
     INTERLEAVED: schedule_phase_interleave,
     GENERAL: schedule_general,

@@ -12,13 +12,14 @@ from functools import partial
 from typing import Any
 
 import tvm
-from tvm import tirx
+from tvm import relax, tirx
 from tvm.s_tir import dlight
 
 from farm.compiler.gpu import short_reductions, tensor_cores
 from farm.compiler.graph import fp16_arithmetic
 from farm.compiler.graph.convolutions import transposed_conv
 from farm.errors import BuildError
+from farm.kernels import reduce_max_min
 from farm.types import Kernel
 
 CUDA, OPENCL = "cuda", "opencl"
@@ -40,7 +41,13 @@ def legalization_map() -> Mapping[str, Any]:
     return {
         "relax.nn.conv2d_transpose": transposed_conv.legalize_conv2d_transpose_with_topi,
         **fp16_arithmetic.fp32_average_pool_legalization_map(),
+        **dict.fromkeys(reduce_max_min.OPERATORS, _maximum_or_minimum),
     }
+
+
+def _maximum_or_minimum(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    ours = reduce_max_min.emit_float_minmax_reduction(builder, call)
+    return call.op.get_attr("FLegalize")(builder, call) if ours is None else ours
 
 
 def _of_dlight(*rules: type[dlight.base.ScheduleRule]) -> dict[str, ScheduleRule]:

@@ -392,6 +392,13 @@ KERNELS = {
 }
 
 
+OWN_RULES = {
+    "softmax": ["softmax"],
+    "mean of everything": ["row_reduction"],
+    "largest of all": ["row_reduction"],
+}
+
+
 @pytest.mark.two_cpus_each
 @pytest.mark.parametrize("cpu", CPUS)
 @pytest.mark.parametrize("name", KERNELS)
@@ -400,7 +407,7 @@ def test_a_kernel_is_right(name, cpu):
     answer = compute({"x": data}, body, cpu=cpu)
     close(answer.outputs, expected(torch.from_numpy(data)))
     if name != "running sum":  # TVM's scan is no loop nest
-        assert (answer.rules, answer.notes) == (["softmax"] if name == "softmax" else [], [])
+        assert (answer.rules, answer.notes) == (OWN_RULES.get(name, []), [])
 
 
 @pytest.mark.parametrize("channels", [7, 16])
@@ -813,15 +820,12 @@ def test_an_embedding_with_indices_of_64_bits():
     )
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float64", "int32", "int64"])
+@pytest.mark.parametrize("dtype", ["float64", "int32", "int64"])
 def test_other_types_than_float32_go_by_the_general_rule(dtype):
     x, w = (np.asarray(8 * draw(*shape), dtype) for shape in ((3, 8), (8, 16)))
     answer = compute({"x": x}, lambda emit, x, w: emit(relax.op.matmul(x, w)), {"w": w})
     np.testing.assert_allclose(
-        answer.outputs[0],
-        x.astype("float64") @ w.astype("float64"),
-        rtol=2e-2,
-        atol=1 if dtype == "float16" else 1e-3,
+        answer.outputs[0], x.astype("float64") @ w.astype("float64"), rtol=2e-2, atol=1e-3
     )
     assert answer.outputs[0].dtype == dtype
     assert answer.rules == []
