@@ -351,10 +351,15 @@ def generate_module_code(
 
 def read_prepared_weights(directory: Path) -> list[np.ndarray[Any, Any]]:
     """Return the weights in the folder of a prepared model, in the order of its parameters."""
+    import ml_dtypes
     import numpy as np
 
+    def typed(value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Return bfloat16 as such: numpy's files have it as two bytes without a type."""
+        return value.view(ml_dtypes.bfloat16) if value.dtype == np.dtype("V2") else value
+
     with np.load(directory / "weights.npz") as kept:
-        return [kept[name] for name in kept.files]
+        return [typed(kept[name]) for name in kept.files]
 
 
 @contextlib.contextmanager

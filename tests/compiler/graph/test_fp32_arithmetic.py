@@ -10,6 +10,7 @@ import tvm_ffi
 from relax_models import compute, lowered, module
 from tvm import relax, te, tirx
 
+from farm.compiler.build import read_prepared_weights
 from farm.compiler.graph.fp32_arithmetic import narrow_floats_as_float32
 from farm.compiler.relax_pipeline import bind_weights
 
@@ -145,3 +146,15 @@ def test_a_float32_model_is_left_as_it_is():
         module({"x": X}, lambda emit, x, w: emit(OP.nn.conv2d(x, w)), {"w": W}), [W]
     )
     assert narrow_floats_as_float32(given).same_as(given)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_the_weights_of_a_prepared_model_keep_their_type(dtype, kept):
+    w = W.astype(TYPES[dtype])
+
+    def body(emit, x, w):
+        return emit(OP.nn.conv2d(x, emit(OP.astype(w, "float32"))))
+
+    [read] = read_prepared_weights(kept({"x": X}, body, {"w": w}).directory)
+    assert read.dtype == w.dtype
+    np.testing.assert_array_equal(read.astype("float32"), w.astype("float32"))
