@@ -26,7 +26,9 @@ from farm.importers.imported_model import (
 from farm.importers.model_file_check import check_file, refuse_dtype_overrides
 from farm.importers.onnx.bounded_shapes.rewrite import bound_shapes, has_data_dependent_shapes
 from farm.importers.onnx.converters import install_converters
+from farm.importers.onnx.exact_products import with_exact_products
 from farm.importers.onnx.exact_transforms import with_exact_transforms
+from farm.importers.onnx.fold_narrow_weights import fold_narrow_weights
 from farm.importers.onnx.input_shapes import input_specs, inputs_without_initializers
 from farm.importers.onnx.inputs_to_initializers import (
     turn_inputs_into_initializers,
@@ -39,6 +41,7 @@ from farm.importers.onnx.runtime import create_session
 from farm.importers.onnx.simplify import simplify_graph
 from farm.importers.onnx.sort_nodes import sort_nodes
 from farm.importers.onnx.stable_example import stable_example
+from farm.importers.onnx.unfuse import unfuse_operators
 from farm.importers.relax_postprocessing import (
     detach_weights,
     one_line_error,
@@ -133,7 +136,8 @@ def open_and_simplify(
                 "farm reads tensors only",
                 "export the model with its tensors as outputs of their own",
             )
-    return model, simplify_graph(qlinear_to_qdq(fed), inputs, has_converter), inputs
+    standard = fold_narrow_weights(qlinear_to_qdq(unfuse_operators(fed)))
+    return model, simplify_graph(standard, inputs, has_converter), inputs
 
 
 def _read(path: Path) -> onnx.ModelProto:
@@ -199,8 +203,9 @@ def _tolerate_or_raise(path: Path, error: Exception) -> None:
 def _reference_model(
     path: Path, written: onnx.ModelProto, simplified: onnx.ModelProto
 ) -> Path | bytes:
-    """Return the file, or its model with transforms that ONNX Runtime computes exactly."""
-    exact = with_exact_transforms(written, simplified)
+    """Return the file, or its model with what ONNX Runtime computes exactly."""
+    products = with_exact_products(written)
+    exact = with_exact_transforms(products or written, simplified) or products
     if exact is None or exact.ByteSize() > _MOST_SERIALIZED:
         return path
     content: bytes = exact.SerializeToString()

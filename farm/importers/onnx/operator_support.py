@@ -20,6 +20,8 @@ _MICROSOFT_ONLY = (
     "BiasGelu",
     "QuickGelu",
     "MatMulInteger16",
+    "MatMulNBits",
+    "FusedMatMul",
     "SkipLayerNormalization",
     "EmbedLayerNormalization",
     "AllClassNMS",

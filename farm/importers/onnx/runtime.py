@@ -15,6 +15,8 @@ _ERRORS_ONLY = 3
 # VNNI. By default it uses an instruction there that saturates sums of two products at 16 bits
 # (onnxruntime_session_options_config_keys.h).
 _EXACT_INT8 = ("session.x64quantprecision", "1")
+# Products with dequantized weights of 4 bits keep their inputs in float32; the default is 8 bits.
+_EXACT_INT4 = ("session.qdq_matmulnbits_accuracy_level", "1")
 # Moves a padding with zeros into the pool after it, where a maximum ignores what is padded.
 _WRONG_OPTIMIZERS = ["Pad_Fusion"]
 
@@ -30,7 +32,8 @@ def create_session(model: Path | bytes, threads: int = 1, *, exact: bool = True)
     options.log_severity_level = _ERRORS_ONLY
     options.intra_op_num_threads = threads
     if exact:
-        options.add_session_config_entry(*_EXACT_INT8)
+        for entry in (_EXACT_INT8, _EXACT_INT4):
+            options.add_session_config_entry(*entry)
     return onnxruntime.InferenceSession(
         model if isinstance(model, bytes) else str(model),
         options,

@@ -9,6 +9,7 @@
     resize       operators that sample images
     recurrent    LSTM, GRU and RNN
     einsum       sums of products by labels
+    block_quantized  products with weights of few bits
     integer_products  products and convolutions of bytes
     bounded      operators that bounded_shapes writes
 
@@ -23,6 +24,7 @@ from typing import Any
 
 from farm.importers.onnx.converters import (
     activations,
+    block_quantized,
     bounded,
     corrected,
     einsum,
@@ -42,6 +44,7 @@ _OURS: dict[str, Any] = {
     **resize.CONVERTERS,
     **bounded.CONVERTERS,
     **einsum.CONVERTERS,
+    **block_quantized.CONVERTERS,
     **integer_products.CONVERTERS,
     **activations.CONVERTERS,
     **pools.CONVERTERS,

@@ -106,6 +106,30 @@ class Pow(OnnxOpConverter):  # type: ignore[misc]
         return convert
 
 
+class FusedMatMul(OnnxOpConverter):  # type: ignore[misc]
+    """FusedMatMul of ONNX Runtime: a product of transposed operands, times a number."""
+
+    @classmethod
+    def _impl_v1(
+        cls, builder: relax.BlockBuilder, inputs: Sequence[Any], attributes: dict[str, Any], _: Any
+    ) -> relax.Expr:
+        sides = []
+        for side, value in zip("AB", inputs, strict=True):
+            if attributes.get(f"transBatch{side}", 0):
+                raise ValueError(f"FusedMatMul with transBatch{side}")
+            rank = int(value.ty.ndim)
+            if attributes.get(f"trans{side}", 0) and rank > 1:
+                axes = [*range(rank - 2), rank - 1, rank - 2]
+                value = builder.emit(relax.op.permute_dims(value, axes))
+            sides.append(value)
+        product = relax.op.matmul(*sides)
+        factor = float(attributes.get("alpha", 1.0))
+        if factor == 1:
+            return product
+        dtype = str(inputs[0].ty.dtype)
+        return relax.op.multiply(builder.emit(product), relax.const(factor, dtype))
+
+
 class SkipLayerNormalization(OnnxOpConverter):  # type: ignore[misc]
     """SkipLayerNormalization of ONNX Runtime, also without beta and bias.
 
@@ -467,6 +491,7 @@ CONVERTERS = {
     "QuickGelu": QuickGelu,
     "BitCast": BitCast,
     "Pow": Pow,
+    "FusedMatMul": FusedMatMul,
     "SkipLayerNormalization": SkipLayerNormalization,
     "LpNormalization": LpNormalization,
     "CumProd": CumProd,
