@@ -1,4 +1,6 @@
-"""NaN passes through maxima and minima of elements: a ReLU must not hide an overflow."""
+"""NaN passes through maxima and minima of elements: a ReLU must not hide an overflow. It is unequal
+to everything.
+"""
 
 from __future__ import annotations
 
@@ -40,6 +42,24 @@ def test_nan_of_either_operand_is_the_result(name, cpu):
     inputs = {"x": with_nan(3), "y": with_nan(35)}
     [answer] = compute(inputs, lambda emit, x, y: made(x, y), {}, cpu).outputs
     np.testing.assert_array_equal(answer, right(*inputs.values()))
+
+
+@pytest.mark.parametrize("cpu", CPUS)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_nan_is_unequal_to_all_numbers_and_to_itself(dtype, cpu):
+    """Also where something else is computed of the comparison, in the same kernel."""
+    x, y = with_nan(3).astype(dtype), with_nan(35).astype(dtype)
+    y[2] = x[2]
+
+    def body(emit, x, y):
+        unequal = emit(relax.op.not_equal(x, y))
+        opposite = emit(relax.op.logical_not(emit(relax.op.equal(x, y))))
+        itself = emit(relax.op.not_equal(x, x))
+        return [unequal, opposite, itself, emit(relax.op.where(opposite, x, y))]
+
+    found = compute({"x": x, "y": y}, body, {}, cpu).outputs
+    for one, wanted in zip(found, (x != y, x != y, x != x, np.where(x != y, x, y)), strict=True):
+        np.testing.assert_array_equal(one, wanted)
 
 
 @pytest.mark.parametrize("cpu", CPUS)

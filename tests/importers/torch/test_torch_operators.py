@@ -107,6 +107,9 @@ FORMS = {
     "one element of each of two rows": lambda x: x[torch.arange(2), x[:, :, 0].argmax(-1)],
     "a product of one number, times a number": lambda x: x[0, :1] @ x[1, 1:2].mT * x.sum().exp(),
     "group norm": lambda x: torch.nn.functional.group_norm(x[None].repeat(1, 2, 1, 1), 2, eps=0.3),
+    "group norm of doubles": lambda x: torch.nn.functional.group_norm(
+        x.double(), 1, (x[0, 0, :3] + 2).double()
+    ),
     "group norm with a weight": lambda x: torch.nn.functional.group_norm(x, 1, x[0, 0, :3] + 2),
     "an empty slice that is written": lambda x: torch.slice_scatter(x * 2, x[:, 3:], 1, 3),
     "a slice that is written": lambda x: torch.slice_scatter(x * 2, x[:, 1:], 1, 1),

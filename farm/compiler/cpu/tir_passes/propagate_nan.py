@@ -1,10 +1,13 @@
-"""Let NaN pass through maxima and minima of elements, as in torch and numpy.
+"""Let NaN pass through maxima and minima of elements, and be unequal to all, as in torch and numpy.
 
 TVM computes max(a, b) as a > b ? a : b, which is b if a is NaN. NaN stays if the constant of a ReLU
 or a clip is the first operand, on x86 at no cost. (On ARM, where that takes an instruction more,
 the legalization has written most of these already.) If neither operand is a constant, the first is
 compared with itself, or ARM's instruction is used. Reductions stay as they are, since each of their
 steps would take longer.
+
+TVM generates an ordered comparison for a != b, which is false for NaN. Its a == b is right, and a
+selection by it is not simplified.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ _INTRINSICS = {tirx.Max: "llvm.maximum", tirx.Min: "llvm.minimum"}
 
 
 def propagate_nan(function: tirx.PrimFunc, cpu: CpuModel) -> tirx.PrimFunc:
-    """Return the function with maxima and minima of floating-point elements that keep NaN."""
+    """Return the function with maxima, minima and inequalities of floats that are right for NaN."""
 
     def kept(node: Any) -> Any:
         """Return a maximum or minimum that is NaN if an operand is."""
@@ -35,6 +38,14 @@ def propagate_nan(function: tirx.PrimFunc, cpu: CpuModel) -> tirx.PrimFunc:
             return tirx.call_llvm_pure_intrin(dtype, _INTRINSICS[kind], first, second)
         return let(first, lambda a: tirx.Select(tirx.isnan(a), a, kind(a, second)))
 
+    def unequal(node: Any) -> Any:
+        """Return an inequality of floats, also if it is written as no equality."""
+        one = node.a if isinstance(node, tirx.Not) else node
+        if not isinstance(one, tirx.EQ | tirx.NE) or "float" not in str(one.a.ty.dtype):
+            return node
+        false, true = tirx.const(False, "bool"), tirx.const(True, "bool")
+        return tirx.Select(tirx.EQ(one.a, one.b), false, true)
+
     def in_block(block: SBlock) -> SBlock:
         """Change a block that computes elements; the root has no axes, and others around it."""
         if {axis.iter_type for axis in block.iter_vars} != {tirx.IterVar.DataPar}:
@@ -42,5 +53,6 @@ def propagate_nan(function: tirx.PrimFunc, cpu: CpuModel) -> tirx.PrimFunc:
         changes = [(kind, kept) for kind in _INTRINSICS]
         return tvm_ffi.structural_map(block, changes, order="post")
 
-    body = tvm_ffi.structural_map(function.body, [(SBlock, in_block)], order="post")
+    changes = [(SBlock, in_block), (tirx.NE, unequal), (tirx.Not, unequal)]
+    body = tvm_ffi.structural_map(function.body, changes, order="post")
     return function if body.same_as(function.body) else function.with_body(body)

@@ -459,9 +459,10 @@ def _slice_scatter(node: torch.fx.Node, importer: Any) -> relax.Expr:
 
 
 def _group_norm(node: torch.fx.Node, importer: Any) -> relax.Expr:
-    """Convert a group norm, of which TVM's converter wants both a weight and a bias."""
+    """Convert a group norm; TVM's converter wants a weight and a bias, its kernel no float64."""
     data, weight, bias, _, channels, _, groups, epsilon = node.args
-    if weight is not None and bias is not None:
+    wide = data.meta["val"].dtype == torch.float64
+    if weight is not None and bias is not None and not wide:
         return importer.create_convert_map()["native_group_norm.default"](node)
     value, emit = importer.env[data], importer.block_builder.emit
     gamma, beta = (
@@ -470,12 +471,32 @@ def _group_norm(node: torch.fx.Node, importer: Any) -> relax.Expr:
         else importer.env[given]
         for given, default in ((weight, 1.0), (bias, 0.0))
     )
-    axes = list(range(2, len(value.ty.shape)))
+    extents = list(value.ty.shape)
+    if wide:
+        rows = emit(relax.op.reshape(value, [extents[0], groups, -1]))
+        made = emit(relax.op.reshape(_normalized(emit, rows, [-1], epsilon), extents))
+        by_channel = [-1, *[1] * (len(extents) - 2)]
+        gamma, beta = (emit(relax.op.reshape(one, by_channel)) for one in (gamma, beta))
+        return emit(relax.op.add(emit(relax.op.multiply(made, gamma)), beta))
     return emit(
         relax.op.nn.group_norm(
-            value, gamma, beta, num_groups=groups, channel_axis=1, axes=axes, epsilon=epsilon
+            value,
+            gamma,
+            beta,
+            num_groups=groups,
+            channel_axis=1,
+            axes=list(range(2, len(extents))),
+            epsilon=epsilon,
         )
     )
+
+
+def _normalized(emit: Any, value: relax.Expr, axes: list[int], epsilon: float) -> relax.Expr:
+    """Return float64 numbers less their mean over axes, divided by their deviation."""
+    centred = emit(relax.op.subtract(value, emit(relax.op.mean(value, axes, True))))
+    spread = emit(relax.op.mean(emit(relax.op.multiply(centred, centred)), axes, True))
+    least = relax.const(epsilon, "float64")
+    return emit(relax.op.divide(centred, emit(relax.op.sqrt(emit(relax.op.add(spread, least))))))
 
 
 def _layer_norm(node: torch.fx.Node, importer: Any) -> relax.Expr:
@@ -486,10 +507,7 @@ def _layer_norm(node: torch.fx.Node, importer: Any) -> relax.Expr:
     value, extents = importer.env[node.args[0]], node.args[1]
     weight, bias = (_argument(node, *of, None) for of in ((2, "weight"), (3, "bias")))
     axes = list(range(-len(extents), 0))
-    centred = emit(relax.op.subtract(value, emit(relax.op.mean(value, axes, True))))
-    spread = emit(relax.op.mean(emit(relax.op.multiply(centred, centred)), axes, True))
-    least = relax.const(_argument(node, 4, "eps", 1e-5), "float64")
-    made = emit(relax.op.divide(centred, emit(relax.op.sqrt(emit(relax.op.add(spread, least))))))
+    made = _normalized(emit, value, axes, _argument(node, 4, "eps", 1e-5))
     if weight is not None:
         made = emit(relax.op.multiply(made, importer.env[weight]))
     if bias is not None:
