@@ -29,7 +29,7 @@ from farm.compiler.build_digests import compiler_package_versions, compiler_sour
 from farm.compiler.import_check_linker import ImportCheckLinker
 from farm.errors import BuildError, ModelError, WrongAnswer
 from farm.importers.imported_model import example_inputs, fix_input_shapes
-from farm.importers.onnx.stable_example import is_stable
+from farm.importers.onnx.reference.stable_example import is_stable
 from farm.processes.workers import TaskContext
 from farm.sandbox.array_files import read_arrays
 from farm.sandbox.field_types import find_mistyped_field

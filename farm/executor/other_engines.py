@@ -62,7 +62,7 @@ def _constants(model: Model) -> Mapping[str, Array]:
         return {}
     import onnx
 
-    from farm.importers.onnx.inputs_to_initializers import user_values_as_arrays
+    from farm.importers.onnx.rewrites.inputs_to_initializers import user_values_as_arrays
 
     return user_values_as_arrays(
         onnx.load(model.source, load_external_data=False).graph,
@@ -80,7 +80,7 @@ def _onnx_runtime(
     """
     import onnxruntime
 
-    from farm.importers.onnx.runtime import create_session
+    from farm.importers.onnx.reference.runtime import create_session
 
     try:
         running = create_session(path, threads, exact=False)

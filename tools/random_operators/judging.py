@@ -21,7 +21,7 @@ from onnx.reference import ReferenceEvaluator
 from farm.compiler.host_run import compile_host_runner
 from farm.errors import FarmError
 from farm.importers.onnx.load import load_with_session_factory
-from farm.importers.onnx.runtime import create_session
+from farm.importers.onnx.reference.runtime import create_session
 from farm.types import Model
 from random_operators.comparing import (
     BROKEN,

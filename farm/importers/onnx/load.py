@@ -26,22 +26,22 @@ from farm.importers.imported_model import (
 from farm.importers.model_file_check import check_file, refuse_dtype_overrides
 from farm.importers.onnx.bounded_shapes.rewrite import bound_shapes, has_data_dependent_shapes
 from farm.importers.onnx.converters import install_converters
-from farm.importers.onnx.exact_products import with_exact_products
-from farm.importers.onnx.exact_transforms import with_exact_transforms
-from farm.importers.onnx.fold_narrow_weights import fold_narrow_weights
 from farm.importers.onnx.input_shapes import input_specs, inputs_without_initializers
-from farm.importers.onnx.inputs_to_initializers import (
+from farm.importers.onnx.operator_support import check_operators, has_converter
+from farm.importers.onnx.reference.exact_products import with_exact_products
+from farm.importers.onnx.reference.exact_transforms import with_exact_transforms
+from farm.importers.onnx.reference.layer_outputs import onnx_layer_outputs
+from farm.importers.onnx.reference.runtime import create_session
+from farm.importers.onnx.reference.stable_example import stable_example
+from farm.importers.onnx.rewrites.fold_narrow_weights import fold_narrow_weights
+from farm.importers.onnx.rewrites.inputs_to_initializers import (
     turn_inputs_into_initializers,
     user_values_as_arrays,
 )
-from farm.importers.onnx.layer_outputs import onnx_layer_outputs
-from farm.importers.onnx.operator_support import check_operators, has_converter
-from farm.importers.onnx.qlinear_to_qdq import qlinear_to_qdq
-from farm.importers.onnx.runtime import create_session
-from farm.importers.onnx.simplify import simplify_graph
-from farm.importers.onnx.sort_nodes import sort_nodes
-from farm.importers.onnx.stable_example import stable_example
-from farm.importers.onnx.unfuse import unfuse_operators
+from farm.importers.onnx.rewrites.qlinear_to_qdq import qlinear_to_qdq
+from farm.importers.onnx.rewrites.simplify import simplify_graph
+from farm.importers.onnx.rewrites.sort_nodes import sort_nodes
+from farm.importers.onnx.rewrites.unfuse import unfuse_operators
 from farm.importers.relax_postprocessing import (
     detach_weights,
     one_line_error,

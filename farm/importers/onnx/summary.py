@@ -14,14 +14,14 @@ from pathlib import Path
 import onnx
 
 from farm.importers.onnx.input_shapes import axes_in_words, fed_dtype, output_axes
-from farm.importers.onnx.inputs_to_initializers import (
-    turn_inputs_into_initializers,
-    user_values_as_arrays,
-)
 from farm.importers.onnx.load import open_and_simplify
 from farm.importers.onnx.node_reading import all_nodes
 from farm.importers.onnx.operator_support import has_converter, import_problems
-from farm.importers.onnx.simplify import simplify_graph
+from farm.importers.onnx.rewrites.inputs_to_initializers import (
+    turn_inputs_into_initializers,
+    user_values_as_arrays,
+)
+from farm.importers.onnx.rewrites.simplify import simplify_graph
 from farm.importers.summary import ModelSummary
 from farm.types import Model, TensorSpec, describe_shape
 

@@ -353,8 +353,8 @@ def _by_onnx(script: Any, inputs: Tensors, what: str) -> ImportedModel:
     """
     import onnx
 
-    from farm.importers.onnx.layer_outputs import onnx_layer_outputs
     from farm.importers.onnx.load import load_with_session_factory
+    from farm.importers.onnx.reference.layer_outputs import onnx_layer_outputs
 
     with TemporaryDirectory(prefix="farm-") as folder:
         path = Path(folder) / f"{what}.onnx"

@@ -11,7 +11,7 @@ from onnx import helper, numpy_helper
 from farm.importers.onnx.bounded_shapes.extent import Count, Extent
 from farm.importers.onnx.bounded_shapes.graph_writer import BoundedGraph, UnboundedShape
 from farm.importers.onnx.node_reading import node_attribute
-from farm.importers.onnx.unroll import copy_body
+from farm.importers.onnx.rewrites.unroll import copy_body
 
 _branch_numbers = itertools.count()
 Visit = Callable[[Sequence[onnx.NodeProto]], None]

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import onnx.inliner
 
-from farm.importers.onnx.runtime import create_session
+from farm.importers.onnx.reference.runtime import create_session
 
 _AT_ONCE = 32  # tensors that are computed in one run, which bounds the memory
 

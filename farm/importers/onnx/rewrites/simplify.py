@@ -16,7 +16,6 @@ import onnx.inliner
 from onnx import numpy_helper
 
 from farm.importers.onnx.inferred_types import is_fixed, known_extents, known_types
-from farm.importers.onnx.known_sequences import KnownSequences
 from farm.importers.onnx.node_evaluation import (
     DEFAULT_DOMAINS,
     MOST_ELEMENTS,
@@ -25,7 +24,13 @@ from farm.importers.onnx.node_evaluation import (
     is_evaluable,
 )
 from farm.importers.onnx.node_reading import all_nodes, names_read, node_attribute
-from farm.importers.onnx.unroll import MOST_NODES, ResultStackingNodes, copy_body, make_named_tensor
+from farm.importers.onnx.rewrites.known_sequences import KnownSequences
+from farm.importers.onnx.rewrites.unroll import (
+    MOST_NODES,
+    ResultStackingNodes,
+    copy_body,
+    make_named_tensor,
+)
 from farm.types import TensorSpec
 
 BATCH = "batch"  # the symbol of an open batch

@@ -7,7 +7,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from farm.importers.onnx.exact_transforms import with_exact_transforms
+from farm.importers.onnx.reference.exact_transforms import with_exact_transforms
 
 numbers = np.random.default_rng(20)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from onnx_models import graph, node, save
 
-from farm.importers.onnx import runtime
+from farm.importers.onnx.reference import runtime
 
 
 def test_the_reference_of_a_maximum_over_a_padding_with_zeros_counts_the_zeros(tmp_path):

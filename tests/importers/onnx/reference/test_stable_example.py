@@ -7,7 +7,7 @@ import pytest
 
 from farm.errors import ModelError
 from farm.importers.imported_model import example_inputs
-from farm.importers.onnx.stable_example import stable_example
+from farm.importers.onnx.reference.stable_example import stable_example
 from farm.types import TensorSpec
 
 INPUTS = (TensorSpec("x", (6,), "float32"), TensorSpec("n", (2,), "int64"))

@@ -1,0 +1,13 @@
+"""Rewrite an ONNX model as one that computes the same and can be imported.
+
+`load` applies them in this order:
+
+    sort_nodes              put nodes into the order in which they can be computed
+    inputs_to_initializers  inputs whose values the user states become initializers
+    unfuse                  rewrite operators that ONNX Runtime's optimizer has fused
+    qlinear_to_qdq          rewrite QLinear operators to DequantizeLinear, operator, QuantizeLinear
+    fold_narrow_weights     constant weights of few bits become the numbers that they stand for
+    simplify                fold known shapes and constants, inline functions, resolve branches
+    known_sequences         for simplify: the elements of sequences, by the names of their tensors
+    unroll                  for simplify: the copies of the body of a Loop or Scan
+"""
