@@ -78,17 +78,25 @@ class ConvInteger(_OfIntegers):
         data, weight, *zeros = inputs
         x_zero, w_zero = ([*zeros, None, None])[:2]
         rank = int(data.ty.ndim)
-        if rank != 4:
-            raise ValueError(f"ConvInteger over {rank - 2} axes")
         kernel = [int(extent) for extent in weight.ty.shape][2:]
         attributes = with_explicit_pads(data, kernel, attributes)
-        of_bytes = cls._of_bytes(builder, data, weight, x_zero, w_zero, attributes)
-        if of_bytes is not None:
-            return of_bytes
+        if rank == len("NCW"):
+            image = builder.emit(relax.op.expand_dims(data, 2))
+            made = cls._impl_v10(
+                builder, [image, _of_height_one(builder, weight), *zeros], _in_2d(attributes), None
+            )
+            return relax.op.squeeze(builder.emit(made), [2])
+        if rank == len("NCHW"):
+            of_bytes = cls._of_bytes(builder, data, weight, x_zero, w_zero, attributes)
+            if of_bytes is not None:
+                return of_bytes
+        elif rank != len("NCDHW"):
+            raise ValueError(f"ConvInteger over {rank - 2} axes")
         ours = cls.wide(builder, data, x_zero, [1] * rank)
         each = w_zero is not None and int(w_zero.ty.ndim) == 1 and int(w_zero.ty.shape[0]) > 1
-        theirs = cls.wide(builder, weight, w_zero, [-1 if each else 1, 1, 1, 1])
-        return relax.op.nn.conv2d(
+        theirs = cls.wide(builder, weight, w_zero, [-1 if each else 1, *[1] * (rank - 1)])
+        convolve = relax.op.nn.conv2d if rank == len("NCHW") else relax.op.nn.conv3d
+        return convolve(
             ours,
             theirs,
             strides=attributes.get("strides", 1),
@@ -232,6 +240,23 @@ class DynamicQuantizeLinear(OnnxOpConverter):  # type: ignore[misc]
         zero = emit(op.astype(emit(op.round(zero)), "uint8"))
         quantized = emit(op.quantize(data, scale, zero, axis=0, out_dtype="uint8"))
         return relax.Tuple([quantized, scale, zero])
+
+
+def _of_height_one(builder: relax.BlockBuilder, weight: relax.Expr) -> relax.Expr:
+    """Return a weight of [O, I, W] as [O, I, 1, W]; a constant stays one."""
+    if isinstance(weight, GenericConst):
+        values = weight.value.numpy()
+        return relax.const(values[:, :, None], str(values.dtype))
+    return builder.emit(relax.op.expand_dims(weight, 2))
+
+
+def _in_2d(attributes: dict[str, Any]) -> dict[str, Any]:
+    """Return the attributes of a convolution of signals for images of height 1."""
+    begin, end = attributes.get("pads", (0, 0))
+    along: dict[str, Any] = {
+        name: [1, *attributes[name]] for name in ("strides", "dilations") if name in attributes
+    }
+    return {**attributes, **along, "pads": [0, begin, 0, end]}
 
 
 def _is_one_number(value: relax.Expr) -> bool:

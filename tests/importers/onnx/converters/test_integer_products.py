@@ -62,6 +62,27 @@ def test_a_weight_that_is_computed_is_multiplied_too(onnx_file, load, agree):
     agree(load(onnx_file(nodes, {"x": [4, 8]}, {"y": (TensorProto.INT32, [4, 4])})))
 
 
+@pytest.mark.parametrize(
+    ("shape", "weight", "attributes", "rule"),
+    [
+        ([1, 8, 40], (16, 8, 5), {"pads": [2, 1], "strides": [2]}, ["convolution_int8"]),
+        ([1, 8, 40], (16, 8, 3), {"dilations": [3]}, ["convolution_int8"]),
+        ([1, 4, 5, 6, 7], (8, 4, 2, 3, 3), {"pads": [0, 1, 1, 1, 1, 1]}, []),
+    ],
+)
+def test_a_convolution_of_signals_or_volumes_is_exact(
+    shape, weight, attributes, rule, onnx_file, load, answers
+):
+    node = helper.make_node("ConvInteger", ["x", "w", "xz"], ["y"], **attributes)
+    inputs = {"x": (TensorProto.UINT8, shape), "xz": (TensorProto.UINT8, [])}
+    outputs = {"y": (TensorProto.INT32, [None] * len(shape))}
+    imported = load(onnx_file([node], inputs, outputs, {"w": byte("int8", *weight)}))
+    imported.example.update({"x": byte("uint8", *shape), "xz": byte("uint8")})
+    [ours], [theirs] = answers(imported), imported.reference(imported.example)
+    np.testing.assert_array_equal(ours, theirs)
+    assert rules(imported) == rule
+
+
 def test_a_layer_that_was_quantized_dynamically_is_one_product_of_bytes(onnx_file, load, agree):
     nodes = [
         helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "qs", "qz"]),
