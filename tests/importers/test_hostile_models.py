@@ -685,7 +685,8 @@ def test_no_operator_that_torch_has_is_allowed_by_a_name_of_files_or_processes()
         and "aten::from_file" in names - allowed
     )
     assert not [name for name in allowed if suspicious.search(name)]
-    groups = {"aten", "prim", "quantized", "quantized_decomposed", "torchao"}
+    # the last one once farm.importers.torch.converters.experts has registered its operator
+    groups = {"aten", "prim", "quantized", "quantized_decomposed", "torchao", "transformers"}
     assert {name.partition("::")[0] for name in allowed} <= groups
 
 
