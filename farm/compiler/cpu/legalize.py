@@ -459,7 +459,7 @@ def _row_reduction(
     if not isinstance(shape, relax.ShapeExpr) or str(call.ty.dtype) != "float32":
         return None
     extents = static_extents_as_ints(shape.values)
-    axes = {int(axis) % len(extents) for axis in given} if given else {*range(len(extents))}
+    axes = {int(axis) % len(extents) for axis in (range(len(extents)) if given is None else given)}
     outer, row = extents[: -len(axes)], extents[-len(axes) :]
     if not row or axes != {*range(len(outer), len(extents))} or any(map(is_dynamic, row)):
         return None

@@ -21,7 +21,7 @@ from farm.compiler.graph.fp16_weights import HALF, SINGLE
 from farm.compiler.ir.relax_rewriter import op_name
 
 _NARROW = (HALF, "bfloat16")
-# What they call computes in the types that it was made for.
+# These operators call code that was made for certain types.
 _CALLS_OF_CODE = ("relax.call_tir", "relax.call_dps_packed", "relax.call_pure_packed")
 
 
@@ -124,10 +124,8 @@ class _Widener(PyExprMutator):  # type: ignore[misc]
         return _cast(made, _all_single(call.ty), lambda value, _: emit(value))
 
     def _single(self, value: relax.Expr) -> relax.Expr:
-        kind = getattr(value, "ty", None)
-        if kind is not None and str(kind.dtype) == SINGLE:
-            return value
-        return self.builder_.emit(relax.op.astype(value, SINGLE))
+        same = str(value.ty.dtype) == SINGLE
+        return value if same else self.builder_.emit(relax.op.astype(value, SINGLE))
 
 
 def _cast(value: relax.Expr, kind: Any, bind: Callable[[relax.Expr, Any], relax.Var]) -> Any:
