@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -108,6 +109,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         found = [file for file in files if computes(file) is kind]
         places += [(place / len(found), file) for place, file in enumerate(found)]
     items[:] = [item for _, file in sorted(places) for item in files[file]]
+
+
+def pytest_collection_finish() -> None:
+    """Let no collection search what was loaded for the tests, which stays to the end."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
