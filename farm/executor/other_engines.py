@@ -67,6 +67,7 @@ def _constants(model: Model) -> Mapping[str, Array]:
     return user_values_as_arrays(
         onnx.load(model.source, load_external_data=False).graph,
         model.values,
+        model.shapes,
         Path(model.source).name,
     )
 

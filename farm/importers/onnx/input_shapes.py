@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import onnx
@@ -15,6 +16,7 @@ import onnx
 from farm.errors import ModelError, did_you_mean
 from farm.types import TensorSpec
 
+Array = np.ndarray[Any, Any]
 Axis = int | str  # an extent, or the symbol of an open axis
 
 # What exporters call axes whose extents they do not know: many axes of one file, of different
@@ -63,13 +65,17 @@ def inputs_without_initializers(graph: onnx.GraphProto) -> list[onnx.ValueInfoPr
 
 
 def input_specs(
-    graph: onnx.GraphProto, overrides: Mapping[str, tuple[int, ...]], what: str
+    graph: onnx.GraphProto,
+    overrides: Mapping[str, tuple[int, ...]],
+    known: Mapping[str, Array],
+    what: str,
 ) -> tuple[TensorSpec, ...]:
-    """Return name, shape and dtype of each input, in order.
+    """Return name, shape and dtype of each input whose value is not known, in order.
 
-    An open axis gets its extent from the override, or from an override of another input with the
-    same symbol. An axis that is still open must be a first axis; its extent is set to 1. The spec
-    is open if the first axes of all such inputs have one symbol, and no other axis has that symbol.
+    An open axis gets its extent from the override, or from the override or the known value of
+    another input with the same symbol. An axis that is still open must be a first axis; its extent
+    is set to 1. The spec is open if the first axes of all such inputs have one symbol, and no other
+    axis has that symbol.
     Raises ModelError for any other open axis, and for overrides that do not fit.
     """
     inputs = [_read(value, what) for value in inputs_without_initializers(graph)]
@@ -83,8 +89,11 @@ def input_specs(
     lengths: dict[str, int] = {}
     batches: dict[str, str] = {}  # the symbol of the open first axis, by input name
     for one in inputs:
-        if one.name in overrides:
+        if one.name in known and known[one.name].size:
+            _bind(one, known[one.name].shape, lengths, what)
+        elif one.name in overrides:
             _bind(one, overrides[one.name], lengths, what)
+    inputs = [one for one in inputs if one.name not in known]
     for one in inputs:
         if one.name not in overrides and (
             first := _open_batch(one, lengths, set(batches.values()))

@@ -78,7 +78,7 @@ def load_with_session_factory(
     path = Path(source.source)
     what = path.name
     written, model, inputs = open_and_simplify(source)
-    known = user_values_as_arrays(written.graph, source.values, what)
+    known = user_values_as_arrays(written.graph, source.values, source.shapes, what)
     outputs = [value.name for value in model.graph.output]
     bounds: Mapping[str, tuple[int, ...]] = {}
     data_dependent = has_data_dependent_shapes(model)
@@ -124,10 +124,9 @@ def open_and_simplify(
     model = _read(path)
     if model.functions:
         model = onnx.inliner.inline_local_functions(model)
-    fed = turn_inputs_into_initializers(
-        model, user_values_as_arrays(model.graph, source.values, path.name)
-    )
-    inputs = input_specs(fed.graph, source.shapes, path.name)
+    known = user_values_as_arrays(model.graph, source.values, source.shapes, path.name)
+    inputs = input_specs(model.graph, source.shapes, known, path.name)
+    fed = turn_inputs_into_initializers(model, known)
     for value in model.graph.output:
         if (kind := value.type.WhichOneof("value")) not in ("tensor_type", None):
             what = f"{path.name}: output {value.name!r} is a {str(kind).removesuffix('_type')}"

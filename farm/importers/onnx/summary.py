@@ -55,7 +55,9 @@ def _remaining(
 
     Branches that are not taken are gone, and so are the weights that no node reads any more.
     """
-    known = user_values_as_arrays(as_written.graph, source.values, Path(source.source).name)
+    known = user_values_as_arrays(
+        as_written.graph, source.values, source.shapes, Path(source.source).name
+    )
     graph = simplify_graph(
         turn_inputs_into_initializers(as_written, known), inputs, has_converter
     ).graph

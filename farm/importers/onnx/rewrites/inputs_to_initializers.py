@@ -29,9 +29,14 @@ _FIX = "correct --value, or `values` in devices.toml"
 
 
 def user_values_as_arrays(
-    graph: onnx.GraphProto, values: Mapping[str, Value], what: str
+    graph: onnx.GraphProto,
+    values: Mapping[str, Value],
+    shapes: Mapping[str, tuple[int, ...]],
+    what: str,
 ) -> dict[str, Array]:
     """Return the stated values by input name, in the shapes and element types of the inputs.
+
+    A number alone fills the shape that is stated for its input or that the file has.
 
     Raises ModelError for a name that is no input, for a value of another type or shape, and if no
     input remains.
@@ -50,7 +55,9 @@ def user_values_as_arrays(
         raise ModelError(
             f"{what} has no input left", "--value states all of them", "leave one --value out"
         )
-    return {name: _array(inputs[name], value, what) for name, value in values.items()}
+    return {
+        name: _array(inputs[name], value, shapes.get(name), what) for name, value in values.items()
+    }
 
 
 def turn_inputs_into_initializers(
@@ -70,8 +77,13 @@ def turn_inputs_into_initializers(
     return result
 
 
-def _array(declared: onnx.ValueInfoProto, value: Value, what: str) -> Array:
-    """Return a value as the input's tensor; a number alone fits every shape of one element."""
+def _array(
+    declared: onnx.ValueInfoProto, value: Value, stated: tuple[int, ...] | None, what: str
+) -> Array:
+    """Return a value as the input's tensor.
+
+    Where the extents of axes are not known, a number alone is one element.
+    """
     axes, dtype = input_axes(declared, what)
     name, kind = declared.name, np.dtype(dtype).kind
     try:
@@ -97,10 +109,12 @@ def _array(declared: onnx.ValueInfoProto, value: Value, what: str) -> Array:
             f"{what}: the value of input {name} is out of range", f"it is {dtype}", _FIX
         )
     array: Array = np.ascontiguousarray(given, dtype).reshape(given.shape)
+    if array.ndim == 0 and (stated is not None or axes is not None):
+        if stated is None:
+            stated = tuple(axis if isinstance(axis, int) else 1 for axis in axes or ())
+        array = np.full(stated, array, dtype)
     if axes is None:
         return array
-    if array.ndim == 0 and not any(isinstance(axis, int) and axis != 1 for axis in axes):
-        return array.reshape((1,) * len(axes))
     if not _is_shape(array.shape, axes):
         why = f"the value has {list(array.shape)}, the model {axes_in_words(axes)}"
         raise ModelError(f"{what}: the value of input {name} is of another shape", why, _FIX)

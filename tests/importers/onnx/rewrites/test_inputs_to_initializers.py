@@ -62,12 +62,23 @@ def test_layers_of_a_model_with_a_constant_input_are_computed(voice):
     assert [operator for _, operator, _ in made.layers(made.example)] == ["Equal", "If"]
 
 
-def test_a_number_fits_every_shape_of_one_element(onnx_file):
+@pytest.mark.parametrize("shape", [[1, 1], [2, 3], ["n", 1]])
+def test_a_number_fills_the_shape_of_its_input(shape, onnx_file):
     path = onnx_file(
-        [node("Mul", ["x", "gain"], ["y"])], {"x": [2, 3], "gain": [1, 1]}, {"y": [2, 3]}
+        [node("Mul", ["x", "gain"], ["y"])], {"x": [2, 3], "gain": shape}, {"y": [2, 3]}
     )
     made = imported(path, gain=3)
     np.testing.assert_array_equal(host_build.answers(made)[0], made.example["x"] * 3)
+
+
+def test_a_number_fills_a_stated_shape_and_the_others_share_its_axes(onnx_file):
+    path = onnx_file(
+        [node("Mul", ["x", "mask"], ["y"])], {"x": ["n", 3], "mask": ["n", 1]}, {"y": ["n", 3]}
+    )
+    model = Model("test", str(path), shapes={"mask": (4, 1)}, values={"mask": 2})
+    made = importers.import_model(model, path.parent)
+    assert [(spec.name, spec.shape, spec.open) for spec in made.inputs] == [("x", (4, 3), False)]
+    np.testing.assert_array_equal(host_build.answers(made)[0], made.example["x"] * 2)
 
 
 def test_lists_are_tensors(onnx_file):
@@ -88,7 +99,6 @@ def test_lists_are_tensors(onnx_file):
         ({"sr": True}, "int64, which takes whole numbers"),
         ({"sr": 2**70}, "is of another type"),
         ({"sr": [1, 2]}, "of another shape"),
-        ({"x": 1}, "of another shape"),
         ({"x": [[1, 2, 3], [1, 2]]}, "is no tensor"),
         ({"sr": 1, "x": [[1, 2, 3], [4, 5, 6]]}, "no input left"),
     ],
