@@ -9,7 +9,10 @@
     resize       operators that sample images
     recurrent    LSTM, GRU and RNN
     einsum       sums of products by labels
-    block_quantized  products with weights of few bits
+    block_quantized  products with weights of few bits, and rows of such weights
+    attention    attentions with caches of keys and values
+    rotary_embedding  positions as angles
+    layer_norms  normalizations of layers
     integer_products  products and convolutions of bytes
     bounded      operators that bounded_shapes writes
 
@@ -24,16 +27,19 @@ from typing import Any
 
 from farm.importers.onnx.converters import (
     activations,
+    attention,
     block_quantized,
     bounded,
     corrected,
     einsum,
     integer_products,
+    layer_norms,
     missing,
     pools,
     recurrent,
     reductions,
     resize,
+    rotary_embedding,
     sequences,
 )
 
@@ -50,6 +56,9 @@ _OURS: dict[str, Any] = {
     **pools.CONVERTERS,
     **reductions.CONVERTERS,
     **sequences.CONVERTERS,
+    **attention.CONVERTERS,
+    **layer_norms.CONVERTERS,
+    **rotary_embedding.CONVERTERS,
 }
 
 

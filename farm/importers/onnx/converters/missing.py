@@ -130,28 +130,6 @@ class FusedMatMul(OnnxOpConverter):  # type: ignore[misc]
         return relax.op.multiply(builder.emit(product), relax.const(factor, dtype))
 
 
-class SkipLayerNormalization(OnnxOpConverter):  # type: ignore[misc]
-    """SkipLayerNormalization of ONNX Runtime, also without beta and bias.
-
-    The outputs are the normalized sum, two that ONNX Runtime does not compute, and the sum.
-    """
-
-    @classmethod
-    def _impl_v1(
-        cls, builder: relax.BlockBuilder, inputs: Inputs, attributes: Attributes, _: Any
-    ) -> relax.Expr:
-        data, skip, gamma, beta, bias = [*inputs, None, None][:5]
-        total = builder.emit(relax.op.add(data, skip))
-        if bias is not None:
-            total = builder.emit(relax.op.add(total, bias))
-        if beta is None:
-            beta = relax.const(np.zeros([int(gamma.ty.shape[0])]), str(gamma.ty.dtype))
-        epsilon = attributes.get("epsilon", 1e-12)
-        made = builder.emit(relax.op.nn.layer_norm(total, gamma, beta, axes=-1, epsilon=epsilon))
-        absent = relax.const(0, "float32")
-        return relax.Tuple([made, absent, absent, total])
-
-
 class LpNormalization(OnnxOpConverter):  # type: ignore[misc]
     """Division by the sum of magnitudes or the root of the sum of squares; zeros stay zeros."""
 
@@ -492,7 +470,6 @@ CONVERTERS = {
     "BitCast": BitCast,
     "Pow": Pow,
     "FusedMatMul": FusedMatMul,
-    "SkipLayerNormalization": SkipLayerNormalization,
     "LpNormalization": LpNormalization,
     "CumProd": CumProd,
     "ReverseSequence": ReverseSequence,
