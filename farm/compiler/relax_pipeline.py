@@ -15,6 +15,7 @@ from tvm.ir import Call, GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from farm.compiler.cpu.attention.compute import attention_kernel
+from farm.compiler.cpu.block_quantized.rewrite import BlockQuantizedProductRewriter
 from farm.compiler.cpu.depth_first.merge import merge_convolutions_with_windows
 from farm.compiler.cpu.kernel_config import ConfigSelector, PackedWeight
 from farm.compiler.cpu.legalize import legalization_map
@@ -184,6 +185,7 @@ def legalize_and_fuse(module: tvm.IRModule, selector: ConfigSelector | None) -> 
                 rewriter_pass("farm.PlanarImages", PlanarImageRewriter),
                 transform.DeadCodeElimination(),
                 attention_pass(partial(attention_kernel, selector.cpu)),
+                rewriter_pass("farm.BlockQuantizedProducts", BlockQuantizedProductRewriter),
                 transform.DeadCodeElimination(),
             ]
             if selector

@@ -3,6 +3,7 @@
     recurrent             all steps of an LSTM, GRU or RNN layer in one kernel
     recurrent_layer_cost  recognise that kernel and count its operations
     bounded_selection     NonZero, NonMaxSuppression and others with data-dependent shapes
+    block_quantized       products with weights of few bits, and rows of such weights
     grouped_product       rows times the matrices of their groups, as mixtures of experts have them
     roi_align             RoiAlign that takes the weights of a sample once for all channels
     sort                  topk, sort and argsort, without functions that a board's runtime lacks
@@ -12,6 +13,6 @@
     partial_scatter       scatter_elements whose indices are shorter than the data
     vector_math           exp, sigmoid, tanh and erf of float32 in vectorizable arithmetic
 
-Importers call `emit(builder, call)` of those modules that have a table EMIT, and
-`recurrent.emit_recurrent_layer(builder, layer, ...)`.
+Importers call `emit(builder, call)` of those modules that have a table EMIT, and functions such as
+`recurrent.emit_recurrent_layer(builder, layer, ...)` and `block_quantized.emit_product`.
 """

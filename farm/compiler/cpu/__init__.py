@@ -25,6 +25,7 @@ Which configuration is best:
     predicted_peak_share  the predicted share of the peak, and why a kernel is slow
 
     attention    attention as one kernel
+    block_quantized  products with weights of few bits
     depth_first  a convolution, and windows over its result, as one kernel
     int8         kernels of 8-bit integers
     winograd     Winograd's convolution

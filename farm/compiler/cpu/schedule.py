@@ -18,6 +18,8 @@ from tvm import relax, tirx
 from farm.compiler.cpu import metaschedule_traces
 from farm.compiler.cpu.attention.compute import ATTENTION
 from farm.compiler.cpu.attention.schedule import schedule_attention
+from farm.compiler.cpu.block_quantized.few_rows import FEW_ROWS, schedule_few_rows
+from farm.compiler.cpu.block_quantized.many_rows import MANY_ROWS, schedule_many_rows
 from farm.compiler.cpu.conv_dense_compute import CONVOLUTION
 from farm.compiler.cpu.conv_dense_schedule import RULES
 from farm.compiler.cpu.depth_first.schedule import (
@@ -62,12 +64,16 @@ _RULES = {
     DEPTH_FIRST: schedule_depth_first,
     **RULES,
     **WINDOW_RULES,
+    FEW_ROWS: schedule_few_rows,
+    MANY_ROWS: schedule_many_rows,
     SOFTMAX: schedule_softmax_layer_norm,
     ROW_REDUCTION: schedule_row_reduction,
     LAYER_NORM: schedule_softmax_layer_norm,
     INTERLEAVED: schedule_phase_interleave,
     GENERAL: schedule_general,
 }
+
+_OF_INT32 = (GENERAL, FEW_ROWS, MANY_ROWS)  # rules for loops whose indices have 32 bits
 
 # The changes that rules request by annotations (see ir.annotations), because TVM has no such
 # schedule primitives. Each pass returns a function without its annotations unchanged. The order is:
@@ -144,7 +150,7 @@ def _schedule_one(
                 failure = f"its record does not apply: {_reason(exc)}"
         sch = UncheckedSchedule(
             tvm.IRModule(
-                {"main": narrow_indices_to_int32(function) if rule == GENERAL else function}
+                {"main": narrow_indices_to_int32(function) if rule in _OF_INT32 else function}
             )
         )
         try:

@@ -1,4 +1,4 @@
-"""Convert products with weights of few bits, whose blocks each have a scale and a zero point."""
+"""Convert operators with weights of few bits, whose blocks each have a scale and a zero point."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import numpy as np
 from tvm import relax
 from tvm.ir import GenericConst
 from tvm.relax.frontend.onnx.onnx_frontend import OnnxOpConverter
+
+from farm.kernels.block_quantized import BlockQuantizedWeight, emit_product, emit_rows
 
 Array = np.ndarray[Any, Any]
 _BITS = (2, 4, 8)
@@ -37,9 +39,10 @@ _FP4 = tuple(
 
 
 class MatMulNBits(OnnxOpConverter):  # type: ignore[misc]
-    """ONNX Runtime's MatMulNBits, as a product with the weight that its codes stand for.
+    """ONNX Runtime's MatMulNBits.
 
-    Codes of [N, blocks, bytes of a block] begin in the lowest bits of a byte.
+    Codes of [N, blocks, bytes of a block] begin in the lowest bits of a byte. If the blocks do not
+    fill the depth, or the columns no vectors, it is a product with the floats of the codes.
     """
 
     @classmethod
@@ -57,18 +60,20 @@ class MatMulNBits(OnnxOpConverter):  # type: ignore[misc]
         if order is not None:
             raise ValueError("MatMulNBits with an order of groups (g_idx)")
         blocks = -(-depth // size)
-        steps = _unpacked(codes.value.numpy().reshape(columns, blocks, -1), bits)[..., :size]
-        middle = np.full((columns, blocks), 1 << (bits - 1), np.float32)
-        if zeros is not None:
-            given = zeros.value.numpy()
-            if given.dtype == np.uint8:
-                given = _unpacked(given.reshape(columns, -1), bits)[:, :blocks]
-            middle = given.reshape(columns, blocks).astype(np.float32)
-        factors = scales.value.numpy().astype(np.float32).reshape(columns, blocks, 1)
-        weight = (steps.astype(np.float32) - middle[..., None]) * factors
-        weight = np.ascontiguousarray(weight.reshape(columns, -1)[:, :depth].T)
+        rows, factors = codes.value.numpy().reshape(columns, -1), scales.value.numpy()
+        factors = factors.reshape(columns, blocks)
+        middle = None if zeros is None else _zero_points(zeros.value.numpy(), columns, blocks, bits)
         dtype = str(data.ty.dtype)
-        made = relax.op.matmul(data, relax.const(weight.astype(dtype), dtype))
+        weight = BlockQuantizedWeight.from_rows(rows, factors, middle, bits, size, depth)
+        if weight is None:
+            floats = _floats(rows, factors, middle, bits, size)[:, :depth]
+            floats = np.ascontiguousarray(floats.T)
+            made = relax.op.matmul(data, relax.const(floats.astype(dtype), dtype))
+        elif dtype == "float32":
+            made = emit_product(builder, data, weight)
+        else:
+            longer = builder.emit(relax.op.astype(data, "float32"))
+            made = relax.op.astype(emit_product(builder, longer, weight), dtype)
         return made if bias is None else relax.op.add(builder.emit(made), bias)
 
 
@@ -89,24 +94,25 @@ class GatherBlockQuantized(OnnxOpConverter):  # type: ignore[misc]
         if str(codes.ty.dtype) != "uint8":
             raise ValueError(f"GatherBlockQuantized with codes of {codes.ty.dtype}")
         bits, size = int(attributes.get("bits", 4)), int(attributes.get("block_size", 128))
-        steps, factors = _unpacked(codes.value.numpy(), bits), scales.value.numpy()
-        axis = int(attributes.get("quantize_axis", 1)) % steps.ndim
-        middle = np.array(1 << (bits - 1), np.float32)
-        if zeros is not None:
-            given = _unpacked(zeros.value.numpy(), bits)[..., : factors.shape[-1]]
-            middle = _of_blocks(given.astype(np.float32), size, axis, steps.shape[axis])
-        factor = _of_blocks(factors.astype(np.float32), size, axis, steps.shape[axis])
-        weight = ((steps.astype(np.float32) - middle) * factor).astype(factors.dtype)
-        extent = steps.shape[int(attributes.get("gather_axis", 0))]
+        rows, factors = codes.value.numpy(), scales.value.numpy()
+        along = int(attributes.get("quantize_axis", 1)) % rows.ndim
+        if rows.ndim != 2 or along != 1 or int(attributes.get("gather_axis", 0)):
+            raise ValueError("GatherBlockQuantized of other axes than rows")
+        columns, blocks = factors.shape
+        depth = rows.shape[1] * 8 // bits
+        middle = None if zeros is None else _zero_points(zeros.value.numpy(), columns, blocks, bits)
+        dtype = str(factors.dtype)
         index = builder.emit(relax.op.astype(index, "int64"))
-        ends = relax.const(0, "int64"), relax.const(extent, "int64")
+        weight = BlockQuantizedWeight.from_rows(rows, factors, middle, bits, size, depth)
+        if weight is not None:
+            made = emit_rows(builder, index, depth, weight)
+            return made if dtype == "float32" else relax.op.astype(made, dtype)
+        floats = _floats(rows, factors, middle, bits, size)
+        ends = relax.const(0, "int64"), relax.const(columns, "int64")
         behind = builder.emit(relax.op.add(index, ends[1]))
-        index = builder.emit(
-            relax.op.where(builder.emit(relax.op.less(index, ends[0])), behind, index)
-        )
-        return relax.op.take(
-            relax.const(weight), index, int(attributes.get("gather_axis", 0)), mode="clip"
-        )
+        negative = builder.emit(relax.op.less(index, ends[0]))
+        index = builder.emit(relax.op.where(negative, behind, index))
+        return relax.op.take(relax.const(floats.astype(dtype), dtype), index, 0, mode="clip")
 
 
 class MatMulBnb4(OnnxOpConverter):  # type: ignore[misc]
@@ -135,10 +141,24 @@ class MatMulBnb4(OnnxOpConverter):  # type: ignore[misc]
         return relax.op.matmul(data, relax.const(weight.astype(dtype), dtype))
 
 
-def _of_blocks(given: Array, size: int, axis: int, extent: int) -> Array:
-    """Return the numbers of blocks as those of their elements along an axis."""
-    spread: Array = np.take(np.repeat(given, size, axis), np.arange(extent), axis)
-    return spread
+def _zero_points(given: Array, columns: int, blocks: int, bits: int) -> Array:
+    """Return the zero points [columns, blocks] of packed codes, or of numbers."""
+    if given.dtype == np.uint8:
+        return _unpacked(given.reshape(columns, -1), bits)[:, :blocks]
+    return given.reshape(columns, blocks)
+
+
+def _floats(rows: Array, scales: Array, zeros: Array | None, bits: int, size: int) -> Array:
+    """Return the floats of rows of codes [columns, bytes]."""
+    steps = _unpacked(rows, bits).astype(np.float32)
+
+    def of_each(given: Array) -> Array:
+        spread: Array = np.repeat(given.astype(np.float32), size, 1)[:, : steps.shape[1]]
+        return spread
+
+    middle = np.float32(1 << (bits - 1)) if zeros is None else of_each(zeros)
+    floats: Array = (steps - middle) * of_each(scales)
+    return floats
 
 
 def _unpacked(packed: Array, bits: int) -> Array:
