@@ -17,6 +17,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from farm.compiler.cpu.attention.compute import attention_kernel
 from farm.compiler.cpu.block_quantized.rewrite import BlockQuantizedProductRewriter
 from farm.compiler.cpu.depth_first.merge import merge_convolutions_with_windows
+from farm.compiler.cpu.dot_products import DotProductRewriter
 from farm.compiler.cpu.kernel_config import ConfigSelector, PackedWeight
 from farm.compiler.cpu.legalize import legalization_map
 from farm.compiler.gpu import schedule
@@ -186,6 +187,7 @@ def legalize_and_fuse(module: tvm.IRModule, selector: ConfigSelector | None) -> 
                 transform.DeadCodeElimination(),
                 attention_pass(partial(attention_kernel, selector.cpu)),
                 rewriter_pass("farm.BlockQuantizedProducts", BlockQuantizedProductRewriter),
+                rewriter_pass("farm.DotProducts", partial(DotProductRewriter, cpu=selector.cpu)),
                 transform.DeadCodeElimination(),
             ]
             if selector

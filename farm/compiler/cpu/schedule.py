@@ -30,6 +30,7 @@ from farm.compiler.cpu.depth_first.schedule import (
 )
 from farm.compiler.cpu.depthwise_pool import WINDOW_RULES
 from farm.compiler.cpu.depthwise_row_tiles import order_loops_by_input_row
+from farm.compiler.cpu.dot_products import DOT_PRODUCTS, schedule_dot_products
 from farm.compiler.cpu.general_schedule import schedule_general
 from farm.compiler.cpu.kernel_config import ConfigSelector
 from farm.compiler.cpu.phase_interleave import schedule_phase_interleave
@@ -64,6 +65,7 @@ _RULES = {
     DEPTH_FIRST: schedule_depth_first,
     **RULES,
     **WINDOW_RULES,
+    DOT_PRODUCTS: schedule_dot_products,
     FEW_ROWS: schedule_few_rows,
     MANY_ROWS: schedule_many_rows,
     SOFTMAX: schedule_softmax_layer_norm,
@@ -73,7 +75,12 @@ _RULES = {
     GENERAL: schedule_general,
 }
 
-_OF_INT32 = (GENERAL, FEW_ROWS, MANY_ROWS)  # rules for loops whose indices have 32 bits
+_OF_INT32 = (
+    GENERAL,
+    DOT_PRODUCTS,
+    FEW_ROWS,
+    MANY_ROWS,
+)  # rules for loops whose indices have 32 bits
 
 # The changes that rules request by annotations (see ir.annotations), because TVM has no such
 # schedule primitives. Each pass returns a function without its annotations unchanged. The order is:
