@@ -33,6 +33,7 @@ from farm.importers.onnx.reference.exact_transforms import with_exact_transforms
 from farm.importers.onnx.reference.layer_outputs import onnx_layer_outputs
 from farm.importers.onnx.reference.runtime import create_session
 from farm.importers.onnx.reference.stable_example import stable_example
+from farm.importers.onnx.rewrites.few_bit_products import rewrite_few_bit_products
 from farm.importers.onnx.rewrites.fold_narrow_weights import fold_narrow_weights
 from farm.importers.onnx.rewrites.inputs_to_initializers import (
     turn_inputs_into_initializers,
@@ -135,7 +136,8 @@ def open_and_simplify(
                 "farm reads tensors only",
                 "export the model with its tensors as outputs of their own",
             )
-    standard = fold_narrow_weights(qlinear_to_qdq(unfuse_operators(fed)))
+    standard = rewrite_few_bit_products(qlinear_to_qdq(unfuse_operators(fed)))
+    standard = fold_narrow_weights(standard)
     return model, simplify_graph(standard, inputs, has_converter), inputs
 
 

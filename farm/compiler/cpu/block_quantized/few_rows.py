@@ -38,6 +38,7 @@ FEW_ROWS = "block_quantized_few_rows"
 _SUMS, _OF_BLOCK = "block_quantized_row_sums", "block_quantized_block_sums"
 _MANTISSA = 23  # bits of a float32's mantissa
 _ONE = 0x3F800000  # the bits of 1.0
+_UNROLLED_WORDS = 8  # of a block; more would be much code
 
 
 def product_of_few_rows(
@@ -120,7 +121,8 @@ def schedule_few_rows(sch: Schedule, cpu: CpuModel) -> None:
     *_, row, one, group, column, word, slot = sch.get_loops(of_block)
     vector, lane = sch.split(column, [None, lanes])
     sch.reorder(word, slot, row, one, group, vector, lane)
-    unroll_and_vectorize(sch, [word, slot, row, one, group, vector], lane)
+    short = loop_extent(sch, word) <= _UNROLLED_WORDS
+    unroll_and_vectorize(sch, [*([word] if short else []), slot, row, one, group, vector], lane)
     *_, row, one, group, vector, lane = sch.get_loops(sch.decompose_reduction(of_block, word))
     unroll_and_vectorize(sch, [row, one, group, vector], lane)
     unroll_and_vectorize(sch, [m_inner, n_vector], n_lane)

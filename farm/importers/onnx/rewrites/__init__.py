@@ -6,7 +6,8 @@
     inputs_to_initializers  inputs whose values the user states become initializers
     unfuse                  rewrite operators that ONNX Runtime's optimizer has fused
     qlinear_to_qdq          rewrite QLinear operators to DequantizeLinear, operator, QuantizeLinear
-    fold_narrow_weights     constant weights of few bits become the numbers that they stand for
+    few_bit_products        products with constant weights of 4 or 8 bits become MatMulNBits
+    fold_narrow_weights     other constant weights of few bits become the floats they stand for
     simplify                fold known shapes and constants, inline functions, resolve branches
     known_sequences         for simplify: the elements of sequences, by the names of their tensors
     unroll                  for simplify: the copies of the body of a Loop or Scan
