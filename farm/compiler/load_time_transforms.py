@@ -6,6 +6,7 @@ virtual machine do not, and replaces those that kernels read in another form. Th
 these forms on all of its cores:
 
     float16 -> float32                the model has float16 weights, see graph.fp16_weights
+    bfloat16 -> float32               the same for bfloat16, see graph.bf16_weights
     a weight -> Winograd's transform  often several times as large, see winograd_weights
     a weight -> blocks of columns     if other parameters are made of it, too: it is stored once;
                                       or if each of its groups is padded to whole blocks
@@ -17,11 +18,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import tvm
 from tvm import relax, tirx
@@ -30,8 +32,8 @@ from farm.compiler.cpu.block_transform_kernel import block_transform_kernel
 from farm.compiler.cpu.kernel_config import PackedWeight
 from farm.compiler.cpu.winograd.weight_transform_kernel import weight_transform_kernel
 from farm.compiler.equal_arrays import first_equal_arrays
-from farm.compiler.graph import fp16_weights
-from farm.compiler.graph.fp16_weights import HALF, SINGLE, WIDENING
+from farm.compiler.graph import bf16_weights, fp16_weights
+from farm.compiler.graph.fp16_weights import SINGLE
 from farm.compiler.ir.checked_kernels import (
     mark_checked_kernel,
     mark_first_kernel_of_parameters,
@@ -42,6 +44,11 @@ from farm.compiler.weight_transforms import BlockTransform, WeightTransform
 from farm.compiler.winograd_weights import Phases, WinogradTransform, transform_coefficients
 
 Array = np.ndarray[Any, Any]
+# Kernels by the types of which they make float32, with their names
+_WIDENINGS: Mapping[Any, tuple[str, Callable[[], tirx.PrimFunc]]] = {
+    np.dtype(np.float16): (fp16_weights.WIDENING, fp16_weights.fp16_to_fp32_kernel),
+    np.dtype(ml_dtypes.bfloat16): (bf16_weights.WIDENING, bf16_weights.bf16_to_fp32_kernel),
+}
 # Names of kernels, by whether the weight is transposed
 _BLOCKS = {False: "weights_in_blocks", True: "transposed_weights_in_blocks"}
 
@@ -80,7 +87,8 @@ def defer_transforms_to_load(
     found |= _stored_as_weights(blocks, found.values(), plain)
     kept = {index: source.weight for index, source in found.items()}
     kept = {index: kept.get(index, value) for index, value in enumerate(parameters)}
-    halves = fp16_weights.fp16_parameters(module["main"], kept)
+    halves = bf16_weights.bf16_parameters(module["main"], kept)
+    halves |= fp16_weights.fp16_parameters(module["main"], kept)
     transforms = {index: source.transform for index, source in found.items()}
     stored = [halves.get(index, value) for index, value in kept.items()]
     if changed := {*halves, *transforms}:
@@ -181,7 +189,10 @@ def _with_function(
             mark_checked_kernel(kernel.with_attr("tirx.is_scheduled", True)), name
         )
         for name, kernel, used in (
-            (WIDENING, fp16_weights.fp16_to_fp32_kernel(), halves),
+            *(
+                (name, kernel(), {index for index in halves if stored[index].dtype == dtype})
+                for dtype, (name, kernel) in _WIDENINGS.items()
+            ),
             *(
                 (_winograd_kernel_name(phases), weight_transform_kernel(phases), [phases])
                 for phases in sorted({phases for phases, _ in winograd})
@@ -205,7 +216,8 @@ def _with_function(
             type_ = relax.TensorType(list(array.shape), str(array.dtype))
             value = builder.match_cast(found, type_)
             if index in halves:
-                value = _widened(builder, kernels[WIDENING], value, array.shape)
+                kernel, _ = _WIDENINGS[array.dtype]
+                value = _widened(builder, kernels[kernel], value, array)
             transform = transforms.get(index)
             if isinstance(transform, WinogradTransform):
                 kernel = kernels[_winograd_kernel_name(transform.phases(array.shape))]
@@ -224,12 +236,11 @@ def _with_function(
 
 
 def _widened(
-    builder: relax.BlockBuilder, kernel: Any, half: relax.Expr, shape: tuple[int, ...]
+    builder: relax.BlockBuilder, kernel: Any, half: relax.Expr, stored: Array
 ) -> relax.Expr:
-    size = math.prod(shape)
-    halves = _reshaped(builder, half, [size], HALF)
-    wide = builder.emit(relax.call_tir(kernel, [halves], relax.TensorType([size], SINGLE)))
-    return _reshaped(builder, wide, shape)
+    halves = _reshaped(builder, half, [stored.size], str(stored.dtype))
+    wide = builder.emit(relax.call_tir(kernel, [halves], relax.TensorType([stored.size], SINGLE)))
+    return _reshaped(builder, wide, stored.shape)
 
 
 def _in_blocks(

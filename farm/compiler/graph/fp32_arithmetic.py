@@ -3,8 +3,8 @@
 Few CPUs multiply such numbers: the others convert each operand of each operation. Tensors between
 operators are float32 here, and are rounded only where the model has a cast to float16, as in ONNX
 Runtime. They are not rounded to bfloat16: where a CPU has no instruction for it, LLVM calls a
-function that a library may lack. A constant is followed by a cast, so that weights stay float16 in
-the file, see `fp16_weights`. The model's inputs and outputs keep their types.
+function that a library may lack. A constant is followed by a cast, so that weights stay narrow in
+the file, see `fp16_weights` and `bf16_weights`. The model's inputs and outputs keep their types.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from tvm import relax, tirx
 from tvm.ir import Call, GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from farm.compiler.graph.bf16_weights import mark_bf16_weights
 from farm.compiler.graph.fp16_weights import HALF, SINGLE
 from farm.compiler.ir.relax_rewriter import op_name
 
@@ -32,7 +33,8 @@ def narrow_floats_as_float32(module: tvm.IRModule) -> tvm.IRModule:
         return module
     result = module.clone()
     result["main"] = _Widener(result).widened(main)
-    return relax.transform.CanonicalizeBindings()(relax.transform.Normalize()(result))
+    result = relax.transform.CanonicalizeBindings()(relax.transform.Normalize()(result))
+    return mark_bf16_weights(result)
 
 
 def _has_narrow(function: relax.Function) -> bool:

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes  # noqa: F401 - numpy then knows bfloat16 by its name
 import numpy as np
 import pytest
 import tvm
@@ -39,7 +40,7 @@ def lowered(
     machine: Any, weight: np.ndarray = WEIGHT, memory_mb: int | None = None
 ) -> LoweredModule:
     def body(emit, x, w):
-        wide = emit(relax.op.astype(w, "float32")) if weight.dtype == np.float16 else w
+        wide = emit(relax.op.astype(w, "float32")) if weight.dtype != np.float32 else w
         return relax.op.nn.conv2d(x, wide, padding=1)
 
     given = module(INPUTS, body, {"w": weight})
@@ -71,7 +72,7 @@ def right_convolution(
 
 
 @pytest.mark.parametrize("cpu", CPUS)
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_the_file_has_the_models_weight_and_the_device_its_transform_to_the_bit(
     cpu, dtype, tmp_path
 ):
