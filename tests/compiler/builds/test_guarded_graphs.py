@@ -60,9 +60,9 @@ def cut_convolution(channels: int, kept: int) -> Graph:
 
 
 GRAPHS = {
-    "one row": cut(1, 1, 3, 40, 20),
-    "a few rows": cut(5, 5, 3, 40, 20),
-    "many rows": cut(60, 60, 3, 40, 20),
+    "one row": cut(1, 1, 3, 40, 12),
+    "a few rows": cut(5, 5, 3, 40, 12),
+    "many rows": cut(60, 60, 3, 40, 12),
     **{
         f"{kept} of {channels} channels": cut_convolution(channels, kept)
         for channels, kept in ((40, 22), (100, 9), (150, 51), (33, 1))

@@ -144,8 +144,10 @@ def mask_values(name):
     return np.array([5, 7, 1, 2][: shape[0]], "int32")
 
 
-@pytest.mark.parametrize("mask", ["", *MASKS])
-@pytest.mark.parametrize("causal", [0, 1])
+@pytest.mark.parametrize(
+    ("causal", "mask"),
+    [(0, ""), (1, ""), *((number % 2, mask) for number, mask in enumerate(MASKS))],
+)
 def test_an_attention_that_projects_its_input(causal, mask, same):
     names = ["x", "w", "b", "mask" if mask else "", "past"]
     inputs = {"x": [2, 3, 24], "past": [2, 2, 4, 4, 8]}
@@ -202,23 +204,17 @@ def test_an_attention_of_projections_with_a_past(same):
     same(node, inputs, outputs, {}, mask=mask_values("of keys"))
 
 
-@pytest.mark.parametrize("interleaved", [0, 1])
 @pytest.mark.parametrize(
-    ("shape", "positions", "more"),
+    ("shape", "positions", "attributes"),
     [
         ([2, 5, 32], [2, 5], {}),
-        ([2, 4, 5, 8], [1], {}),
+        ([2, 4, 5, 8], [1], {"interleaved": 1}),
         ([2, 5, 32], [2, 5], {"num_heads": 2, "rotary_embedding_dim": 8}),
     ],
 )
-def test_a_rotary_embedding(shape, positions, more, interleaved, same):
+def test_a_rotary_embedding(shape, positions, attributes, same):
     node = helper.make_node(
-        "RotaryEmbedding",
-        ["x", "at", "cos", "sin"],
-        ["y"],
-        domain=MICROSOFT,
-        interleaved=interleaved,
-        **more,
+        "RotaryEmbedding", ["x", "at", "cos", "sin"], ["y"], domain=MICROSOFT, **attributes
     )
     values = {"at": np.array([3]) if positions == [1] else np.arange(10).reshape(2, 5)}
     inputs = {"x": shape, "at": (TensorProto.INT64, positions)}
