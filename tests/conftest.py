@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, settings
 from quick_tier import is_quick, refuse_tvm
 
 from farm.agent.build import ensure_executable
+from farm.importers.torch import python_source_dependencies
 from farm.processes.deadline import Deadline
 from farm.processes.garbage import collect_garbage_less_often
 
@@ -60,6 +61,17 @@ collect_garbage_less_often()  # as farm's processes do
 # jsonschema loads this for IRIs, which no schema of ours has: seconds for their grammar in each
 # worker of pytest-xdist. test_wheel.py, whose document has IRIs, checks it in another process.
 sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _tests_are_no_models() -> Iterator[None]:
+    """Leave the modules of tests, of which each worker has hundreds, out of what a `python:` source
+    has read.
+    """
+    system = (*python_source_dependencies._SYSTEM, Path(__file__).parent)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(python_source_dependencies, "_SYSTEM", system)
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -166,7 +166,7 @@ def test_no_model_of_onnxs_own_test_set_brings_anything_but_an_import_or_a_model
     load, tmp_path
 ):
     path, imported, failed = tmp_path / "model.onnx", 0, {}
-    for case in collect_testcases(None):
+    for case in collect_testcases(None)[::2]:  # tools/node-tests runs all of them
         onnx.save(case.model, path)
         try:
             load(path)
