@@ -161,6 +161,22 @@ ATTENTION = graph(  # tokens and channels that fill no vectors, on any board
         "tokens": np.array([1, 7, 16]),
     },
 )
+CODES = graph(  # products with a weight of few bits, of few rows and of many, and with a cache
+    [
+        node("DequantizeLinear", ["codes", "steps", "middle"], ["w"], axis=1),
+        node("MatMul", ["few", "w"], ["a"]),
+        node("MatMul", ["many", "w"], ["b"]),
+        node("Transpose", ["cache"], ["keys"], perm=[0, 2, 1]),
+        node("MatMul", ["query", "keys"], ["c"]),
+    ],
+    {"few": [3, 64], "many": [18, 64], "query": [2, 1, 32], "cache": [2, 40, 32]},
+    {"a": [3, 48], "b": [18, 48], "c": [2, 1, 40]},
+    {
+        "codes": numbers.integers(0, 256, (64, 48)).astype("uint8"),
+        "steps": (0.01 * (1 + numbers.random(48))).astype("float32"),
+        "middle": numbers.integers(100, 150, 48).astype("uint8"),
+    },
+)
 ARITHMETIC = graph(  # what a 32-bit core needs library functions for
     [
         node("Div", ["i", "i3"], ["quotient"]),
@@ -203,6 +219,7 @@ def cache(tmp_path_factory):
         (ROWS_OF_WINDOWS, {"depthwise"}),
         (DEPTH_FIRST, {"depth_first"}),
         (ATTENTION, {"convolution", "interleaved", "layer_norm", "dense", "product", "softmax"}),
+        (CODES, {"block_quantized_few_rows", "block_quantized_many_rows", "dot_products"}),
         (ARITHMETIC, set()),
     ],
     ids=[
@@ -213,6 +230,7 @@ def cache(tmp_path_factory):
         "rows of windows",
         "depth first",
         "attention",
+        "codes",
         "arithmetic",
     ],
 )

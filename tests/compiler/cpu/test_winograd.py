@@ -260,8 +260,13 @@ def test_convolutions_of_signals_are_right():
             assert found < each.most, (cpu, each)
 
 
-@pytest.mark.parametrize("image", [32, 33])
-@pytest.mark.parametrize("then", ["relu", "leaky", "planes", "padding", "rows and columns swapped"])
+@pytest.mark.parametrize(
+    ("then", "image"),
+    [
+        *((then, 32) for then in ("relu", "planes", "rows and columns swapped")),
+        *((then, 33) for then in ("leaky", "padding", "rows and columns swapped")),
+    ],
+)
 def test_what_follows_a_dilated_convolution_is_right(then, image):
     """With 33 rows and columns, phases have 16 or 17 of them."""
     x, w, b = (
@@ -303,9 +308,9 @@ def test_what_follows_a_dilated_convolution_is_right(then, image):
 @pytest.mark.parametrize(
     ("length", "dilation", "then"),
     [
-        *((500, 1, then) for then in ("relu", "sum", "rows and columns swapped")),
-        *((500, 3, then) for then in ("leaky", "padding", "rows and columns swapped")),
-        *((501, 3, then) for then in ("relu", "leaky", "sum", "padding")),
+        *((500, 1, then) for then in ("relu", "rows and columns swapped")),
+        *((500, 3, then) for then in ("leaky", "rows and columns swapped")),
+        *((501, 3, then) for then in ("sum", "padding")),
     ],
 )
 def test_what_follows_a_convolution_of_a_signal_is_right(then, length, dilation):
