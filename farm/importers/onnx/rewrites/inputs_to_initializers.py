@@ -16,6 +16,7 @@ from farm.importers.onnx.input_shapes import (
     input_axes,
     inputs_without_initializers,
 )
+from farm.importers.size_limits import check_tensor_fits_memory
 from farm.types import Value
 
 Array = np.ndarray[Any, Any]
@@ -112,6 +113,7 @@ def _array(
     if array.ndim == 0 and (stated is not None or axes is not None):
         if stated is None:
             stated = tuple(axis if isinstance(axis, int) else 1 for axis in axes or ())
+        check_tensor_fits_memory(what, f"the value of input {name}", stated, array.itemsize)
         array = np.full(stated, array, dtype)
     if axes is None:
         return array

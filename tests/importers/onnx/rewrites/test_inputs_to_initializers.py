@@ -91,6 +91,15 @@ def test_lists_are_tensors(onnx_file):
     )
 
 
+def test_a_number_for_a_shape_beyond_memory_is_refused(onnx_file):
+    path = onnx_file(
+        [node("Mul", ["x", "mask"], ["y"])], {"x": ["n", 1], "mask": ["n", 1]}, {"y": ["n", 1]}
+    )
+    model = Model("test", str(path), shapes={"mask": (1 << 50, 1)}, values={"mask": 2})
+    with pytest.raises(ModelError, match="memory"):
+        importers.import_model(model, path.parent)
+
+
 @pytest.mark.parametrize(
     ("values", "words"),
     [
