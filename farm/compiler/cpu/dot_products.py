@@ -18,11 +18,9 @@ from tvm.s_tir import Schedule
 
 from farm.compiler.cpu.general_schedule import (
     PRODUCT_CYCLES,
-    inline_elementwise,
-    parallelize_and_vectorize_block,
     parallelize_if_long_enough,
+    schedule_blocks_after,
 )
-from farm.compiler.ir.blocks import block_name
 from farm.compiler.ir.constants import constant_value
 from farm.compiler.ir.dynamic_extents import is_dynamic, shapes_are_equal
 from farm.compiler.ir.relax_rewriter import Rewriter, Rule, permute_dims_axes, shape_of
@@ -36,7 +34,7 @@ _KEYS_OF_TASK = 16
 
 @mutator
 class DotProductRewriter(Rewriter):
-    """Replaces products of few rows with a transposed tensor that no weight is."""
+    """Replaces products of few rows with a transposed tensor, unless that is a weight."""
 
     def __init__(self, module: tvm.IRModule, cpu: CpuModel) -> None:
         super().__init__(module)
@@ -50,7 +48,7 @@ class DotProductRewriter(Rewriter):
         first, second = call.args
         turned = self.called(second, "relax.permute_dims")
         rows, columns = shape_of(first), shape_of(second)
-        if turned is None or rows is None or columns is None or len(rows) != len(columns) < 3:
+        if turned is None or rows is None or columns is None or len(columns) < 3:
             return None
         axes = permute_dims_axes(turned) or [*reversed(range(len(columns)))]
         if (
@@ -102,12 +100,9 @@ def _halved(sums: te.Tensor, half: int) -> Callable[..., tirx.Expr]:
 
 def schedule_dot_products(sch: Schedule, cpu: CpuModel) -> None:
     """Divide the keys among threads; add up all lanes of a key before the next one."""
-    blocks = sch.get_child_blocks(sch.get_sblock("root"))
-    names = [block_name(sch, block) for block in blocks]
-    at = names.index(DOT_PRODUCTS)
-    for block in inline_elementwise(sch, blocks[at + 1 :]):
-        parallelize_and_vectorize_block(sch, block, cpu)
-    by_lane, *halves, total = blocks[names.index(_BY_LANE) : at + 1]
+    blocks = schedule_blocks_after(sch, DOT_PRODUCTS, cpu)
+    total, by_lane = blocks[DOT_PRODUCTS], blocks[_BY_LANE]
+    halves = [block for name, block in blocks.items() if name.startswith(_HALVES)]
     *outer, row, key = sch.get_loops(total)
     key_outer, key_inner = sch.split(key, [None, _KEYS_OF_TASK])
     sch.reorder(*outer, key_outer, key_inner, row)

@@ -76,6 +76,19 @@ def inline_elementwise(sch: Schedule, blocks: list[SBlockRV]) -> list[SBlockRV]:
     return [*left, *blocks[-1:]]
 
 
+def schedule_blocks_after(sch: Schedule, name: str, cpu: CpuModel) -> dict[str, SBlockRV]:
+    """Schedule the blocks after the one of this name, and return all blocks by their names.
+
+    Elementwise blocks that are computed once are inlined.
+    """
+    blocks = {block_name(sch, one): one for one in sch.get_child_blocks(sch.get_sblock("root"))}
+    names = list(blocks)
+    after = [blocks[one] for one in names[names.index(name) + 1 :]]
+    for block in inline_elementwise(sch, after):
+        parallelize_and_vectorize_block(sch, block, cpu)
+    return blocks
+
+
 def parallelize_and_vectorize_block(sch: Schedule, block: SBlockRV, cpu: CpuModel) -> None:
     """Divide the spatial loops among threads and vectorize the innermost one.
 

@@ -21,7 +21,7 @@ from farm.compiler.ir.constants import constant_value
 from farm.compiler.ir.relax_rewriter import op_name
 
 Array = np.ndarray[Any, Any]
-BRAIN = "bfloat16"
+BFLOAT16 = "bfloat16"
 KEEPS_BF16 = "bfloat16_weights"  # attribute of a `main` whose parameters are to be kept so
 WIDENING = "bfloat16_to_float"
 _LOWER_BITS = 16  # of a float32, which a bfloat16 does not have
@@ -68,10 +68,10 @@ def _bf16_if_exact(value: Array) -> Array | None:
 def bf16_to_fp32_kernel() -> tirx.PrimFunc:
     """Return a kernel that converts bfloat16 to float32."""
     count = te.var("count", "int64")
-    brain = te.placeholder((count,), BRAIN, "brain")
+    narrow = te.placeholder((count,), BFLOAT16, "narrow")
 
     def widened(i: tirx.Expr) -> tirx.Expr:
-        bits = tirx.reinterpret("uint16", brain[i]).astype("uint32")
+        bits = tirx.reinterpret("uint16", narrow[i]).astype("uint32")
         return tirx.reinterpret(SINGLE, bits << tirx.const(_LOWER_BITS, "uint32"))
 
-    return te.create_prim_func([brain, te.compute((count,), widened, name=WIDENING)])
+    return te.create_prim_func([narrow, te.compute((count,), widened, name=WIDENING)])

@@ -22,6 +22,7 @@ def quantized(columns, depth, bits=4, size=32, zeros=""):
         "": None,
         "codes": random.integers(0, 1 << bits, scales.shape).astype("uint8"),
         "numbers": random.uniform(0, 1 << bits, scales.shape).astype("float32"),
+        "halves": random.uniform(0, 1 << bits, scales.shape).astype("float16"),
     }[zeros]
     per = 8 // bits
     packed = np.zeros((columns, depth // per), np.uint8)
@@ -58,6 +59,7 @@ CASES = {  # the extents of the data, columns, and what is special
     "short blocks": ((2, 48), 64, {"size": 16}),
     "zero points": ((4, 64), 64, {"zeros": "codes"}),
     "zero points that are no codes": ((1, 64), 64, {"zeros": "numbers", "bits": 8}),
+    "zero points of float16": ((2, 64), 64, {"zeros": "halves"}),
     "enough for threads": ((1, 512), 2048, {}),
 }
 
@@ -96,6 +98,15 @@ def test_the_batch_may_be_open():
     for count in (1, 3):
         x = random.standard_normal((count, 2, 64)).astype("float32")
         assert_near(run([x])[0], x @ floats)
+
+
+def test_zero_points_of_float16_are_read_by_no_kernel_as_such():
+    """A core without an instruction for it would call a function that a library may lack."""
+    weight, _ = quantized(64, 64, zeros="halves")
+    low = lowered({"x": relax.TensorType((1, 64), "float32")}, product(weight))
+    kernels = [one for _, one in low.module.functions_items() if isinstance(one, tirx.PrimFunc)]
+    read = {str(buffer.dtype) for one in kernels for buffer in one.params}
+    assert kernels and "float16" not in read
 
 
 def test_a_build_stores_the_codes():

@@ -68,8 +68,13 @@ def test_the_batch_may_be_open():
 
 @pytest.mark.parametrize(
     ("first", "second"),
-    [((1, 8, 64), (1, 40, 64)), ((1, 2, 64), (1, 8, 64)), ((1, 2, 18), (1, 40, 18))],
-    ids=["many rows", "few keys", "no vectors"],
+    [
+        ((1, 8, 64), (1, 40, 64)),
+        ((1, 2, 64), (1, 8, 64)),
+        ((1, 2, 18), (1, 40, 18)),
+        ((3, 1, 2, 64), (1, 40, 64)),
+    ],
+    ids=["many rows", "few keys", "no vectors", "other axes"],
 )
 def test_other_products_are_left_to_other_rules(first, second):
     rows, keys = normal(*first), normal(*second)

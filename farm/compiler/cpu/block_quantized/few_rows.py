@@ -19,15 +19,15 @@ from farm.compiler.cpu.block_quantized.tiles import (
     TILE_ROWS,
     flat_rows,
     row_count,
-    schedule_what_follows,
+    tile_row,
     unroll_and_vectorize,
-    vectors_of_tile,
     with_outer_axes,
 )
 from farm.compiler.cpu.general_schedule import (
     PRODUCT_CYCLES,
     parallelize_and_vectorize_block,
     parallelize_if_long_enough,
+    schedule_blocks_after,
 )
 from farm.compiler.cpu.register_tiles import largest_divisor
 from farm.compiler.ir.blocks import is_dynamic_loop, loop_extent
@@ -47,31 +47,33 @@ def product_of_few_rows(
     """Define the product of data [..., K] with a weight of codes: [..., N]."""
     layout = Layout.of(int(data.shape[-1]), codes.shape, scales.shape)
     rows, element = row_count(data), flat_rows(data)
-    blocks, together = layout.depth // layout.block, layout.together
-    words = layout.block // layout.codes_of_word
-    step = te.reduce_axis((0, layout.block), name="step")
+    blocks, column_block = layout.depth // layout.block_size, layout.column_block
+    words = layout.block_size // layout.codes_of_word
+    step = te.reduce_axis((0, layout.block_size), name="step")
     sums = te.compute(
         (rows, blocks),
-        lambda m, b: te.sum(element(m, b * layout.block + step), axis=step),
+        lambda m, b: te.sum(element(m, b * layout.block_size + step), axis=step),
         name=_SUMS,
     )
     word = te.reduce_axis((0, words), name="word")
     slot = te.reduce_axis((0, layout.codes_of_word), name="slot")
 
     def product(m: tirx.Expr, b: tirx.Expr, group: tirx.Expr, column: tirx.Expr) -> tirx.Expr:
-        value = element(m, b * layout.block + word * layout.codes_of_word + slot)
+        value = element(m, b * layout.block_size + word * layout.codes_of_word + slot)
         code = _as_float(codes[group, b * words + word, column], slot, layout.bits)
         return te.sum(value * code, axis=[word, slot])
 
     of_block = te.compute(
-        (rows, blocks, layout.columns // together, together), product, name=_OF_BLOCK
+        (rows, blocks, layout.columns // column_block, column_block), product, name=_OF_BLOCK
     )
     b = te.reduce_axis((0, blocks), name="block")
     steps = tirx.const(float(1 << layout.bits), "float32")
 
     def scaled(m: tirx.Expr, n: tirx.Expr) -> tirx.Expr:
-        group, column = tirx.floordiv(n, together), tirx.floormod(n, together)
-        middle: tirx.Expr = tirx.const(1 + layout.middle / (1 << layout.bits), "float32")
+        group, column = tirx.floordiv(n, column_block), tirx.floormod(n, column_block)
+        middle: tirx.Expr = tirx.const(
+            1 + layout.default_zero_point / (1 << layout.bits), "float32"
+        )
         if zeros:
             zero = tirx.Cast("float32", zeros[0][group, b, column])
             middle = tirx.const(1.0, "float32") + zero / steps
@@ -102,24 +104,24 @@ def _as_float(word: tirx.Expr, slot: tirx.Expr, bits: int) -> tirx.Expr:
 
 def schedule_few_rows(sch: Schedule, cpu: CpuModel) -> None:
     """Divide the columns among threads, and compute tiles of rows and columns block by block."""
-    blocks = schedule_what_follows(sch, FEW_ROWS, cpu)
+    blocks = schedule_blocks_after(sch, FEW_ROWS, cpu)
     parallelize_and_vectorize_block(sch, blocks[_SUMS], cpu)
     whole, of_block = blocks[FEW_ROWS], blocks[_OF_BLOCK]
     written = sch.cache_write(whole, 0, "local")
     m, n, b = sch.get_loops(whole)
-    together = loop_extent(sch, sch.get_loops(of_block)[3])
+    column_block = loop_extent(sch, sch.get_loops(of_block)[3])
     rows = 1 if is_dynamic_loop(sch, m) else largest_divisor(loop_extent(sch, m), TILE_ROWS)
-    vectors, lanes = vectors_of_tile(loop_extent(sch, n), together, rows, cpu)
+    tile = tile_row(loop_extent(sch, n), column_block, rows, cpu)
     m_outer, m_inner = sch.split(m, [None, rows])
-    n_outer, n_vector, n_lane = sch.split(n, [None, vectors, lanes])
+    n_outer, n_vector, n_lane = sch.split(n, [None, tile.vectors, tile.lanes])
     sch.reorder(n_outer, m_outer, b, m_inner, n_vector, n_lane)
     parallelize_if_long_enough(sch, n_outer, [of_block], cpu, PRODUCT_CYCLES)
     sch.reverse_compute_at(written, m_outer, preserve_unit_loops=True)
-    sch.vectorize(sch.split(sch.get_loops(written)[-1], [None, lanes])[1])
+    sch.vectorize(sch.split(sch.get_loops(written)[-1], [None, tile.lanes])[1])
     sch.compute_at(of_block, b, preserve_unit_loops=True)
     sch.set_scope(of_block, 0, "local")
     *_, row, one, group, column, word, slot = sch.get_loops(of_block)
-    vector, lane = sch.split(column, [None, lanes])
+    vector, lane = sch.split(column, [None, tile.lanes])
     sch.reorder(word, slot, row, one, group, vector, lane)
     short = loop_extent(sch, word) <= _UNROLLED_WORDS
     unroll_and_vectorize(sch, [*([word] if short else []), slot, row, one, group, vector], lane)

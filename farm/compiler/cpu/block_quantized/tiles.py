@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tvm import te, tirx
 from tvm.s_tir import Schedule
-from tvm.s_tir.schedule import LoopRV, SBlockRV
+from tvm.s_tir.schedule import LoopRV
 
-from farm.compiler.cpu.general_schedule import inline_elementwise, parallelize_and_vectorize_block
 from farm.compiler.cpu.register_tiles import largest_divisor
-from farm.compiler.ir.blocks import block_name
 from farm.compiler.target.cpu_model import CpuModel
 from farm.kernels.block_quantized import PRODUCT
 
@@ -52,25 +51,23 @@ def with_outer_axes(flat: te.Tensor, data: te.Tensor) -> te.Tensor:
     return te.compute((*outer, flat.shape[1]), element, name=PRODUCT)
 
 
-def schedule_what_follows(sch: Schedule, block: str, cpu: CpuModel) -> dict[str, SBlockRV]:
-    """Schedule the blocks after the one of this name; return all blocks by their names."""
-    blocks = {block_name(sch, one): one for one in sch.get_child_blocks(sch.get_sblock("root"))}
-    names = list(blocks)
-    after = [blocks[name] for name in names[names.index(block) + 1 :]]
-    for one in inline_elementwise(sch, after):
-        parallelize_and_vectorize_block(sch, one, cpu)
-    return blocks
+@dataclass(frozen=True, slots=True)
+class TileRow:
+    """A row of a tile: how many vectors it has, and how many lanes a vector has."""
+
+    vectors: int
+    lanes: int
 
 
-def vectors_of_tile(columns: int, together: int, rows: int, cpu: CpuModel) -> tuple[int, int]:
-    """Return the vectors of a row of a tile, and the lanes of a vector.
+def tile_row(columns: int, column_block: int, rows: int, cpu: CpuModel) -> TileRow:
+    """Return the row of a tile of so many rows.
 
     Besides the sums of a tile, a vector of codes and one of numbers for each vector of columns are
     in registers.
     """
-    lanes = min(cpu.lanes, together)
+    lanes = min(cpu.lanes, column_block)
     most = 4 if rows == 1 or cpu.registers >= 32 else 2
-    return largest_divisor(columns // lanes, most), lanes
+    return TileRow(largest_divisor(columns // lanes, most), lanes)
 
 
 def unroll_and_vectorize(sch: Schedule, unrolled: Sequence[LoopRV], lane: LoopRV) -> None:

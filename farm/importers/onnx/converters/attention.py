@@ -25,7 +25,7 @@ _FILTER = -10000.0  # the default score of masked keys
 
 @dataclass(frozen=True, slots=True)
 class _Scores:
-    """What is done to the products of queries and keys before the softmax, in this order."""
+    """Holds what is done to the products of queries and keys before the softmax, in this order."""
 
     scale: float
     softcap: float = 0.0
@@ -116,15 +116,15 @@ class GroupQueryAttention(OnnxOpConverter):  # type: ignore[misc]
         if any(one is not None for one in given[12:]):
             raise ValueError("GroupQueryAttention with a quantized cache, norms or padded chunks")
         emit = builder.emit
-        heads, pairs = int(attributes["num_heads"]), int(attributes["kv_num_heads"])
+        heads, kv_heads = int(attributes["num_heads"]), int(attributes["kv_num_heads"])
         if keys is None:
-            size = int(queries.ty.shape[2]) // (heads + 2 * pairs)
-            ends = [heads * size, (heads + pairs) * size]
+            size = int(queries.ty.shape[2]) // (heads + 2 * kv_heads)
+            ends = [heads * size, (heads + kv_heads) * size]
             parts = emit(relax.op.split(queries, ends, axis=2))
             queries, keys, values = (emit(parts[at]) for at in range(3))
         queries, keys, values = (
             _by_heads(builder, one, count)
-            for one, count in ((queries, heads), (keys, pairs), (values, pairs))
+            for one, count in ((queries, heads), (keys, kv_heads), (values, kv_heads))
         )
         end = int(require_constant(total, "GroupQueryAttention", "total_sequence_length"))
         if attributes.get("sliding_window_cache", 0):
@@ -221,9 +221,9 @@ class _Step:
         if self._new > 1:
             last = _whole(self._new - 1)
             taken = emit(relax.op.minimum(emit(relax.op.maximum(distances, zero)), last))
-            rows, pairs = new.ty.shape[0], int(new.ty.shape[1])
+            rows, kv_heads = new.ty.shape[0], int(new.ty.shape[1])
             index = self._for_heads(taken, extent)
-            index = emit(relax.op.broadcast_to(index, [rows, pairs, extent, count]))
+            index = emit(relax.op.broadcast_to(index, [rows, kv_heads, extent, count]))
             new = emit(relax.op.gather_elements(new, index, axis=2))
         return emit(relax.op.where(is_new, new, old))
 
@@ -243,8 +243,8 @@ class _Step:
     def mask(self, extent: int, dtype: str, causal: bool, window: int) -> relax.Expr:
         """Return [B or 1, 1, S, L] summands of the scores: 0, or minus infinity without a key.
 
-        A window of -1 is none; otherwise a query reads the keys of its own position and of so many
-        before it.
+        A window of -1 is none; otherwise a query reads so many keys, of which the last is that
+        of its own position.
         """
         emit = self._builder.emit
         rows = _whole(np.arange(self._new).reshape(1, self._new, 1))
@@ -372,11 +372,11 @@ def _attend(
     The rows of the heads that share keys are one product.
     """
     emit = builder.emit
-    (batch, heads, steps, size), (_, pairs, extent, _) = queries.ty.shape, keys.ty.shape
-    heads, steps, pairs, extent = (int(one) for one in (heads, steps, pairs, extent))
-    dtype, rows = str(queries.ty.dtype), heads // pairs * steps
-    if pairs != heads:
-        queries = emit(relax.op.reshape(queries, [batch, pairs, rows, size]))
+    (batch, heads, steps, size), (_, kv_heads, extent, _) = queries.ty.shape, keys.ty.shape
+    heads, steps, kv_heads, extent = (int(one) for one in (heads, steps, kv_heads, extent))
+    dtype, rows = str(queries.ty.dtype), heads // kv_heads * steps
+    if kv_heads != heads:
+        queries = emit(relax.op.reshape(queries, [batch, kv_heads, rows, size]))
     turned = emit(relax.op.permute_dims(keys, [0, 1, 3, 2]))
     made = emit(relax.op.matmul(queries, turned))
     made = emit(relax.op.multiply(made, relax.const(scores.scale, dtype)))
@@ -384,29 +384,29 @@ def _attend(
         cap = relax.const(scores.softcap, dtype)
         made = emit(relax.op.multiply(emit(relax.op.tanh(emit(relax.op.divide(made, cap)))), cap))
     if scores.summand is not None:
-        made = emit(relax.op.add(made, _for_rows(builder, scores.summand, heads, pairs, steps)))
+        made = emit(relax.op.add(made, _for_rows(builder, scores.summand, heads, kv_heads, steps)))
     if scores.sink is None:
         weights = emit(relax.op.nn.softmax(made, axis=-1))
     else:
-        sink = emit(relax.op.reshape(scores.sink, [1, pairs, heads // pairs, 1, 1]))
-        sink = emit(relax.op.broadcast_to(sink, [batch, pairs, heads // pairs, steps, 1]))
-        sink = emit(relax.op.reshape(sink, [batch, pairs, rows, 1]))
+        sink = emit(relax.op.reshape(scores.sink, [1, kv_heads, heads // kv_heads, 1, 1]))
+        sink = emit(relax.op.broadcast_to(sink, [batch, kv_heads, heads // kv_heads, steps, 1]))
+        sink = emit(relax.op.reshape(sink, [batch, kv_heads, rows, 1]))
         longer = emit(relax.op.nn.softmax(emit(relax.op.concat([made, sink], axis=3)), axis=-1))
         weights = emit(relax.op.strided_slice(longer, [3], [0], [extent]))
     result = emit(relax.op.matmul(weights, values))
     width = int(values.ty.shape[3])
-    if pairs != heads:
+    if kv_heads != heads:
         result = emit(relax.op.reshape(result, [batch, heads, steps, width]))
     result = emit(relax.op.permute_dims(result, [0, 2, 1, 3]))
     return emit(relax.op.reshape(result, [batch, steps, heads * width]))
 
 
 def _for_rows(
-    builder: relax.BlockBuilder, summand: relax.Expr, heads: int, pairs: int, steps: int
+    builder: relax.BlockBuilder, summand: relax.Expr, heads: int, kv_heads: int, steps: int
 ) -> relax.Expr:
     """Return [.., H or 1, S, T] summands for rows of [.., K, H / K * S, T]."""
     emit, (batch, of_heads, of_steps, extent) = builder.emit, summand.ty.shape
-    group = heads // pairs
+    group = heads // kv_heads
     if group == 1 or (int(of_heads) == 1 and int(of_steps) == 1):
         return summand
     if int(of_heads) == 1:
@@ -414,7 +414,7 @@ def _for_rows(
         return emit(relax.op.reshape(spread, [batch, 1, group * steps, extent]))
     if int(of_steps) != steps:
         summand = emit(relax.op.broadcast_to(summand, [batch, heads, steps, extent]))
-    return emit(relax.op.reshape(summand, [batch, pairs, group * steps, extent]))
+    return emit(relax.op.reshape(summand, [batch, kv_heads, group * steps, extent]))
 
 
 CONVERTERS = {

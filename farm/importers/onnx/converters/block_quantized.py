@@ -108,11 +108,15 @@ class GatherBlockQuantized(OnnxOpConverter):  # type: ignore[misc]
             made = emit_rows(builder, index, depth, weight)
             return made if dtype == "float32" else relax.op.astype(made, dtype)
         floats = _floats(rows, factors, middle, bits, size)
-        ends = relax.const(0, "int64"), relax.const(columns, "int64")
-        behind = builder.emit(relax.op.add(index, ends[1]))
-        negative = builder.emit(relax.op.less(index, ends[0]))
-        index = builder.emit(relax.op.where(negative, behind, index))
-        return relax.op.take(relax.const(floats.astype(dtype), dtype), index, 0, mode="clip")
+        # Behind the last row is one of zeros, for all that is out of range.
+        table = np.concatenate([floats, np.zeros([1, depth], np.float32)]).astype(dtype)
+        zero, end = relax.const(0, "int64"), relax.const(columns, "int64")
+        emit, op = builder.emit, relax.op
+        from_end = emit(op.add(index, end))
+        counted = emit(op.where(emit(op.less(index, zero)), from_end, index))
+        outside = emit(op.less(counted, zero))
+        row = emit(op.where(outside, end, emit(op.minimum(counted, end))))
+        return op.take(relax.const(table, dtype), row, 0, mode="clip")
 
 
 class MatMulBnb4(OnnxOpConverter):  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""Convert RotaryEmbedding of ONNX Runtime: pairs of numbers turned by an angle of their position.
+"""Convert RotaryEmbedding of ONNX Runtime, which rotates pairs of numbers by their position.
 
 The definition: https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md
 Source: Su et al., RoFormer, https://arxiv.org/abs/2104.09864
@@ -31,8 +31,8 @@ class RotaryEmbedding(OnnxOpConverter):  # type: ignore[misc]
         flat = len(shape) == 3
         steps = shape[1] if flat else shape[2]
         if flat:
-            part, turned = int(attributes.get("rotary_embedding_dim", 0)), int(cosines.ty.shape[1])
-            heads = int(attributes.get("num_heads", 0)) if part else int(shape[2]) // (2 * turned)
+            part, half = int(attributes.get("rotary_embedding_dim", 0)), int(cosines.ty.shape[1])
+            heads = int(attributes.get("num_heads", 0)) if part else int(shape[2]) // (2 * half)
             split = emit(relax.op.reshape(data, [*shape[:2], heads, int(shape[2]) // heads]))
             data = emit(relax.op.permute_dims(split, [0, 2, 1, 3]))
         positions = emit(relax.op.astype(positions, "int64"))
@@ -55,7 +55,7 @@ def rotate(
     sines: relax.Expr,
     interleaved: bool,
 ) -> relax.Expr:
-    """Return [B, heads, S, D] data whose first 2 * N numbers are turned.
+    """Return [B, heads, S, D] data whose first 2 * N numbers are rotated.
 
     Positions [B or 1, S] of int64 select rows of the [positions, N] cosines and sines; those out of
     range select the nearest. A pair is two neighbours if interleaved, else one number of each half.
@@ -63,8 +63,9 @@ def rotate(
     emit, (batch, heads, steps, size) = builder.emit, data.ty.shape
     count = int(cosines.ty.shape[1])
     rows = positions.ty.shape[0]
+    first = relax.const(0, "int64")
     limit = relax.const(int(cosines.ty.shape[0]) - 1, "int64")
-    inside = emit(relax.op.minimum(emit(relax.op.maximum(positions, _zero())), limit))
+    inside = emit(relax.op.minimum(emit(relax.op.maximum(positions, first)), limit))
     cosine, sine = (
         emit(relax.op.expand_dims(emit(relax.op.take(table, inside, axis=0)), 1))
         for table in (cosines, sines)
@@ -86,18 +87,14 @@ def rotate(
     def product(one: relax.Expr, other: relax.Expr) -> relax.Expr:
         return emit(relax.op.multiply(one, other))
 
-    turned = [
+    rotated = [
         emit(relax.op.subtract(product(real, cosine), product(imaginary, sine))),
         emit(relax.op.add(product(imaginary, cosine), product(real, sine))),
     ]
-    made = emit(relax.op.concat(turned, axis=4 if interleaved else 3))
+    made = emit(relax.op.concat(rotated, axis=4 if interleaved else 3))
     if interleaved:
         made = emit(relax.op.reshape(made, [batch, heads, steps, 2 * count]))
     return made if rest is None else emit(relax.op.concat([made, rest], axis=3))
-
-
-def _zero() -> relax.Expr:
-    return relax.const(0, "int64")
 
 
 CONVERTERS = {"RotaryEmbedding": RotaryEmbedding}
