@@ -40,15 +40,17 @@ def _end_without_cleanup() -> None:
     """End the process, where its exit code is known, without taking hundreds of modules apart.
 
     That would take a fifth of the time of a short command, and frees only memory. All threads but
-    daemons have ended, and all other functions of atexit have run.
+    daemons have ended, and all other functions of atexit have run. A command that failed keeps its
+    exit code if its output cannot be written: the interpreter would end with one of its own.
     """
-    try:
-        for stream in filter(None, (sys.stdout, sys.stderr)):
+    written = True
+    for stream in filter(None, (sys.stdout, sys.stderr)):
+        try:
             stream.flush()
-    except (OSError, ValueError):
-        return  # the interpreter reports it as it ends
-    if _exit_codes:
-        os._exit(_exit_codes[0])
+        except (OSError, ValueError):
+            written = False
+    if _exit_codes and (written or _exit_codes[0]):
+        os._exit(_exit_codes[0])  # else the interpreter reports what is not written, as it ends
 
 
 # The first function that is registered is called last. If Python's start-up files have registered

@@ -52,6 +52,7 @@ for number, handler in (
 os.environ.setdefault("TVM_THREAD_POOL_SPIN_COUNT", "1000")
 
 os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")  # as farm's commands do
+os.environ.pop("PYTHONUNBUFFERED", None)  # output that waits in a buffer is written at the end
 
 # Torch's threads wait for each other without a pause, beside other tests that compute.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
