@@ -77,11 +77,11 @@ def _shape(text: str) -> tuple[str, tuple[int, ...]]:
     try:
         extents = tuple(int(number) for number in numbers.split(","))
     except ValueError:
-        extents = (0,)
-    if not name or min(extents) < 1:
+        extents = (-1,)
+    if not name or min(extents) < 0:
         raise UsageError(
             f"--shape {text}: no input's name and shape",
-            "extents are whole numbers above 0",
+            "extents are whole numbers of at least 0",
             "--shape NAME:1,3,224,224",
         )
     return name, extents

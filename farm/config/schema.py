@@ -337,8 +337,9 @@ class ModelTable(Table):
 
     source: Annotated[Text, AfterValidator(_source)]
     """A file, `python:package.module:function`, or `package:PATH` inside farm's own folder."""
-    shapes: dict[str, list[Positive]] = Field(default_factory=dict)
-    """The shapes of inputs that the model leaves open, by name."""
+    shapes: dict[str, list[Count]] = Field(default_factory=dict)
+    """The shapes of inputs that the model leaves open, by name. An input of an ONNX model may have
+    no elements, as the cache of a decoder before its first token: [1, 8, 0, 64]."""
     values: dict[str, bool | int | float | list[Any]] = Field(default_factory=dict)
     """Inputs of ONNX models, and numbers that TorchScript takes, that are constants, by name: a
     number, or lists of numbers."""

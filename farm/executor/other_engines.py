@@ -57,19 +57,15 @@ def load_model_in_engine(
 
 
 def _constants(model: Model) -> Mapping[str, Array]:
-    """Return the inputs of an ONNX file whose values the user states."""
-    if not model.values:
+    """Return the inputs of an ONNX file that are constants."""
+    if not (model.values or model.shapes):
         return {}
     import onnx
 
-    from farm.importers.onnx.rewrites.inputs_to_initializers import user_values_as_arrays
+    from farm.importers.onnx.inputs import divide_inputs
 
-    return user_values_as_arrays(
-        onnx.load(model.source, load_external_data=False).graph,
-        model.values,
-        model.shapes,
-        Path(model.source).name,
-    )
+    graph = onnx.load(model.source, load_external_data=False).graph
+    return divide_inputs(graph, model).constants
 
 
 def _onnx_runtime(

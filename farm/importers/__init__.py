@@ -85,10 +85,15 @@ def import_model(model: Model, cache: Path) -> ImportedModel:
     sources, and records the files that it read in `cache/python-sources`.
     """
     loader = _chosen(_LOADERS, model)
-    if Path(model.source).suffix.lower() != ".onnx" and not may_contain_code(model):
-        from farm.importers.model_file_check import refuse_constant_input_overrides
+    if Path(model.source).suffix.lower() != ".onnx":
+        from farm.importers.model_file_check import (
+            refuse_constant_input_overrides,
+            refuse_empty_inputs,
+        )
 
-        refuse_constant_input_overrides(model)
+        refuse_empty_inputs(model)
+        if not may_contain_code(model):
+            refuse_constant_input_overrides(model)
     imported: ImportedModel = loader(model)
     if model.batch is not None:
         from farm.importers.fixed_batch import import_at_batch

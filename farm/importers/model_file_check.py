@@ -54,6 +54,16 @@ def refuse_dtype_overrides(model: Model) -> None:
         )
 
 
+def refuse_empty_inputs(model: Model) -> None:
+    """Raise ModelError if an input of a format other than ONNX is stated to have no elements."""
+    if empty := [name for name, shape in model.shapes.items() if 0 in shape]:
+        raise ModelError(
+            f"{Path(model.source).name}: the input {empty[0]} would have no elements",
+            f"its shape is stated as {list(model.shapes[empty[0]])}",
+            "state extents of at least 1, or export the model to ONNX, which takes an empty input",
+        )
+
+
 def refuse_constant_input_overrides(model: Model) -> None:
     """Raise ModelError if inputs of a format other than ONNX are stated to be constants."""
     if model.values:

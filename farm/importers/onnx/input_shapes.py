@@ -75,7 +75,7 @@ def input_specs(
     An open axis gets its extent from the override, or from the override or the known value of
     another input with the same symbol. An axis that is still open must be a first axis; its extent
     is set to 1. The spec is open if the first axes of all such inputs have one symbol, and no other
-    axis has that symbol.
+    axis has that symbol. An extent that is stated may be 0.
     Raises ModelError for any other open axis, and for overrides that do not fit.
     """
     inputs = [_read(value, what) for value in inputs_without_initializers(graph)]
@@ -188,8 +188,8 @@ def _axis(name: str, index: int, axis: onnx.TensorShapeProto.Dimension) -> Axis:
 
 def _bind(one: _Input, shape: tuple[int, ...], lengths: dict[str, int], what: str) -> None:
     """Check an override against the file, and bind its extents to the symbols in `lengths`."""
-    if any(length < 1 for length in shape):
-        raise _wrong(one, shape, "every axis must be at least 1 long", what)
+    if any(length < 0 for length in shape):
+        raise _wrong(one, shape, "no axis can be shorter than 0", what)
     if one.axes is None:
         return
     if len(shape) != len(one.axes):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,8 @@ from farm.importers.imported_model import (
 from farm.importers.model_file_check import check_file, refuse_dtype_overrides
 from farm.importers.onnx.bounded_shapes.rewrite import bound_shapes, has_data_dependent_shapes
 from farm.importers.onnx.converters import install_converters
-from farm.importers.onnx.input_shapes import input_specs, inputs_without_initializers
+from farm.importers.onnx.input_shapes import inputs_without_initializers
+from farm.importers.onnx.inputs import DividedInputs, divide_inputs
 from farm.importers.onnx.operator_support import check_operators, has_converter
 from farm.importers.onnx.reference.exact_products import with_exact_products
 from farm.importers.onnx.reference.exact_transforms import with_exact_transforms
@@ -35,10 +36,7 @@ from farm.importers.onnx.reference.runtime import create_session
 from farm.importers.onnx.reference.stable_example import stable_example
 from farm.importers.onnx.rewrites.few_bit_products import rewrite_few_bit_products
 from farm.importers.onnx.rewrites.fold_narrow_weights import fold_narrow_weights
-from farm.importers.onnx.rewrites.inputs_to_initializers import (
-    turn_inputs_into_initializers,
-    user_values_as_arrays,
-)
+from farm.importers.onnx.rewrites.inputs_to_initializers import turn_inputs_into_initializers
 from farm.importers.onnx.rewrites.qlinear_to_qdq import qlinear_to_qdq
 from farm.importers.onnx.rewrites.simplify import simplify_graph
 from farm.importers.onnx.rewrites.sort_nodes import sort_nodes
@@ -78,8 +76,13 @@ def load_with_session_factory(
     """
     path = Path(source.source)
     what = path.name
-    written, model, inputs = open_and_simplify(source)
-    known = user_values_as_arrays(written.graph, source.values, source.shapes, what)
+    opened = open_and_simplify(source)
+    written, model, inputs, known = (
+        opened.written,
+        opened.simplified,
+        opened.inputs.fed,
+        opened.inputs.constants,
+    )
     outputs = [value.name for value in model.graph.output]
     bounds: Mapping[str, tuple[int, ...]] = {}
     data_dependent = has_data_dependent_shapes(model)
@@ -113,10 +116,17 @@ def load_with_session_factory(
     )
 
 
-def open_and_simplify(
-    source: Model,
-) -> tuple[onnx.ModelProto, onnx.ModelProto, tuple[TensorSpec, ...]]:
-    """Return the model as in the file, the simplified model for TVM, and the inputs.
+@dataclass(frozen=True, slots=True)
+class OpenedModel:
+    """A model as in the file and simplified for TVM, without its constant inputs."""
+
+    written: onnx.ModelProto
+    simplified: onnx.ModelProto
+    inputs: DividedInputs
+
+
+def open_and_simplify(source: Model) -> OpenedModel:
+    """Return the model that a file holds, and its inputs.
 
     Raises ModelError for a file that is not an ONNX model, and for open shapes.
     """
@@ -125,9 +135,8 @@ def open_and_simplify(
     model = _read(path)
     if model.functions:
         model = onnx.inliner.inline_local_functions(model)
-    known = user_values_as_arrays(model.graph, source.values, source.shapes, path.name)
-    inputs = input_specs(model.graph, source.shapes, known, path.name)
-    fed = turn_inputs_into_initializers(model, known)
+    inputs = divide_inputs(model.graph, source)
+    fed = turn_inputs_into_initializers(model, inputs.constants)
     for value in model.graph.output:
         if (kind := value.type.WhichOneof("value")) not in ("tensor_type", None):
             what = f"{path.name}: output {value.name!r} is a {str(kind).removesuffix('_type')}"
@@ -138,7 +147,7 @@ def open_and_simplify(
             )
     standard = rewrite_few_bit_products(qlinear_to_qdq(unfuse_operators(fed)))
     standard = fold_narrow_weights(standard)
-    return model, simplify_graph(standard, inputs, has_converter), inputs
+    return OpenedModel(model, simplify_graph(standard, inputs.fed, has_converter), inputs)
 
 
 def _read(path: Path) -> onnx.ModelProto:

@@ -7,59 +7,56 @@ values for inputs, it counts what they leave of the graph.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from math import prod
 from pathlib import Path
 
 import onnx
 
 from farm.importers.onnx.input_shapes import axes_in_words, fed_dtype, output_axes
-from farm.importers.onnx.load import open_and_simplify
+from farm.importers.onnx.load import OpenedModel, open_and_simplify
 from farm.importers.onnx.node_reading import all_nodes
 from farm.importers.onnx.operator_support import has_converter, import_problems
-from farm.importers.onnx.rewrites.inputs_to_initializers import (
-    turn_inputs_into_initializers,
-    user_values_as_arrays,
-)
+from farm.importers.onnx.rewrites.inputs_to_initializers import turn_inputs_into_initializers
 from farm.importers.onnx.rewrites.simplify import simplify_graph
 from farm.importers.summary import ModelSummary
-from farm.types import Model, TensorSpec, describe_shape
+from farm.types import Model, describe_shape
 
 _NO_WEIGHTS = (onnx.TensorProto.INT64, onnx.TensorProto.BOOL, onnx.TensorProto.STRING)
 
 
 def summarize(source: Model) -> ModelSummary:
     """Return the outline of a file; raise ModelError if it is unreadable or leaves shapes open."""
-    as_written, model, inputs = open_and_simplify(source)
-    graph = _remaining(source, as_written, inputs) if source.values else as_written.graph
+    opened = open_and_simplify(source)
+    as_written = opened.written
+    graph = _remaining(opened) if opened.inputs.constants else as_written.graph
     weights = list(_weights(graph))
     operators = Counter(
         f"{node.domain}::{node.op_type}" if node.domain else node.op_type
         for node in all_nodes(graph)
     )
     return ModelSummary(
-        inputs=tuple(f"{spec.name} {spec.dtype} {describe_shape(spec)}" for spec in inputs),
+        inputs=tuple(
+            f"{spec.name} {spec.dtype} {describe_shape(spec)}" for spec in opened.inputs.fed
+        ),
         outputs=tuple(_shown(value) for value in as_written.graph.output),
         parameters=sum(prod(tensor.dims) for tensor in weights),
         parameter_bytes=sum(_nbytes(tensor) for tensor in weights),
         operators=dict(operators.most_common()),
-        problems=tuple(import_problems(model)),
+        problems=tuple(import_problems(opened.simplified)),
         source=Path(source.source).name,
     )
 
 
-def _remaining(
-    source: Model, as_written: onnx.ModelProto, inputs: Sequence[TensorSpec]
-) -> onnx.GraphProto:
-    """Return the graph that is left once the inputs with stated values are folded.
+def _remaining(opened: OpenedModel) -> onnx.GraphProto:
+    """Return the graph that is left once the constant inputs are folded.
 
     Branches that are not taken are gone, and so are the weights that no node reads any more.
     """
-    known = user_values_as_arrays(
-        as_written.graph, source.values, source.shapes, Path(source.source).name
-    )
     graph = simplify_graph(
-        turn_inputs_into_initializers(as_written, known), inputs, has_converter
+        turn_inputs_into_initializers(opened.written, opened.inputs.constants),
+        opened.inputs.fed,
+        has_converter,
     ).graph
     read = {name for node in all_nodes(graph) for name in node.input}
     kept = [tensor for tensor in graph.initializer if tensor.name in read]
