@@ -174,9 +174,7 @@ def predicted_row_cycles(
     pointers = max(0, tile.pixels - _POINTERS) if pixels % tile.pixels else 0
     occupied = cpu.resource_cycles(tile.lanes)
     loads = (tile.pixels + tile.vectors * occupied + pointers) / cpu.loads_per_cycle
-    weights = (
-        4 * tile.block / cpu.l2_bytes_per_cycle if 4 * tile.block * depth > cpu.l1_bytes // 2 else 0
-    )
+    weights = weight_load_cycles(cpu, tile, depth)
     arithmetic = max(sums * occupied / cpu.fmas_per_cycle, cpu.fma_latency)
     if grouped_loads:
         step = grouped_step_cycles(cpu, tile)
@@ -196,6 +194,15 @@ def predicted_row_cycles(
         * math.ceil(channels / tile.block)
         * (depth * step + sums * store)
     )
+
+
+def weight_load_cycles(cpu: CpuModel, tile: Tile, depth: int) -> float:
+    """Return the cycles of a reduction step that its weights take from the L2 cache.
+
+    Returns 0 if the L1 cache holds those of all `depth` steps from one tile to the next.
+    """
+    step_bytes = 4 * tile.block
+    return step_bytes / cpu.l2_bytes_per_cycle if step_bytes * depth > cpu.l1_bytes // 2 else 0
 
 
 def cache_set_conflict_cycles(cpu: CpuModel, tile: Tile, pixel_stride_bytes: int | None) -> float:

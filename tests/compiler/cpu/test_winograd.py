@@ -467,6 +467,20 @@ def test_signals_are_winograds(core, taps):
     assert best(replace(signal, dilation=(1, 3)), core).startswith("winograd")
 
 
+@pytest.mark.parametrize("cpu", ["x86-64-v3", "x86-64-v4"])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_weights_from_the_l2_cache_are_used_for_many_pixels(cpu, stride):
+    """The panels of 512 channels exceed the L1 cache: each tile of a long signal reads them again.
+    A tile of two pixels took 1.4 times as long.
+    """
+    signal = Workload("convolution", (1, 1, 1600, 512), (1, 3, 512, 512), strides=(1, stride))
+    core = cpu_model_of(target(cpu))
+    found = winograd_candidates(signal, core)
+    fastest, _ = min(found, key=lambda one: one[1])
+    cycles = 4 * fastest.tile.block / core.l2_bytes_per_cycle
+    assert fastest.tile.pixels * fastest.tile.vectors / core.fmas_per_cycle >= cycles
+
+
 def test_predictions_for_a_long_signal_are_few(monkeypatch):
     """Each takes time."""
     long = Workload(CONVOLUTION, (1, 1, 1 << 24, 64), (1, 3, 64, 64))

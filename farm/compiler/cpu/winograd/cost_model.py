@@ -18,6 +18,7 @@ from farm.compiler.cpu.register_tiles import (
     largest_divisor,
     round_up_to_multiple,
     should_group_reduction_step_loads,
+    weight_load_cycles,
 )
 from farm.compiler.cpu.winograd.compute import (
     channel_blocks_per_product,
@@ -217,6 +218,7 @@ def _cycles(workload: Workload, config: KernelConfig, band: int, cpu: CpuModel) 
     tiles, blocks = band * columns, -(-workload.channels // tile.block)
     occupied = cpu.resource_cycles(tile.lanes)
     step = max(
+        weight_load_cycles(cpu, tile, depth) if tiles > tile.pixels else 0,
         tile.pixels * tile.vectors * occupied / cpu.fmas_per_cycle,
         (tile.pixels + tile.vectors * occupied) / cpu.loads_per_cycle,
         cache_set_conflict_cycles(cpu, tile, _tile_stride_bytes(workload, cpu, size)),
