@@ -13,6 +13,7 @@
     unsupported          operators and attributes that TVM's importer converts incorrectly
     operator_support     operators that TVM's importer has no converter for
     inferred_types       the types of a graph's values
+    contributed_types    the types that operators of ONNX Runtime give
     node_evaluation      the outputs of a node of constants, and the types of outputs
     node_reading         attributes, inputs and subgraphs of nodes of any opset
 

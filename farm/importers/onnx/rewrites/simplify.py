@@ -15,6 +15,7 @@ import onnx
 import onnx.inliner
 from onnx import numpy_helper
 
+from farm.importers.onnx.contributed_types import infer_contributed_types
 from farm.importers.onnx.inferred_types import is_fixed, known_extents, known_types
 from farm.importers.onnx.node_evaluation import (
     DEFAULT_DOMAINS,
@@ -187,6 +188,7 @@ class _Folder:
             if _count(tensor.dims) <= MOST_ELEMENTS
         }
         self._added: dict[str, onnx.TensorProto] = {}
+        self._contributed: dict[str, onnx.TypeProto] = {}
         self._sequences = KnownSequences()
         self._loops = 0
 
@@ -199,7 +201,21 @@ class _Folder:
         del graph.node[:]
         graph.node.extend(kept)
         graph.initializer.extend(tensor for name, tensor in self._added.items() if name in used)
+        self._state_contributed_types()
         return self._model
+
+    def _state_contributed_types(self) -> None:
+        """Write the types into the graph that ONNX's inference needs beyond such a node."""
+        graph = self._model.graph
+        others = [value for value in graph.value_info if value.name not in self._contributed]
+        del graph.value_info[:]
+        graph.value_info.extend(others)
+        stated = {value.name for value in graph.output}
+        graph.value_info.extend(
+            onnx.ValueInfoProto(name=name, type=type_)
+            for name, type_ in self._contributed.items()
+            if name not in stated
+        )
 
     def _nodes(self, nodes: Sequence[onnx.NodeProto], outputs: set[str]) -> list[onnx.NodeProto]:
         """Return the nodes that remain after folding."""
@@ -384,11 +400,14 @@ class _Folder:
 
     def _infer(self, node: onnx.NodeProto) -> None:
         """Infer the types of a node's outputs if their shapes are unknown."""
-        if node.domain not in DEFAULT_DOMAINS or all(
-            is_fixed(self._types.get(name)) for name in node.output if name
-        ):
+        if all(is_fixed(self._types.get(name)) for name in node.output if name):
             return
-        self._types.update(infer_node_types(node, self._types, self._values, self._opsets))
+        if node.domain in DEFAULT_DOMAINS:
+            found = infer_node_types(node, self._types, self._values, self._opsets)
+        else:
+            found = infer_contributed_types(node, self._types)
+            self._contributed |= found
+        self._types.update(found)
 
     def _branch(self, node: onnx.NodeProto) -> onnx.GraphProto | None:
         """Return the branch that a constant condition selects; None if it is not constant."""
