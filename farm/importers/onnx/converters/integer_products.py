@@ -115,7 +115,7 @@ class ConvInteger(_OfIntegers):
         weight_zero: relax.Expr | None,
         attributes: dict[str, Any],
     ) -> relax.Expr | None:
-        """Return a convolution by a constant weight without zero points; None for any other.
+        """Return a convolution by a constant weight with constant zero points; None for any other.
 
         What pads the image is its zero point, which is known when the model runs.
         """
@@ -127,7 +127,6 @@ class ConvInteger(_OfIntegers):
         extents: list[Any] = [getattr(extent, "value", None) for extent in data.ty.shape]
         if (
             found is None
-            or found.zeros.any()
             or np.prod(found.values.shape[1:]) >= _MOST_PRODUCTS
             or (data_zero is not None and not _is_one_number(data_zero))
             or None in extents[2:]
@@ -156,10 +155,17 @@ class ConvInteger(_OfIntegers):
                 out_dtype="int32",
             )
         )
-        if zero is None:
-            return sums
-        channels = found.values.sum((1, 2, 3), dtype=np.int32).reshape(1, -1, 1, 1)
-        return op.subtract(sums, emit(op.multiply(zero, relax.const(channels, "int32"))))
+        if zero is not None:
+            channels = found.values.sum((1, 2, 3), dtype=np.int32).reshape(1, -1, 1, 1)
+            sums = emit(op.subtract(sums, emit(op.multiply(zero, relax.const(channels, "int32")))))
+        if found.zeros.any():
+            windows = _window_sums(builder, data, found.values.shape, padding, attributes)
+            if zero is not None:
+                taps = relax.const(np.array([found.values[0].size], np.int32), "int32")
+                windows = emit(op.subtract(windows, emit(op.multiply(zero, taps))))
+            of_each = relax.const(found.zeros.reshape(1, -1, 1, 1), "int32")
+            sums = emit(op.subtract(sums, emit(op.multiply(windows, of_each))))
+        return sums
 
 
 class MatMulInteger(OnnxOpConverter):  # type: ignore[misc]
@@ -240,6 +246,41 @@ class DynamicQuantizeLinear(OnnxOpConverter):  # type: ignore[misc]
         zero = emit(op.astype(emit(op.round(zero)), "uint8"))
         quantized = emit(op.quantize(data, scale, zero, axis=0, out_dtype="uint8"))
         return relax.Tuple([quantized, scale, zero])
+
+
+def _window_sums(
+    builder: relax.BlockBuilder,
+    data: relax.Expr,
+    weight: Sequence[int],
+    padding: Sequence[int],
+    attributes: dict[str, Any],
+) -> relax.Expr:
+    """Return the sums of a convolution's inputs, as int32 [N, CO, H, W].
+
+    `weight` is its shape, [CO, CI / groups, KH, KW]. The channels are [N, 1, H, W] for one group.
+    """
+
+    def emit(value: relax.Expr) -> relax.Expr:
+        return builder.emit(value)
+
+    op, (outputs, within, *kernel) = relax.op, weight
+    groups = int(attributes.get("group", 1))
+    batch, _, *image = data.ty.shape
+    wide = emit(op.astype(data, "int32"))
+    parted = emit(op.reshape(wide, [batch, groups, within, *image])) if within > 1 else wide
+    of_groups = emit(op.sum(parted, 2)) if within > 1 else wide
+    sums = emit(
+        op.nn.conv2d(
+            of_groups,
+            relax.const(np.ones([groups, 1, *kernel], np.int32), "int32"),
+            strides=attributes.get("strides", 1),
+            padding=list(padding),
+            dilation=attributes.get("dilations", 1),
+            groups=groups,
+            out_dtype="int32",
+        )
+    )
+    return emit(op.repeat(sums, outputs // groups, axis=1)) if groups > 1 else sums
 
 
 def _of_height_one(builder: relax.BlockBuilder, weight: relax.Expr) -> relax.Expr:
