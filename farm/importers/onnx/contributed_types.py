@@ -22,6 +22,7 @@ _LIKE_FIRST_INPUT = (
     "SkipLayerNormalization",
     "SkipSimplifiedLayerNormalization",
 )
+_IN_THE_DEFAULT_DOMAIN = ("SimplifiedLayerNormalization",)  # though ONNX has no such operator
 _PRODUCTS = ("MatMulBnb4", "MatMulNBits")  # with a weight of N columns
 _SUM_OF_SKIP = 3  # the output of a SkipLayerNormalization that is the sum it normalizes
 _RANK_OF_ROWS = 3  # batch, tokens, channels
@@ -36,17 +37,21 @@ def infer_contributed_types(
     `types` has those of its inputs. Returns nothing for the operators of other domains.
     """
     first = types.get(optional_input(node, 0))
-    if node.domain != MICROSOFT or first is None or not first.tensor_type.HasField("shape"):
-        return {}
     operator = node.op_type
-    if operator in _LIKE_FIRST_INPUT:
+    if (
+        (node.domain != MICROSOFT and operator not in _IN_THE_DEFAULT_DOMAIN)
+        or first is None
+        or not first.tensor_type.HasField("shape")
+    ):
+        return {}
+    if operator in (*_LIKE_FIRST_INPUT, *_IN_THE_DEFAULT_DOMAIN):
         sums = node.output[_SUM_OF_SKIP : _SUM_OF_SKIP + 1] if "Skip" in operator else ()
         return {name: first for name in (node.output[0], *sums) if name}
     if operator in _PRODUCTS:
         return _with_last(node, first, _extent(int(node_attribute(node, "N"))))
     if operator == "GatherBlockQuantized":
         return _gathered_rows(node, first, types)
-    if operator in ("GroupQueryAttention", "MultiHeadAttention"):
+    if operator in ("Attention", "GroupQueryAttention", "MultiHeadAttention"):
         return _attention(node, first, types)
     return {}
 
@@ -91,6 +96,12 @@ def _attention(
         heads, shared = (int(node_attribute(node, one)) for one in ("num_heads", "kv_num_heads"))
         packed = query.tensor_type.shape.dim[-1].dim_value
         return _with_last(node, query, _extent(packed // (heads + 2 * shared) * heads))
+    if node.op_type == "Attention":  # which projects its input
+        weight, sizes = types.get(keys), node_attribute(node, "qkv_hidden_sizes")
+        if sizes:
+            return _with_last(node, query, _extent(int(sizes[-1])))
+        width = weight.tensor_type.shape.dim[-1].dim_value if weight is not None else 0
+        return _with_last(node, query, _extent(width // 3)) if width else {}
     if values is None or len(values.tensor_type.shape.dim) != _RANK_OF_ROWS:
         return {}
     return _with_last(node, query, values.tensor_type.shape.dim[-1])

@@ -48,6 +48,18 @@ CASES: dict[str, tuple[onnx.NodeProto, Inputs]] = {
     ),
     "gelu": (node("FastGelu", ["x"]), {}),
     "norm and its sum": (NORM, SKIP),
+    "attention of its own projections": (
+        node("Attention", ["x", "w", "b"], num_heads=2),
+        {"w": (FLOAT, [48, 96]), "b": (FLOAT, [96])},
+    ),
+    "attention of projections of other sizes": (
+        node("Attention", ["x", "w", "b"], num_heads=2, qkv_hidden_sizes=[16, 16, 24]),
+        {"w": (FLOAT, [48, 56]), "b": (FLOAT, [56])},
+    ),
+    "norm without a mean": (
+        helper.make_node("SimplifiedLayerNormalization", ["x", "gamma"], ["y0"]),
+        {"gamma": (FLOAT, [48])},
+    ),
     "attention with keys": (
         node("GroupQueryAttention", ["x", "k", "k", "", "", "n", "t"], num_heads=6, kv_num_heads=3),
         {"k": (FLOAT, [2, 5, 24]), "n": (INT, [2]), "t": (INT, [1])},

@@ -53,17 +53,17 @@ class Attention(OnnxOpConverter):  # type: ignore[misc]
         ends = [int(end) for end in np.cumsum(sizes)[:-1]]
         parts = emit(relax.op.split(projected, ends, axis=2))
         queries, keys, values = (_by_heads(builder, emit(parts[at]), heads) for at in range(3))
-        present = None
         if past is not None:
             halves = emit(relax.op.split(past, 2, axis=0))
             keys, values = (
                 emit(relax.op.concat([emit(relax.op.squeeze(emit(halves[at]), [0])), new], axis=2))
                 for at, new in enumerate((keys, values))
             )
-            present = emit(relax.op.stack([keys, values], axis=0))
         scores = _scores_of_mask(builder, queries, keys, mask, summand, attributes)
         made = _attend(builder, queries, keys, values, scores)
-        return made if present is None else relax.Tuple([made, present])
+        if sizes[1] != sizes[2]:  # there is no cache of both
+            return made
+        return relax.Tuple([made, emit(relax.op.stack([keys, values], axis=0))])
 
 
 class MultiHeadAttention(OnnxOpConverter):  # type: ignore[misc]

@@ -36,6 +36,40 @@ class SkipLayerNormalization(OnnxOpConverter):  # type: ignore[misc]
         return relax.Tuple([made, absent, absent, total])
 
 
+class EmbedLayerNormalization(OnnxOpConverter):  # type: ignore[misc]
+    """EmbedLayerNormalization of ONNX Runtime: the normalized sum of the embeddings of tokens.
+
+    The outputs are the normalized sum [batch, tokens, channels], the number of tokens of each row
+    by its mask, and the sum. TVM's converter lacks the last.
+    """
+
+    @classmethod
+    def _impl_v1(
+        cls, builder: relax.BlockBuilder, inputs: Inputs, attributes: Attributes, _: Any
+    ) -> relax.Expr:
+        given = [*inputs, *[None] * 9][:9]
+        tokens, segments, words, of_places, of_segments, gamma, beta, mask, places = given
+        batch, length = tokens.ty.shape
+        op = relax.op
+        total = builder.emit(op.take(words, tokens, axis=0))
+        if places is None:
+            row = builder.emit(op.take(of_places, relax.const(np.arange(int(length))), axis=0))
+            total = builder.emit(op.add(total, row))
+        else:
+            total = builder.emit(op.add(total, builder.emit(op.take(of_places, places, axis=0))))
+        if segments is not None:
+            rows = builder.emit(op.take(of_segments, segments, axis=0))
+            total = builder.emit(op.add(total, rows))
+        epsilon = attributes.get("epsilon", 1e-12)
+        made = builder.emit(op.nn.layer_norm(total, gamma, beta, axes=-1, epsilon=epsilon))
+        counts = (
+            builder.emit(op.zeros([batch], "int32"))
+            if mask is None
+            else builder.emit(op.sum(mask, axis=1))
+        )
+        return relax.Tuple([made, counts, total])
+
+
 class SimplifiedLayerNormalization(OnnxOpConverter):  # type: ignore[misc]
     """SimplifiedLayerNormalization of ONNX Runtime: division by the root of the mean square."""
 
@@ -89,6 +123,7 @@ def _by_root_mean_square(
 
 
 CONVERTERS = {
+    "EmbedLayerNormalization": EmbedLayerNormalization,
     "SkipLayerNormalization": SkipLayerNormalization,
     "SimplifiedLayerNormalization": SimplifiedLayerNormalization,
     "SkipSimplifiedLayerNormalization": SkipSimplifiedLayerNormalization,

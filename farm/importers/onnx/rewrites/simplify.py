@@ -402,11 +402,10 @@ class _Folder:
         """Infer the types of a node's outputs if their shapes are unknown."""
         if all(is_fixed(self._types.get(name)) for name in node.output if name):
             return
-        if node.domain in DEFAULT_DOMAINS:
+        found = infer_contributed_types(node, self._types)
+        self._contributed |= found
+        if not found and node.domain in DEFAULT_DOMAINS:
             found = infer_node_types(node, self._types, self._values, self._opsets)
-        else:
-            found = infer_contributed_types(node, self._types)
-            self._contributed |= found
         self._types.update(found)
 
     def _branch(self, node: onnx.NodeProto) -> onnx.GraphProto | None:

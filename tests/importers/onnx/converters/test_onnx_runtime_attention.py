@@ -162,6 +162,12 @@ def test_an_attention_that_projects_its_input(causal, mask, same):
     same(node, inputs, outputs, {"w": normal(24, 96) / 5, "b": normal(96)}, **values)
 
 
+def test_an_attention_that_begins_a_cache(same):
+    names, weights = ["x", "w", "b"], {"w": normal(24, 96) / 5, "b": normal(96)}
+    node = helper.make_node("Attention", names, ["y", "new"], domain=MICROSOFT, num_heads=4)
+    same(node, {"x": [2, 3, 24]}, {"y": [2, 3, 32], "new": [2, 2, 4, 3, 8]}, weights)
+
+
 def test_an_attention_whose_values_have_another_width(same):
     node = helper.make_node(
         "Attention",

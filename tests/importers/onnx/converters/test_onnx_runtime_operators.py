@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import host_build
 import numpy as np
 import onnx
 import onnxruntime
@@ -106,6 +107,38 @@ def test_a_product_of_bytes_as_floats(names, onnx_file, load, agree):
     inputs = {"x": (TensorProto.UINT8, [3, 16])}
     used = {name: weights[name] for name in given[1:]}
     agree(load(onnx_file([node], inputs, {"y": [3, 8]}, used, opsets=OPSETS)))
+
+
+@pytest.mark.parametrize("segments", [False, True])
+@pytest.mark.parametrize("places", [False, True])
+def test_the_normalized_sum_of_embeddings(places, segments, onnx_file, load):
+    names = ["ids", "segs" if segments else "", "words", "pos", "kinds" if segments else ""]
+    node = helper.make_node(
+        "EmbedLayerNormalization",
+        [*names, "gamma", "beta", "mask" if segments else "", *(["places"] if places else [])],
+        ["y", "counts", "sum"],
+        domain=MICROSOFT,
+        epsilon=1e-5,
+    )
+    weights = {"words": normal(11, 8), "pos": normal(7, 8), "gamma": normal(8), "beta": normal(8)}
+    fed = {
+        "ids": 11,
+        **({"segs": 3, "mask": 2} if segments else {}),
+        **({"places": 7} if places else {}),
+    }
+    if segments:
+        weights["kinds"] = normal(3, 8)
+    inputs = {name: (TensorProto.INT32, [2, 5]) for name in fed}
+    outputs = {"y": [2, 5, 8], "counts": (TensorProto.INT32, [2]), "sum": [2, 5, 8]}
+    imported = load(onnx_file([node], inputs, outputs, weights, opsets=OPSETS))
+    for name, end in fed.items():
+        imported.example[name] = random.integers(0, end, (2, 5), dtype="int32")
+    if segments:  # the tokens of a row come first
+        imported.example["mask"] = np.array([[1, 1, 1, 0, 0], [1] * 5], "int32")
+    ours, theirs = host_build.answers(imported), imported.reference(imported.example)
+    for found, expected in zip(ours, theirs, strict=True):
+        assert found.dtype == expected.dtype
+        np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
 def few_bits(bits, zeros, depth, columns=6, size=16):
