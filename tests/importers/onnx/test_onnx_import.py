@@ -401,6 +401,16 @@ def test_a_region_along_axes_that_count_from_the_end_is_resized(axes, onnx_file,
     agree(load(onnx_file(nodes, {"x": [1, 2, 9, 7]}, {"y": [1, 2, 4, 5]}, weights, 19)))
 
 
+def test_a_region_beyond_a_volume_is_filled_along_each_axis(onnx_file, load, agree):
+    crop = {"coordinate_transformation_mode": "tf_crop_and_resize", "mode": "linear"}
+    node = helper.make_node(
+        "Resize", ["x", "region", "", "sizes"], ["y"], extrapolation_value=7.0, **crop
+    )
+    region = [0, 0, -0.23, 0.1, -0.1, 1, 1, 0.91, 1.2, 0.8]
+    weights = {"region": np.array(region, np.float32), "sizes": np.array([1, 2, 6, 5, 4])}
+    agree(load(onnx_file([node], {"x": [1, 2, 7, 6, 5]}, {"y": [1, 2, 6, 5, 4]}, weights, 19)))
+
+
 def test_a_sign_that_is_masked_out_of_the_bits_of_floats_leaves_the_magnitude(
     onnx_file, load, agree
 ):

@@ -158,6 +158,29 @@ def test_a_last_window_that_is_not_full_has_the_norm_of_what_is_in_it():
     check(case("LpPool", 22, [normal(1, 2, 9, 10)], p=1, **more))
 
 
+@pytest.mark.parametrize("included", [0, 1])
+@pytest.mark.parametrize("ceil", [0, 1])
+def test_windows_with_gaps_and_strides_average_what_is_in_them(ceil, included):
+    """TVM divides by too few elements."""
+    plane = {"kernel_shape": [4, 3], "strides": [1, 2], "dilations": [2, 2], "pads": [1, 0, 2, 1]}
+    bare = {"kernel_shape": [4, 4], "strides": [1, 2], "dilations": [2, 2], "auto_pad": "VALID"}
+    line = {"kernel_shape": [3], "strides": [2], "dilations": [3], "pads": [2, 1]}
+    volume = {"kernel_shape": [2] * 3, "strides": [2] * 3, "dilations": [1, 2, 3]}
+    more = {"ceil_mode": ceil, "count_include_pad": included}
+    check(
+        case("AveragePool", 19, [normal(2, 2, 10, 10)], **bare, **more),
+        case("AveragePool", 19, [normal(1, 2, 11, 10)], **plane, **more),
+        case("AveragePool", 19, [normal(1, 2, 13)], **line, **more),
+        case("AveragePool", 19, [normal(1, 2, 6, 7, 8)], **volume, **more),
+    )
+
+
+@pytest.mark.parametrize("power", [1, 2])
+def test_windows_with_gaps_and_strides_have_the_norm_of_what_is_in_them(power):
+    more = {"kernel_shape": [4, 4], "strides": [1, 2], "dilations": [2, 2], "auto_pad": "VALID"}
+    check(case("LpPool", 18, [normal(2, 2, 10, 10)], p=power, **more))
+
+
 def test_a_normalization_of_nearly_equal_numbers_keeps_their_digits():
     data = (100 + normal(2, 3, 4, 5) / 100).astype(np.float32)
     ours = run_together([case("MeanVarianceNormalization", 13, [data])], [[data]])[0][0]

@@ -6,9 +6,11 @@ The definitions: https://onnx.ai/onnx/operators
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+import numpy as np
 from tvm import relax
 from tvm.relax.frontend.onnx import onnx_frontend
 from tvm.relax.frontend.onnx.onnx_frontend import OnnxOpConverter
@@ -59,7 +61,29 @@ class MaxPool(_WithExplicitPads, onnx_frontend.MaxPool):  # type: ignore[misc]
 
 
 class AveragePool(_WithExplicitPads, onnx_frontend.AveragePool):  # type: ignore[misc]
-    """AveragePool with auto_pad and dilations."""
+    """AveragePool with auto_pad and dilations.
+
+    TVM counts too few elements of a dilated window. Such averages are those over data padded with
+    zeros, times constants.
+    """
+
+    @classmethod
+    def _impl_v1(
+        cls, builder: relax.BlockBuilder, inputs: Inputs, attributes: Attributes, params: Any
+    ) -> relax.Expr:
+        if max(attributes.get("dilations") or [1]) == 1:
+            return super()._impl_v1(builder, inputs, attributes, params)
+        data, kernel = inputs[0], [int(extent) for extent in attributes["kernel_shape"]]
+        windows = _Windows.of_pool(data, kernel, attributes)
+        whole = builder.emit(windows.mean_with_zeros(builder, data))
+        factor = np.ones([1] * (2 + len(kernel)))
+        included = bool(attributes.get("count_include_pad", 0))
+        for axis, extent in enumerate(kernel):
+            part = extent / np.maximum(1, windows.counts(axis, included))
+            factor = factor * part.reshape(
+                [-1 if at == 2 + axis else 1 for at in range(factor.ndim)]
+            )
+        return relax.op.multiply(whole, relax.const(factor, str(data.ty.dtype)))
 
 
 class LpPool(OnnxOpConverter):  # type: ignore[misc]
@@ -74,27 +98,65 @@ class LpPool(OnnxOpConverter):  # type: ignore[misc]
     ) -> relax.Expr:
         data, dtype = inputs[0], str(inputs[0].ty.dtype)
         kernel = [int(extent) for extent in attributes["kernel_shape"]]
-        rank, power = len(kernel), relax.const(attributes.get("p", 2), dtype)
-        attributes = with_explicit_pads(data, kernel, attributes)
+        power = relax.const(attributes.get("p", 2), dtype)
+        windows = _Windows.of_pool(data, kernel, attributes)
+        powers = builder.emit(relax.op.power(builder.emit(relax.op.abs(data)), power))
+        mean = builder.emit(windows.mean_with_zeros(builder, powers))
+        total = builder.emit(relax.op.multiply(mean, relax.const(prod(kernel), dtype)))
+        return relax.op.power(total, relax.const(1 / attributes.get("p", 2), dtype))
+
+
+@dataclass(frozen=True, slots=True)
+class _Windows:
+    """The windows of a pool. All lists have an element for each axis of the image."""
+
+    extents: list[int]
+    kernel: list[int]
+    strides: list[int]
+    dilations: list[int]
+    begins: list[int]  # of the padding
+    ends: list[int]
+    further: list[int]  # behind the padding, for a last window in ceil_mode
+
+    @classmethod
+    def of_pool(cls, data: relax.Expr, kernel: list[int], attributes: Attributes) -> _Windows:
+        """Return the windows that a pool's attributes describe."""
+        attributes, rank = with_explicit_pads(data, kernel, attributes), len(kernel)
         pads = attributes.get("pads") or [0] * (2 * rank)
         strides, dilations = (
             attributes.get(name) or [1] * rank for name in ("strides", "dilations")
         )
-        widths = [0, 0, 0, 0]
-        for axis, extent in enumerate(list(data.ty.shape)[2:]):
+        extents, further = [int(extent) for extent in list(data.ty.shape)[2:]], []
+        for axis, extent in enumerate(extents):
             begin, end, reach = pads[axis], pads[rank + axis], (kernel[axis] - 1) * dilations[axis]
-            length, stride = int(extent) + begin, strides[axis]
+            length, stride = extent + begin, strides[axis]
             rest = (length + end - reach - 1) % stride
             more = stride - rest if attributes.get("ceil_mode", 0) and rest else 0
             if length + end - reach - 1 + more >= length:  # the window would begin in the padding
                 more = 0
+            further.append(more)
+        return cls(extents, kernel, strides, dilations, pads[:rank], pads[rank:], further)
+
+    def mean_with_zeros(self, builder: relax.BlockBuilder, data: relax.Expr) -> relax.Expr:
+        """Return the means of the windows over `data` padded with zeros, which count."""
+        widths = [0, 0, 0, 0]
+        for begin, end, more in zip(self.begins, self.ends, self.further, strict=True):
             widths += [begin, end + more]
-        powers = builder.emit(relax.op.power(builder.emit(relax.op.abs(data)), power))
-        padded = builder.emit(relax.op.nn.pad(powers, widths, "constant", 0.0))
-        pool = getattr(relax.op.nn, f"avg_pool{rank}d")
-        mean = builder.emit(pool(padded, kernel, strides, 0, dilations))
-        total = builder.emit(relax.op.multiply(mean, relax.const(prod(kernel), dtype)))
-        return relax.op.power(total, relax.const(1 / attributes.get("p", 2), dtype))
+        padded = builder.emit(relax.op.nn.pad(data, widths, "constant", 0.0))
+        pool = getattr(relax.op.nn, f"avg_pool{len(self.kernel)}d")
+        # Without count_include_pad, TVM counts too few elements of the last dilated windows.
+        return pool(padded, self.kernel, self.strides, 0, self.dilations, count_include_pad=True)
+
+    def counts(self, axis: int, with_padding: bool) -> np.ndarray[Any, Any]:
+        """Return how many elements of each window along an axis are in the data or its padding."""
+        begin, end = self.begins[axis], self.ends[axis] + self.further[axis]
+        reach = (self.kernel[axis] - 1) * self.dilations[axis] + 1
+        length = (self.extents[axis] + begin + end - reach) // self.strides[axis] + 1
+        first = np.arange(length)[:, None] * self.strides[axis] - begin
+        places = first + np.arange(self.kernel[axis]) * self.dilations[axis]
+        least, most = (-begin, self.ends[axis]) if with_padding else (0, 0)
+        counted: np.ndarray[Any, Any] = (places >= least) & (places < self.extents[axis] + most)
+        return np.asarray(counted.sum(1))
 
 
 CONVERTERS = {"MaxPool": MaxPool, "AveragePool": AveragePool, "LpPool": LpPool}

@@ -18,6 +18,7 @@ from farm.importers.onnx.converters.missing import Attributes, Inputs, require_c
 
 _NEWEST = 19
 _WHOLE = 1e-4  # how far a whole length may be from a whole number
+_VOLUME = 5  # axes of a batch of volumes
 _COORDINATES = "coordinate_transformation_mode"
 # The behaviour of Upsample and of the first version of Resize.
 _AS_BEFORE_11 = {_COORDINATES: b"asymmetric", "nearest_mode": b"floor"}
@@ -54,7 +55,8 @@ class Resize(OnnxOpConverter):  # type: ignore[misc]
                 attributes = {**attributes, _COORDINATES: b"half_pixel"}
             short = cls._of_one_element(inputs, attributes)
             if not short:
-                return theirs(builder, inputs, attributes, params)
+                made = theirs(builder, inputs, attributes, params)
+                return cls._extrapolated(builder, inputs, attributes, made)
             lengths = [2 if axis in short else one for axis, one in enumerate(cls._lengths(inputs))]
             if None in lengths:
                 raise NotImplementedError("Resize to a length of 1 with an open extent")
@@ -77,6 +79,29 @@ class Resize(OnnxOpConverter):  # type: ignore[misc]
         if short and mode == b"tf_crop_and_resize":
             raise NotImplementedError("Resize with tf_crop_and_resize to a length of 1")
         return short
+
+    @classmethod
+    def _extrapolated(
+        cls, builder: relax.BlockBuilder, inputs: Inputs, attributes: Attributes, made: relax.Expr
+    ) -> relax.Expr:
+        """Return a region of a volume with the elements that lie outside of the volume replaced.
+
+        TVM replaces those of images, and of volumes not all.
+        """
+        if attributes.get(_COORDINATES) != b"tf_crop_and_resize" or inputs[0].ty.ndim != _VOLUME:
+            return made
+        region = require_constant(inputs[1], "Resize", "region").astype(np.float32)
+        (begins, ends), lengths = region.reshape(2, -1), cls._lengths(inputs)
+        outside = np.zeros([1] * _VOLUME, np.bool_)
+        for axis in range(2, _VOLUME):
+            last, count = np.float32(int(inputs[0].ty.shape[axis]) - 1), lengths[axis] or 1
+            steps = np.arange(count, dtype=np.float32) * (ends[axis] - begins[axis]) * last
+            places = begins[axis] * last + steps / np.float32(max(1, count - 1))
+            beyond = (places < 0) | (places > last)
+            outside = outside | beyond.reshape([-1 if at == axis else 1 for at in range(_VOLUME)])
+        fill = relax.const(attributes.get("extrapolation_value", 0.0), str(inputs[0].ty.dtype))
+        made = builder.emit(made)
+        return relax.op.where(relax.const(outside, "bool"), fill, made)
 
     @classmethod
     def _lengths(cls, inputs: Inputs) -> list[int | None]:
