@@ -49,10 +49,15 @@ def test_what_the_command_line_says_of_a_model_goes_before_what_its_table_says()
     assert ModelProperties(trust=True).of(model).trust
 
 
-@pytest.mark.parametrize("text", ["x:0,3", "x:-1", "x:", ":1,3", "1,3", "x:1,a"])
+@pytest.mark.parametrize("text", ["x:-1", "x:", ":1,3", "1,3", "x:1,a"])
 def test_what_is_no_name_and_shape_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="no input's name and shape"):
         model_options._described((text,), (), (), None, False)
+
+
+def test_an_input_may_have_no_elements() -> None:
+    made = model_options._described(("past:1,8,0,64",), (), (), None, False)
+    assert made.shapes == {"past": (1, 8, 0, 64)}
 
 
 def test_each_core_is_a_big_or_a_little_one_and_takes_one_thread(

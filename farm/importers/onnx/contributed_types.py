@@ -67,6 +67,7 @@ def _gathered_rows(
         or scales is None
         or table.elem_type != onnx.TensorProto.UINT8
         or len(table.shape.dim) != _RANK_OF_TABLE
+        or not table.shape.dim[-1].dim_value
         or node_attribute(node, "gather_axis", 0)
         or not indices.tensor_type.HasField("shape")
     ):
@@ -95,6 +96,8 @@ def _attention(
             return _with_last(node, query, query.tensor_type.shape.dim[-1])
         heads, shared = (int(node_attribute(node, one)) for one in ("num_heads", "kv_num_heads"))
         packed = query.tensor_type.shape.dim[-1].dim_value
+        if not packed:
+            return {}
         return _with_last(node, query, _extent(packed // (heads + 2 * shared) * heads))
     if node.op_type == "Attention":  # which projects its input
         weight, sizes = types.get(keys), node_attribute(node, "qkv_hidden_sizes")

@@ -95,6 +95,28 @@ def test_a_condition_of_one_element_selects_all_outputs(yes, onnx_file):
 
 
 @pytest.mark.parametrize("yes", [True, False])
+def test_shapes_behind_operators_of_onnx_runtime_are_known_in_branches(yes, onnx_file):
+    def flattened(operator: str) -> Any:
+        nodes = [
+            node(operator, ["x"], ["bent"], domain="com.microsoft"),
+            node("Shape", ["bent"], ["extents"]),
+            node("Gather", ["extents", "zero"], ["rows"]),
+            node("Concat", ["rows", "rest"], ["shape"], axis=0),
+            node("Reshape", ["bent", "shape"], ["inner"]),
+        ]
+        return branch(nodes, {"inner": [2, 6]}, zero=np.array([0]), rest=np.array([-1]))
+
+    branches = {"then_branch": flattened("FastGelu"), "else_branch": flattened("QuickGelu")}
+    path = onnx_file(
+        [node("If", ["yes"], ["y"], **branches)],
+        {"x": [2, 3, 2], "yes": YES},
+        {"y": [2, 6]},
+        opsets=[helper.make_opsetid("com.microsoft", 1)],
+    )
+    check(path, yes)
+
+
+@pytest.mark.parametrize("yes", [True, False])
 def test_paddings_computed_in_branches_are_constants_of_their_branch(yes, onnx_file):
     """Both branches use the same names for other numbers, as exporters do."""
 

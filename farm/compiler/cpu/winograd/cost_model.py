@@ -217,8 +217,9 @@ def _cycles(workload: Workload, config: KernelConfig, band: int, cpu: CpuModel) 
     bands = workload.data[0] * -(-workload.output(0) // (tile_h * band))
     tiles, blocks = band * columns, -(-workload.channels // tile.block)
     occupied = cpu.resource_cycles(tile.lanes)
+    used_again = tiles > tile.pixels  # what is read once is counted as memory below
     step = max(
-        weight_load_cycles(cpu, tile, depth) if tiles > tile.pixels else 0,
+        weight_load_cycles(cpu, tile, depth) if used_again else 0,
         tile.pixels * tile.vectors * occupied / cpu.fmas_per_cycle,
         (tile.pixels + tile.vectors * occupied) / cpu.loads_per_cycle,
         cache_set_conflict_cycles(cpu, tile, _tile_stride_bytes(workload, cpu, size)),

@@ -201,12 +201,11 @@ class _Folder:
         del graph.node[:]
         graph.node.extend(kept)
         graph.initializer.extend(tensor for name, tensor in self._added.items() if name in used)
-        self._state_contributed_types()
+        self._state_contributed_types(graph)
         return self._model
 
-    def _state_contributed_types(self) -> None:
-        """Write the types into the graph that ONNX's inference needs beyond such a node."""
-        graph = self._model.graph
+    def _state_contributed_types(self, graph: onnx.GraphProto) -> None:
+        """Write the types into a graph that ONNX's inference needs beyond such a node."""
         others = [value for value in graph.value_info if value.name not in self._contributed]
         del graph.value_info[:]
         graph.value_info.extend(others)
@@ -248,6 +247,7 @@ class _Folder:
     def _fold_branch(self, branch: onnx.GraphProto) -> None:
         """Fold the constants of a branch that may be taken; its names are known only within it."""
         outer = self._values, self._types, self._shapes, self._added
+        contributed, self._contributed = self._contributed, {}
         own = {
             tensor.name: tensor
             for tensor in branch.initializer
@@ -269,7 +269,9 @@ class _Folder:
         del branch.node[:]
         branch.node.extend(kept)
         branch.initializer.extend(tensor for name, tensor in self._added.items() if name in used)
+        self._state_contributed_types(branch)
         self._values, self._types, self._shapes, self._added = outer
+        self._contributed = contributed
 
     def _unrolled(self, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
         """Return the nodes of a loop whose number of runs is known; None if it is not.
