@@ -21,6 +21,7 @@ packages:
     size_limits           refuse tensors larger than this machine's memory
     relax_postprocessing  steps that all importers apply to TVM's module
     fourier               Fourier transforms as products with matrices
+    grid_sampling         images that TVM can sample at the places of a grid
     extents               questions about extents, of which some are open
     layer_names           keep the source operators' names on Relax variables
     farm_kernels          replace operators by kernels of farm.kernels

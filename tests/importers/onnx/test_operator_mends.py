@@ -158,6 +158,18 @@ def test_a_last_window_that_is_not_full_has_the_norm_of_what_is_in_it():
     check(case("LpPool", 22, [normal(1, 2, 9, 10)], p=1, **more))
 
 
+@pytest.mark.parametrize("mode", ["linear", "nearest", "cubic"])
+def test_images_of_one_row_or_column_are_sampled_by_reflection(mode):
+    more = {"mode": mode, "padding_mode": "reflection", "align_corners": 1}
+    grid = normal(1, 6, 4, 2)
+    check(
+        *(
+            case("GridSample", 20, [normal(1, 2, *image), grid], **more)
+            for image in ((1, 6), (5, 1))
+        )
+    )
+
+
 @pytest.mark.parametrize("included", [0, 1])
 @pytest.mark.parametrize("ceil", [0, 1])
 def test_windows_with_gaps_and_strides_average_what_is_in_them(ceil, included):

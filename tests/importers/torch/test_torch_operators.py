@@ -268,6 +268,18 @@ def test_images_are_sampled_at_the_places_of_a_grid(mode, padding, align_corners
     assert_agrees(imported)
 
 
+@pytest.mark.parametrize("shape", [(1, 2, 1, 6), (1, 2, 5, 1)])
+def test_an_image_of_one_row_or_column_is_sampled_by_reflection(shape, tmp_path):
+    class Sampling(torch.nn.Module):
+        def forward(self, image, grid):
+            return torch.nn.functional.grid_sample(image, grid, "bilinear", "reflection", True)
+
+    given = torch.randn(shape), 2.6 * torch.rand(1, 5, 6, 2) - 1.3
+    torch.export.save(torch.export.export(Sampling(), given), tmp_path / "m.pt2")
+    imported = importers.import_model(Model("m", str(tmp_path / "m.pt2")), tmp_path)
+    assert_agrees(imported)
+
+
 LOGIC = {
     "equal": lambda a, b: a == b,
     "not equal": lambda a, b: a != b,

@@ -14,6 +14,7 @@ from tvm.relax.frontend.onnx import onnx_frontend
 from tvm.relax.frontend.onnx.onnx_frontend import OnnxOpConverter
 
 from farm.importers.extents import is_open
+from farm.importers.grid_sampling import repeat_single_elements
 from farm.importers.onnx.converters.missing import Attributes, Inputs, require_constant
 
 _NEWEST = 19
@@ -279,4 +280,22 @@ class AffineGrid(OnnxOpConverter):  # type: ignore[misc]
         return builder.emit(relax.op.reshape(builder.emit(moved), [batch, *lengths, len(lengths)]))
 
 
-CONVERTERS = {"Resize": Resize, "Upsample": Upsample, "AffineGrid": AffineGrid}
+class GridSample(onnx_frontend.GridSample):  # type: ignore[misc]
+    """GridSample of images with axes of one element, at which TVM cannot reflect."""
+
+    @classmethod
+    def _impl_v16(
+        cls, builder: relax.BlockBuilder, inputs: Inputs, attributes: Attributes, params: Any
+    ) -> relax.Expr:
+        image, grid = inputs
+        if attributes.get("align_corners", 0) and attributes.get("padding_mode") == b"reflection":
+            image = repeat_single_elements(builder, image)
+        return super()._impl_v16(builder, [image, grid], attributes, params)
+
+
+CONVERTERS = {
+    "GridSample": GridSample,
+    "Resize": Resize,
+    "Upsample": Upsample,
+    "AffineGrid": AffineGrid,
+}

@@ -15,6 +15,7 @@ import torch
 from tvm import relax
 
 from farm.importers.extents import are_equal
+from farm.importers.grid_sampling import repeat_single_elements
 
 # TVM's reductions of scatter_elements, by torch's names in scatter_reduce.
 _REDUCTIONS = {"sum": "add", "mean": "add", "prod": "mul", "amax": "max", "amin": "min"}
@@ -654,6 +655,8 @@ def _grid_sampler(node: torch.fx.Node, importer: Any) -> relax.Expr:
     """
     image, grid, method, padding, align_corners = importer.retrieve_args(node)
     emit = importer.block_builder.emit
+    if align_corners and _OUTSIDE[padding] == "reflection":
+        image = repeat_single_elements(importer.block_builder, image)
     places = emit(relax.op.permute_dims(grid, [0, 3, 1, 2]))
     return emit(
         relax.op.image.grid_sample(
