@@ -106,6 +106,7 @@ INSIDE_TABLES = {
         size_limits
         imported_model model_file_check layer_names relax_postprocessing farm_kernels
         fourier extents
+        grid_sampling
         summary fixed_batch
         onnx tflite
         torch
