@@ -77,16 +77,11 @@ def load_with_session_factory(
     path = Path(source.source)
     what = path.name
     opened = open_and_simplify(source)
-    written, model, inputs, known = (
-        opened.written,
-        opened.simplified,
-        opened.inputs.fed,
-        opened.inputs.constants,
-    )
+    model, inputs, known = opened.simplified, opened.inputs.fed, opened.inputs.constants
     outputs = [value.name for value in model.graph.output]
     bounds: Mapping[str, tuple[int, ...]] = {}
     data_dependent = has_data_dependent_shapes(model)
-    judged = _reference_model(path, written, model)
+    judged = _reference_model(path, opened.written, model)
     try:
         check_operators(model, what)
         if data_dependent:

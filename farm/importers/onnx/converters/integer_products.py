@@ -255,9 +255,10 @@ def _window_sums(
     padding: Sequence[int],
     attributes: dict[str, Any],
 ) -> relax.Expr:
-    """Return the sums of a convolution's inputs, as int32 [N, CO, H, W].
+    """Return the sum of the inputs in each window of a convolution, as int32 [N, CO, H, W].
 
-    `weight` is its shape, [CO, CI / groups, KH, KW]. The channels are [N, 1, H, W] for one group.
+    `weight` is the shape of the weight, [CO, CI / groups, KH, KW]. With one group all channels have
+    the same sum, and the result is [N, 1, H, W].
     """
 
     def emit(value: relax.Expr) -> relax.Expr:

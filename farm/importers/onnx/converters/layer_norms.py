@@ -48,18 +48,17 @@ class EmbedLayerNormalization(OnnxOpConverter):  # type: ignore[misc]
         cls, builder: relax.BlockBuilder, inputs: Inputs, attributes: Attributes, _: Any
     ) -> relax.Expr:
         given = [*inputs, *[None] * 9][:9]
-        tokens, segments, words, of_places, of_segments, gamma, beta, mask, places = given
+        tokens, segments, token_table, position_table, segment_table = given[:5]
+        gamma, beta, mask, positions = given[5:]
         batch, length = tokens.ty.shape
         op = relax.op
-        total = builder.emit(op.take(words, tokens, axis=0))
-        if places is None:
-            row = builder.emit(op.take(of_places, relax.const(np.arange(int(length))), axis=0))
-            total = builder.emit(op.add(total, row))
-        else:
-            total = builder.emit(op.add(total, builder.emit(op.take(of_places, places, axis=0))))
-        if segments is not None:
-            rows = builder.emit(op.take(of_segments, segments, axis=0))
-            total = builder.emit(op.add(total, rows))
+        if positions is None:
+            positions = relax.const(np.arange(int(length)))
+        total = builder.emit(op.take(token_table, tokens, axis=0))
+        for table, rows in ((position_table, positions), (segment_table, segments)):
+            if rows is not None:
+                part = builder.emit(op.take(table, rows, axis=0))
+                total = builder.emit(op.add(total, part))
         epsilon = attributes.get("epsilon", 1e-12)
         made = builder.emit(op.nn.layer_norm(total, gamma, beta, axes=-1, epsilon=epsilon))
         counts = (
