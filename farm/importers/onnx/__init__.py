@@ -4,6 +4,7 @@
     summary              a file's content, without importing it
     external_data_files  weights outside of the file
     input_shapes         the shape of each input: from the file, from the user, or an open batch
+    extent_expressions   extents that are computed from those of other axes
     inputs               the inputs that a caller feeds, and those that are constants
     rewrites             the same model in a form that can be imported
     bounded_shapes       padded shapes and counts for data-dependent shapes

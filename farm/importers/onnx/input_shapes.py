@@ -6,7 +6,7 @@ Extents come from the file and from the user; an open batch axis is set to 1 and
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ import numpy as np
 import onnx
 
 from farm.errors import ModelError, did_you_mean
+from farm.importers.onnx.extent_expressions import extent_of_expression
 from farm.types import TensorSpec
 
 Array = np.ndarray[Any, Any]
@@ -73,9 +74,10 @@ def input_specs(
     """Return name, shape and dtype of each input whose value is not known, in order.
 
     An open axis gets its extent from the override, or from the override or the known value of
-    another input with the same symbol. An axis that is still open must be a first axis; its extent
-    is set to 1. The spec is open if the first axes of all such inputs have one symbol, and no other
-    axis has that symbol. An extent that is stated may be 0.
+    another input with the same symbol. If its symbol is an expression over axes with an extent, the
+    extent is computed. An axis that is still open must be a first axis; its extent is set to 1. The
+    spec is open if the first axes of all such inputs have one symbol, and no other axis has that
+    symbol. An extent that is stated may be 0.
     Raises ModelError for any other open axis, and for overrides that do not fit.
     """
     inputs = [_read(value, what) for value in inputs_without_initializers(graph)]
@@ -94,6 +96,7 @@ def input_specs(
         elif one.name in overrides:
             _bind(one, overrides[one.name], lengths, what)
     inputs = [one for one in inputs if one.name not in known]
+    _compute_extents(inputs, lengths)
     for one in inputs:
         if one.name not in overrides and (
             first := _open_batch(one, lengths, set(batches.values()))
@@ -244,39 +247,73 @@ def _fill(one: _Input, lengths: Mapping[str, int]) -> tuple[int, ...] | None:
     return tuple(axis if isinstance(axis, int) else lengths[axis] for axis in one.axes)
 
 
-def _unknown_shapes(missing: list[_Input], lengths: Mapping[str, int], what: str) -> ModelError:
-    """Return the ModelError for inputs with unknown extents."""
-    shown = dict(lengths)
+def _compute_extents(inputs: Iterable[_Input], lengths: dict[str, int]) -> None:
+    """Add to `lengths` the extents of open axes that are expressions over axes in it."""
+    for one in inputs:
+        for _, axis in _open_axes(one, lengths):
+            if (extent := extent_of_expression(axis, lengths)) is not None:
+                lengths[axis] = extent
 
-    def example(one: _Input) -> list[int]:
-        if one.axes is None:
-            return [1, 3, 224, 224]
-        return [
-            axis
-            if isinstance(axis, int)
-            else shown.setdefault(axis, 1 if index == 0 or "batch" in axis.lower() else 224)
-            for index, axis in enumerate(one.axes)
-        ]
 
-    def unknown(one: _Input) -> str:
-        if one.axes is None:
-            return f"{one.name}: even the number of axes"
-        return (
-            f"{one.name}: "
-            + ", ".join(f"axis {index}" for index, _ in _open_axes(one, lengths))
-            + f" of {axes_in_words(one.axes)}"
-        )
+def _unknown_shapes(missing: Sequence[_Input], lengths: Mapping[str, int], what: str) -> ModelError:
+    """Return the ModelError for inputs with unknown extents.
 
-    table = ", ".join(f"{_key(one.name)} = {example(one)}" for one in missing)
-    options = " ".join(f"--shape {one.name}:{','.join(map(str, example(one)))}" for one in missing)
+    It proposes shapes for as few inputs as determine all of them.
+    """
+    proposed = _proposed_shapes(missing, lengths)
+    names = ", ".join(one.name for one in proposed)
+    others = len(missing) - len(proposed)
+    more = f" and {others} more input{'s' if others > 1 else ''}" if others else ""
+    table = ", ".join(f"{_key(one.name)} = {list(shape)}" for one, shape in proposed.items())
+    options = " ".join(
+        f"--shape {one.name}:{','.join(map(str, shape))}" for one, shape in proposed.items()
+    )
     return ModelError(
-        f"{what} leaves the shape of {', '.join(one.name for one in missing)} open",
-        "; ".join(unknown(one) for one in missing),
+        f"{what} leaves the shape of {names}{more} open",
+        "; ".join(_unknown_extents(one, lengths) for one in proposed)
+        + ("; the others share these axes" if others else ""),
         (
             f"say it, in devices.toml with `shapes = {{ {table} }}` or with `{options}` (with "
             "your own numbers)"
         ),
     )
+
+
+def _proposed_shapes(
+    missing: Sequence[_Input], lengths: Mapping[str, int]
+) -> dict[_Input, tuple[int, ...]]:
+    """Return shapes for some inputs, in their order, with which those of all others are known."""
+    shown = dict(lengths)
+    opened = {axis for one in missing for _, axis in _open_axes(one, lengths)}
+    anything = {**dict.fromkeys(opened, 1), **lengths}
+    computed = {axis for axis in opened if extent_of_expression(axis, anything) is not None}
+    proposed = {}
+    # What an input's axes are computed from may be the axes of a later one
+    for one in sorted(missing, key=lambda one: not computed.isdisjoint(one.axes or ())):
+        _compute_extents([one], shown)
+        if _fill(one, shown) is None:
+            proposed[one] = _example_shape(one, shown)
+    return {one: proposed[one] for one in missing if one in proposed}
+
+
+def _example_shape(one: _Input, shown: dict[str, int]) -> tuple[int, ...]:
+    """Return a shape for an input, and add the extents of its open axes to `shown`."""
+    if one.axes is None:
+        return (1, 3, 224, 224)
+    return tuple(
+        axis
+        if isinstance(axis, int)
+        else shown.setdefault(axis, 1 if index == 0 or "batch" in axis.lower() else 224)
+        for index, axis in enumerate(one.axes)
+    )
+
+
+def _unknown_extents(one: _Input, lengths: Mapping[str, int]) -> str:
+    """Return which extents of an input are unknown, in words."""
+    if one.axes is None:
+        return f"{one.name}: even the number of axes"
+    indices = ", ".join(f"axis {index}" for index, _ in _open_axes(one, lengths))
+    return f"{one.name}: {indices} of {axes_in_words(one.axes)}"
 
 
 def _key(name: str) -> str:
