@@ -61,6 +61,7 @@ _MOST_FUSED = 64
 NO_WEIGHTS: Mapping[int, PackedWeight] = MappingProxyType({})
 _HWIO = [2, 3, 1, 0]  # of OIHW
 _POWERS = (2, 3, 4)  # by products
+_COMPARED_WITH_INFINITY = {"relax.isfinite": relax.op.less, "relax.isinf": relax.op.equal}
 # named for all convolutions: of those that are not, TVM's pass takes what the one before left,
 # which is wrong or has no code
 _LAYOUTS = {
@@ -332,6 +333,8 @@ class _Simplifier(PyExprMutator):  # type: ignore[misc]
     - a tensor filled with infinity or NaN, at which LegalizeOps fails -> a scalar, broadcast
     - the loops that the ONNX importer makes of Clip's bounds -> maximum and minimum
     - a small integer power -> products, as the C library computes one power at a time
+    - isfinite, isinf -> a comparison of the absolute value with infinity: TVM's have three copies
+      of the operand, and each of all that is fused into it
 
     TVM's maximum and minimum of NaN and a number return the second operand: with the bound first,
     NaN stays NaN, as in torch and ONNX.
@@ -356,6 +359,10 @@ class _Simplifier(PyExprMutator):  # type: ignore[misc]
             data, *bounds = call.args
             low, high = (relax.const(bound.value, str(call.ty.dtype)) for bound in bounds)
             return relax.op.minimum(high, self.builder_.emit(relax.op.maximum(low, data)))
+        if name in _COMPARED_WITH_INFINITY:
+            magnitude = self.builder_.emit(relax.op.abs(call.args[0]))
+            infinity = relax.const(np.inf, str(call.args[0].ty.dtype))
+            return _COMPARED_WITH_INFINITY[name](magnitude, infinity)
         return call
 
     def _multiplied(self, call: Call) -> relax.Expr:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -42,6 +43,22 @@ def test_clip_of_integers_keeps_every_bit():
     x = np.array([1 << 60, -(1 << 60), 5, (1 << 53) + 1])
     (ours,) = compute({"x": x}, lambda emit, x: emit(OP.clip(x, -7, (1 << 60) - 1))).outputs
     np.testing.assert_array_equal(ours, [(1 << 60) - 1, -7, 5, (1 << 53) + 1])
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_finite_and_infinite_numbers_are_told_apart_in_one_comparison(dtype):
+    """A kernel has one copy of what is tested, and of all that is fused into it."""
+    x = AWKWARD.astype(dtype)
+
+    def graph(emit, x):
+        one = relax.const(1, dtype)
+        return [emit(test(emit(OP.add(x, one)))) for test in (OP.isfinite, OP.isinf)]
+
+    finite, infinite = compute({"x": x}, graph).outputs
+    np.testing.assert_array_equal(finite, np.isfinite(x))
+    np.testing.assert_array_equal(infinite, np.isinf(x))
+    kernel = str(lowered({"x": x}, lambda emit, x: graph(emit, x)[0]).module)
+    assert len(re.findall(r"\+ T\.float\d\d\(1\.0\)", kernel)) == 1
 
 
 def test_clip_between_convolutions_needs_no_transposes():
