@@ -29,6 +29,7 @@ from farm.compiler.cpu.kernel_config import (
 )
 from farm.compiler.gpu import schedule as gpu_schedule
 from farm.compiler.graph import fp16_weights
+from farm.compiler.graph.wide_splits import take_pieces_by_slices
 from farm.compiler.ir.blocks import is_loop_nest
 from farm.compiler.ir.checked_kernels import mark_kernels_of_inputs
 from farm.compiler.target.cpu_model import cpu_model_of
@@ -116,7 +117,7 @@ def lower_module(
         for_gpu = gpu_schedule.is_gpu(target)
         with add_block_duration(seconds, "graph"):
             bind = relax_pipeline.bind_weights if for_gpu else relax_pipeline.bind_weights_for_cpu
-            module = bind(module, weights)
+            module = bind(take_pieces_by_slices(module), weights)
             halves = fp16_weights.has_fp16_weights(module)
         selector = None
         if not for_gpu:

@@ -7,7 +7,9 @@ Constants and shapes:
     boolean_logic     rewrite comparisons and arithmetic of booleans as logic
     empty_tensors     replace tensors without elements, and what is computed from them
     clamp_indices     keep indices that come from an input within their tensor
+    nested_concats    join the parts of nested concatenations at once
     wide_concats      join many tensors in groups
+    wide_splits       take the pieces of a split into many by slices
 
 Convolutions, normalisation and layout:
     convolutions     rewrite convolutions as ones with fast schedules

@@ -37,13 +37,10 @@ def _reshaped(values: list[Array], call: Call) -> Array:
 
 def _reduced(reduction: Callable[..., Array]) -> Callable[[list[Array], Call], Array]:
     def reduced(values: list[Array], call: Call) -> Array:
-        if values[0].dtype.kind != "f":
-            raise TypeError("not floating point")
         axes = call.attrs.axis
         return reduction(
-            values[0],
+            *_in_float64(values),
             None if axes is None else tuple(map(int, axes)),
-            np.float64,
             keepdims=bool(call.attrs.keepdims),
         )
 
@@ -70,6 +67,40 @@ def _converted(values: list[Array], call: Call) -> Array:
     if values[0].dtype.kind == "f" and dtype.kind != "f":
         raise TypeError("what becomes of NaN and of what is out of range is up to each machine")
     return values[0].astype(dtype)
+
+
+def _sliced(values: list[Array], call: Call) -> Array:
+    axes, begins, ends, *strides = (
+        [int(number) for number in argument.fields] for argument in call.args[1:]
+    )
+    places = [slice(None)] * values[0].ndim
+    for number, axis in enumerate(axes):
+        stride = strides[0][number] if strides else 1
+        if stride < 0:
+            raise ValueError("its bounds are not those of numpy")
+        places[axis] = slice(begins[number], ends[number], stride)
+    return np.asarray(values[0][tuple(places)])
+
+
+def _normalized(values: list[Array], call: Call) -> Array:
+    data, scale, shift = _in_float64(values)
+    axes = tuple(int(axis) for axis in call.attrs.axes)
+    centered = data - data.mean(axes, keepdims=True)
+    result = centered / np.sqrt((centered**2).mean(axes, keepdims=True) + call.attrs.epsilon)
+    if call.attrs.scale:
+        result = result * scale
+    return np.asarray(result + shift if call.attrs.center else result)
+
+
+def _multiplied(values: list[Array], _: Call) -> Array:
+    left, right = _in_float64(values)
+    return np.asarray(left @ right)
+
+
+def _in_float64(values: list[Array]) -> list[Array]:
+    if any(value.dtype.kind != "f" for value in values):
+        raise TypeError("not floating point")
+    return [value.astype(np.float64) for value in values]
 
 
 def _larger(left: Array, right: Array) -> Array:
@@ -109,6 +140,9 @@ _CONVERSIONS: dict[str, Callable[[list[Array], Call], Array]] = {
     ),  # of weights that are standardized, as in normalizer-free networks
     "relax.variance": _reduced(np.var),
     "relax.sum": _reduced(np.sum),  # of those that are divided by their norm
+    "relax.nn.layer_norm": _normalized,  # and products: of the queries of a decoder
+    "relax.matmul": _multiplied,
+    "relax.strided_slice": _sliced,
     "relax.isnan": lambda values, _: np.isnan(values[0]),
     "relax.where": lambda values, _: np.where(*values),
 }
@@ -236,7 +270,7 @@ class _Folder(Rewriter):
         operands = [
             self.value(argument)
             for argument in call.args
-            if not isinstance(argument, relax.ShapeExpr)
+            if not isinstance(argument, relax.ShapeExpr | relax.Tuple)
         ]
         values = [value for value in operands if value is not None]
         if not values or len(values) < len(operands):

@@ -155,6 +155,67 @@ def test_weights_that_are_standardized_become_constants(axis, keepdims, name):
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float32", "int8", "int64", "bool"])
+@pytest.mark.parametrize(
+    ("begin", "end", "strides"),
+    [
+        ([1, 0], [3, 4], None),
+        ([0, -3], [9, -1], None),
+        ([0, 1], [2, 99], [1, 2]),
+        ([2, 0], [3, 1], [1, 1]),
+    ],
+    ids=str,
+)
+def test_slices_fold_for_every_type(begin, end, strides, dtype):
+    weight = np.arange(20).reshape(4, 5).astype(dtype)
+    assert folds(lambda x: OP.strided_slice(x, [0, 1], begin, end, strides), weight)
+
+
+def test_a_slice_along_one_axis_of_several_folds():
+    assert folds(lambda x: OP.strided_slice(x, [1], [1], [2]), values("float32").reshape(1, 11, 1))
+
+
+def test_a_slice_with_a_negative_stride_is_left_to_tvm():
+    assert not folds(lambda x: OP.strided_slice(x, [0], [9], [-99], [-2]), values("float32"))
+
+
+@pytest.mark.parametrize("shapes", [((3, 4), (4, 5)), ((2, 3, 4), (4, 5)), ((4,), (2, 4, 5))])
+def test_a_product_of_weights_becomes_a_constant(shapes):
+    left, right = (np.random.default_rng(2).standard_normal(shape) for shape in shapes)
+    folded = value_that_replaces(lambda: OP.matmul(const(left, "float32"), const(right, "float32")))
+    np.testing.assert_allclose(folded, left @ right, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("scale", [False, True])
+@pytest.mark.parametrize("center", [False, True])
+@pytest.mark.parametrize("axes", [[-1], [1, 2]], ids=str)
+def test_a_norm_of_weights_becomes_a_constant(axes, center, scale):
+    numbers = np.random.default_rng(3)
+    weight = numbers.standard_normal((2, 3, 4)) + 5
+    gain, shift = (numbers.standard_normal(weight.shape[axes[0] :]) for _ in range(2))
+    folded = value_that_replaces(
+        lambda: OP.nn.layer_norm(
+            *(const(value, "float32") for value in (weight, gain, shift)), axes, 1e-3, center, scale
+        )
+    )
+    expected = functional.layer_norm(
+        torch.from_numpy(weight),
+        gain.shape,
+        torch.from_numpy(gain) if scale else None,
+        torch.from_numpy(shift) if center else None,
+        1e-3,
+    )
+    np.testing.assert_allclose(folded, expected.numpy(), rtol=1e-5, atol=1e-6)
+
+
+def value_that_replaces(body: Callable[[], Any]) -> Array:
+    """The value that a call on constants is replaced by."""
+    function = ConstantFolder()(module({}, lambda emit: emit(body())))["main"]
+    value = constant_value(function.body.blocks[-1].bindings[-1].value)
+    assert value is not None
+    return value.copy()  # the constant ends with its module
+
+
 def test_operands_of_different_shapes_are_broadcast():
     assert folds(OP.multiply, values("float32")[:, None], values("float32")[:2])
     assert folds(OP.add, np.float32([[1, 2]]), np.float32(3))
