@@ -39,6 +39,7 @@ from farm.compiler.graph.fp32_arithmetic import narrow_floats_as_float32
 from farm.compiler.graph.fusion_barriers import FusionBarrierMarker
 from farm.compiler.graph.group_norm import GroupNormRewriter
 from farm.compiler.graph.loop_input_products import LoopInputProductRewriter
+from farm.compiler.graph.nested_concats import NestedConcatRewriter
 from farm.compiler.graph.quantization.qdq_to_int8 import Int8Rewriter
 from farm.compiler.graph.quantization.round_clamp import round_clamp_pass
 from farm.compiler.graph.sink_transposes import NCHW, NHWC, TransposeSinker
@@ -166,6 +167,7 @@ def fold_norms_and_constants(module: tvm.IRModule) -> tvm.IRModule:
         ConstantFolder(),
         rewriter_pass("farm.UsedTaps", PaddingTapTrimmer),
         rewriter_pass("farm.SumsOfParts", ConvOfConcatRewriter),
+        rewriter_pass("farm.NestedConcats", NestedConcatRewriter),
         rewriter_pass("farm.WideConcats", WideConcatRewriter),
         transform.DeadCodeElimination(),
     ]
