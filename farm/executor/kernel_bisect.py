@@ -84,7 +84,7 @@ def compare_kernels_with_reference(
             loaded.outputs(), list(expected), fitted.limits
         )
         here = {
-            number: np.ascontiguousarray(inputs[spec.name])
+            number: np.asarray(inputs[spec.name], order="C")
             for number, spec in zip(computed.inputs, prepared.inputs, strict=True)
         }
         reference = ReferenceValues(prepared.model, computed, folder, here)

@@ -103,7 +103,7 @@ def _torch(
     torch.set_num_threads(threads)
     network, arguments = imported.network
     tensors = [
-        torch.from_numpy(np.ascontiguousarray(inputs[spec.name])) for spec in imported.inputs
+        torch.from_numpy(np.asarray(inputs[spec.name], order="C")) for spec in imported.inputs
     ]
     positional, named = tree_unflatten(tensors, tree_flatten(arguments)[1])
 

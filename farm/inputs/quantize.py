@@ -24,4 +24,4 @@ def quantize_input(numbers: Array, spec: TensorSpec) -> Array:
     steps = np.rint(np.asarray(numbers, np.float32) / np.float32(spec.scale)) + np.float32(
         spec.zero
     )
-    return np.ascontiguousarray(np.clip(steps, limits.min, limits.max), spec.dtype)
+    return np.asarray(np.clip(steps, limits.min, limits.max), spec.dtype, order="C")

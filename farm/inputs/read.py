@@ -173,7 +173,7 @@ def cast_losslessly(array: Array, spec: TensorSpec, path: Path) -> Array:
             why,
             "look for it with numpy.isnan(array).nonzero()",
         )
-    return quantize_input(array, spec) if quantizes else np.ascontiguousarray(array, spec.dtype)
+    return quantize_input(array, spec) if quantizes else np.asarray(array, spec.dtype, order="C")
 
 
 def _load(path: Path) -> Array:

@@ -50,6 +50,16 @@ def test_an_npz_feeds_each_input_by_name(tmp_path):
     np.testing.assert_array_equal(fed["tokens"], tokens)
 
 
+def test_a_number_without_axes_stays_one(tmp_path):
+    specs = (TensorSpec("step", (), "int64"), TensorSpec("level", (), "int8", scale=0.5))
+    np.savez(tmp_path / "x.npz", step=np.int64(7), level=np.float32(2))
+    fed = read_inputs(tmp_path / "x.npz", specs, PLAIN)
+    assert {name: (value.shape, int(value)) for name, value in fed.items()} == {
+        "step": ((), 7),
+        "level": ((), 4),
+    }
+
+
 def test_one_array_of_any_name_feeds_a_model_of_one_input(tmp_path):
     tokens = np.arange(7, 12).reshape(1, 5)
     np.savez(tmp_path / "x.npz", tokens)

@@ -373,7 +373,7 @@ def make_torch_reference(
     """
 
     def ask(inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        tensors = [torch.from_numpy(np.ascontiguousarray(inputs[name])) for name in names]
+        tensors = [torch.from_numpy(np.asarray(inputs[name], order="C")) for name in names]
         with torch.no_grad():
             arguments = (
                 (tuple(tensors), {}) if structure is None else tree_unflatten(tensors, structure)

@@ -23,7 +23,7 @@ def make_intermediate_results_function(
     """
 
     def layers(inputs: Mapping[str, np.ndarray]) -> Iterator[tuple[str, str, np.ndarray]]:
-        tensors = [torch.from_numpy(np.ascontiguousarray(inputs[name])) for name in names]
+        tensors = [torch.from_numpy(np.asarray(inputs[name], order="C")) for name in names]
         positional, named = tree_unflatten(tensors, structure)
         recorder = _Recorder(program.module())
         with torch.no_grad(), CheckedArguments():
