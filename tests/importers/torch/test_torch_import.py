@@ -90,6 +90,32 @@ def test_indexing_is_torchs(group, tmp_path, load, agree):
     agree(with_named_outputs(imported, group, x))
 
 
+@pytest.mark.parametrize("shape", [(), (3,), (2, 3), (1, 2, 3)], ids=str)
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
+def test_an_embedding_of_rows_of_any_shape_is_torchs(shape, dtype, tmp_path, load, agree):
+    table = torch.nn.Embedding(6, 4)
+    agree(load(save(tmp_path / "m.pt2", Of(table), (torch.randint(0, 6, shape, dtype=dtype),))))
+
+
+def test_an_input_may_be_a_number_without_axes(tmp_path, load, agree):
+    class Scaled(torch.nn.Module):
+        def forward(self, x, scale, shift):
+            return x * scale + shift
+
+    example = (noise(2, 3), torch.tensor(0.5), torch.tensor(3))
+    imported = load(save(tmp_path / "m.pt2", Scaled(), example))
+    assert [spec.shape for spec in imported.inputs] == [(2, 3), (), ()]
+    agree(imported)
+
+
+def test_an_embedding_of_no_rows_has_none(tmp_path, load, agree):
+    """As of the letters before the first one of a text."""
+    table = torch.nn.Embedding(6, 4)
+    module = Of(lambda ids: torch.cat([table(ids[:, :0]), table(ids)], 1))
+    module.table = table
+    agree(load(save(tmp_path / "m.pt2", module, (torch.tensor([[1, 5, 0]]),))))
+
+
 @pytest.mark.parametrize(
     "sort",
     [

@@ -315,6 +315,25 @@ def test_types_that_numpy_or_the_script_lacks_are_refused_in_words(imported):
     )
 
 
+def test_what_an_operator_of_a_script_says_is_told(imported):
+    """An example of random numbers has indices that are out of range."""
+
+    class Categories(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table = torch.nn.Embedding(3, 2)
+
+        def forward(self, x: torch.Tensor):
+            return self.table(x.long())
+
+    for script in (
+        torch.jit.trace(Categories().eval(), torch.zeros(2, 40)),
+        torch.jit.script(Categories().eval()),
+    ):
+        error = failure(imported, script, shapes={"x": (2, 40)})
+        assert "index out of range in self" in error.why
+
+
 def test_checks_of_values_are_left_to_the_reference(imported):
     agree(
         imported(

@@ -26,7 +26,8 @@ _OF_PACKED = ("gru.data", "lstm.data", "rnn_relu.data", "rnn_tanh.data", "_pad_p
 class CheckedArguments(TorchDispatchMode):  # type: ignore[misc]  # torch has no types for it
     """While it is entered, operators raise ValueError instead of leaving their tensors.
 
-    `refused` is what the last one said: torch's interpreter of scripts drops the message.
+    `refused` is what the last operator that raised an error said: torch's interpreter of scripts
+    drops the message.
     """
 
     refused = ""
@@ -44,7 +45,11 @@ class CheckedArguments(TorchDispatchMode):  # type: ignore[misc]  # torch has no
         if why := _misfit(func, args, kwargs or {}):
             self.refused = why
             raise ValueError(why)
-        return func(*args, **(kwargs or {}))
+        try:
+            return func(*args, **(kwargs or {}))
+        except Exception as error:
+            self.refused = str(error).partition("\n")[0]
+            raise
 
 
 def _misfit(operator: Any, args: tuple[Any, ...], kwargs: Given) -> str:

@@ -1,10 +1,10 @@
-"""Convert torch's indexing by tensors, `x[i, :, j]` and `x[i, :, j] = v`.
+"""Convert torch's indexing by tensors, `x[i, :, j]` and `x[i, :, j] = v`, and embeddings.
 
 It is numpy's (see "Advanced indexing" in NumPy's manual). TVM 0.27's importer does not count
 negative indices from the end, treats tensors combined with a `:` as independent selections, and
-writes only numbers, and only where all axes have tensors. A mask selects as many elements as it has
-ones, so the result's shape is unknown: a mask is supported only for writes of a value that is the
-same for all selected elements.
+writes only numbers, and only where all axes have tensors. It takes the extent 0 of an embedding's
+rows for "as before". A mask selects as many elements as it has ones, so the result's shape is
+unknown: a mask is supported only for writes of a value that is the same for all selected elements.
 """
 
 from __future__ import annotations
@@ -20,7 +20,12 @@ Extent: TypeAlias = Any  # an int, or a tirx expression if it is open
 
 def converters() -> dict[str, Callable[[Any, Any], Any]]:
     """Return the converters for `custom_convert_map` of `from_exported_program`."""
-    return {"select.int": _select, "index.Tensor": _index, "index_put.default": _put}
+    return {
+        "select.int": _select,
+        "index.Tensor": _index,
+        "index_put.default": _put,
+        "embedding.default": _embedding,
+    }
 
 
 class _Places(NamedTuple):
@@ -41,6 +46,16 @@ class _Places(NamedTuple):
         rank, others = len(self.shape), len(self.order) - len(self.axes)
         before = self.axes[0] if self.axes == list(range(self.axes[0], self.axes[-1] + 1)) else 0
         return [*range(rank, rank + before), *range(rank), *range(rank + before, rank + others)]
+
+
+def _embedding(node: Any, importer: Any) -> relax.Expr:
+    """Convert `embedding(table, rows)`, for any shape of the rows, one without elements too."""
+    table, rows = (importer.env[argument] for argument in node.args[:2])
+    emit = importer.block_builder.emit
+    if rows.ty.ndim:
+        return emit(relax.op.take(table, rows, 0))
+    row = emit(relax.op.take(table, emit(relax.op.reshape(rows, [1])), 0))
+    return emit(relax.op.squeeze(row, 0))
 
 
 def _select(node: Any, importer: Any) -> relax.Expr:
