@@ -1,10 +1,11 @@
-"""Compute exp, sigmoid, tanh and erf of float32 in arithmetic that LLVM vectorizes.
+"""Compute exp, sigmoid, tanh, erf, sin and cos of float32 in arithmetic that LLVM vectorizes.
 
 The C library's functions take one number at a time. The reduction of exp is as in Moshier's Cephes
-library (https://netlib.org/cephes, expf). tanh and erf are rational functions, found by
-tools/fit-rational-function, whose coefficients are all positive, so that nothing cancels. NaN gives
-NaN, infinities give the limits. exp is 0 where the result would be denormal, because denormal
-numbers are slow. Errors are within a few units of the seventh digit.
+library (https://netlib.org/cephes, expf), and so are the polynomials of sin and cos (sinf). tanh
+and erf are rational functions, found by tools/fit-rational-function, whose coefficients are all
+positive, so that nothing cancels. NaN gives NaN, infinities give the limits of a function that has
+them. exp is 0 where the result would be denormal, because denormal numbers are slow. Errors are
+within a few units of the seventh digit; those of sin and cos are 1.2e-7 at most.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from tvm import te, tirx
 
 Expr: TypeAlias = Any  # a tirx expression of float32; mypy has no type information for it
 Quotient: TypeAlias = Callable[[Expr, Expr], Expr]  # of a dividend and a divisor from 1 to 1e35
-_FLOAT, _INT = "float32", "int32"
+_FLOAT, _INT, _DOUBLE = "float32", "int32", "float64"
 _LOWEST, _HIGHEST = -87.3, 89.0  # exp is 0 below and infinity above
 _LOG2_E, _LN2_HIGH, _LN2_LOW = 1.44269504088896341, 0.693359375, -2.12194440e-4
 # Coefficients after 1 + r, with the least relative error, 1.1e-7, for |r| <= ln(2) / 2.
@@ -61,6 +62,12 @@ _TANH_DENOMINATOR = (
 )
 _TANH_BOUND = 10.0
 _ROOT_HALF = 0.7071067811865476
+_HALF_PI = 1.5707963267948966
+# 1.5 x 2^52: what ROUNDING_SHIFT is for float64
+_ROUNDING_SHIFT_64 = 6755399441055744.0
+# sin x is x + x^3 P(x^2), and cos x is 1 - x^2 / 2 + x^4 P(x^2), for x up to pi / 4 and -pi / 4.
+_SIN = (-1.9515295891e-4, 8.3321608736e-3, -1.6666654611e-1)
+_COS = (2.443315711809948e-5, -1.388731625493765e-3, 4.166664568298827e-2)
 
 
 def exp(x: Expr) -> Expr:
@@ -148,6 +155,20 @@ def erf(x: Expr, quotient: Quotient) -> Expr:
     return _clamped_rational(x, _ERF_NUMERATOR, _ERF_DENOMINATOR, _ERF_BOUND, quotient)
 
 
+def sin(x: Expr) -> Expr:
+    """Return the sine of x, as `cos` its cosine."""
+    return _sine(x, 0)
+
+
+def cos(x: Expr) -> Expr:
+    """Return the cosine of x.
+
+    The remainder by pi / 2 is computed in float64: the error is below 1.2e-7 for x up to 1e9.
+    Beyond, where two floats are further apart than a period, the result is any number from -1 to 1.
+    """
+    return _sine(x, 1)
+
+
 def elementwise_tensor_function(
     function: Callable[[Expr], Expr], name: str
 ) -> Callable[[te.Tensor], te.Tensor]:
@@ -184,6 +205,40 @@ def let(value: Expr, body: Callable[[tirx.Var], Expr]) -> Expr:
     """
     variable = tirx.Var("v", str(value.ty.dtype) if hasattr(value, "ty") else str(value.dtype))
     return tirx.Let(variable, value, body(variable))
+
+
+def _sine(x: Expr, quarters: int) -> Expr:
+    """Return the sine of x plus this number of quarters of a period.
+
+    Without integers, which TVM would widen to the type of indices.
+    """
+
+    def by_square(rest: Expr, quarter: Expr, square: Expr) -> Expr:
+        sine = rest + rest * square * polynomial(_SIN, square)
+        cosine = _f(1) - square * _f(0.5) + square * square * polynomial(_COS, square)
+        chosen = tirx.Select(tirx.abs(quarter - _f(2)).equal(_f(1)), cosine, sine)
+        return let(chosen, lambda value: tirx.Select(quarter > _f(1.5), -value, value))
+
+    def of_remainder(rest: Expr, quarter: Expr) -> Expr:
+        return let(rest * rest, lambda square: by_square(rest, quarter, square))
+
+    def of_whole(wide: Expr, whole: Expr) -> Expr:
+        rest = (wide - whole * _d(_HALF_PI)).astype(_FLOAT)
+        turns = let(whole + _d(quarters), lambda n: n - _d(4) * _nearest(n * _d(0.25) - _d(0.375)))
+        return let(
+            tirx.max(_f(-1), tirx.min(_f(1), rest)),
+            lambda rest: let(turns.astype(_FLOAT), lambda quarter: of_remainder(rest, quarter)),
+        )
+
+    def of(wide: Expr) -> Expr:
+        return let(_nearest(wide * _d(1 / _HALF_PI)), lambda whole: of_whole(wide, whole))
+
+    return let(x.astype(_DOUBLE), of)
+
+
+def _nearest(x: Expr) -> Expr:
+    """Return the nearest integer of a float64 up to 2^51, as one."""
+    return let(x + _d(_ROUNDING_SHIFT_64), lambda shifted: shifted - _d(_ROUNDING_SHIFT_64))
 
 
 def _exp_within(x: Expr) -> Expr:
@@ -260,3 +315,7 @@ def _clamped_rational(
 
 def _f(value: float) -> Expr:
     return tirx.const(value, _FLOAT)
+
+
+def _d(value: float) -> Expr:
+    return tirx.const(value, _DOUBLE)

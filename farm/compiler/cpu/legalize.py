@@ -488,10 +488,13 @@ def _maximum_or_minimum(
     return reduce_max_min.emit_float_minmax_reduction(builder, call) if of_rows is None else of_rows
 
 
-def _exp(
-    builder: relax.BlockBuilder, call: relax.Call, _selector: ConfigSelector
-) -> relax.Expr | None:
-    return _elementwise(builder, call, vector_math.exp, "exp")
+def _vectorized(function: Callable[[Any], Any]) -> Own:
+    def own(
+        builder: relax.BlockBuilder, call: relax.Call, _selector: ConfigSelector
+    ) -> relax.Expr | None:
+        return _elementwise(builder, call, function, function.__name__)
+
+    return own
 
 
 def _with_quotient(function: Callable[[Any, vector_math.Quotient], Any]) -> Own:
@@ -576,7 +579,9 @@ _OWN: dict[str, Own] = {
     "relax.nn.relu": _bounded("maximum"),
     "relax.maximum": _bounded("maximum"),
     "relax.minimum": _bounded("minimum"),
-    "relax.exp": _exp,
+    "relax.exp": _vectorized(vector_math.exp),
+    "relax.sin": _vectorized(vector_math.sin),
+    "relax.cos": _vectorized(vector_math.cos),
     "relax.sigmoid": _with_quotient(vector_math.sigmoid),
     "relax.tanh": _with_quotient(vector_math.tanh),
     "relax.erf": _with_quotient(vector_math.erf),
