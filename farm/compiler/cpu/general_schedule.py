@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import tvm_ffi
@@ -122,9 +123,16 @@ def parallelize_and_vectorize_block(sch: Schedule, block: SBlockRV, cpu: CpuMode
     sch.reorder(
         *spatial, *line_tile, *reduced, *vectors_in_flight, *([inner] if inner is not None else [])
     )
+    # A condition, as in a concatenation, is then tested once for a vector or never
+    tested = _tested_loop(sch, block, loops)
+    outside = list(itertools.takewhile(lambda loop: loop is not tested, spatial[:-1]))
     if (
-        rows >= _ENOUGH_ROWS
-    ):  # a condition on the column, as in a concatenation, is then tested once for a vector
+        len(outside) < len(spatial) - 1
+        and math.prod(loop_extent(sch, loop) for loop in outside) >= _ENOUGH_ROWS
+    ):
+        hint_loop_partition(sch, spatial[len(outside)], block)
+        spatial = outside
+    elif rows >= _ENOUGH_ROWS:
         hint_loop_partition(sch, spatial.pop(), block)
     outer = sch.fuse(*spatial) if len(spatial) > 1 else spatial[0]
     parallelize_if_long_enough(sch, outer, [block], cpu)
@@ -147,6 +155,28 @@ def computes_math_function(sch: Schedule, block: SBlockRV) -> bool:
     found: list[tirx.Let] = []
     tvm_ffi.structural_walk(sch.get(block).body, [(tirx.Let, found.append)])
     return bool(found)
+
+
+def _tested_loop(sch: Schedule, block: SBlockRV, loops: list[LoopRV]) -> LoopRV | None:
+    """Return the loop whose index a block compares with constants; None if there are several.
+
+    `loops` are those of the block's axes.
+    """
+    root = sch.get(block)
+    found: list[tirx.PrimExpr] = []
+    tvm_ffi.structural_walk(root.body, [((tirx.LT, tirx.LE, tirx.GT, tirx.GE), found.append)])
+    compared = [
+        variable
+        for one in found
+        if isinstance(one.a, tirx.IntImm) or isinstance(one.b, tirx.IntImm)
+        for variable in tirx.analysis.undefined_vars(one)
+    ]
+    axes = {
+        axis
+        for axis, one in enumerate(root.iter_vars)
+        if any(one.var.same_as(variable) for variable in compared)
+    }
+    return loops[axes.pop()] if len(axes) == 1 else None
 
 
 def _reads_across(sch: Schedule, block: SBlockRV) -> bool:
