@@ -231,7 +231,7 @@ def test_a_build_past_its_deadline_ends_with_its_compilers(
             "x86_64", tmp_path / "cache", lambda *note: notes.append(note), Deadline(patient(3))
         )
     assert "tools/build-agents x86_64" in caught.value.fix
-    assert len(notes) >= 3 and "C++ library" in notes[0][0]
+    assert len(notes) >= 2 and all("C++ library" in note for note, _ in notes)
     assert not list(tmp_path.glob("farm-agent-*")), "the scratch folder is gone"
     wait_until(lambda: not _calls_with(tmp_path), "the end of the compilers", patient(1))
 
