@@ -28,6 +28,26 @@ def _kth_value(
     return made[0], made[1]
 
 
+def _median(x: torch.Tensor, dim: int, keepdim: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the lower medians of an axis, and where they are: NaN where there is one."""
+    count = x.shape[dim] if x.ndim else 1
+    value, place = _kth_value(x, (count + 1) // 2, dim, keepdim)
+    if not x.is_floating_point() or x.ndim == 0:
+        return value, place
+    undefined = torch.isnan(x)
+    first = torch.argmax(undefined.to(torch.int32), dim, keepdim)
+    any_undefined = undefined.any(dim, keepdim)
+    return (
+        torch.where(any_undefined, torch.full_like(value, float("nan")), value),
+        torch.where(any_undefined, first, place),
+    )
+
+
+def _median_of_all(x: torch.Tensor) -> torch.Tensor:
+    """Return the lower median of all elements."""
+    return _median(x.reshape(-1), 0)[0]
+
+
 def _histogram(
     x: torch.Tensor,
     bins: int = 100,
@@ -57,6 +77,8 @@ def _distance(x: torch.Tensor, y: torch.Tensor, p: float = 2.0) -> torch.Tensor:
 DECOMPOSITIONS = {
     "var_mean.correction": _variance_and_mean,
     "kthvalue": _kth_value,
+    "median": _median_of_all,
+    "median.dim": _median,
     "histc": _histogram,
     "dist": _distance,
 }
