@@ -124,23 +124,32 @@ def emit_scatter_rows(
     indices: relax.Expr,
     count: relax.Expr,
     rows: relax.Expr,
+    *,
+    adds: bool = False,
 ) -> relax.Expr:
     """Emit the kernel that replaces rows of a tensor, those at `indices`, int64 [n], by `rows`.
 
-    The first `count` of the indices are valid. An index outside of the tensor is left out.
+    With `adds`, it adds them, in their order. The first `count` of the indices are valid. An index
+    outside of the tensor is left out.
     """
     columns = math.prod(int(extent) for extent in list(data.ty.shape)[1:])
     flat = [
         builder.emit(relax.op.reshape(one, [int(one.ty.shape[0]), columns])) for one in (data, rows)
     ]
     made = builder.call_te(
-        _scatter_rows, flat[0], indices, count, flat[1], primfunc_name_hint="scatter_rows"
+        _scatter_rows,
+        flat[0],
+        indices,
+        count,
+        flat[1],
+        adds=adds,
+        primfunc_name_hint="add_rows" if adds else "scatter_rows",
     )
     return relax.op.reshape(builder.emit(made), data.ty.shape)
 
 
 def _scatter_rows(
-    data: te.Tensor, indices: te.Tensor, count: te.Tensor, rows: te.Tensor
+    data: te.Tensor, indices: te.Tensor, count: te.Tensor, rows: te.Tensor, *, adds: bool
 ) -> te.Tensor:
     height, width, most = (int(one) for one in (*data.shape, rows.shape[0]))
 
@@ -153,7 +162,8 @@ def _scatter_rows(
                 index = tirx.Cast("int64", where[row])
                 is_inside = tirx.all(index >= 0, index < height)
                 with T.If(is_inside), T.Then(), T.serial(0, width) as column:
-                    result[index, column] = new[row, column]
+                    value = new[row, column]
+                    result[index, column] = result[index, column] + value if adds else value
         return program.get()
 
     tensors = [data, indices, count, rows]

@@ -182,6 +182,22 @@ CASES = {
         node("Mul", ["v", "half"], ["h"]),
         node("ScatterND", ["x", "points", "h"], ["y"]),
     ],
+    "added to rows of x, several to one": [
+        node("Div", ["at", "two"], ["shared"]),
+        node("Unsqueeze", ["shared", "one"], ["points"]),
+        node("ScatterND", ["x", "points", "v"], ["y"], reduction="add"),
+    ],
+    "added to rows of x, by the index of each element": [
+        node("Div", ["at", "two"], ["shared"]),
+        node("Unsqueeze", ["shared", "one"], ["points"]),
+        node("Shape", ["v"], ["s"]),
+        node("Expand", ["points", "s"], ["all_points"]),
+        node("ScatterElements", ["x", "all_points", "v"], ["y"], axis=0, reduction="add"),
+    ],
+    "multiplied into rows of x": [
+        node("Unsqueeze", ["at", "one"], ["points"]),
+        node("ScatterND", ["x", "points", "v"], ["y"], reduction="mul"),
+    ],
     "written into a column": [
         node("Gather", ["v", "zero_scalar"], ["column"], axis=1),
         node("Gather", ["x", "one_scalar"], ["whole"], axis=1),
@@ -285,6 +301,20 @@ def model_of(tail, tmp_path, outputs=("y",), opset=17, selection=SELECTION):
 @pytest.mark.parametrize("tail", CASES.values(), ids=CASES)
 def test_what_is_computed_of_selected_rows_is_as_in_onnx_runtime(tail, cache, tmp_path):
     assert_agrees_with_onnxruntime(model_of(tail, tmp_path), cache, EXAMPLES)
+
+
+@pytest.mark.parametrize(
+    ("case", "kernel"),
+    [
+        ("written into x", "scatter_rows"),
+        ("added to rows of x, several to one", "add_rows"),
+        ("added to rows of x, by the index of each element", "add_rows"),
+    ],
+)
+def test_whole_rows_are_written_and_added_row_by_row(case, kernel, cache, tmp_path):
+    path = model_of(CASES[case], tmp_path)
+    module = importers.import_model(Model("m", str(path)), cache).module
+    assert f"def {kernel}(" in module.script()
 
 
 @pytest.mark.parametrize("tail", OF_SOME_ROWS.values(), ids=OF_SOME_ROWS)

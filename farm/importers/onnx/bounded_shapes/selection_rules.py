@@ -213,8 +213,12 @@ def _non_negative_indices(graph: BoundedGraph, indices: str, extents: Sequence[E
 
 
 def _scatter_rows(graph: BoundedGraph, node: onnx.NodeProto) -> bool:
-    """Write a scatter of whole rows along the first axis; return whether the node is one."""
+    """Write a scatter of whole rows along the first axis; return whether the node is one.
+
+    Its rows replace others, or are added to them, as the messages of a graph's edges are.
+    """
     data, indices, updates = (graph.tensor(name) for name in node.input)
+    reduction = node_attribute(node, "reduction", b"none")
     padded = graph.padded_shape(data)
     if node.op_type == "ScatterElements":
         rows = graph.expanded_rows.get(indices, "")
@@ -226,7 +230,7 @@ def _scatter_rows(graph: BoundedGraph, node: onnx.NodeProto) -> bool:
             return False
     if (
         set(graph.extents.get(rows, {})) != {0}
-        or node_attribute(node, "reduction", b"none") != b"none"
+        or reduction not in (b"none", b"add")
         or graph.padded_shape(updates)[1:] != padded[1:]
         or graph.shape(updates)[0] != graph.shape(rows)[0]
         or graph.padded_shape(updates)[0] != graph.padded_shape(rows)[0]
@@ -240,7 +244,9 @@ def _scatter_rows(graph: BoundedGraph, node: onnx.NodeProto) -> bool:
         flat = graph.emit("Cast", [flat], to=TensorProto.INT64)
     count = graph.extent_tensor(graph.extents[rows][0])
     output = (node.output[0], graph.dtype(data), padded)
-    graph.emit_own("ScatterRows", [data, flat, count, updates], [output])
+    graph.emit_own(
+        "ScatterRows", [data, flat, count, updates], [output], adds=int(reduction == b"add")
+    )
     graph.set_extents(node.output[0], graph.extents.get(data, {}))
     return True
 

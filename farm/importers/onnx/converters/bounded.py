@@ -65,13 +65,14 @@ class ConcatIndices(OnnxOpConverter):  # type: ignore[misc]
 
 
 class ScatterRows(OnnxOpConverter):  # type: ignore[misc]
-    """A tensor with some of its rows replaced."""
+    """A tensor with some of its rows replaced, or with others added to them."""
 
     @classmethod
     def _impl_v1(
-        cls, builder: relax.BlockBuilder, inputs: Inputs, _: Attributes, __: Any
+        cls, builder: relax.BlockBuilder, inputs: Inputs, attributes: Attributes, _: Any
     ) -> relax.Expr:
-        return builder.emit(bounded_selection.emit_scatter_rows(builder, *inputs))
+        adds = bool(attributes.get("adds", 0))
+        return builder.emit(bounded_selection.emit_scatter_rows(builder, *inputs, adds=adds))
 
 
 class SliceToDynamic(OnnxOpConverter):  # type: ignore[misc]
