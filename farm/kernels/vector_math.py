@@ -156,7 +156,7 @@ def erf(x: Expr, quotient: Quotient) -> Expr:
 
 
 def sin(x: Expr) -> Expr:
-    """Return the sine of x, as `cos` its cosine."""
+    """Return the sine of x, with the errors of `cos`."""
     return _sine(x, 0)
 
 

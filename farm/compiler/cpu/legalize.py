@@ -489,6 +489,8 @@ def _maximum_or_minimum(
 
 
 def _vectorized(function: Callable[[Any], Any]) -> Own:
+    """Legalize a function of one element by arithmetic that LLVM vectorizes."""
+
     def own(
         builder: relax.BlockBuilder, call: relax.Call, _selector: ConfigSelector
     ) -> relax.Expr | None:

@@ -92,7 +92,7 @@ def _normalized(values: list[Array], call: Call) -> Array:
     return np.asarray(result + shift if call.attrs.center else result)
 
 
-def _multiplied(values: list[Array], _: Call) -> Array:
+def _matrix_product(values: list[Array], _: Call) -> Array:
     left, right = _in_float64(values)
     return np.asarray(left @ right)
 
@@ -141,7 +141,7 @@ _CONVERSIONS: dict[str, Callable[[list[Array], Call], Array]] = {
     "relax.variance": _reduced(np.var),
     "relax.sum": _reduced(np.sum),  # of those that are divided by their norm
     "relax.nn.layer_norm": _normalized,  # and products: of the queries of a decoder
-    "relax.matmul": _multiplied,
+    "relax.matmul": _matrix_product,
     "relax.strided_slice": _sliced,
     "relax.isnan": lambda values, _: np.isnan(values[0]),
     "relax.where": lambda values, _: np.where(*values),

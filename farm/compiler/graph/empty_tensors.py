@@ -14,6 +14,7 @@ from tvm import relax
 from tvm.ir import Call
 from tvm.relax.expr_functor import mutator
 
+from farm.compiler.graph.wide_splits import slices_of_split
 from farm.compiler.ir.relax_rewriter import Rewriter, Rule, op_name
 
 # What reductions and products of no elements give, as in numpy; ONNX leaves a mean undefined.
@@ -50,17 +51,15 @@ class EmptyTensorRewriter(Rewriter):
         if not isinstance(call.ty, relax.TupleType):  # of one piece
             return None
         shapes = [_static_shape(field) for field in call.ty.fields]
-        known = [shape for shape in shapes if shape is not None]
-        if len(known) < len(shapes) or not any(0 in shape for shape in known):
+        if None in shapes or not any(0 in (shape or ()) for shape in shapes):
             return None
-        data, axis = call.args[0], int(call.attrs.axis)
-        pieces, begin = [], 0
-        for shape in known:
-            end = begin + shape[axis]
-            piece = self.builder_.emit(relax.op.strided_slice(data, [axis], [begin], [end]))
-            pieces.append(self.builder_.emit(_filled(piece, 0.0)) if 0 in shape else piece)
-            begin = end
-        return relax.Tuple(pieces)
+        slices = slices_of_split(self.builder_, call) or []
+        return relax.Tuple(
+            [
+                self.builder_.emit(_filled(piece, 0.0)) if _is_empty(piece) else piece
+                for piece in slices
+            ]
+        )
 
     def _without_empty_parts(self, call: Call) -> relax.Expr | None:
         parts = self.bound(call.args[0])

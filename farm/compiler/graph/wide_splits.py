@@ -36,6 +36,21 @@ def take_pieces_by_slices(module: tvm.IRModule) -> tvm.IRModule:
     return tvm.transform.Sequential(passes)(module)
 
 
+def slices_of_split(builder: relax.BlockBuilder, call: Call) -> list[relax.Expr] | None:
+    """Emit a slice for each piece of a split; return None if the extent of a piece is open."""
+    data, axis = call.args[0], int(call.attrs.axis)
+    ends = [0]
+    for piece in call.ty.fields:
+        extent = piece.shape.values[axis]
+        if not isinstance(extent, tirx.IntImm):
+            return None
+        ends.append(ends[-1] + int(extent))
+    return [
+        builder.emit(relax.op.strided_slice(data, [axis], [begin], [end]))
+        for begin, end in itertools.pairwise(ends)
+    ]
+
+
 def _is_wide_split(expression: relax.Expr) -> bool:
     return (
         op_name(expression) == "relax.split"
@@ -56,18 +71,5 @@ class _WideSplitRewriter(Rewriter):
         return pieces.fields[item.index] if isinstance(pieces, relax.Tuple) else item
 
     def _slices(self, call: Call) -> relax.Expr | None:
-        if not _is_wide_split(call):
-            return None
-        data, axis = call.args[0], int(call.attrs.axis)
-        ends = [0]
-        for piece in call.ty.fields:
-            extent = piece.shape.values[axis]
-            if not isinstance(extent, tirx.IntImm):
-                return None
-            ends.append(ends[-1] + int(extent))
-        return relax.Tuple(
-            [
-                self.builder_.emit(relax.op.strided_slice(data, [axis], [begin], [end]))
-                for begin, end in itertools.pairwise(ends)
-            ]
-        )
+        slices = slices_of_split(self.builder_, call) if _is_wide_split(call) else None
+        return None if slices is None else relax.Tuple(slices)

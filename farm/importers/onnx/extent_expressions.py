@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping
 
-_LONGEST = 200  # characters; the parser's depth is limited, too
+_LONGEST = 200  # characters, which limits the depth of an expression
 
 
 def extent_of_expression(symbol: str, extents: Mapping[str, int]) -> int | None:

@@ -37,7 +37,7 @@ from farm.importers.onnx.reference.stable_example import stable_example
 from farm.importers.onnx.rewrites.few_bit_products import rewrite_few_bit_products
 from farm.importers.onnx.rewrites.fold_narrow_weights import fold_narrow_weights
 from farm.importers.onnx.rewrites.inputs_to_initializers import turn_inputs_into_initializers
-from farm.importers.onnx.rewrites.masked_writes import masked_writes_to_selections
+from farm.importers.onnx.rewrites.masked_fill import masked_fills_to_where
 from farm.importers.onnx.rewrites.qlinear_to_qdq import qlinear_to_qdq
 from farm.importers.onnx.rewrites.simplify import simplify_graph
 from farm.importers.onnx.rewrites.sort_nodes import sort_nodes
@@ -144,7 +144,7 @@ def open_and_simplify(source: Model) -> OpenedModel:
     standard = rewrite_few_bit_products(qlinear_to_qdq(unfuse_operators(fed)))
     standard = fold_narrow_weights(standard)
     simplified = simplify_graph(standard, inputs.fed, has_converter)
-    return OpenedModel(model, masked_writes_to_selections(simplified), inputs)
+    return OpenedModel(model, masked_fills_to_where(simplified), inputs)
 
 
 def _read(path: Path) -> onnx.ModelProto:

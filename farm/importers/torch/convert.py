@@ -394,6 +394,6 @@ def _call(run: Callable[..., Any], arguments: Arguments, what: str) -> Any:
     except Exception as exc:
         raise ModelError(
             f"{what}: torch cannot run the module",
-            checked.refused or one_line_error(exc),
+            checked.last_error or one_line_error(exc),
             "check the shapes and values of the inputs",
         ) from exc

@@ -203,7 +203,7 @@ def _check_run(script: Callable[..., Any], inputs: Tensors, what: str) -> None:
         # torch's own message is the last line.
         *_, why = ["", *(line for line in str(exc).splitlines() if line.strip())]
         fix = "correct --shape, and --dtype NAME:int64 where an input counts or indexes"
-        why = checked.refused or why
+        why = checked.last_error or why
         raise ModelError(f"{what}: torch cannot run the script with {shown}", why, fix) from exc
 
 

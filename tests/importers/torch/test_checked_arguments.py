@@ -124,7 +124,7 @@ def test_a_packed_sequence_is_checked_where_no_gradients_are_kept_too(kind):
             over(torch.tensor([3, 2]))
             with pytest.raises((ValueError, RuntimeError), match="do not fit each"):
                 over(torch.tensor([3, -2]))
-            assert "do not fit each other" in checked.refused
+            assert "do not fit each other" in checked.last_error
 
 
 @pytest.mark.parametrize("name", FITTING)

@@ -244,9 +244,7 @@ def _scatter_rows(graph: BoundedGraph, node: onnx.NodeProto) -> bool:
         flat = graph.emit("Cast", [flat], to=TensorProto.INT64)
     count = graph.extent_tensor(graph.extents[rows][0])
     output = (node.output[0], graph.dtype(data), padded)
-    graph.emit_own(
-        "ScatterRows", [data, flat, count, updates], [output], adds=int(reduction == b"add")
-    )
+    graph.emit_own("ScatterRows", [data, flat, count, updates], [output], reduction=reduction)
     graph.set_extents(node.output[0], graph.extents.get(data, {}))
     return True
 

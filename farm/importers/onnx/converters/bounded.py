@@ -71,7 +71,7 @@ class ScatterRows(OnnxOpConverter):  # type: ignore[misc]
     def _impl_v1(
         cls, builder: relax.BlockBuilder, inputs: Inputs, attributes: Attributes, _: Any
     ) -> relax.Expr:
-        adds = bool(attributes.get("adds", 0))
+        adds = attributes["reduction"] == b"add"
         return builder.emit(bounded_selection.emit_scatter_rows(builder, *inputs, adds=adds))
 
 

@@ -9,7 +9,7 @@
     few_bit_products        products with constant weights of 4 or 8 bits become MatMulNBits
     fold_narrow_weights     other constant weights of few bits become the floats they stand for
     simplify                fold known shapes and constants, inline functions, resolve branches
-    masked_writes           one number that is written where a mask is true becomes a selection
+    masked_fill             one number that is written where a mask is true: a Where
     known_sequences         for simplify: the elements of sequences, by the names of their tensors
     unroll                  for simplify: the copies of the body of a Loop or Scan
 """

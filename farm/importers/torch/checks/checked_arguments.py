@@ -26,11 +26,11 @@ _OF_PACKED = ("gru.data", "lstm.data", "rnn_relu.data", "rnn_tanh.data", "_pad_p
 class CheckedArguments(TorchDispatchMode):  # type: ignore[misc]  # torch has no types for it
     """While it is entered, operators raise ValueError instead of leaving their tensors.
 
-    `refused` is what the last operator that raised an error said: torch's interpreter of scripts
+    `last_error` is what the last operator that raised one said: torch's interpreter of scripts
     drops the message.
     """
 
-    refused = ""
+    last_error = ""
 
     def __enter__(self) -> CheckedArguments:
         """Check arguments from now on."""
@@ -43,12 +43,12 @@ class CheckedArguments(TorchDispatchMode):  # type: ignore[misc]  # torch has no
     ) -> Any:
         """Run an operator if its arguments fit."""
         if why := _misfit(func, args, kwargs or {}):
-            self.refused = why
+            self.last_error = why
             raise ValueError(why)
         try:
             return func(*args, **(kwargs or {}))
         except Exception as error:
-            self.refused = str(error).partition("\n")[0]
+            self.last_error = str(error).partition("\n")[0]
             raise
 
 
@@ -85,7 +85,7 @@ def _checked_composite(operator: Any) -> Callable[..., Any]:
         if why := _misfit(operator, args, kwargs):
             for mode in _get_current_dispatch_mode_stack():
                 if isinstance(mode, CheckedArguments):
-                    mode.refused = why
+                    mode.last_error = why
             raise ValueError(why)
         return operator._op_dk(_COMPOSITE, *args, **kwargs)
 

@@ -1,4 +1,4 @@
-"""`x[mask] = number` as torch exports it: NonZero and ScatterND become a selection."""
+"""`x[mask] = number` as torch exports it: NonZero and ScatterND become a Where."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from farm.importers.onnx.rewrites.masked_writes import masked_writes_to_selections
+from farm.importers.onnx.rewrites.masked_fill import masked_fills_to_where
 
 SHAPE = [3, 4, 2]
 MINUS_ONE = np.array([-1], np.int64)
@@ -59,7 +59,7 @@ def test_a_mask_of_the_first_axes_writes_rows():
         helper.make_node("ScatterND", ["x", "points", "updates"], ["y"]),
     ]
     given = model(rows, {"value": np.float32(7), "row": np.array([2, *SHAPE[1:]], np.int64)})
-    made = masked_writes_to_selections(given)
+    made = masked_fills_to_where(given)
     assert [node.op_type for node in made.graph.node] == ["Constant", "Reshape", "Where"]
     x = np.random.default_rng(0).standard_normal(SHAPE).astype(np.float32)
     mask = np.array([True, False, True])
@@ -77,11 +77,20 @@ def test_numbers_other_than_0_are_true():
         {"value": np.float32(7), "two": np.array([2], np.int64)},
         mask=(TensorProto.INT32, SHAPE),
     )
-    made = masked_writes_to_selections(given)
+    made = masked_fills_to_where(given)
     assert [node.op_type for node in made.graph.node] == ["Cast", "Where"]
     mask = np.zeros(SHAPE, np.int32)
     mask[0, 1, 1], mask[2, 3, 0] = 2, -1
     assert same_answers(given, made, {"x": np.ones(SHAPE, np.float32), "mask": mask})
+
+
+def test_points_that_are_not_turned_are_no_mask():
+    """Of a mask with as many true places as axes, NonZero's result is square."""
+    nodes = writes("mask", "value")
+    nodes[1] = helper.make_node("Transpose", ["found"], ["points"], perm=[0, 1])
+    weights = {"value": np.float32(1), "minus_one": MINUS_ONE}
+    given = model(nodes, weights, mask=(TensorProto.BOOL, SHAPE))
+    assert masked_fills_to_where(given) is given
 
 
 @pytest.mark.parametrize(
@@ -99,7 +108,7 @@ def test_other_writes_stay_as_they_are(weights, reduction):
         weights | {"minus_one": MINUS_ONE},
         mask=(TensorProto.BOOL, SHAPE),
     )
-    assert masked_writes_to_selections(given) is given
+    assert masked_fills_to_where(given) is given
 
 
 def test_places_that_are_read_elsewhere_too_stay():
@@ -110,7 +119,7 @@ def test_places_that_are_read_elsewhere_too_stay():
         mask=(TensorProto.BOOL, SHAPE),
         outputs={"size": (TensorProto.INT64, [])},
     )
-    made = masked_writes_to_selections(given)
+    made = masked_fills_to_where(given)
     assert [node.op_type for node in made.graph.node] == ["NonZero", "Where", "Size"]
 
 

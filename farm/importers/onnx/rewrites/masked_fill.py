@@ -1,6 +1,7 @@
-"""Rewrite the writing of one number where a mask is true as a selection.
+"""Rewrite masked fills, `x[mask] = number`, as Where.
 
-torch exports `x[mask] = 0` as NonZero, which finds as many places as the data has, and ScatterND.
+torch exports them as NonZero, whose result can have as many rows as the data has elements, and
+ScatterND.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _REPEATS = ("Expand", "Reshape", "Identity", "Squeeze", "Unsqueeze")  # of one e
 Types = Mapping[str, onnx.TypeProto]
 
 
-def masked_writes_to_selections(model: onnx.ModelProto) -> onnx.ModelProto:
+def masked_fills_to_where(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return the model with each such ScatterND of its main graph as a Where.
 
     What was computed for the ScatterND alone is dropped.
@@ -38,7 +39,7 @@ def masked_writes_to_selections(model: onnx.ModelProto) -> onnx.ModelProto:
     result = onnx.ModelProto()
     result.CopyFrom(model)
     del result.graph.node[:]
-    result.graph.node.extend(_that_are_needed(nodes, {value.name for value in model.graph.output}))
+    result.graph.node.extend(_needed_nodes(nodes, {value.name for value in model.graph.output}))
     return result
 
 
@@ -61,7 +62,8 @@ def _selection(
         made.append(helper.make_node("Cast", [mask], [f"{name}/mask"], to=TensorProto.BOOL))
         mask = f"{name}/mask"
     if len(mask_shape) < len(shape):
-        extents = [*map(int, filter(None, mask_shape)), *[1] * (len(shape) - len(mask_shape))]
+        extents = [extent for extent in mask_shape if extent is not None]
+        extents += [1] * (len(shape) - len(mask_shape))
         constant = helper.make_tensor(f"{name}/shape", TensorProto.INT64, [len(extents)], extents)
         made.append(helper.make_node("Constant", [], [constant.name], value=constant))
         made.append(helper.make_node("Reshape", [mask, constant.name], [f"{name}/aligned"]))
@@ -73,6 +75,8 @@ def _mask(points: str, producers: Mapping[str, onnx.NodeProto]) -> str:
     """Return the mask whose true places these are, one in each row; "" for other points."""
     turned = producers.get(points)
     if turned is None or turned.op_type != "Transpose":
+        return ""
+    if list(node_attribute(turned, "perm", [1, 0])) != [1, 0]:
         return ""
     found = producers.get(turned.input[0])
     return found.input[0] if found is not None and found.op_type == "NonZero" else ""
@@ -88,7 +92,7 @@ def _repeated(name: str, producers: Mapping[str, onnx.NodeProto], types: Types) 
     return name
 
 
-def _that_are_needed(nodes: list[onnx.NodeProto], read: set[str]) -> list[onnx.NodeProto]:
+def _needed_nodes(nodes: list[onnx.NodeProto], read: set[str]) -> list[onnx.NodeProto]:
     """Return the nodes whose results these names need, directly or not, in their order."""
     needed = []
     for node in reversed(nodes):
