@@ -271,7 +271,7 @@ def _unknown_shapes(missing: Sequence[_Input], lengths: Mapping[str, int], what:
     return ModelError(
         f"{what} leaves the shape of {names}{more} open",
         "; ".join(_unknown_extents(one, lengths) for one in proposed)
-        + ("; the others share these axes" if others else ""),
+        + ("; the shapes of the others follow from these" if others else ""),
         (
             f"say it, in devices.toml with `shapes = {{ {table} }}` or with `{options}` (with "
             "your own numbers)"
