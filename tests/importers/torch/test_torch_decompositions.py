@@ -136,6 +136,40 @@ def test_an_axis_that_keeps_its_length_is_not_resized_by_a_scale():
     compare("_upsample_bicubic2d_aa", torch.randn(1, 1, 2, 4), (2, 5), False, 1.3, 1.3)
 
 
+@pytest.mark.parametrize(("size", "step"), [(1, 1), (4, 2), (5, 2), (3, 3), (2, 5), (70, 1)])
+def test_overlapping_windows_are_added_up_as_by_torch(size, step):
+    for shape, dim in (((90,), 0), (2 * (3, 75), 1), ((2, 81, 3), -2)):
+        windows = torch.randn_like(torch.zeros(shape).unfold(dim, size, step))
+        compare("unfold_backward", windows, list(shape), dim, size, step)
+    row = torch.randn(1, (90 - size) // step + 1, size)
+    compare("unfold_backward", row.expand(3, -1, -1), [3, 90], 1, size, step)
+
+
+@pytest.mark.parametrize("kernel", [(1, 1), (2, 3)])
+@pytest.mark.parametrize("dilation", [(1, 1), (2, 1), (1, 3)])
+@pytest.mark.parametrize("stride", [(1, 1), (2, 3)])
+def test_overlapping_patches_are_added_up_as_by_torch(kernel, dilation, stride):
+    for padding in ((0, 0), (1, 2)):
+        patches = functional.unfold(torch.ones(2, 3, 9, 11), kernel, dilation, padding, stride)
+        patches = torch.randn_like(patches)
+        compare("col2im", patches, (9, 11), kernel, dilation, padding, stride)
+        compare("col2im", patches[0], (9, 11), kernel, dilation, padding, stride)
+
+
+def test_an_inverse_short_time_transform_takes_few_operators(tmp_path):
+    """torch's own decomposition of it scatters each place of a window by an operator of its own."""
+
+    class Inverse(torch.nn.Module):
+        def forward(self, x):
+            return torch.istft(torch.complex(x, x), 64, 16, window=torch.hann_window(64))
+
+    program = torch.export.export(Inverse(), (torch.randn(2, 33, 9),))
+    table = torch.export.default_decompositions()
+    table.update(decompositions())
+    called = list(program.run_decompositions(table).graph.nodes)
+    assert len(called) < 100
+
+
 X = torch.randn(2, 3, 5, generator=torch.Generator().manual_seed(8))
 SORTED, MASK = torch.tensor([-1.0, -0.3, 0.2, 0.2, 1.0]), X[0] > 0.2
 VOLUME = torch.randn(1, 2, 3, 4, 5, generator=torch.Generator().manual_seed(2))
@@ -182,6 +216,15 @@ FORMS = {
     "addmv": lambda x: torch.addmv(x[0, 0, :3], x[1], x[0, 1], beta=2, alpha=0.5),
     "grid_sample of volumes": lambda x: functional.grid_sample(
         VOLUME, x[:1, None, :, None, :3], align_corners=False
+    ),
+    "fold": lambda x: functional.fold(
+        x.reshape(1, 10, 3).repeat(1, 2, 2)[..., :6], (3, 4), (2, 2), padding=(0, 0), stride=1
+    ),
+    "istft": lambda x: torch.istft(
+        torch.complex(x, x.flip(1)), 4, 2, window=torch.tensor([0.5, 1.0, 1.0, 0.5])
+    ),
+    "istft of a length": lambda x: torch.istft(
+        torch.complex(x[0], x[1]), 4, 1, win_length=3, window=torch.ones(3), length=5
     ),
     "antialiased": lambda x: functional.interpolate(
         x[None], scale_factor=(0.7, 0.6), mode="bicubic", antialias=True

@@ -6,6 +6,7 @@ Each is a function of torch with the operator's arguments, of operators that the
     scans        running maximums, minimums and sums
     selection    elements that are chosen by masks and indices
     reductions   reductions of axes and of all elements
+    frames       sums of frames and patches that overlap
     matrices     inverses, determinants, distances, sums of products
     sampling     images at places between their pixels
     transformer_layers
@@ -20,6 +21,18 @@ from typing import Any
 import torch
 
 from farm.importers.torch.decompositions import (
+    frames,
+    functions,
+    matrices,
+    reductions,
+    sampling,
+    scans,
+    selection,
+    transformer_layers,
+)
+
+_PARTS = (
+    frames,
     functions,
     matrices,
     reductions,
@@ -33,7 +46,7 @@ from farm.importers.torch.decompositions import (
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """Return the decompositions by operator, for `ExportedProgram.run_decompositions`."""
     found: dict[Any, Callable[..., Any]] = {}
-    for part in (functions, matrices, reductions, sampling, scans, selection, transformer_layers):
+    for part in _PARTS:
         for name, function in part.DECOMPOSITIONS.items():
             operator, _, overload = name.partition(".")
             found[getattr(getattr(torch.ops.aten, operator), overload or "default")] = function
