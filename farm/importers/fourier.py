@@ -16,6 +16,7 @@ import numpy as np
 from tvm import relax
 
 _LEAST_POINTS = 64  # of a transform in two steps
+_LEAST_POINTS_TO_REALS = 256
 _LEAST_FACTOR = 4
 _LONGEST_PRODUCT = 4096  # points; the matrix of a complex transform then has 256 MiB
 
@@ -85,7 +86,41 @@ def inverse_transform_to_reals(
     `parts` are the parts of the sums, [..., count // 2 + 1]; further sums may be left out at the
     end. The result is not divided by `count`. Raises NotImplementedError for too many numbers.
     """
-    _check_points(count)
+    first = _smaller_factor(count)
+    if count < _LEAST_POINTS_TO_REALS or first < _LEAST_FACTOR:
+        _check_points(count)
+        return _product_to_reals(builder, parts, count)
+    # k = second * k1 + k2, n = n1 + first * n2. Of the sums over k1, which depend on k2, the second
+    # half mirrors the first as the transform itself does.
+    second = count // first
+    _check_points(second)
+    dtype = str(parts[0].ty.dtype)
+    others = list(parts[0].ty.shape)[:-1]
+    axes = [*range(len(others)), len(others) + 1, len(others)]
+    columns = second // 2 + 1
+
+    def swapped(part: relax.Expr) -> relax.Expr:
+        return builder.emit(relax.op.permute_dims(part, axes))
+
+    parts = _with_mirror_images(builder, parts, count)
+    parts = [builder.emit(relax.op.reshape(part, [*others, first, second])) for part in parts]
+    parts = [
+        swapped(builder.emit(relax.op.strided_slice(part, [len(others) + 1], [0], [columns])))
+        for part in parts
+    ]  # [.., k2, k1]
+    ones, twos = np.arange(first), np.arange(columns)
+    roots = _roots(np.outer(ones, ones), first, inverse=True)
+    parts = _product(builder, parts, roots, dtype)  # [.., k2, n1]
+    twiddles = _roots(np.outer(twos, ones), count, inverse=True)
+    parts = [swapped(part) for part in _scaled(builder, parts, twiddles, dtype)]
+    numbers = swapped(_product_to_reals(builder, parts, second))  # [.., n2, n1]
+    return builder.emit(relax.op.reshape(numbers, [*others, count]))
+
+
+def _product_to_reals(
+    builder: relax.BlockBuilder, parts: Sequence[relax.Expr], count: int
+) -> relax.Expr:
+    """Emit `count` real numbers from the first half of their transform, by one product."""
     bins, dtype = np.arange(int(parts[0].ty.shape[-1])), str(parts[0].ty.dtype)
     roots = _roots(np.outer(bins, np.arange(count)), count, inverse=True)
     mirrored = (bins > 0) & (2 * bins != count)  # these stand for their mirror images, too
@@ -93,6 +128,26 @@ def inverse_transform_to_reals(
     rows = np.concatenate([roots.real, -roots.imag][: len(parts)])
     wide = builder.emit(relax.op.concat(list(parts), -1)) if len(parts) > 1 else parts[0]
     return builder.emit(relax.op.matmul(wide, relax.const(rows, dtype)))
+
+
+def _with_mirror_images(
+    builder: relax.BlockBuilder, parts: Sequence[relax.Expr], count: int
+) -> list[relax.Expr]:
+    """Emit all `count` sums of real numbers from the first of them; those left out are zeros."""
+    *others, last = parts[0].ty.shape
+    axis, half, mirrored = len(others), count // 2 + 1, (count - 1) // 2
+    known, dtype = int(last), str(parts[0].ty.dtype)
+    made = []
+    for part, sign in zip(parts, (1, -1), strict=False):
+        if known < half:
+            zeros = builder.emit(relax.op.zeros([*others, half - known], dtype))
+            part = builder.emit(relax.op.concat([part, zeros], axis))
+        tail = builder.emit(relax.op.strided_slice(part, [axis], [1], [mirrored + 1]))
+        tail = builder.emit(relax.op.flip(tail, axis))
+        if sign < 0:
+            tail = builder.emit(relax.op.negative(tail))
+        made.append(builder.emit(relax.op.concat([part, tail], axis)))
+    return made
 
 
 def _check_points(count: int) -> None:

@@ -52,7 +52,7 @@ def test_a_signal_is_multiplied_by_its_window(count):
     np.testing.assert_allclose(real + 1j * imaginary, np.fft.fft(x * window[0]), atol=1e-3)
 
 
-@pytest.mark.parametrize("count", [1, 7, 8, 401])
+@pytest.mark.parametrize("count", [1, 7, 8, 256, 401, 405, 2048])
 @pytest.mark.parametrize("left_out", [0, 1])
 def test_an_inverse_transform_to_reals_is_as_numpys(count, left_out):
     bins = max(1, count // 2 + 1 - left_out)
@@ -64,14 +64,28 @@ def test_an_inverse_transform_to_reals_is_as_numpys(count, left_out):
     np.testing.assert_allclose(made / count, np.fft.irfft(sums, count), atol=1e-5)
 
 
+@pytest.mark.parametrize("count", [405, 2048])
+def test_real_sums_alone_are_transformed_to_reals(count):
+    x = numbers.standard_normal((3, count // 2 + 1)).astype("float32")
+    [made] = computed(
+        [x], lambda builder, parts: [inverse_transform_to_reals(builder, parts, count)]
+    )
+    np.testing.assert_allclose(made / count, np.fft.irfft(x, count), atol=1e-5)
+
+
+@pytest.mark.parametrize("to_reals", [False, True])
 @pytest.mark.parametrize(("count", "size"), [(2048, 2), (5000, 2)])
-def test_the_matrices_of_a_long_transform_are_small(count, size):
+def test_the_matrices_of_a_long_transform_are_small(count, size, to_reals):
     """In MB; of 2,048 points one matrix would take 17."""
     found = []
-    x = relax.Var("x", relax.TensorType((3, count), "float32"))
+    shape = (3, count // 2 + 1 if to_reals else count)
+    x, y = (relax.Var(name, relax.TensorType(shape, "float32")) for name in "xy")
     builder = relax.BlockBuilder()
-    with builder.function("main", [x]):
-        made = fourier_transform(builder, [x], count // 2 + 1)
+    with builder.function("main", [x, y]):
+        if to_reals:
+            made = [inverse_transform_to_reals(builder, [x, y], count)]
+        else:
+            made = fourier_transform(builder, [x], count // 2 + 1)
         builder.emit_func_output(relax.Tuple(made))
 
     def collect(node):
