@@ -63,6 +63,7 @@ NO_WEIGHTS: Mapping[int, PackedWeight] = MappingProxyType({})
 _HWIO = [2, 3, 1, 0]  # of OIHW
 _POWERS = (2, 3, 4)  # by products
 _COMPARED_WITH_INFINITY = {"relax.isfinite": relax.op.less, "relax.isinf": relax.op.equal}
+_KERNEL_LAYOUTS = {"relax.nn.conv2d": "OIHW", "relax.nn.conv2d_transpose": "IOHW"}  # of NCHW
 # named for all convolutions: of those that are not, TVM's pass takes what the one before left,
 # which is wrong or has no code
 _LAYOUTS = {
@@ -420,20 +421,38 @@ def _convolves(module: tvm.IRModule) -> bool:
 
 @mutator
 class _Transposer(PyExprMutator):  # type: ignore[misc]
+    """Computes each convolution of images over NHWC, between two transposes."""
+
     def visit_call_(self, call: Call) -> relax.Expr:
         call = self.visit_expr_post_order(call)
-        given = call.attrs
-        if op_name(call) != "relax.nn.conv2d" or (given.data_layout, given.kernel_layout) != (
-            "NCHW",
-            "OIHW",
-        ):
+        given, name = call.attrs, op_name(call)
+        kernel = _KERNEL_LAYOUTS.get(name)
+        if kernel is None or (given.data_layout, given.kernel_layout) != ("NCHW", kernel):
             return call
-        data, weight = (
-            self.builder_.emit(relax.op.permute_dims(call.args[index], axes))
-            for index, axes in ((0, NHWC), (1, _HWIO))
-        )
-        layouts = {"data_layout": "NHWC", "kernel_layout": "HWIO", "out_dtype": given.out_dtype}
-        result = relax.op.nn.conv2d(
-            data, weight, given.strides, given.padding, given.dilation, given.groups, **layouts
-        )
+        data = self.builder_.emit(relax.op.permute_dims(call.args[0], NHWC))
+        if name == "relax.nn.conv2d":
+            result = relax.op.nn.conv2d(
+                data,
+                self.builder_.emit(relax.op.permute_dims(call.args[1], _HWIO)),
+                given.strides,
+                given.padding,
+                given.dilation,
+                given.groups,
+                data_layout="NHWC",
+                kernel_layout="HWIO",
+                out_dtype=given.out_dtype,
+            )
+        else:
+            result = relax.op.nn.conv2d_transpose(
+                data,
+                call.args[1],
+                given.strides,
+                given.padding,
+                given.output_padding,
+                given.dilation,
+                given.groups,
+                data_layout="NHWC",
+                kernel_layout=kernel,
+                out_dtype=given.out_dtype,
+            )
         return relax.op.permute_dims(self.builder_.emit(result), NCHW)

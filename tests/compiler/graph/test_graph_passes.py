@@ -133,6 +133,23 @@ def test_a_model_that_tvm_cannot_lay_out_still_gets_fast_convolutions(groups):
     assert answer.rules == ["convolution" if groups == 1 else "depthwise"]
 
 
+def test_a_model_that_tvm_cannot_lay_out_still_gets_fast_transposed_convolutions():
+    x, w = draw(1, 8, 6, 7), draw(8, 4, 4, 1)
+
+    def body(emit, x, w):
+        y = emit(OP.nn.conv2d_transpose(x, w, (2, 1), (1, 0, 1, 0), (1, 0), groups=2))
+        return emit(OP.stack([y, emit(OP.nn.relu(y))], 0))
+
+    answer = compute({"x": x}, body, {"w": w})
+    exact = functional.conv_transpose2d(
+        torch.from_numpy(x), torch.from_numpy(w), None, (2, 1), (1, 0), (1, 0), groups=2
+    )
+    np.testing.assert_allclose(
+        answer.outputs[0], torch.stack([exact, exact.relu()]).numpy(), atol=1e-4
+    )
+    assert "interleaved" in answer.rules
+
+
 AFTER_A_CONVOLUTION = {
     "1-d": (
         lambda emit, y, w: emit(OP.nn.conv1d(emit(OP.reshape(y, (1, 16, 36))), w)),
