@@ -42,6 +42,7 @@ from farm.compiler.graph.loop_input_products import LoopInputProductRewriter
 from farm.compiler.graph.nested_concats import NestedConcatRewriter
 from farm.compiler.graph.quantization.qdq_to_int8 import Int8Rewriter
 from farm.compiler.graph.quantization.round_clamp import round_clamp_pass
+from farm.compiler.graph.scattered_rows import ScatteredRowRewriter, ScatterKernelRewriter
 from farm.compiler.graph.sink_transposes import NCHW, NHWC, TransposeSinker
 from farm.compiler.graph.wide_concats import WideConcatRewriter
 from farm.compiler.ir.blocks import block_names
@@ -164,6 +165,7 @@ def fold_norms_and_constants(module: tvm.IRModule) -> tvm.IRModule:
         rewriter_pass("farm.DecomposedActivations", DecomposedActivationRewriter),
         rewriter_pass("farm.ConstantDivisors", ConstantDivisorRewriter),
         rewriter_pass("farm.LogicOfBooleans", BooleanLogicRewriter),
+        rewriter_pass("farm.ScatteredRows", ScatteredRowRewriter),
         rewriter_pass("farm.BoundedIndices", IndexClamper),
         ConstantFolder(),
         rewriter_pass("farm.UsedTaps", PaddingTapTrimmer),
@@ -191,6 +193,7 @@ def legalize_and_fuse(module: tvm.IRModule, selector: ConfigSelector | None) -> 
                 transform.DeadCodeElimination(),
                 attention_pass(partial(attention_kernel, selector.cpu)),
                 rewriter_pass("farm.BlockQuantizedProducts", BlockQuantizedProductRewriter),
+                rewriter_pass("farm.ScatterKernels", ScatterKernelRewriter),
                 rewriter_pass("farm.DotProducts", partial(DotProductRewriter, cpu=selector.cpu)),
                 transform.DeadCodeElimination(),
             ]

@@ -10,6 +10,7 @@
     reduce_max_min        max and min reductions that are correct for infinities
     arg_reduction         argmax and argmin of numbers that are all the smallest or largest
     elementwise           elementwise functions of types that TVM has no lowering for
+    scatter               scatters of whole rows
     partial_scatter       scatter_elements whose indices are shorter than the data
     vector_math           exp, sigmoid, tanh and erf of float32 in vectorizable arithmetic
 

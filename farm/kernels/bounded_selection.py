@@ -118,58 +118,6 @@ def _concat_indices(counts: te.Tensor, lengths: te.Tensor, *, total: int) -> te.
     return te.extern([(total,)], [counts, lengths], body, name="concat_indices", dtype=["int64"])
 
 
-def emit_scatter_rows(
-    builder: relax.BlockBuilder,
-    data: relax.Expr,
-    indices: relax.Expr,
-    count: relax.Expr,
-    rows: relax.Expr,
-    *,
-    adds: bool = False,
-) -> relax.Expr:
-    """Emit the kernel that replaces rows of a tensor, those at `indices`, int64 [n], by `rows`.
-
-    With `adds`, it adds them, in their order. The first `count` of the indices are valid. An index
-    outside of the tensor is left out.
-    """
-    columns = math.prod(int(extent) for extent in list(data.ty.shape)[1:])
-    flat = [
-        builder.emit(relax.op.reshape(one, [int(one.ty.shape[0]), columns])) for one in (data, rows)
-    ]
-    made = builder.call_te(
-        _scatter_rows,
-        flat[0],
-        indices,
-        count,
-        flat[1],
-        adds=adds,
-        primfunc_name_hint="add_rows" if adds else "scatter_rows",
-    )
-    return relax.op.reshape(builder.emit(made), data.ty.shape)
-
-
-def _scatter_rows(
-    data: te.Tensor, indices: te.Tensor, count: te.Tensor, rows: te.Tensor, *, adds: bool
-) -> te.Tensor:
-    height, width, most = (int(one) for one in (*data.shape, rows.shape[0]))
-
-    def body(inputs: Sequence[tirx.Buffer], outputs: Sequence[tirx.Buffer]) -> tirx.Stmt:
-        with IRBuilder() as program, T.serial(0, 1):
-            old, where, known, new, result = (T.buffer_proxy(one) for one in (*inputs, *outputs))
-            with T.serial(0, height) as row, T.serial(0, width) as column:
-                result[row, column] = old[row, column]
-            with T.serial(0, tirx.min(known[0], tirx.const(most, "int64"))) as row:
-                index = tirx.Cast("int64", where[row])
-                is_inside = tirx.all(index >= 0, index < height)
-                with T.If(is_inside), T.Then(), T.serial(0, width) as column:
-                    value = new[row, column]
-                    result[index, column] = result[index, column] + value if adds else value
-        return program.get()
-
-    tensors = [data, indices, count, rows]
-    return te.extern([data.shape], tensors, body, name="scatter_rows", dtype=[str(data.dtype)])
-
-
 def emit_non_max_suppression(
     builder: relax.BlockBuilder, inputs: Sequence[relax.Expr], per_class: int, centers: bool
 ) -> relax.Expr:

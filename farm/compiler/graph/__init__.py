@@ -9,6 +9,7 @@ Constants and shapes:
     clamp_indices     keep indices that come from an input within their tensor
     nested_concats    join the parts of nested concatenations at once
     wide_concats      join many tensors in groups
+    scattered_rows    scatters whose index is the same for a whole row, as scatters of rows
     wide_splits       take the pieces of a split into many by slices
 
 Convolutions, normalisation and layout:

@@ -8,7 +8,7 @@ from typing import Any
 from tvm import relax
 from tvm.relax.frontend.onnx.onnx_frontend import OnnxOpConverter
 
-from farm.kernels import bounded_selection, sort
+from farm.kernels import bounded_selection, scatter, sort
 
 Inputs = Sequence[Any]
 Attributes = dict[str, Any]
@@ -72,7 +72,7 @@ class ScatterRows(OnnxOpConverter):  # type: ignore[misc]
         cls, builder: relax.BlockBuilder, inputs: Inputs, attributes: Attributes, _: Any
     ) -> relax.Expr:
         adds = attributes["reduction"] == b"add"
-        return builder.emit(bounded_selection.emit_scatter_rows(builder, *inputs, adds=adds))
+        return builder.emit(scatter.emit_scatter_rows(builder, *inputs, adds=adds))
 
 
 class SliceToDynamic(OnnxOpConverter):  # type: ignore[misc]
