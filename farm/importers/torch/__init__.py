@@ -13,6 +13,7 @@
     convert                           convert an exported program to a Relax module
     type_promotion                    the type that an operator computes in
     rewriting                         forms of operators that TVM reads wrongly
+    random_numbers                    programs whose answer depends on random numbers
     dtypes                            element types of torch and numpy
     intermediates                     the result of every operation in torch
     pytree_stand_ins                  stand-ins for classes of packages that are not installed

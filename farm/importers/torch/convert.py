@@ -30,6 +30,7 @@ from farm.importers.torch.checks.checked_arguments import CheckedArguments
 from farm.importers.torch.decompositions import decompositions
 from farm.importers.torch.dtypes import is_numpy_dtype, tensor_spec
 from farm.importers.torch.intermediates import make_intermediate_results_function
+from farm.importers.torch.random_numbers import check_answers_agree
 from farm.importers.torch.type_promotion import cast_operands
 
 _PLACES_SHOWN = 3
@@ -82,7 +83,9 @@ def import_program(
     engine = f"torch {torch.__version__}"
     example = {name: value.detach().numpy() for name, value in zip(names, values, strict=True)}
     with torch.no_grad():
-        outputs = output_names(_call(run, arguments, what), what)
+        returned = _call(run, arguments, what)
+        outputs = output_names(returned, what)
+        check_answers_agree(program, returned, lambda: _call(run, arguments, what), what)
     module, weights = detach_weights(_to_relax(program, what), len(inputs))
     asked, made = make_torch_reference(run, names, structure, what), output_specs(module, outputs)
     told = make_intermediate_results_function(program, names, structure)

@@ -321,3 +321,32 @@ def test_parts_whose_sizes_depend_on_values_are_refused_in_words(tmp_path, load)
 
     error = failure(load, save(tmp_path / "m.pt2", Of(split), (noise(8),)))
     assert "parts whose sizes depend on the values" in error.why
+
+
+@pytest.mark.parametrize(
+    ("function", "name"),
+    [
+        (lambda x: x + torch.randn_like(x), "randn_like"),
+        (lambda x: torch.nn.functional.dropout(x, 0.5, training=True), "dropout"),
+        (lambda x: x[torch.randperm(9)], "randperm"),
+    ],
+)
+def test_an_answer_that_is_random_is_refused_in_words(function, name, tmp_path, load):
+    error = failure(load, save(tmp_path / "m.pt2", Of(function), (noise(9),)))
+    assert "draws random numbers" in error.what
+    assert name in error.what
+
+
+def test_random_numbers_that_change_nothing_are_taken(tmp_path, load, agree):
+    """A generator of images adds noise times a weight, which begins at zero."""
+
+    class Layer(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.strength = torch.nn.Parameter(torch.zeros(1))
+
+        def forward(self, x):
+            dropped = torch.nn.functional.dropout(x, 0.5, training=False)
+            return dropped * 2 + torch.randn_like(x) * self.strength
+
+    agree(load(save(tmp_path / "m.pt2", Layer(), (noise(9),))))
