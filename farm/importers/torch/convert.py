@@ -231,6 +231,7 @@ def _to_relax(program: torch.export.ExportedProgram, what: str) -> Any:
         experts,
         indexing,
         operators,
+        pools,
         products,
         pt2e,
         recurrent,
@@ -251,6 +252,7 @@ def _to_relax(program: torch.export.ExportedProgram, what: str) -> Any:
             ours = {
                 **pt2e.converters(),
                 **operators.converters(),
+                **pools.converters(),
                 **elementwise.converters(),
                 **products.converters(),
                 **indexing.converters(),
