@@ -57,6 +57,7 @@ from farm.compiler.cpu.register_tiles import (
 from farm.compiler.ir.annotations import TILE_ROWS, FenceKind, annotate_fence
 from farm.compiler.ir.blocks import block_name, loop_extent
 from farm.compiler.target.cpu_model import CpuModel
+from farm.kernels import reduce_max_min
 
 AVERAGE = "average_pool"
 _ROWS = 7  # of a tile at most: more need more addresses than there are registers
@@ -152,13 +153,14 @@ def max_pool2d_compute(workload: Workload, config: KernelConfig, data: te.Tensor
 
     Padding is minus infinity or the least integer.
     """
-    outside = te.min_value(str(data.dtype)).value if "int" in str(data.dtype) else float("-inf")
+    is_float = "int" not in str(data.dtype)
+    outside = float("-inf") if is_float else te.min_value(str(data.dtype)).value
     return _windows(
         workload,
         config,
         POOL,
         pad_nhwc(data, workload.padding, outside=outside),
-        te.max,
+        reduce_max_min.reduce_max if is_float else te.max,
         lambda value, _: value,
     )
 

@@ -456,6 +456,20 @@ def test_a_maximum_over_windows_after_a_convolution(shape, size, stride, padding
     assert (answer.rules, answer.notes) == (["convolution", *rule], [])
 
 
+def test_a_maximum_of_nothing_but_minus_infinity_is_minus_infinity():
+    x, w = np.full((1, 16, 9, 7), -np.inf, "float32"), np.ones((16, 1, 1, 1), "float32")
+    x[0, 3, 4, 4] = 2
+
+    def body(emit, x, w):
+        image = emit(relax.op.nn.conv2d(x, w, groups=16))
+        return emit(relax.op.nn.max_pool2d(image, (3, 3), (2, 2), (1, 1, 1, 1)))
+
+    answer = compute({"x": x}, body, {"w": w})
+    exact = functional.max_pool2d(torch.from_numpy(x), 3, 2, 1)
+    np.testing.assert_array_equal(answer.outputs[0], exact.numpy())
+    assert "max_pool" in answer.rules
+
+
 @pytest.mark.two_cpus_each
 @pytest.mark.parametrize("cpu", CPUS)
 @pytest.mark.parametrize("channels", [(16, 48), (58, 58), (3, 40), (1, 1)], ids=str)
