@@ -125,6 +125,16 @@ FORMS = {
     "var_mean": lambda x: torch.var_mean(x, (0, 2), correction=0, keepdim=True),
     "std_mean": lambda x: torch.std_mean(x, -1),
     "sort, stable": lambda x: torch.sort((x * 2).round(), dim=2, descending=True, stable=True),
+    "sort of truth values": lambda x: torch.sort(x > 0, 1),
+    "sort of truth values, stable": lambda x: torch.sort(
+        x > 0, dim=-1, descending=True, stable=True
+    ),
+    "instance norm of doubles": lambda x: torch.nn.functional.instance_norm(
+        x.double(), weight=(x[0, :, 0] + 2).double(), bias=x[1, :, 0].double()
+    ),
+    "norm of doubles by the statistics of the batch": lambda x: torch.nn.functional.batch_norm(
+        x.double(), None, None, training=True
+    ),
     "topk in any order": lambda x: torch.topk(x, 5, sorted=False)[0].sum(-1),
     "an average pool with a divisor": lambda x: torch.nn.functional.avg_pool2d(
         x, 2, 1, padding=1, count_include_pad=False, divisor_override=3

@@ -60,6 +60,7 @@ def converters() -> dict[str, Converter]:
         "scatter_reduce.two": _scatter_reduce,
         "cumsum.default": _cumulated("cumsum"),
         "cumprod.default": _cumulated("cumprod"),
+        "sort.default": _sort,
         "sort.stable": _sort,
         "topk.default": _top_k,
         "unfold.default": _unfold,
@@ -67,6 +68,7 @@ def converters() -> dict[str, Converter]:
         **{f"upsample_{method}2d.default": _upsample(method) for method in ("bilinear", "bicubic")},
         **{f"upsample_{method}2d.vec": _upsample_vec(method) for method in ("bilinear", "bicubic")},
         "native_group_norm.default": _group_norm,
+        "_native_batch_norm_legit.no_stats": _norm_by_own_statistics,
         "slice_scatter.default": _slice_scatter,
         "split_with_sizes.default": _split,
         "upsample_nearest2d.default": _upsample_nearest,
@@ -297,9 +299,18 @@ def _cumulated(name: str) -> Converter:
 
 
 def _sort(node: torch.fx.Node, importer: Any) -> relax.Expr:
-    """Convert sort with `stable`, as TVM's always is."""
-    axis, down = node.kwargs.get("dim", -1), node.kwargs.get("descending", False)
-    return _by_theirs("sort.default", (node.args[0], axis, down), node, importer)
+    """Convert sort, of truth values as numbers; TVM's is always stable."""
+    value, emit = importer.env[node.args[0]], importer.block_builder.emit
+    first = 1 if node.target.__name__ == "sort.default" else 2  # behind `stable`
+    axis, down = (
+        _argument(node, first + place, name, default)
+        for place, (name, default) in enumerate((("dim", -1), ("descending", False)))
+    )
+    if str(value.ty.dtype) != "bool":
+        return _by_theirs("sort.default", (node.args[0], axis, down), node, importer)
+    numbers = emit(relax.op.astype(value, "int8"))
+    order = emit(relax.op.argsort(numbers, axis, down, "int64"))
+    return relax.Tuple([emit(relax.op.gather_elements(value, order, axis)), order])
 
 
 def _top_k(node: torch.fx.Node, importer: Any) -> relax.Expr:
@@ -457,6 +468,22 @@ def _slice_scatter(node: torch.fx.Node, importer: Any) -> relax.Expr:
     places[written] = extent + np.arange(len(written))
     both = emit(relax.op.concat([importer.env[data], importer.env[source]], axis))
     return emit(relax.op.take(both, relax.const(places, "int64"), axis))
+
+
+def _norm_by_own_statistics(node: torch.fx.Node, importer: Any) -> relax.Expr:
+    """Convert the batch norm of an instance norm; TVM's kernel takes no float64."""
+    data, weight, bias = (importer.env.get(node.args[place]) for place in range(3))
+    if str(data.ty.dtype) != "float64":
+        return importer.create_convert_map()["_native_batch_norm_legit.no_stats"](node)
+    emit = importer.block_builder.emit
+    rank = int(data.ty.ndim)
+    epsilon = _argument(node, 5, "eps", 1e-5)
+    made = emit(_normalized(emit, data, [0, *range(2, rank)], epsilon))
+    by_channel = [-1, *[1] * (rank - 2)]
+    for operator, given in ((relax.op.multiply, weight), (relax.op.add, bias)):
+        if given is not None:
+            made = emit(operator(made, emit(relax.op.reshape(given, by_channel))))
+    return relax.Tuple([made])
 
 
 def _group_norm(node: torch.fx.Node, importer: Any) -> relax.Expr:
