@@ -230,6 +230,7 @@ def _to_relax(program: torch.export.ExportedProgram, what: str) -> Any:
         elementwise,
         experts,
         indexing,
+        norms,
         operators,
         pools,
         products,
@@ -252,6 +253,7 @@ def _to_relax(program: torch.export.ExportedProgram, what: str) -> Any:
             ours = {
                 **pt2e.converters(),
                 **operators.converters(),
+                **norms.converters(),
                 **pools.converters(),
                 **elementwise.converters(),
                 **products.converters(),

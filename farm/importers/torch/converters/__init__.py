@@ -1,6 +1,7 @@
 """Convert torch operators that TVM's importer lacks or converts incorrectly.
 
     operators        reductions, views, upsampling and others
+    norms            norms of float64, and group norms without a weight
     pools            maxima of windows, and where they are
     elementwise      elementwise operators
     products         sums of products of other types than float32

@@ -52,8 +52,6 @@ def converters() -> dict[str, Converter]:
         "div.Scalar_mode": _div,
         "div.Tensor_mode": _div,
         "grid_sampler_2d.default": _grid_sampler,
-        "native_layer_norm.default": _layer_norm,
-        "layer_norm.default": _layer_norm,
         "scatter.src": _scatter,
         "scatter.reduce": _scatter,
         "scatter_add.default": _scatter_add,
@@ -67,8 +65,6 @@ def converters() -> dict[str, Converter]:
         "clamp.default": _clamp,
         **{f"upsample_{method}2d.default": _upsample(method) for method in ("bilinear", "bicubic")},
         **{f"upsample_{method}2d.vec": _upsample_vec(method) for method in ("bilinear", "bicubic")},
-        "native_group_norm.default": _group_norm,
-        "_native_batch_norm_legit.no_stats": _norm_by_own_statistics,
         "slice_scatter.default": _slice_scatter,
         "split_with_sizes.default": _split,
         "upsample_nearest2d.default": _upsample_nearest,
@@ -81,15 +77,15 @@ def converters() -> dict[str, Converter]:
     }
 
 
-def _argument(node: torch.fx.Node, position: int, name: str, default: Any) -> Any:
+def node_argument(node: torch.fx.Node, position: int, name: str, default: Any) -> Any:
     """Return a node's argument by position or name, or the default."""
     return node.args[position] if len(node.args) > position else node.kwargs.get(name, default)
 
 
 def _extreme(operator: Callable[..., relax.Expr], node: torch.fx.Node, importer: Any) -> relax.Expr:
     """Convert amax or amin, of truth values as numbers."""
-    axes, emit = list(_argument(node, 1, "dim", ())) or None, importer.block_builder.emit
-    value, keep = importer.env[node.args[0]], bool(_argument(node, 2, "keepdim", False))
+    axes, emit = list(node_argument(node, 1, "dim", ())) or None, importer.block_builder.emit
+    value, keep = importer.env[node.args[0]], bool(node_argument(node, 2, "keepdim", False))
     if str(value.ty.dtype) != "bool":
         return emit(operator(value, axes, keep))
     made = emit(operator(emit(relax.op.astype(value, "int8")), axes, keep))
@@ -101,7 +97,7 @@ def _min_dim(node: torch.fx.Node, importer: Any) -> relax.Expr:
     data, axis, keep = (
         importer.env[node.args[0]],
         node.args[1],
-        bool(_argument(node, 2, "keepdim", False)),
+        bool(node_argument(node, 2, "keepdim", False)),
     )
     values = importer.block_builder.emit(relax.op.min(data, axis, keep))
     return relax.Tuple([values, importer.block_builder.emit(relax.op.argmin(data, axis, keep))])
@@ -117,7 +113,7 @@ def _prod_dim(node: torch.fx.Node, importer: Any) -> relax.Expr:
     if int(data.ty.ndim) == 0:
         return data
     return importer.block_builder.emit(
-        relax.op.prod(data, axis, bool(_argument(node, 2, "keepdim", False)))
+        relax.op.prod(data, axis, bool(node_argument(node, 2, "keepdim", False)))
     )
 
 
@@ -143,7 +139,7 @@ def _cat(node: torch.fx.Node, importer: Any) -> relax.Expr:
     full = [
         part if str(part.ty.dtype) == dtype else emit(relax.op.astype(part, dtype)) for part in full
     ]
-    return emit(relax.op.concat(full, axis=_argument(node, 1, "dim", 0)))
+    return emit(relax.op.concat(full, axis=node_argument(node, 1, "dim", 0)))
 
 
 def _is_empty_row(value: relax.Expr) -> bool:
@@ -258,7 +254,7 @@ def _scatter_reduce(node: torch.fx.Node, importer: Any) -> relax.Expr:
     def filled(like: relax.Expr, number: float) -> relax.Expr:
         return emit(relax.op.full_like(like, relax.const(number, kind)))
 
-    counts_itself = bool(_argument(node, 5, "include_self", True))
+    counts_itself = bool(node_argument(node, 5, "include_self", True))
     if not counts_itself:
         data = scatter(data, filled(source, _changes_nothing(wanted, kind)), "update")
     reduced = scatter(data, source, _REDUCTIONS[wanted])
@@ -303,7 +299,7 @@ def _sort(node: torch.fx.Node, importer: Any) -> relax.Expr:
     value, emit = importer.env[node.args[0]], importer.block_builder.emit
     first = 1 if node.target.__name__ == "sort.default" else 2  # behind `stable`
     axis, down = (
-        _argument(node, first + place, name, default)
+        node_argument(node, first + place, name, default)
         for place, (name, default) in enumerate((("dim", -1), ("descending", False)))
     )
     if str(value.ty.dtype) != "bool":
@@ -316,7 +312,7 @@ def _sort(node: torch.fx.Node, importer: Any) -> relax.Expr:
 def _top_k(node: torch.fx.Node, importer: Any) -> relax.Expr:
     """Convert topk; sorted ones will do where the order does not matter."""
     data, count = node.args[:2]
-    axis, largest = _argument(node, 2, "dim", -1), _argument(node, 3, "largest", True)
+    axis, largest = node_argument(node, 2, "dim", -1), node_argument(node, 3, "largest", True)
     return _by_theirs("topk.default", (data, count, axis, largest), node, importer)
 
 
@@ -458,8 +454,8 @@ def _slice_scatter(node: torch.fx.Node, importer: Any) -> relax.Expr:
     data, source = node.args[:2]
     if any(isinstance(one, int) and one == 0 for one in source.meta["val"].shape):
         return importer.env[data]
-    begin, end = _argument(node, 3, "start", None), _argument(node, 4, "end", None)
-    axis, step = _argument(node, 2, "dim", 0), _argument(node, 5, "step", 1)
+    begin, end = node_argument(node, 3, "start", None), node_argument(node, 4, "end", None)
+    axis, step = node_argument(node, 2, "dim", 0), node_argument(node, 5, "step", 1)
     if step == 1:
         return importer.create_convert_map()["slice_scatter.default"](node)
     extent, emit = int(data.meta["val"].shape[axis]), importer.block_builder.emit
@@ -468,79 +464,6 @@ def _slice_scatter(node: torch.fx.Node, importer: Any) -> relax.Expr:
     places[written] = extent + np.arange(len(written))
     both = emit(relax.op.concat([importer.env[data], importer.env[source]], axis))
     return emit(relax.op.take(both, relax.const(places, "int64"), axis))
-
-
-def _norm_by_own_statistics(node: torch.fx.Node, importer: Any) -> relax.Expr:
-    """Convert the batch norm of an instance norm; TVM's kernel takes no float64."""
-    data, weight, bias = (importer.env.get(node.args[place]) for place in range(3))
-    if str(data.ty.dtype) != "float64":
-        return importer.create_convert_map()["_native_batch_norm_legit.no_stats"](node)
-    emit = importer.block_builder.emit
-    rank = int(data.ty.ndim)
-    epsilon = _argument(node, 5, "eps", 1e-5)
-    made = emit(_normalized(emit, data, [0, *range(2, rank)], epsilon))
-    by_channel = [-1, *[1] * (rank - 2)]
-    for operator, given in ((relax.op.multiply, weight), (relax.op.add, bias)):
-        if given is not None:
-            made = emit(operator(made, emit(relax.op.reshape(given, by_channel))))
-    return relax.Tuple([made])
-
-
-def _group_norm(node: torch.fx.Node, importer: Any) -> relax.Expr:
-    """Convert a group norm; TVM's converter wants a weight and a bias, its kernel no float64."""
-    data, weight, bias, _, channels, _, groups, epsilon = node.args
-    wide = data.meta["val"].dtype == torch.float64
-    if weight is not None and bias is not None and not wide:
-        return importer.create_convert_map()["native_group_norm.default"](node)
-    value, emit = importer.env[data], importer.block_builder.emit
-    gamma, beta = (
-        relax.const(np.full(channels, default), value.ty.dtype)
-        if given is None
-        else importer.env[given]
-        for given, default in ((weight, 1.0), (bias, 0.0))
-    )
-    extents = list(value.ty.shape)
-    if wide:
-        rows = emit(relax.op.reshape(value, [extents[0], groups, -1]))
-        made = emit(relax.op.reshape(_normalized(emit, rows, [-1], epsilon), extents))
-        by_channel = [-1, *[1] * (len(extents) - 2)]
-        gamma, beta = (emit(relax.op.reshape(one, by_channel)) for one in (gamma, beta))
-        return emit(relax.op.add(emit(relax.op.multiply(made, gamma)), beta))
-    return emit(
-        relax.op.nn.group_norm(
-            value,
-            gamma,
-            beta,
-            num_groups=groups,
-            channel_axis=1,
-            axes=list(range(2, len(extents))),
-            epsilon=epsilon,
-        )
-    )
-
-
-def _normalized(emit: Any, value: relax.Expr, axes: list[int], epsilon: float) -> relax.Expr:
-    """Return float64 numbers less their mean over axes, divided by their deviation."""
-    centred = emit(relax.op.subtract(value, emit(relax.op.mean(value, axes, True))))
-    spread = emit(relax.op.mean(emit(relax.op.multiply(centred, centred)), axes, True))
-    least = relax.const(epsilon, "float64")
-    return emit(relax.op.divide(centred, emit(relax.op.sqrt(emit(relax.op.add(spread, least))))))
-
-
-def _layer_norm(node: torch.fx.Node, importer: Any) -> relax.Expr:
-    """Convert a layer norm of float64, for which TVM has no kernel, by its parts."""
-    name, emit = node.target.__name__, importer.block_builder.emit
-    if node.args[0].meta["val"].dtype != torch.float64:
-        return importer.create_convert_map()[name](node)
-    value, extents = importer.env[node.args[0]], node.args[1]
-    weight, bias = (_argument(node, *of, None) for of in ((2, "weight"), (3, "bias")))
-    axes = list(range(-len(extents), 0))
-    made = _normalized(emit, value, axes, _argument(node, 4, "eps", 1e-5))
-    if weight is not None:
-        made = emit(relax.op.multiply(made, importer.env[weight]))
-    if bias is not None:
-        made = emit(relax.op.add(made, importer.env[bias]))
-    return relax.Tuple([made]) if name.startswith("native") else made
 
 
 def _resized(method: str, arguments: Any, node: torch.fx.Node, importer: Any) -> relax.Expr:
@@ -569,7 +492,7 @@ def _clamp(node: torch.fx.Node, importer: Any) -> relax.Expr:
         value = emit(relax.op.astype(value, dtype))
     elif "float" in dtype:
         return importer.create_convert_map()["clamp.default"](node)
-    bounds = (_argument(node, 1, "min", None), _argument(node, 2, "max", None))
+    bounds = (node_argument(node, 1, "min", None), node_argument(node, 2, "max", None))
     for bound, operator in zip(bounds, (relax.op.maximum, relax.op.minimum), strict=True):
         if bound is not None:
             value = emit(operator(value, relax.const(bound, dtype)))
@@ -632,7 +555,8 @@ def _embedding_bag(node: torch.fx.Node, importer: Any) -> relax.Expr:
         importer.block_builder.emit,
     )
     mode, weights, last, padding = (
-        _argument(node, *of) for of in ((4, "mode", 0), (6, "", None), (7, "", False), (8, "", -1))
+        node_argument(node, *of)
+        for of in ((4, "mode", 0), (6, "", None), (7, "", False), (8, "", -1))
     )
     if (padding is not None and padding >= 0) or mode not in (0, 1, 2):
         raise NotImplementedError("torch.nn.EmbeddingBag with a padding_idx")
