@@ -1,7 +1,7 @@
 """Emit topk, sort and argsort as TIR kernels, because TVM's call functions that a board lacks.
 
 The kernel is a stable merge sort of indices, row by row: among equal values the first one comes
-first, as in ONNX Runtime.
+first, as in ONNX Runtime. `farm.kernels.top_k` selects few of many.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from typing import Any
 from tvm import relax, te, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T  # noqa: N812  (as everywhere in TVM)
+
+from farm.kernels.top_k import emit_top_k, is_selected_by_heap
 
 
 def emit_sort(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
@@ -25,9 +27,12 @@ def emit_sort(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     descending = bool(attributes.largest if name == "relax.topk" else attributes.descending)
     dtype = "int64" if name == "relax.sort" else str(attributes.dtype)
     rows = builder.emit(relax.op.permute_dims(data, last))
-    made = builder.emit(
-        builder.call_te(_sorted, rows, count, descending, dtype, primfunc_name_hint="sort")
-    )
+    if is_selected_by_heap(count, shape[axis]):
+        made = builder.emit(emit_top_k(builder, rows, count, descending, dtype))
+    else:
+        made = builder.emit(
+            builder.call_te(_sorted, rows, count, descending, dtype, primfunc_name_hint="sort")
+        )
     back = [last.index(index) for index in range(len(shape))]
     values, indices = (
         builder.emit(relax.op.permute_dims(builder.emit(made[index]), back)) for index in range(2)
@@ -51,6 +56,8 @@ def emit_bounded_top_k(
     `valid` is int64 [1]; rows are along the last axis. Returns the first `count` values and their
     indices, int64, padded with zeros.
     """
+    if is_selected_by_heap(count, int(data.ty.shape[-1])):
+        return emit_top_k(builder, data, count, descending, "int64", valid)
     return builder.call_te(
         _sorted, data, count, descending, "int64", valid, primfunc_name_hint="sort"
     )

@@ -1,0 +1,227 @@
+"""Emit topk as a TIR kernel that keeps the best elements of a row in a heap while it reads the row.
+
+The root of the heap is the worst of the best so far. A block of elements none of which is better is
+passed over by comparisons of vectors. Among equal values the first one comes first, as in ONNX
+Runtime. (J. W. J. Williams, "Algorithm 232: Heapsort", 1964.)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from tvm import relax, te, tirx
+from tvm.script.ir_builder import IRBuilder
+from tvm.script.ir_builder import tirx as T  # noqa: N812  (as everywhere in TVM)
+
+_LANES = 16
+_BLOCK = 8 * _LANES  # elements
+_COMPARED_AS_VECTORS = ("float32", "float64", "int32", "int64")
+
+
+@dataclass(frozen=True, slots=True)
+class TopK:
+    """What is selected: the `count` largest (or smallest) elements of each row of a shape.
+
+    Rows are along the last axis. `indices` is the type of the indices.
+    """
+
+    shape: tuple[int, ...]
+    count: int
+    largest: bool
+    dtype: str
+    indices: str
+
+    @property
+    def length(self) -> int:
+        """Return the number of elements of a row."""
+        return self.shape[-1]
+
+    def is_better(self, one: Any, other: Any) -> Any:
+        """Return whether a value comes before another, equal ones aside."""
+        return one > other if self.largest else one < other
+
+    def best(self, one: Any, other: Any) -> Any:
+        """Return the better of two values."""
+        return tirx.max(one, other) if self.largest else tirx.min(one, other)
+
+
+def is_selected_by_heap(count: int, length: int) -> bool:
+    """Return whether a heap takes less time than sorting the row."""
+    return 2 * count <= length
+
+
+def emit_top_k(
+    builder: relax.BlockBuilder,
+    data: relax.Expr,
+    count: int,
+    largest: bool,
+    dtype: str,
+    *valid: relax.Expr,
+) -> relax.Expr:
+    """Emit the kernel that selects the first `count` values of each row in sorted order.
+
+    Rows are along the last axis. Returns the values and their indices, of the type `dtype`. With
+    `valid`, int64 [1], only so many elements of a row are read, and the rest of the results is
+    zeros.
+    """
+    shape = tuple(int(extent) for extent in data.ty.shape)
+    top_k = TopK(shape, count, largest, str(data.ty.dtype), dtype)
+    return builder.call_te(
+        partial(_selected, top_k=top_k), data, *valid, primfunc_name_hint="top_k"
+    )
+
+
+def _selected(data: te.Tensor, *valid: te.Tensor, top_k: TopK) -> list[te.Tensor]:
+    shapes = [(*top_k.shape[:-1], top_k.count)] * 2
+
+    def body(inputs: Sequence[tirx.Buffer], outputs: Sequence[tirx.Buffer]) -> tirx.Stmt:
+        rows = math.prod(top_k.shape[:-1])
+        with IRBuilder() as program, ExitStack() as loops:
+            row = loops.enter_context(T.parallel(0, rows) if rows > 1 else T.serial(0, 1))
+            _Row(top_k, row, inputs, outputs).write()
+        return program.get()
+
+    types = [top_k.dtype, top_k.indices]
+    return list(te.extern(shapes, [data, *valid], body, name="top_k", dtype=types))
+
+
+class _Row:
+    """The statements that select the best elements of a row."""
+
+    def __init__(
+        self,
+        top_k: TopK,
+        row: Any,
+        inputs: Sequence[tirx.Buffer],
+        outputs: Sequence[tirx.Buffer],
+    ) -> None:
+        self._top_k = top_k
+        keys, *valid = (T.buffer_proxy(buffer) for buffer in inputs)
+        self._values, self._indices = (T.buffer_proxy(buffer) for buffer in outputs)
+        self._keys, self._row = keys, row
+        self._most: Any = tirx.const(top_k.length, "int32")
+        self._size: Any = tirx.const(top_k.count, "int32")
+        self._has_padding = bool(valid)
+        if valid:
+            self._most = tirx.Cast("int32", tirx.min(valid[0][0], self._most.astype("int64")))
+            self._size = tirx.min(self._most, self._size)
+        allocated = partial(T.alloc_buffer, (top_k.count,))
+        self._best = T.buffer_proxy(allocated(top_k.dtype))
+        self._where = T.buffer_proxy(allocated("int32"))
+        self._place, self._child = (
+            T.buffer_proxy(T.alloc_buffer((1,), "int32", scope="local")) for _ in range(2)
+        )
+        self._sunk = T.buffer_proxy(T.alloc_buffer((1,), top_k.dtype, scope="local"))
+        self._sunk_where = T.buffer_proxy(T.alloc_buffer((1,), "int32", scope="local"))
+
+    def write(self) -> None:
+        """Write all statements: fill the heap, read the row, empty the heap from its worst on."""
+        size, count = self._size, self._top_k.count
+        with T.serial(0, size) as at:
+            self._best[at] = self._key(at)
+            self._where[at] = tirx.Cast("int32", at)
+        with T.serial(0, size // 2) as step:
+            self._sink_element(size // 2 - 1 - step, size)
+        self._read_row()
+        with T.serial(0, size) as step:
+            last = size - 1 - step
+            self._out(self._values, last, self._best[0])
+            self._out(self._indices, last, tirx.Cast(self._top_k.indices, self._where[0]))
+            self._sink(0, self._best[last], self._where[last], last)
+        if self._has_padding:
+            with T.serial(0, count - size) as step:
+                for buffer, dtype in (
+                    (self._values, self._top_k.dtype),
+                    (self._indices, self._top_k.indices),
+                ):
+                    self._out(buffer, size + step, tirx.const(0, dtype))
+
+    def _key(self, at: Any) -> Any:
+        return self._keys[self._row * self._top_k.length + at]
+
+    def _out(self, buffer: Any, at: Any, value: Any) -> None:
+        buffer[self._row * self._top_k.count + at] = value
+
+    def _read_row(self) -> None:
+        """Write the loop over the elements behind those that fill the heap."""
+        rest = self._most - self._size
+        begin = self._size
+        is_long = self._top_k.length - self._top_k.count >= 2 * _BLOCK
+        if is_long and self._top_k.dtype in _COMPARED_AS_VECTORS:
+            lanes = T.buffer_proxy(T.alloc_buffer((_LANES,), self._top_k.dtype, scope="local"))
+            with T.serial(0, rest // _BLOCK) as block:
+                first = begin + block * _BLOCK
+                self._write_best_of_block(lanes, first)
+                with (
+                    T.If(self._top_k.is_better(lanes[0], self._best[0])),
+                    T.Then(),
+                    T.serial(0, _BLOCK) as step,
+                ):
+                    self._consider(first + step)
+            begin += rest // _BLOCK * _BLOCK
+        with T.serial(0, self._most - begin) as step:
+            self._consider(begin + step)
+
+    def _write_best_of_block(self, lanes: Any, first: Any) -> None:
+        """Write the best value of a block to `lanes[0]`."""
+        best = self._top_k.best
+        with T.vectorized(0, _LANES) as lane:
+            lanes[lane] = self._key(first + lane)
+        for begin in range(_LANES, _BLOCK, _LANES):
+            with T.vectorized(0, _LANES) as lane:
+                lanes[lane] = best(lanes[lane], self._key(first + begin + lane))
+        half = _LANES // 2
+        while half > 1:
+            with T.vectorized(0, half) as lane:
+                lanes[lane] = best(lanes[lane], lanes[lane + half])
+            half //= 2
+        lanes[0] = best(lanes[0], lanes[1])
+
+    def _consider(self, at: Any) -> None:
+        """Replace the root of the heap by an element of the row that is better."""
+        value = self._key(at)
+        with T.If(self._top_k.is_better(value, self._best[0])), T.Then():
+            self._sink(0, value, tirx.Cast("int32", at), self._size)
+
+    def _sink_element(self, place: Any, size: Any) -> None:
+        self._sink(place, self._best[place], self._where[place], size)
+
+    def _sink(self, place: Any, value: Any, where: Any, size: Any) -> None:
+        """Write a value to a place of the heap, or to one below it, where no child is worse."""
+        at, child = self._place, self._child
+        at[0] = tirx.Cast("int32", place)
+        self._sunk[0], self._sunk_where[0] = value, where
+        child[0] = at[0] * 2 + 1
+        with T.While(child[0] < size):
+            right = tirx.min(child[0] + 1, size - 1)
+            child[0] = child[0] + tirx.Cast("int32", self._is_worse(right, child[0]))
+            sinks = self._comes_after(
+                (self._best[child[0]], self._where[child[0]]), (self._sunk[0], self._sunk_where[0])
+            )
+            with T.If(sinks):
+                with T.Then():
+                    self._best[at[0]] = self._best[child[0]]
+                    self._where[at[0]] = self._where[child[0]]
+                    at[0] = child[0]
+                    child[0] = at[0] * 2 + 1
+                with T.Else():
+                    child[0] = size
+        self._best[at[0]] = self._sunk[0]
+        self._where[at[0]] = self._sunk_where[0]
+
+    def _is_worse(self, one: Any, other: Any) -> Any:
+        return self._comes_after(
+            (self._best[one], self._where[one]), (self._best[other], self._where[other])
+        )
+
+    def _comes_after(self, one: tuple[Any, Any], other: tuple[Any, Any]) -> Any:
+        """Return whether a value with its index comes after another in the result."""
+        return tirx.any(
+            self._top_k.is_better(other[0], one[0]),
+            tirx.all(one[0] == other[0], one[1] > other[1]),
+        )
