@@ -16,7 +16,7 @@ from tvm import relax, te, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T  # noqa: N812  (as everywhere in TVM)
 
-from farm.kernels.sort import merge_sort
+from farm.kernels.heap import Element, Heap
 
 SLICE_TO_DYNAMIC = (
     "slice_to_dynamic"  # what `emit_slice_to_dynamic` calls its kernel, and the block in it
@@ -189,61 +189,74 @@ def _choose_of_class(
     """Write the choice among the boxes of one class of one image."""
     boxes, scores, valid, limit, overlap, threshold = given
     chosen, chosen_count = results
-    orders = [T.buffer_proxy(T.alloc_buffer((count,), "int32")) for _ in range(2)]
-    heads = T.buffer_proxy(T.alloc_buffer((2,), "int32", scope="local"))
-    candidates, selected = (
-        T.buffer_proxy(T.alloc_buffer((1,), "int32", scope="local")) for _ in range(2)
+    heap = Heap(count, "float32", _comes_first)
+    candidates, selected, best, hit = (
+        T.buffer_proxy(T.alloc_buffer((1,), "int32", scope="local")) for _ in range(4)
     )
-    low_y, low_x, high_y, high_x, area = (
-        T.buffer_proxy(T.alloc_buffer((count,), "float32")) for _ in range(5)
-    )
-    dropped = T.buffer_proxy(T.alloc_buffer((count,), "int32"))
+    bounds = [T.buffer_proxy(T.alloc_buffer((1,), "float32", scope="local")) for _ in range(5)]
+    others = [T.buffer_proxy(T.alloc_buffer((per_class,), "float32")) for _ in range(5)]
     candidates[0] = tirx.const(0, "int32")
     boxes_here = tirx.Cast("int32", tirx.min(valid[0], tirx.const(count, "int64")))
     with T.serial(0, boxes_here) as at:
-        orders[0][candidates[0]] = at
-        candidates[0] = candidates[0] + tirx.Cast("int32", scores[(*where, at)] > threshold[0])
-    order = merge_sort(scores, where, orders, heads, candidates[0], count, descending=True)
-    with T.serial(0, candidates[0]) as at:
-        corners = [boxes[where[0], order[at], place] for place in range(4)]
-        bounds = _bounds_of_centers(corners) if centers else _bounds_of_corners(corners)
-        for target, value in zip((low_y, low_x, high_y, high_x), bounds, strict=True):
-            target[at] = value
-        area[at] = (high_x[at] - low_x[at]) * (high_y[at] - low_y[at])
-        dropped[at] = tirx.const(0, "int32")
+        score = scores[(*where, at)]
+        heap.put(candidates[0], score, at)
+        candidates[0] = candidates[0] + tirx.Cast("int32", score > threshold[0])
+    heap.order(candidates[0])
     selected[0] = tirx.const(0, "int32")
     most = tirx.Cast(
         "int32",
         tirx.max(tirx.min(limit[0], tirx.const(per_class, "int64")), tirx.const(0, "int64")),
     )
-    with (
-        T.serial(0, candidates[0]) as at,
-        T.If(tirx.all(dropped[at] == 0, selected[0] < most)),
-        T.Then(),
-    ):
-        chosen[row, selected[0]] = order[at]
-        selected[0] = selected[0] + 1
-        with T.serial(0, candidates[0] - at - 1) as step:
-            other = at + 1 + step
-            width = tirx.min(high_x[at], high_x[other]) - tirx.max(low_x[at], low_x[other])
-            height = tirx.min(high_y[at], high_y[other]) - tirx.max(low_y[at], low_y[other])
-            common = width * height
-            union = area[at] + area[other] - common
-            zero = tirx.const(0, "float32")
-            tests = (
-                width > zero,
-                height > zero,
-                common > zero,
-                area[at] > zero,
-                area[other] > zero,
-                union > zero,
-                common / union > overlap[0],
-            )
-            hit = tirx.Cast("int32", tests[0])
-            for test in tests[1:]:
-                hit = tirx.bitwise_and(hit, tirx.Cast("int32", test))
-            dropped[other] = tirx.bitwise_or(dropped[other], hit)
+    with T.While(tirx.all(candidates[0] > 0, selected[0] < most)):
+        best[0] = heap.indices[0]
+        candidates[0] = candidates[0] - 1
+        heap.drop_root(candidates[0])
+        corners = [boxes[where[0], best[0], place] for place in range(4)]
+        for target, value in zip(
+            bounds,
+            _bounds_of_centers(corners) if centers else _bounds_of_corners(corners),
+            strict=False,
+        ):
+            target[0] = value
+        low_y, low_x, high_y, high_x = (bound[0] for bound in bounds[:4])
+        bounds[4][0] = (high_x - low_x) * (high_y - low_y)
+        hit[0] = tirx.const(0, "int32")
+        with T.serial(0, selected[0]) as other:
+            here = [bound[0] for bound in bounds]
+            there = [bound[other] for bound in others]
+            hit[0] = tirx.bitwise_or(hit[0], _overlaps(here, there, overlap[0]))
+        with T.If(hit[0] == 0), T.Then():
+            for target, bound in zip(others, bounds, strict=True):
+                target[selected[0]] = bound[0]
+            chosen[row, selected[0]] = best[0]
+            selected[0] = selected[0] + 1
     chosen_count[row] = selected[0]
+
+
+def _comes_first(one: Element, other: Element) -> Any:
+    """Return whether a box is chosen before another: of equal scores the first one."""
+    return tirx.any(one[0] > other[0], tirx.all(one[0] == other[0], one[1] < other[1]))
+
+
+def _overlaps(one: Sequence[Any], other: Sequence[Any], threshold: Any) -> Any:
+    """Return 1 if two boxes overlap by more than the threshold, else 0.
+
+    A box is its low y and x, its high y and x, and its area. A box without an area overlaps none.
+    """
+    (low_y, low_x, high_y, high_x, area), (*bounds, other_area) = one, other
+    width = tirx.min(high_x, bounds[3]) - tirx.max(low_x, bounds[1])
+    height = tirx.min(high_y, bounds[2]) - tirx.max(low_y, bounds[0])
+    common = width * height
+    union = area + other_area - common
+    zero = tirx.const(0, "float32")
+    tests = (
+        *(extent > zero for extent in (width, height, common, area, other_area, union)),
+        common / union > threshold,
+    )
+    hit = tirx.Cast("int32", tests[0])
+    for test in tests[1:]:
+        hit = tirx.bitwise_and(hit, tirx.Cast("int32", test))
+    return hit
 
 
 def _bounds_of_corners(corners: Sequence[Any]) -> list[Any]:

@@ -107,7 +107,7 @@ def _merge_sort(
         heads = T.buffer_proxy(T.alloc_buffer((2,), "int32", scope="local"))
         with T.serial(0, most) as at:
             orders[0][at] = tirx.Cast("int32", at)
-        order = merge_sort(keys, where, orders, heads, most, length, descending)
+        order = _sort_indices(keys, where, orders, heads, most, length, descending)
         found = tirx.min(most, tirx.const(count, "int32"))
         with T.serial(0, found if valid else count) as at:
             source, target = (*where, order[at]), (*where, at)
@@ -120,7 +120,7 @@ def _merge_sort(
     return program.get()
 
 
-def merge_sort(
+def _sort_indices(
     keys: Any,
     where: tuple[Any, ...],
     orders: Sequence[Any],

@@ -2,7 +2,7 @@
 
 The root of the heap is the worst of the best so far. A block of elements none of which is better is
 passed over by comparisons of vectors. Among equal values the first one comes first, as in ONNX
-Runtime. (J. W. J. Williams, "Algorithm 232: Heapsort", 1964.)
+Runtime.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from typing import Any
 from tvm import relax, te, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T  # noqa: N812  (as everywhere in TVM)
+
+from farm.kernels.heap import Element, Heap
 
 _LANES = 16
 _BLOCK = 8 * _LANES  # elements
@@ -44,6 +46,12 @@ class TopK:
     def is_better(self, one: Any, other: Any) -> Any:
         """Return whether a value comes before another, equal ones aside."""
         return one > other if self.largest else one < other
+
+    def comes_after(self, one: Element, other: Element) -> Any:
+        """Return whether an element comes after another in the result."""
+        return tirx.any(
+            self.is_better(other[0], one[0]), tirx.all(one[0] == other[0], one[1] > other[1])
+        )
 
     def best(self, one: Any, other: Any) -> Any:
         """Return the better of two values."""
@@ -110,29 +118,21 @@ class _Row:
         if valid:
             self._most = tirx.Cast("int32", tirx.min(valid[0][0], self._most.astype("int64")))
             self._size = tirx.min(self._most, self._size)
-        allocated = partial(T.alloc_buffer, (top_k.count,))
-        self._best = T.buffer_proxy(allocated(top_k.dtype))
-        self._where = T.buffer_proxy(allocated("int32"))
-        self._place, self._child = (
-            T.buffer_proxy(T.alloc_buffer((1,), "int32", scope="local")) for _ in range(2)
-        )
-        self._sunk = T.buffer_proxy(T.alloc_buffer((1,), top_k.dtype, scope="local"))
-        self._sunk_where = T.buffer_proxy(T.alloc_buffer((1,), "int32", scope="local"))
+        self._heap = Heap(top_k.count, top_k.dtype, top_k.comes_after)
 
     def write(self) -> None:
         """Write all statements: fill the heap, read the row, empty the heap from its worst on."""
         size, count = self._size, self._top_k.count
+        heap = self._heap
         with T.serial(0, size) as at:
-            self._best[at] = self._key(at)
-            self._where[at] = tirx.Cast("int32", at)
-        with T.serial(0, size // 2) as step:
-            self._sink_element(size // 2 - 1 - step, size)
+            heap.put(at, self._key(at), at)
+        heap.order(size)
         self._read_row()
         with T.serial(0, size) as step:
             last = size - 1 - step
-            self._out(self._values, last, self._best[0])
-            self._out(self._indices, last, tirx.Cast(self._top_k.indices, self._where[0]))
-            self._sink(0, self._best[last], self._where[last], last)
+            self._out(self._values, last, heap.values[0])
+            self._out(self._indices, last, tirx.Cast(self._top_k.indices, heap.indices[0]))
+            heap.drop_root(last)
         if self._has_padding:
             with T.serial(0, count - size) as step:
                 for buffer, dtype in (
@@ -158,7 +158,7 @@ class _Row:
                 first = begin + block * _BLOCK
                 self._write_best_of_block(lanes, first)
                 with (
-                    T.If(self._top_k.is_better(lanes[0], self._best[0])),
+                    T.If(self._top_k.is_better(lanes[0], self._heap.values[0])),
                     T.Then(),
                     T.serial(0, _BLOCK) as step,
                 ):
@@ -185,43 +185,5 @@ class _Row:
     def _consider(self, at: Any) -> None:
         """Replace the root of the heap by an element of the row that is better."""
         value = self._key(at)
-        with T.If(self._top_k.is_better(value, self._best[0])), T.Then():
-            self._sink(0, value, tirx.Cast("int32", at), self._size)
-
-    def _sink_element(self, place: Any, size: Any) -> None:
-        self._sink(place, self._best[place], self._where[place], size)
-
-    def _sink(self, place: Any, value: Any, where: Any, size: Any) -> None:
-        """Write a value to a place of the heap, or to one below it, where no child is worse."""
-        at, child = self._place, self._child
-        at[0] = tirx.Cast("int32", place)
-        self._sunk[0], self._sunk_where[0] = value, where
-        child[0] = at[0] * 2 + 1
-        with T.While(child[0] < size):
-            right = tirx.min(child[0] + 1, size - 1)
-            child[0] = child[0] + tirx.Cast("int32", self._is_worse(right, child[0]))
-            sinks = self._comes_after(
-                (self._best[child[0]], self._where[child[0]]), (self._sunk[0], self._sunk_where[0])
-            )
-            with T.If(sinks):
-                with T.Then():
-                    self._best[at[0]] = self._best[child[0]]
-                    self._where[at[0]] = self._where[child[0]]
-                    at[0] = child[0]
-                    child[0] = at[0] * 2 + 1
-                with T.Else():
-                    child[0] = size
-        self._best[at[0]] = self._sunk[0]
-        self._where[at[0]] = self._sunk_where[0]
-
-    def _is_worse(self, one: Any, other: Any) -> Any:
-        return self._comes_after(
-            (self._best[one], self._where[one]), (self._best[other], self._where[other])
-        )
-
-    def _comes_after(self, one: tuple[Any, Any], other: tuple[Any, Any]) -> Any:
-        """Return whether a value with its index comes after another in the result."""
-        return tirx.any(
-            self._top_k.is_better(other[0], one[0]),
-            tirx.all(one[0] == other[0], one[1] > other[1]),
-        )
+        with T.If(self._top_k.is_better(value, self._heap.values[0])), T.Then():
+            self._heap.sink(0, value, tirx.Cast("int32", at), self._size)
