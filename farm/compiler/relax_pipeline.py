@@ -33,6 +33,7 @@ from farm.compiler.graph.convolutions.fold_padding import PaddingFolder
 from farm.compiler.graph.convolutions.planar_images import PlanarImageRewriter
 from farm.compiler.graph.convolutions.transposed_conv import transposed_conv_pass
 from farm.compiler.graph.convolutions.trim_padding_taps import PaddingTapTrimmer
+from farm.compiler.graph.cumulative_kernels import CumulativeKernelRewriter
 from farm.compiler.graph.decomposed_activations import DecomposedActivationRewriter
 from farm.compiler.graph.empty_tensors import EmptyTensorRewriter
 from farm.compiler.graph.fp32_arithmetic import narrow_floats_as_float32
@@ -141,6 +142,7 @@ def run_passes_before_legalization(module: tvm.IRModule) -> tvm.IRModule:
         rewriter_pass("farm.LoopInputProducts", LoopInputProductRewriter),
         transform.EliminateCommonSubexpr(),
         transform.DeadCodeElimination(),
+        rewriter_pass("farm.CumulativeKernels", CumulativeKernelRewriter),
         relax.backend.DispatchSortScan(),
     ]
     return tvm.transform.Sequential(passes)(fold_norms_and_constants(module))

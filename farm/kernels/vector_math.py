@@ -1,11 +1,13 @@
-"""Compute exp, sigmoid, tanh, erf, sin and cos of float32 in arithmetic that LLVM vectorizes.
+"""Compute elementary functions of float32 in arithmetic that LLVM vectorizes.
 
 The C library's functions take one number at a time. The reduction of exp is as in Moshier's Cephes
-library (https://netlib.org/cephes, expf), and so are the polynomials of sin and cos (sinf). tanh
+library (https://netlib.org/cephes, expf), and so are the polynomials of sin and cos (sinf) and all
+of log (logf), atan (atanf), asin and acos (asinf). tanh
 and erf are rational functions, found by tools/fit-rational-function, whose coefficients are all
 positive, so that nothing cancels. NaN gives NaN, infinities give the limits of a function that has
 them. exp is 0 where the result would be denormal, because denormal numbers are slow. Errors are
-within a few units of the seventh digit; those of sin and cos are 1.2e-7 at most.
+within a few units of the seventh digit; those of sin and cos are 1.2e-7 at most. -0 is taken for 0
+by sin, atan and asin.
 """
 
 from __future__ import annotations
@@ -68,6 +70,20 @@ _ROUNDING_SHIFT_64 = 6755399441055744.0
 # sin x is x + x^3 P(x^2), and cos x is 1 - x^2 / 2 + x^4 P(x^2), for x up to pi / 4 and -pi / 4.
 _SIN = (-1.9515295891e-4, 8.3321608736e-3, -1.6666654611e-1)
 _COS = (2.443315711809948e-5, -1.388731625493765e-3, 4.166664568298827e-2)
+
+# log(1 + r) less r - r^2 / 2, divided by r^3, from sqrt(1/2) - 1 to sqrt(2) - 1.
+_LOG = (
+    *(7.0376836292e-2, -1.1514610310e-1, 1.1676998740e-1, -1.2420140846e-1, 1.4249322787e-1),
+    *(-1.6668057665e-1, 2.0000714765e-1, -2.4999993993e-1, 3.3333331174e-1),
+)
+_ROOT_HALF_BITS = 0x3F3504F3
+_LEAST_NORMAL, _DENORMAL_STEPS = 1.17549435e-38, 23  # powers of two, which make a denormal normal
+# The arc tangent less x, divided by x^3, to tan(pi / 8).
+_ATAN = (8.05374449538e-2, -1.38776856032e-1, 1.99777106478e-1, -3.33329491539e-1)
+_TAN_EIGHTH, _TAN_THREE_EIGHTHS = 0.4142135623730950, 2.414213562373095
+# The arc sine less x, divided by x^3, to 1/2.
+_ASIN = (4.2163199048e-2, 2.4181311049e-2, 4.5470025998e-2, 7.4953002686e-2, 1.6666752422e-1)
+_GELU_TANH = (0.7978845608028654, 0.044715)  # sqrt(2 / pi), and the factor of x^3
 
 
 def exp(x: Expr) -> Expr:
@@ -167,6 +183,139 @@ def cos(x: Expr) -> Expr:
     Beyond, where two floats are further apart than a period, the result is any number from -1 to 1.
     """
     return _sine(x, 1)
+
+
+def gelu_tanh(x: Expr, quotient: Quotient) -> Expr:
+    """Return GELU's approximation, 0.5 * x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3)))."""
+    factor, cubic = _GELU_TANH
+
+    def value(x: Expr) -> Expr:
+        inner = _f(factor) * (x + _f(cubic) * (x * x * x))
+        return _f(0.5) * x * (_f(1) + tanh(inner, quotient))
+
+    return let(x, value)
+
+
+def log(x: Expr) -> Expr:
+    """Return the natural logarithm of x: minus infinity of 0, NaN of less."""
+
+    def of_parts(mantissa: Expr, exponent: Expr) -> Expr:
+        def value(r: Expr) -> Expr:
+            square = r * r
+            small = r * square * polynomial(_LOG, r) + exponent * _f(_LN2_LOW)
+            return r + (small - _f(0.5) * square) + exponent * _f(_LN2_HIGH)
+
+        return let(mantissa - _f(1), value)
+
+    def of_normal(normal: Expr, steps: Expr) -> Expr:
+        bits = tirx.reinterpret(_INT, normal)
+        n = (bits - tirx.const(_ROOT_HALF_BITS, _INT)) >> tirx.const(23, _INT)
+
+        def value(n: Expr) -> Expr:
+            mantissa = tirx.reinterpret(_FLOAT, bits - (n << tirx.const(23, _INT)))
+            shifted = tirx.reinterpret(_FLOAT, n + tirx.reinterpret(_INT, _f(ROUNDING_SHIFT)))
+            exponent = let(shifted, lambda shifted: shifted - _f(ROUNDING_SHIFT) - steps)
+            return let(exponent, lambda exponent: of_parts(mantissa, exponent))
+
+        return let(n, value)
+
+    def of(x: Expr) -> Expr:
+        is_small = x < _f(_LEAST_NORMAL)
+        normal = tirx.Select(is_small, x * _f(2.0**_DENORMAL_STEPS), x)
+        steps = tirx.Select(is_small, _f(_DENORMAL_STEPS), _f(0))
+        finite = let(normal, lambda normal: let(steps, lambda steps: of_normal(normal, steps)))
+        at_ends = tirx.Select(x < _f(float("inf")), finite, x)  # infinity and NaN stay
+        below = tirx.Select(x < _f(0), _f(float("nan")), at_ends)
+        return tirx.Select(x.equal(_f(0)), _f(float("-inf")), below)
+
+    return let(x, of)
+
+
+def softplus(x: Expr, beta: float, threshold: float) -> Expr:
+    """Return log(1 + e^(beta x)) / beta, or x where beta x is above the threshold.
+
+    The logarithm of 1 + u is that of the rounded sum, times u by what of it the sum has kept.
+    """
+
+    def of_power(power: Expr) -> Expr:
+        def value(total: Expr) -> Expr:
+            kept = let(total - _f(1), lambda kept: tirx.Select(kept > _f(0), power / kept, _f(0)))
+            return tirx.Select(total > _f(1), log(total) * kept, power)
+
+        return let(_f(1) + power, value)
+
+    def of(scaled: Expr, x: Expr) -> Expr:
+        power = exp(tirx.min(_f(threshold), scaled))
+        soft = let(power, of_power)
+        return tirx.Select(scaled > _f(threshold), x, soft * _f(1 / beta))
+
+    return let(x, lambda x: let(x * _f(beta), lambda scaled: of(scaled, x)))
+
+
+def atan(x: Expr) -> Expr:
+    """Return the arc tangent of x, from -pi / 2 to pi / 2."""
+
+    def of_size(size: Expr) -> Expr:
+        is_large, is_middle = size > _f(_TAN_THREE_EIGHTHS), size > _f(_TAN_EIGHTH)
+        dividend = tirx.Select(is_large, _f(-1), tirx.Select(is_middle, size - _f(1), size))
+        divisor = tirx.Select(is_large, size, tirx.Select(is_middle, size + _f(1), _f(1)))
+        start = tirx.Select(is_large, _f(_HALF_PI), tirx.Select(is_middle, _f(_HALF_PI / 2), _f(0)))
+
+        def value(rest: Expr) -> Expr:
+            square = rest * rest
+            return start + (rest + rest * square * polynomial(_ATAN, square))
+
+        return let(dividend / divisor, value)
+
+    return let(x, lambda x: _with_sign(x, let(tirx.abs(x), of_size)))
+
+
+def asin(x: Expr) -> Expr:
+    """Return the arc sine of x: NaN beyond -1 and 1."""
+
+    def of_size(size: Expr) -> Expr:
+        is_large = size > _f(0.5)
+        value = _asin_of_half(size, is_large)
+        return let(value, lambda value: tirx.Select(is_large, _f(_HALF_PI) - _f(2) * value, value))
+
+    return let(x, lambda x: _with_sign(x, let(tirx.abs(x), of_size)))
+
+
+def acos(x: Expr) -> Expr:
+    """Return the arc cosine of x: NaN beyond -1 and 1."""
+
+    def of(x: Expr, size: Expr) -> Expr:
+        is_large = size > _f(0.5)
+
+        def value(small: Expr) -> Expr:
+            near_ends = tirx.Select(x < _f(0), _f(2 * _HALF_PI) - _f(2) * small, _f(2) * small)
+            return tirx.Select(is_large, near_ends, _f(_HALF_PI) - _with_sign(x, small))
+
+        return let(_asin_of_half(size, is_large), value)
+
+    return let(x, lambda x: let(tirx.abs(x), lambda size: of(x, size)))
+
+
+def _asin_of_half(size: Expr, is_large: Expr) -> Expr:
+    """Return the arc sine of a number up to 1/2, or of sqrt((1 - size) / 2) for a larger one."""
+    half = _f(0.5) * (_f(1) - size)
+    square = tirx.Select(is_large, half, size * size)
+
+    def value(square: Expr) -> Expr:
+        root = tirx.Select(is_large, tirx.sqrt(square), size)
+        return let(root, lambda root: root + root * square * polynomial(_ASIN, square))
+
+    return let(square, value)
+
+
+def _with_sign(x: Expr, size: Expr) -> Expr:
+    """Return `size` with the sign of x."""
+    return let(size, lambda size: tirx.Select(x < _f(0), -size, size))
+
+
+def round_to_even(x: Expr) -> Expr:
+    """Return the nearest integer, of two the even one. TVM's own is computed one by one."""
+    return tirx.call_llvm_pure_intrin(_FLOAT, "llvm.rint", x)
 
 
 def elementwise_tensor_function(

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import tvm
-from tvm import relax, topi
+from tvm import relax, te, topi
 
 from farm.compiler.cpu import (
     conv_dense_compute,
@@ -405,27 +405,28 @@ def _integer_dense(
     )
 
 
-def _softmax(
-    builder: relax.BlockBuilder, call: relax.Call, selector: ConfigSelector
-) -> relax.Expr | None:
-    shape = shape_at_batch_one(call, 1)
-    if (
-        shape is None
-        or len(shape) < 2
-        or int(call.attrs.axis) not in (-1, len(shape) - 1)
-        or 0 in shape
-    ):
-        return None
-    lanes = (
-        selector.cpu.lanes
-        if shape[-1] >= selector.cpu.lanes
-        else largest_divisor(shape[-1], selector.cpu.lanes)
-    )
-    return builder.call_te(
-        partial(softmax_layer_norm.softmax_compute, lanes),
-        call.args[0],
-        primfunc_name_hint=softmax_layer_norm.SOFTMAX,
-    )
+def _softmax_by(compute: Callable[[int, te.Tensor], te.Tensor], name: str) -> Own:
+    """Legalize softmax, or its logarithm, over the last axis."""
+
+    def own(
+        builder: relax.BlockBuilder, call: relax.Call, selector: ConfigSelector
+    ) -> relax.Expr | None:
+        shape = shape_at_batch_one(call, 1)
+        if (
+            shape is None
+            or len(shape) < 2
+            or int(call.attrs.axis) not in (-1, len(shape) - 1)
+            or 0 in shape
+        ):
+            return None
+        lanes = (
+            selector.cpu.lanes
+            if shape[-1] >= selector.cpu.lanes
+            else largest_divisor(shape[-1], selector.cpu.lanes)
+        )
+        return builder.call_te(partial(compute, lanes), call.args[0], primfunc_name_hint=name)
+
+    return own
 
 
 def _layer_norm(
@@ -515,6 +516,15 @@ def _with_quotient(function: Callable[[Any, vector_math.Quotient], Any]) -> Own:
     return own
 
 
+def _softplus(
+    builder: relax.BlockBuilder, call: relax.Call, _selector: ConfigSelector
+) -> relax.Expr | None:
+    beta, threshold = (float(call.attrs[name]) for name in ("beta", "threshold"))
+    return _elementwise(
+        builder, call, lambda x: vector_math.softplus(x, beta, threshold), "softplus"
+    )
+
+
 def _elementwise(
     builder: relax.BlockBuilder, call: relax.Call, function: Callable[[Any], Any], name: str
 ) -> relax.Expr | None:
@@ -572,7 +582,10 @@ _OWN: dict[str, Own] = {
     "relax.nn.max_pool2d": _max_pool,
     "relax.nn.avg_pool2d": _average_pool,
     "relax.matmul": _product,
-    "relax.nn.softmax": _softmax,
+    "relax.nn.softmax": _softmax_by(softmax_layer_norm.softmax_compute, softmax_layer_norm.SOFTMAX),
+    "relax.nn.log_softmax": _softmax_by(
+        softmax_layer_norm.log_softmax_compute, softmax_layer_norm.LOG_SOFTMAX
+    ),
     "relax.nn.layer_norm": _layer_norm,
     "relax.sum": _row_reduction,
     "relax.mean": _row_reduction,
@@ -584,11 +597,18 @@ _OWN: dict[str, Own] = {
     "relax.exp": _vectorized(vector_math.exp),
     "relax.sin": _vectorized(vector_math.sin),
     "relax.cos": _vectorized(vector_math.cos),
+    "relax.log": _vectorized(vector_math.log),
+    "relax.round": _vectorized(vector_math.round_to_even),
+    "relax.atan": _vectorized(vector_math.atan),
+    "relax.asin": _vectorized(vector_math.asin),
+    "relax.acos": _vectorized(vector_math.acos),
     "relax.sigmoid": _with_quotient(vector_math.sigmoid),
     "relax.tanh": _with_quotient(vector_math.tanh),
     "relax.erf": _with_quotient(vector_math.erf),
     "relax.nn.silu": _with_quotient(vector_math.silu),
     "relax.nn.gelu": _with_quotient(vector_math.gelu),
+    "relax.nn.softplus": _softplus,
+    "relax.nn.gelu_tanh": _with_quotient(vector_math.gelu_tanh),
     "relax.vision.roi_align": lambda builder, call, selector: roi_align.emit_roi_align(
         builder, call, selector.cpu.lanes
     ),

@@ -35,7 +35,12 @@ from farm.compiler.cpu.general_schedule import schedule_general
 from farm.compiler.cpu.kernel_config import ConfigSelector
 from farm.compiler.cpu.phase_interleave import schedule_phase_interleave
 from farm.compiler.cpu.row_reductions import ROW_REDUCTION, schedule_row_reduction
-from farm.compiler.cpu.softmax_layer_norm import LAYER_NORM, SOFTMAX, schedule_softmax_layer_norm
+from farm.compiler.cpu.softmax_layer_norm import (
+    LAYER_NORM,
+    LOG_SOFTMAX,
+    SOFTMAX,
+    schedule_softmax_layer_norm,
+)
 from farm.compiler.cpu.tir_passes.load_fences import insert_load_fences
 from farm.compiler.cpu.tir_passes.prefetch import insert_prefetches
 from farm.compiler.cpu.tir_passes.propagate_nan import propagate_nan
@@ -69,6 +74,7 @@ _RULES = {
     FEW_ROWS: schedule_few_rows,
     MANY_ROWS: schedule_many_rows,
     SOFTMAX: schedule_softmax_layer_norm,
+    LOG_SOFTMAX: schedule_softmax_layer_norm,
     ROW_REDUCTION: schedule_row_reduction,
     LAYER_NORM: schedule_softmax_layer_norm,
     INTERLEAVED: schedule_phase_interleave,

@@ -1,4 +1,4 @@
-"""Define and schedule softmax and layer norm over the last axis.
+"""Define and schedule softmax, its logarithm, and layer norm over the last axis.
 
 Each row is computed by itself: its sums and its maximum first by vectors, then across their lanes.
 """
@@ -25,7 +25,7 @@ from farm.compiler.ir.dynamic_extents import product_at_batch_one
 from farm.compiler.target.cpu_model import CpuModel
 from farm.kernels import vector_math
 
-SOFTMAX, LAYER_NORM = "softmax", "layer_norm"
+SOFTMAX, LOG_SOFTMAX, LAYER_NORM = "softmax", "log_softmax", "layer_norm"
 # Steps that are cheaper to compute twice than to store
 _INLINED = ("source", "from_first", "square")
 _FILLED = "filled"
@@ -33,7 +33,34 @@ _BY_VECTORS = (_FILLED, "powers")  # steps over [blocks, lanes]
 
 
 def softmax_compute(lanes: int, data: te.Tensor) -> te.Tensor:
-    """Define softmax over the last axis.
+    """Define softmax over the last axis."""
+    *outer, _ = data.shape
+    _, powers, total = _sum_of_powers(lanes, data)
+    inverse = te.compute(
+        tuple(outer), lambda *at: tirx.const(1, "float32") / total[at], name="inverse"
+    )
+
+    def value(*at: te.Var) -> tirx.Expr:
+        return powers(*at[:-1], at[-1] // lanes, at[-1] % lanes) * inverse[at[:-1]]
+
+    return te.compute(data.shape, value, name=SOFTMAX, attrs={ROW_LANES: lanes})
+
+
+def log_softmax_compute(lanes: int, data: te.Tensor) -> te.Tensor:
+    """Define the logarithm of softmax over the last axis."""
+    *outer, _ = data.shape
+    largest, _, total = _sum_of_powers(lanes, data)
+    shift = te.compute(tuple(outer), lambda *at: vector_math.log(total[at]), name="shift")
+    return te.compute(
+        data.shape,
+        lambda *at: data[at] - largest[at[:-1]] - shift[at[:-1]],
+        name=LOG_SOFTMAX,
+        attrs={ROW_LANES: lanes},
+    )
+
+
+def _sum_of_powers(lanes: int, data: te.Tensor) -> tuple[te.Tensor, te.Tensor, te.Tensor]:
+    """Define the largest number of a row, e to the power of the others less it, and their sum.
 
     A row is padded to whole vectors with minus infinity, whose exponential is 0.
     """
@@ -46,15 +73,7 @@ def softmax_compute(lanes: int, data: te.Tensor) -> te.Tensor:
         lambda *at: vector_math.exp_of_nonpositive(source[at] - largest[at[:-2]]),
         name="powers",
     )
-    total = reduce_row(powers, "total", te.sum)
-    inverse = te.compute(
-        tuple(outer), lambda *at: tirx.const(1, "float32") / total[at], name="inverse"
-    )
-
-    def value(*at: te.Var) -> tirx.Expr:
-        return powers(*at[:-1], at[-1] // lanes, at[-1] % lanes) * inverse[at[:-1]]
-
-    return te.compute(data.shape, value, name=SOFTMAX, attrs={ROW_LANES: lanes})
+    return largest, powers, reduce_row(powers, "total", te.sum)
 
 
 def layer_norm_compute(
@@ -132,7 +151,7 @@ def schedule_softmax_layer_norm(sch: Schedule, cpu: CpuModel) -> None:
     at = next(
         index
         for index, block in enumerate(blocks)
-        if block_name(sch, block) in (SOFTMAX, LAYER_NORM)
+        if block_name(sch, block) in (SOFTMAX, LOG_SOFTMAX, LAYER_NORM)
     )
     if _size(sch, blocks[-1]) != _size(sch, blocks[at]):
         result = sch.cache_write(blocks[at], 0, "global")

@@ -10,6 +10,8 @@ Constants and shapes:
     nested_concats    join the parts of nested concatenations at once
     wide_concats      join many tensors in groups
     scattered_rows    scatters whose index is the same for a whole row, as scatters of rows
+    cumulative_kernels
+                      compute cumulative sums and products on CPUs by farm's kernel
     wide_splits       take the pieces of a split into many by slices
 
 Convolutions, normalisation and layout:

@@ -394,6 +394,7 @@ KERNELS = {
 
 OWN_RULES = {
     "softmax": ["softmax"],
+    "log softmax": ["log_softmax"],
     "mean of everything": ["row_reduction"],
     "largest of all": ["row_reduction"],
 }
@@ -496,6 +497,13 @@ def test_a_softmax(shape, cpu):
     )
     close(answer.outputs, 2 * torch.from_numpy(x).softmax(-1))
     assert (answer.rules, answer.notes) == (["softmax"], [])
+
+
+def test_the_logarithm_of_a_softmax_is_exact_where_the_softmax_is_zero():
+    x = np.array([[0, -200, -np.inf, 3], [-np.inf, 5, 5, 5], [300, 1, 2, -1e30]], "float32")
+    answer = compute({"x": x}, lambda emit, x: emit(relax.op.nn.log_softmax(x, -1)))
+    exact = torch.from_numpy(x).double().log_softmax(-1)
+    np.testing.assert_allclose(answer.outputs[0], exact.numpy(), rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("rule", ["softmax", "layer_norm"])

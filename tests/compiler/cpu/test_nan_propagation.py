@@ -45,6 +45,19 @@ def test_nan_of_either_operand_is_the_result(name, cpu):
 
 
 @pytest.mark.parametrize("cpu", CPUS)
+def test_infinities_are_no_nan(cpu):
+    x = np.array([np.inf, -np.inf, np.inf, 1, -np.inf, 0.0], "float32")
+    y = np.array([1, 1, -np.inf, np.inf, np.inf, -0.0], "float32")
+
+    def body(emit, x, y):
+        return [emit(relax.op.maximum(x, y)), emit(relax.op.minimum(x, y))]
+
+    largest, least = compute({"x": x, "y": y}, body, {}, cpu).outputs
+    np.testing.assert_array_equal(largest, np.maximum(x, y))
+    np.testing.assert_array_equal(least, np.minimum(x, y))
+
+
+@pytest.mark.parametrize("cpu", CPUS)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_nan_is_unequal_to_all_numbers_and_to_itself(dtype, cpu):
     """Also where something else is computed of the comparison, in the same kernel."""

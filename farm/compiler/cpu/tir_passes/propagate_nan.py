@@ -36,7 +36,9 @@ def propagate_nan(function: tirx.PrimFunc, cpu: CpuModel) -> tirx.PrimFunc:
             return kind(second, first)
         if cpu.has_nan_propagating_minmax and dtype == "float32":
             return tirx.call_llvm_pure_intrin(dtype, _INTRINSICS[kind], first, second)
-        return let(first, lambda a: tirx.Select(tirx.isnan(a), a, kind(a, second)))
+        infinity = tirx.const(float("inf"), dtype)
+        # not by isnan, of which LLVM makes no vectors
+        return let(first, lambda a: tirx.Select(tirx.abs(a) <= infinity, kind(a, second), a))
 
     def unequal(node: Any) -> Any:
         """Return an inequality of floats, also if it is written as no equality."""
