@@ -10,6 +10,7 @@ the square of the mean, which loses digits.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,6 +24,7 @@ from farm.compiler.ir.dynamic_extents import Extent, is_dynamic, shapes_are_equa
 from farm.compiler.ir.relax_rewriter import Rewriter, Rule, shape_of
 
 _IMAGES = (3, 4)  # axes: rows NCW and images NCHW
+_IMAGES_AND_VOLUMES = (*_IMAGES, 5)
 
 
 @mutator
@@ -37,6 +39,7 @@ class GroupNormRewriter(Rewriter):
         return {
             "relax.nn.group_norm": lambda call: self._operator(call, int(call.attrs.num_groups)),
             "relax.nn.instance_norm": lambda call: self._operator(call, None),
+            "relax.nn.layer_norm": self._over_several_axes,
             "relax.divide": self._normalized,
             "relax.multiply": lambda call: self._without(call, 1),
             "relax.add": lambda call: self._without(call, 0),
@@ -76,30 +79,36 @@ class GroupNormRewriter(Rewriter):
         data = self._images_of(groups, shape)
         if data is None:
             return None
+        pixels = list(range(2, len(data.ty.shape.values)))
         result = self._of_images(
-            data, shape[1], relax.const(epsilon.reshape(()), epsilon.dtype.name)
+            data, shape[1], relax.const(epsilon.reshape(()), epsilon.dtype.name), pixels
         )
         return result if data.same_as(groups) else relax.op.reshape(result, call.ty.shape)
 
     def _operator(self, call: Call, groups: int | None) -> relax.Expr | None:
         """Rewrite group_norm or instance_norm, if the channels are the second axis.
 
-        `groups` is None for an instance norm, in which each channel is a group.
+        `groups` is None for an instance norm, in which each channel is a group. torch writes it,
+        and a norm by the statistics of a batch, with the batch among the axes.
         """
         data, scale, bias = call.args
         shape, attributes = shape_of(data), call.attrs
         if (
             shape is None
-            or len(shape) not in _IMAGES
+            or len(shape) not in _IMAGES_AND_VOLUMES
             or any(map(is_dynamic, shape[1:]))
             or str(data.ty.dtype) != "float32"
             or int(attributes.channel_axis) % len(shape) != 1
-            or sorted(int(axis) % len(shape) for axis in attributes.axes)
-            != list(range(2, len(shape)))
         ):
             return None
+        axes = sorted(int(axis) % len(shape) for axis in attributes.axes)
+        pixels = list(range(2, len(shape)))
+        if axes != pixels and (groups is not None or axes != [0, *pixels]):
+            return None
+        if axes != pixels and shape[0] == 1:
+            axes = pixels
         epsilon = relax.const(float(attributes.epsilon), "float32")
-        result = self._of_images(data, groups or int(shape[1]), epsilon)
+        result = self._of_images(data, groups or int(shape[1]), epsilon, axes)
         full = [1, int(shape[1]), *(1 for _ in shape[2:])]
         op, emit = relax.op, self.builder_.emit
         if attributes.scale:
@@ -126,9 +135,30 @@ class GroupNormRewriter(Rewriter):
                 return data
         return None
 
-    def _of_images(self, data: relax.Expr, groups: int, epsilon: relax.Expr) -> relax.Expr:
+    def _over_several_axes(self, call: Call) -> relax.Expr | None:
+        """Rewrite a layer norm over several last axes as one over their product."""
+        data, scale, bias = call.args
+        shape, attributes = shape_of(data), call.attrs
+        count = len(attributes.axes)
+        if shape is None or count < 2 or any(map(is_dynamic, shape[-count:])):
+            return None
+        axes = sorted(int(axis) % len(shape) for axis in attributes.axes)
+        if axes != list(range(len(shape) - count, len(shape))) or not (
+            attributes.scale and attributes.center
+        ):
+            return None
         emit, op = self.builder_.emit, relax.op
-        pixels = list(range(2, len(data.ty.shape.values)))
+        width = math.prod(int(extent) for extent in shape[-count:])
+        rows = emit(op.reshape(data, [*(shape[:-count] or [1]), width]))
+        scale, bias = (emit(op.reshape(one, [width])) for one in (scale, bias))
+        normed = op.nn.layer_norm(rows, scale, bias, [-1], float(attributes.epsilon))
+        return op.reshape(emit(normed), shape)
+
+    def _of_images(
+        self, data: relax.Expr, groups: int, epsilon: relax.Expr, pixels: list[int]
+    ) -> relax.Expr:
+        """Return the norm of each group over the axes `pixels`."""
+        emit, op = self.builder_.emit, relax.op
         mean = self._of_groups(emit(op.mean(data, pixels, keepdims=True)), groups)
         centred = emit(op.subtract(data, mean))
         squares = self._of_groups(

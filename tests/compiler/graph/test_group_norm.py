@@ -251,6 +251,60 @@ def test_a_norm_as_torch_writes_it_keeps_the_digits_of_data_far_from_zero(groups
     np.testing.assert_allclose(ours, theirs.numpy(), atol=1e-4)
 
 
+@pytest.mark.parametrize("shape", [(1, 6, 50), (1, 6, 9, 11), (2, 6, 9, 11), (1, 6, 4, 5, 6)])
+def test_a_norm_over_the_batch_too_keeps_the_digits_of_data_far_from_zero(shape):
+    """torch writes an instance norm so, of one image that has the channels of all."""
+    x, gain, bias = 100 + draw(*shape), draw(6), draw(6)
+    axes = [0, *range(2, len(shape))]
+
+    def body(emit, x, gain, bias):
+        return emit(OP.nn.instance_norm(x, gain, bias, channel_axis=1, axes=axes, epsilon=EPSILON))
+
+    [found] = compute({"x": x}, body, {"gain": gain, "bias": bias}).outputs
+    exact = functional.batch_norm(
+        *(torch.from_numpy(x).double(), None, None),
+        *(torch.from_numpy(gain).double(), torch.from_numpy(bias).double()),
+        training=True,
+        eps=EPSILON,
+    )
+    np.testing.assert_allclose(found, exact.numpy(), atol=5e-4)
+
+
+def test_a_norm_of_groups_of_volumes_keeps_the_digits_of_data_far_from_zero():
+    x, gain, bias = 100 + draw(2, 6, 4, 5, 6), draw(6), draw(6)
+
+    def body(emit, x, gain, bias):
+        return emit(OP.nn.group_norm(x, gain, bias, 3, 1, [2, 3, 4], EPSILON))
+
+    [found] = compute({"x": x}, body, {"gain": gain, "bias": bias}).outputs
+    exact = functional.group_norm(
+        torch.from_numpy(x).double(),
+        3,
+        torch.from_numpy(gain).double(),
+        torch.from_numpy(bias).double(),
+        EPSILON,
+    )
+    np.testing.assert_allclose(found, exact.numpy(), atol=5e-4)
+
+
+def test_a_layer_norm_over_several_axes_is_one_over_their_product():
+    x, gain, bias = 100 + draw(3, 4, 5, 8), draw(4, 5, 8), draw(4, 5, 8)
+
+    def body(emit, x, gain, bias):
+        return emit(OP.nn.layer_norm(x, gain, bias, axes=[-3, -2, -1], epsilon=EPSILON))
+
+    answer = compute({"x": x}, body, {"gain": gain, "bias": bias})
+    exact = functional.layer_norm(
+        torch.from_numpy(x).double(),
+        (4, 5, 8),
+        torch.from_numpy(gain).double(),
+        torch.from_numpy(bias).double(),
+        EPSILON,
+    )
+    np.testing.assert_allclose(answer.outputs[0], exact.numpy(), atol=1e-4)
+    assert answer.rules == ["layer_norm"]
+
+
 def test_the_norm_of_a_constant_is_a_constant():
     """As weight standardization of convolutions is."""
     weight = 5 + draw(1, 8, 3 * 9)
