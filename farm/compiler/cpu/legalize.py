@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import tvm
-from tvm import relax, te, topi
+from tvm import relax, te, tirx, topi
 
 from farm.compiler.cpu import (
     conv_dense_compute,
@@ -56,6 +56,7 @@ Array = np.ndarray[Any, Any]
 Legalizer = Callable[[relax.BlockBuilder, relax.Call], relax.Expr]
 Own = Callable[[relax.BlockBuilder, relax.Call, ConfigSelector], relax.Expr | None]
 _IMAGE = 3  # axes after the batch: height, width, channels
+_WEIGHT = 4  # axes: height, width, input channels, output channels
 
 
 def legalization_map(selector: ConfigSelector) -> dict[str, Legalizer]:
@@ -96,6 +97,8 @@ def _convolution(
         constant_value(call.args[1]),
         shape_at_batch_one(call.args[0], _IMAGE),
     )
+    if data is not None and weight is None:
+        return _convolution_by_computed_weight(builder, call, selector, data)
     if weight is None or data is None or attributes.out_layout not in ("", "NHWC"):
         return None
     planar = attributes.data_layout == "NCHW" and attributes.out_layout == "NHWC"
@@ -180,6 +183,64 @@ def _convolution(
     groups = workload.groups if workload.pads_groups(config.tile.block) else 1
     packed = _in_blocks(weight, config.tile.block, selector, groups)
     return builder.call_te(body, image, packed, primfunc_name_hint=conv_dense_compute.CONVOLUTION)
+
+
+def _convolution_by_computed_weight(
+    builder: relax.BlockBuilder,
+    call: relax.Call,
+    selector: ConfigSelector,
+    data: tuple[int, ...],
+) -> relax.Expr | None:
+    """Legalize a convolution whose weight is computed, and put in blocks each time."""
+    attributes, weight = call.attrs, shape_at_batch_one(call.args[1], _WEIGHT)
+    if (
+        weight is None
+        or (attributes.data_layout, attributes.kernel_layout) != ("NHWC", "HWIO")
+        or attributes.out_layout not in ("", "NHWC")
+        or attributes.groups != 1
+    ):
+        return None
+    workload = Workload(
+        conv_dense_compute.CONVOLUTION, weight=weight, **_geometry(attributes, data)
+    )
+    candidates = gemm_candidates(workload, selector.cpu)
+    if not candidates or padded_kernel_row_length(workload, selector.cpu):
+        return None
+    config = selector.best(workload, candidates)
+    body = partial(
+        conv_dense_compute.conv2d_compute,
+        workload,
+        config,
+        grouped_loads=uses_grouped_loads(workload, selector.cpu),
+        turned=False,
+        planar=False,
+    )
+    packed = builder.emit(
+        builder.call_te(
+            partial(_blocks_compute, config.tile.block),
+            call.args[1],
+            primfunc_name_hint="weight_in_blocks",
+        )
+    )
+    return builder.call_te(
+        body, call.args[0], packed, primfunc_name_hint=conv_dense_compute.CONVOLUTION
+    )
+
+
+def _blocks_compute(block: int, weight: te.Tensor) -> te.Tensor:
+    """Define the blocks [CO / block, ..., block] of a weight [..., CO], filled with zeros."""
+    *others, columns = weight.shape
+    blocks = -(-int(columns) // block)
+
+    def value(*at: te.Var) -> Any:
+        which, *place, lane = at
+        column = which * block + lane
+        here = weight(*place, column)
+        if int(columns) % block == 0:
+            return here
+        return tirx.if_then_else(column < columns, here, tirx.const(0, str(weight.dtype)))
+
+    return te.compute((blocks, *others, block), value, name="weight_in_blocks")
 
 
 def _channels_last(builder: relax.BlockBuilder, planes: relax.Expr) -> relax.Var:

@@ -457,6 +457,45 @@ def test_a_maximum_over_windows_after_a_convolution(shape, size, stride, padding
     assert (answer.rules, answer.notes) == (["convolution", *rule], [])
 
 
+@pytest.mark.two_cpus_each
+@pytest.mark.parametrize("cpu", CPUS)
+@pytest.mark.parametrize(
+    ("image", "weight", "stride", "padding", "dilation"),
+    [
+        ((1, 64, 10, 9), (32, 64, 1, 1), 1, 0, 1),
+        ((1, 16, 11, 12), (48, 16, 3, 3), 2, 1, 1),
+        ((3, 24, 9, 9), (10, 24, 5, 5), 1, 0, 1),  # no whole block of output channels
+        ((1, 8, 14, 14), (16, 8, 3, 3), 1, 2, 2),
+    ],
+    ids=str,
+)
+def test_a_convolution_with_a_weight_that_is_computed(
+    image, weight, stride, padding, dilation, cpu
+):
+    x, w = draw(*image), draw(*weight)
+
+    def body(emit, x, w):
+        return emit(
+            relax.op.nn.conv2d(
+                x, emit(relax.op.nn.relu(w)), stride, (padding,) * 4, (dilation, dilation)
+            )
+        )
+
+    answer = compute({"x": x, "w": w}, body, {}, cpu)
+    exact = functional.conv2d(
+        torch.from_numpy(x), torch.from_numpy(w).relu(), None, stride, padding, dilation
+    )
+    close(answer.outputs, exact)
+    assert (answer.rules, answer.notes) == (["convolution"], [])
+
+
+def test_a_grouped_convolution_with_a_weight_that_is_computed_is_right():
+    x, w = draw(1, 12, 9, 8), draw(8, 3, 3, 3)
+    answer = compute({"x": x, "w": w}, lambda emit, x, w: emit(relax.op.nn.conv2d(x, w, groups=4)))
+    exact = functional.conv2d(torch.from_numpy(x), torch.from_numpy(w), groups=4)
+    close(answer.outputs, exact)
+
+
 def test_a_maximum_of_nothing_but_minus_infinity_is_minus_infinity():
     x, w = np.full((1, 16, 9, 7), -np.inf, "float32"), np.ones((16, 1, 1, 1), "float32")
     x[0, 3, 4, 4] = 2
