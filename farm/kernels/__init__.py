@@ -6,6 +6,7 @@
     block_quantized       products with weights of few bits, and rows of such weights
     grouped_product       rows times the matrices of their groups, as mixtures of experts have them
     roi_align             RoiAlign that takes the weights of a sample once for all channels
+    grid_sample           grid sampling that takes the weights of a point once for all channels
     cumulative            cumulative sums and products along an axis that is not the last
     heap                  a binary heap of values and their indices
     top_k                 topk of few elements of many, by a heap

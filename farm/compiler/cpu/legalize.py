@@ -50,7 +50,7 @@ from farm.compiler.ir.dynamic_extents import (
 from farm.compiler.ir.relax_rewriter import op_name
 from farm.compiler.weight_transforms import BlockTransform
 from farm.compiler.winograd_weights import WinogradTransform
-from farm.kernels import reduce_max_min, roi_align, vector_math
+from farm.kernels import grid_sample, reduce_max_min, roi_align, vector_math
 
 Array = np.ndarray[Any, Any]
 Legalizer = Callable[[relax.BlockBuilder, relax.Call], relax.Expr]
@@ -670,6 +670,9 @@ _OWN: dict[str, Own] = {
     "relax.nn.gelu": _with_quotient(vector_math.gelu),
     "relax.nn.softplus": _softplus,
     "relax.nn.gelu_tanh": _with_quotient(vector_math.gelu_tanh),
+    "relax.image.grid_sample": lambda builder, call, selector: grid_sample.emit_grid_sample(
+        builder, call, selector.cpu.lanes
+    ),
     "relax.vision.roi_align": lambda builder, call, selector: roi_align.emit_roi_align(
         builder, call, selector.cpu.lanes
     ),

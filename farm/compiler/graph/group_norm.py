@@ -167,10 +167,9 @@ class GroupNormRewriter(Rewriter):
         factor = emit(
             op.divide(relax.const(1.0, "float32"), emit(op.sqrt(emit(op.add(squares, epsilon)))))
         )
-        summand = emit(op.negative(emit(op.multiply(mean, factor))))
-        return emit(
-            op.add(emit(op.multiply(data, factor)), summand)
-        )  # of data: `centred` need not be stored
+        # written in another way than `centred`, which need not be stored then
+        shifted = emit(op.add(data, emit(op.negative(mean))))
+        return emit(op.multiply(shifted, factor))
 
     def _of_groups(self, means: relax.Expr, groups: int) -> relax.Expr:
         """Return the mean of each group for each of its channels; of all channels if one group."""

