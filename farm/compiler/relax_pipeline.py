@@ -20,6 +20,7 @@ from farm.compiler.cpu.depth_first.merge import merge_convolutions_with_windows
 from farm.compiler.cpu.dot_products import DotProductRewriter
 from farm.compiler.cpu.kernel_config import ConfigSelector, PackedWeight
 from farm.compiler.cpu.legalize import legalization_map
+from farm.compiler.cpu.recurrent_rows import RecurrentRowsRewriter
 from farm.compiler.gpu import schedule
 from farm.compiler.graph import fp16_arithmetic, fp16_weights, layer_names
 from farm.compiler.graph.attention import attention_pass
@@ -196,6 +197,9 @@ def legalize_and_fuse(module: tvm.IRModule, selector: ConfigSelector | None) -> 
                 attention_pass(partial(attention_kernel, selector.cpu)),
                 rewriter_pass("farm.BlockQuantizedProducts", BlockQuantizedProductRewriter),
                 rewriter_pass("farm.ScatterKernels", ScatterKernelRewriter),
+                rewriter_pass(
+                    "farm.RecurrentRows", partial(RecurrentRowsRewriter, cpu=selector.cpu)
+                ),
                 rewriter_pass("farm.DotProducts", partial(DotProductRewriter, cpu=selector.cpu)),
                 transform.DeadCodeElimination(),
             ]

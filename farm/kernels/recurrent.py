@@ -11,8 +11,9 @@ whole blocks. Symbols in the shapes below:
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, TypeAlias
 
 from tvm import relax, te, tirx
@@ -33,6 +34,7 @@ GATES = {LSTM: 4, GRU: 3, RNN: 1}
 # flight.
 _WIDEST = {LSTM: 16, GRU: 16, RNN: 64}
 _FLOAT = "float32"
+_LAYER = "farm.recurrent_layer"  # the annotation of a kernel
 # Of the recurrent weights: layers of 147 KiB and more were faster with two threads on Zen 5.
 _DIVIDED_BYTES = 1 << 17
 # tanh x = x p(x^2) / q(x^2) below the limit, fitted by weighted least squares; above the limit,
@@ -66,6 +68,7 @@ class RecurrentLayer:
     reset_after: bool = False  # GRU: the reset gate is applied after the recurrent product
     masked: bool = False  # each sequence has its own length
     peepholes: bool = False  # LSTM: the gates read the cell state
+    rows_together: int = 1  # sequences that share a weight while it is in a register
 
     @property
     def gates(self) -> int:
@@ -118,10 +121,23 @@ def emit_recurrent_layer(
             lambda ins, outs: _program(layer, ins, outs),
             name=NAME,
             dtype=[_FLOAT] * len(shapes),
+            attrs={_LAYER: json.dumps(asdict(layer))},
         )
         return list(made)
 
     return builder.emit(builder.call_te(body, *operands, primfunc_name_hint=NAME))
+
+
+def layer_of_kernel(kernel: tirx.PrimFunc) -> RecurrentLayer | None:
+    """Return the layer that a kernel of `emit_recurrent_layer` computes; None for any other."""
+    block = getattr(kernel.body, "block", None)
+    text = None if block is None else block.annotations.get(_LAYER)
+    if text is None:
+        return None
+    fields = json.loads(str(text))
+    activations = tuple(tuple(names) for names in fields.pop("activations"))
+    backwards = tuple(fields.pop("backwards"))
+    return RecurrentLayer(**fields, activations=activations, backwards=backwards)
 
 
 def _program(
@@ -202,8 +218,8 @@ class _Direction:
         with T.serial(0, rows) as row, T.serial(0, blocks) as block, T.vectorized(0, lanes) as lane:
             body(row, block * lanes + lane)
 
-    def _each_block(self, step: Expr, body: Callable[[Expr, Expr, Expr], None]) -> None:
-        """Write `body(time, row, block)` for every block and every sequence that has this step.
+    def _each_block(self, step: Expr, body: Callable[[Expr, list[Expr], Expr], None]) -> None:
+        """Write `body(time, rows, block)` for every block and all sequences that have this step.
 
         The outputs of the other sequences are 0, and their states stay. One thread takes the blocks
         in reverse order in odd steps: a step then begins with the weights that are still in the
@@ -217,17 +233,23 @@ class _Direction:
             else:
                 index = loops.enter_context(T.serial(0, layer.blocks))
                 block = tirx.Select(step % 2 == 0, index, layer.blocks - 1 - index)
+            together = layer.rows_together
             self.sums = T.buffer_proxy(
-                T.alloc_buffer((layer.gates, layer.lanes), _FLOAT, scope="local")
+                T.alloc_buffer((together * layer.gates, layer.lanes), _FLOAT, scope="local")
             )
-            row = loops.enter_context(T.serial(0, layer.batch))
             if self.lengths is None:
-                body(layer.steps - 1 - step if self.backwards else step, row, block)
+                time = layer.steps - 1 - step if self.backwards else step
+                whole, rest = divmod(layer.batch, together)
+                with T.serial(0, whole) as tile:
+                    body(time, [tile * together + place for place in range(together)], block)
+                if rest:
+                    body(time, [whole * together + place for place in range(rest)], block)
                 return
+            row = loops.enter_context(T.serial(0, layer.batch))
             length = self.lengths[row]
             with T.If(step < length):
                 with T.Then():
-                    body(length - 1 - step if self.backwards else step, row, block)
+                    body(length - 1 - step if self.backwards else step, [row], block)
                 with T.Else(), T.vectorized(0, layer.lanes) as lane:
                     unit = block * layer.lanes + lane
                     self.output[step, self.at, row, unit] = _f(0)
@@ -242,28 +264,29 @@ class _Direction:
         """Write a step of an LSTM with the gates i, o, f, c."""
         f, g, h = self.functions
 
-        def write(time: Expr, row: Expr, block: Expr) -> None:
-            self._start(time, row, block, range(4))
-            self._product(block, range(4), self.hidden, (step % 2, row))
-            with T.vectorized(0, self.layer.lanes) as lane:
-                unit = block * self.layer.lanes + lane
-                before = self.state[1][self.at, row, unit]
-                into, forget = (
-                    self._peeped(0, 0, lane, unit, before),
-                    self._peeped(2, 2, lane, unit, before),
-                )
-                self.state[1][self.at, row, unit] = f(forget) * before + f(into) * g(
-                    self.sums[3, lane]
-                )
-                after = self.state[1][self.at, row, unit]
-                out = self._peeped(1, 1, lane, unit, after)
-                self._write_hidden(time, step, row, unit, f(out) * h(after))
+        def write(time: Expr, rows: list[Expr], block: Expr) -> None:
+            self._start(time, rows, block, range(4))
+            self._product(block, range(4), self.hidden, [(step % 2, row) for row in rows])
+            for place, row in enumerate(rows):
+                with T.vectorized(0, self.layer.lanes) as lane:
+                    unit = block * self.layer.lanes + lane
+                    before = self.state[1][self.at, row, unit]
+                    into, out, forget, new = (self._sum(place, gate, lane) for gate in range(4))
+                    into = self._peeped(into, 0, unit, before)
+                    forget = self._peeped(forget, 2, unit, before)
+                    self.state[1][self.at, row, unit] = f(forget) * before + f(into) * g(new)
+                    after = self.state[1][self.at, row, unit]
+                    out = self._peeped(out, 1, unit, after)
+                    self._write_hidden(time, step, row, unit, f(out) * h(after))
 
         self._each_block(step, write)
 
-    def _peeped(self, gate: int, peephole: int, lane: Expr, unit: Expr, state: Expr) -> Expr:
-        """Return the accumulator of a gate, plus the peephole's product if there is one."""
-        total = self.sums[gate, lane]
+    def _sum(self, place: int, gate: int, lane: Expr) -> Expr:
+        """Return the accumulator of a gate of one of the sequences that are computed together."""
+        return self.sums[place * self.layer.gates + gate, lane]
+
+    def _peeped(self, total: Expr, peephole: int, unit: Expr, state: Expr) -> Expr:
+        """Return the sum of a gate, plus the peephole's product if there is one."""
         return (
             total
             if self.peepholes is None
@@ -279,32 +302,37 @@ class _Direction:
         f, g = self.functions
         lanes, before = self.layer.lanes, step % 2
 
-        def write_gates(time: Expr, row: Expr, block: Expr) -> None:
-            self._start(time, row, block, range(2))
-            self._product(block, range(2), self.hidden, (before, row))
-            with T.vectorized(0, lanes) as lane:
-                unit = block * lanes + lane
-                self.update[row, unit] = f(self.sums[0, lane])
-                self.reset[row, unit] = f(self.sums[1, lane]) * self.hidden[before, row, unit]
+        def write_gates(time: Expr, rows: list[Expr], block: Expr) -> None:
+            self._start(time, rows, block, range(2))
+            self._product(block, range(2), self.hidden, [(before, row) for row in rows])
+            for place, row in enumerate(rows):
+                with T.vectorized(0, lanes) as lane:
+                    unit = block * lanes + lane
+                    old = self.hidden[before, row, unit]
+                    self.update[row, unit] = f(self._sum(place, 0, lane))
+                    self.reset[row, unit] = f(self._sum(place, 1, lane)) * old
 
-        def write_state(time: Expr, row: Expr, block: Expr) -> None:
-            self._start(time, row, block, range(2, 3))
-            self._product(block, range(2, 3), self.reset, (row,))
-            with T.vectorized(0, lanes) as lane:
-                unit = block * lanes + lane
-                self._mix(time, step, row, unit, self.update[row, unit], g(self.sums[2, lane]))
+        def write_state(time: Expr, rows: list[Expr], block: Expr) -> None:
+            self._start(time, rows, block, range(2, 3))
+            self._product(block, range(2, 3), self.reset, [(row,) for row in rows])
+            for place, row in enumerate(rows):
+                with T.vectorized(0, lanes) as lane:
+                    unit = block * lanes + lane
+                    new = g(self._sum(place, 2, lane))
+                    self._mix(time, step, row, unit, self.update[row, unit], new)
 
-        def write(time: Expr, row: Expr, block: Expr) -> None:
-            self._start(time, row, block, range(2))
-            with T.vectorized(0, lanes) as lane:
-                self.sums[2, lane] = self.bias[self.at, block * lanes + lane]
-            self._product(block, range(3), self.hidden, (before, row))
-            with T.vectorized(0, lanes) as lane:
-                new = g(
-                    self.input_gates[time, row, self.at, block, 2, lane]
-                    + f(self.sums[1, lane]) * self.sums[2, lane]
-                )
-                self._mix(time, step, row, block * lanes + lane, f(self.sums[0, lane]), new)
+        def write(time: Expr, rows: list[Expr], block: Expr) -> None:
+            self._start(time, rows, block, range(2))
+            for place in range(len(rows)):
+                with T.vectorized(0, lanes) as lane:
+                    at = place * self.layer.gates + 2
+                    self.sums[at, lane] = self.bias[self.at, block * lanes + lane]
+            self._product(block, range(3), self.hidden, [(before, row) for row in rows])
+            for place, row in enumerate(rows):
+                with T.vectorized(0, lanes) as lane:
+                    update, reset, new = (self._sum(place, gate, lane) for gate in range(3))
+                    new = g(self.input_gates[time, row, self.at, block, 2, lane] + f(reset) * new)
+                    self._mix(time, step, row, block * lanes + lane, f(update), new)
 
         for part in (write,) if self.layer.reset_after else (write_gates, write_state):
             self._each_block(step, part)
@@ -317,30 +345,40 @@ class _Direction:
     def _rnn(self, step: Expr) -> None:
         """Write a step of a plain RNN."""
 
-        def write(time: Expr, row: Expr, block: Expr) -> None:
-            self._start(time, row, block, range(1))
-            self._product(block, range(1), self.hidden, (step % 2, row))
-            with T.vectorized(0, self.layer.lanes) as lane:
-                unit = block * self.layer.lanes + lane
-                self._write_hidden(time, step, row, unit, self.functions[0](self.sums[0, lane]))
+        def write(time: Expr, rows: list[Expr], block: Expr) -> None:
+            self._start(time, rows, block, range(1))
+            self._product(block, range(1), self.hidden, [(step % 2, row) for row in rows])
+            for place, row in enumerate(rows):
+                with T.vectorized(0, self.layer.lanes) as lane:
+                    unit = block * self.layer.lanes + lane
+                    value = self.functions[0](self._sum(place, 0, lane))
+                    self._write_hidden(time, step, row, unit, value)
 
         self._each_block(step, write)
 
-    def _start(self, time: Expr, row: Expr, block: Expr, gates: range) -> None:
+    def _start(self, time: Expr, rows: list[Expr], block: Expr, gates: range) -> None:
         """Initialise the accumulators with the input gates of the step."""
-        for gate in gates:
-            with T.vectorized(0, self.layer.lanes) as lane:
-                self.sums[gate, lane] = self.input_gates[time, row, self.at, block, gate, lane]
-
-    def _product(
-        self, block: Expr, gates: range, state: tirx.Buffer, where: tuple[Expr, ...]
-    ) -> None:
-        """Add the product of the state and a block's weights to the accumulators."""
-        with T.serial(0, self.layer.hidden) as other:
+        for place, row in enumerate(rows):
             for gate in gates:
                 with T.vectorized(0, self.layer.lanes) as lane:
-                    at, weight = (*where, other), self.weights[self.at, block, other, gate, lane]
-                    self.sums[gate, lane] = self.sums[gate, lane] + state[at] * weight
+                    at = place * self.layer.gates + gate
+                    self.sums[at, lane] = self.input_gates[time, row, self.at, block, gate, lane]
+
+    def _product(
+        self, block: Expr, gates: range, state: tirx.Buffer, where: list[tuple[Expr, ...]]
+    ) -> None:
+        """Add the products of each sequence's state and a block's weights to the accumulators.
+
+        `where` are the places of the states in the buffer.
+        """
+        with T.serial(0, self.layer.hidden) as other:
+            for gate in gates:
+                for place, row in enumerate(where):
+                    with T.vectorized(0, self.layer.lanes) as lane:
+                        weight = self.weights[self.at, block, other, gate, lane]
+                        at = place * self.layer.gates + gate
+                        total = self.sums[at, lane] + state[(*row, other)] * weight
+                        self.sums[at, lane] = total
 
 
 def _pragma(name: str) -> Any:

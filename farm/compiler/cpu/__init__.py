@@ -8,6 +8,7 @@ From operators to loops:
     padding_taps         kernel taps that only touch padding
     softmax_layer_norm   softmax and layer norm over the last axis
     dot_products         products of few rows with the rows of a tensor, such as a cache
+    recurrent_rows       sequences of a recurrent layer that are computed together
     row_reductions       sums, means, maxima and minima of the last axes
     block_transform_kernel  what divides a weight into blocks when a model is loaded
 
