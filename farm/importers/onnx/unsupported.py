@@ -78,6 +78,11 @@ def _layer_normalization(node: onnx.NodeProto, known: GraphFacts) -> str:
     return "the outputs Mean and InvStdDev" if used else ""
 
 
+def _random(_node: onnx.NodeProto, _known: GraphFacts) -> str:
+    """Refuse numbers that each run draws anew: no answer on a board could be called right."""
+    return "random numbers; give the model its noise as an input"
+
+
 def _dropout(node: onnx.NodeProto, known: GraphFacts) -> str:
     """Refuse the output mask and training mode."""
     if _used(node, 1, known):
@@ -174,6 +179,10 @@ def _loop(_: onnx.NodeProto, __: GraphFacts) -> str:
 
 
 _RULES: dict[str, Callable[[onnx.NodeProto, GraphFacts], str]] = {
+    **dict.fromkeys(
+        ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial"),
+        _random,
+    ),
     "BatchNormalization": _batch_normalization,
     "LayerNormalization": _layer_normalization,
     "Dropout": _dropout,

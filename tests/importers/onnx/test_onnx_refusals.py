@@ -179,6 +179,13 @@ def test_no_model_of_onnxs_own_test_set_brings_anything_but_an_import_or_a_model
     assert imported > 400
 
 
+@pytest.mark.parametrize("operator", ["RandomNormalLike", "RandomUniformLike"])
+def test_random_numbers_are_refused_in_words(operator, onnx_file, load):
+    nodes = [helper.make_node(operator, ["x"], ["r"]), helper.make_node("Add", ["x", "r"], ["y"])]
+    error = failure(load, onnx_file(nodes, {"x": [2, 3]}, {"y": [2, 3]}))
+    assert f"{operator}: random numbers; give the model its noise as an input" in error.what
+
+
 def test_an_unknown_kind_of_file_is_told_what_farm_reads(tmp_path, load):
     error = failure(load, tmp_path / "model.caffemodel")
     assert ".onnx" in error.why and ".pt2" in error.why

@@ -31,16 +31,7 @@ from farm.importers.torch.decompositions import (
     transformer_layers,
 )
 
-_PARTS = (
-    frames,
-    functions,
-    matrices,
-    reductions,
-    sampling,
-    scans,
-    selection,
-    transformer_layers,
-)
+_PARTS = (frames, functions, matrices, reductions, sampling, scans, selection, transformer_layers)
 
 
 def decompositions() -> dict[Any, Callable[..., Any]]:
