@@ -16,7 +16,7 @@
     elementwise           elementwise functions of types that TVM has no lowering for
     scatter               scatters of whole rows
     partial_scatter       scatter_elements whose indices are shorter than the data
-    vector_math           exp, sigmoid, tanh and erf of float32 in vectorizable arithmetic
+    vector_math           elementary functions of float32 in vectorizable arithmetic
 
 Importers call `emit(builder, call)` of those modules that have a table EMIT, and functions such as
 `recurrent.emit_recurrent_layer(builder, layer, ...)` and `block_quantized.emit_product`.

@@ -201,7 +201,7 @@ def _choose_of_class(
         score = scores[(*where, at)]
         heap.put(candidates[0], score, at)
         candidates[0] = candidates[0] + tirx.Cast("int32", score > threshold[0])
-    heap.order(candidates[0])
+    heap.make(candidates[0])
     selected[0] = tirx.const(0, "int32")
     most = tirx.Cast(
         "int32",
@@ -212,11 +212,8 @@ def _choose_of_class(
         candidates[0] = candidates[0] - 1
         heap.drop_root(candidates[0])
         corners = [boxes[where[0], best[0], place] for place in range(4)]
-        for target, value in zip(
-            bounds,
-            _bounds_of_centers(corners) if centers else _bounds_of_corners(corners),
-            strict=False,
-        ):
+        edges = _bounds_of_centers(corners) if centers else _bounds_of_corners(corners)
+        for target, value in zip(bounds[:4], edges, strict=True):
             target[0] = value
         low_y, low_x, high_y, high_x = (bound[0] for bound in bounds[:4])
         bounds[4][0] = (high_x - low_x) * (high_y - low_y)

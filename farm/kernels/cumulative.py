@@ -37,10 +37,11 @@ def emit_scan(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr | Non
     """Emit the kernel of a relax.cumsum or relax.cumprod; return None where TVM's is as good."""
     data, attributes = call.args[0], call.attrs
     extents = getattr(getattr(data.ty, "shape", None), "values", None) or ()
-    if attributes.axis is None or not all(isinstance(extent, tirx.IntImm) for extent in extents):
+    is_fixed = all(isinstance(extent, tirx.IntImm) for extent in extents)
+    if not extents or attributes.axis is None or not is_fixed:
         return None
     shape = [int(extent) for extent in extents]
-    axis = int(attributes.axis) % max(len(shape), 1)
+    axis = int(attributes.axis) % len(shape)
     scan = Scan(
         math.prod(shape[:axis]),
         shape[axis],

@@ -18,7 +18,10 @@ from tvm.script.ir_builder import tirx as T  # noqa: N812  (as everywhere in TVM
 
 @dataclass(frozen=True, slots=True)
 class GridSampleSettings:
-    """Attributes of relax.image.grid_sample: of pixels outside, zeros or the nearest are taken."""
+    """How to sample: `clamps` takes the nearest pixel for one outside, which is 0 otherwise.
+
+    `lanes` is the number of channels of a vector.
+    """
 
     clamps: bool
     align_corners: bool
@@ -108,14 +111,17 @@ def _grid_sample(data: te.Tensor, grid: te.Tensor, *, settings: GridSampleSettin
 def _pixel(at: Any, extent: int, settings: GridSampleSettings) -> Any:
     """Return the place among the pixels of a coordinate from -1 to 1, at most two pixels outside.
 
-    Further away no pixel is within reach; the place would be too large for an integer.
+    Further away no pixel is within reach; the place would be too large for an integer. The place of
+    NaN is outside, too: it is no integer either.
     """
     if settings.align_corners:
         place = (at + _float(1)) * _float((extent - 1) / 2)
     else:
         place = ((at + _float(1)) * _float(extent) - _float(1)) * _float(0.5)
     low, high = (0, extent - 1) if settings.clamps else (-2, extent + 1)
-    return tirx.max(_float(low), tirx.min(_float(high), place))
+    # a comparison with NaN is false
+    below = tirx.Select(place < _float(high), place, _float(high))
+    return tirx.Select(below > _float(low), below, _float(low))
 
 
 def _write_sides(pixels: Any, weights: Any, axis: int, place: Any, extent: int) -> None:

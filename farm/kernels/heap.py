@@ -33,11 +33,11 @@ class Heap:
         self._value = T.buffer_proxy(T.alloc_buffer((1,), dtype, scope="local"))
 
     def put(self, place: Any, value: Any, index: Any) -> None:
-        """Write an element to a place, whatever precedes it."""
+        """Write an element to a place of the buffers, which are no heap yet."""
         self.values[place] = value
         self.indices[place] = tirx.Cast("int32", index)
 
-    def order(self, size: Any) -> None:
+    def make(self, size: Any) -> None:
         """Write the loop that makes a heap of the first `size` elements."""
         with T.serial(0, size // 2) as step:
             place = size // 2 - 1 - step
@@ -48,7 +48,7 @@ class Heap:
         self.sink(0, self.values[size], self.indices[size], size)
 
     def sink(self, place: Any, value: Any, index: Any, size: Any) -> None:
-        """Write an element to a place of the heap, or to one below it, where no child precedes."""
+        """Write an element to a place of the heap, or below it, where no child precedes it."""
         at, child = self._place, self._child
         at[0] = tirx.Cast("int32", place)
         self._value[0], self._index[0] = value, index

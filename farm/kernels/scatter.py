@@ -20,7 +20,7 @@ from tvm.script.ir_builder import tirx as T  # noqa: N812  (as everywhere in TVM
 _LEAST_ELEMENTS = 16384  # that several threads share
 _MOST_PARTS = 8
 _LEAST_COLUMNS = 32  # of a part
-_REDUCTIONS: dict[str, Callable[[Any, Any], Any]] = {
+REDUCTIONS: dict[str, Callable[[Any, Any], Any]] = {
     "update": lambda _, new: new,
     "add": lambda old, new: old + new,
     "mul": lambda old, new: old * new,
@@ -35,8 +35,8 @@ class Scatter:
 
     A place has an index along each of the first `axes` axes of the tensor; the others are the
     columns of a row. Extents are numbers, or expressions of TVM if they are open. `fill` is the
-    number that the tensor is full of, if it is known: it is not read then. If the number of valid
-    places is only known at run time, `is_counted`.
+    number that the tensor is full of, if it is known: it is not read then. `is_counted`: the number
+    of valid places is only known at run time.
     """
 
     shape: tuple[Any, ...]
@@ -134,7 +134,7 @@ def _scatter_rows(*given: te.Tensor, scatter: Scatter) -> te.Tensor:
     valid places, if there is one. All are read and written as rows, whatever their axes are.
     """
     columns = scatter.columns
-    reduce = _REDUCTIONS[scatter.reduction]
+    reduce = REDUCTIONS[scatter.reduction]
 
     def body(inputs: Sequence[tirx.Buffer], outputs: Sequence[tirx.Buffer]) -> tirx.Stmt:
         buffers, result = [T.buffer_proxy(one) for one in inputs], T.buffer_proxy(outputs[0])

@@ -2,7 +2,7 @@
 
 The root of the heap is the worst of the best so far. A block of elements none of which is better is
 passed over by comparisons of vectors. Among equal values the first one comes first, as in ONNX
-Runtime.
+Runtime; NaN is as large as infinity.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _COMPARED_AS_VECTORS = ("float32", "float64", "int32", "int64")
 class TopK:
     """What is selected: the `count` largest (or smallest) elements of each row of a shape.
 
-    Rows are along the last axis. `indices` is the type of the indices.
+    Rows are along the last axis. `dtype` is the type of the values, `index_dtype` of their indices.
     """
 
     shape: tuple[int, ...]
     count: int
     largest: bool
     dtype: str
-    indices: str
+    index_dtype: str
 
     @property
     def length(self) -> int:
@@ -60,7 +60,7 @@ class TopK:
 
 def is_selected_by_heap(count: int, length: int) -> bool:
     """Return whether a heap takes less time than sorting the row."""
-    return 2 * count <= length
+    return 0 < 2 * count <= length
 
 
 def emit_top_k(
@@ -68,17 +68,17 @@ def emit_top_k(
     data: relax.Expr,
     count: int,
     largest: bool,
-    dtype: str,
+    index_dtype: str,
     *valid: relax.Expr,
 ) -> relax.Expr:
     """Emit the kernel that selects the first `count` values of each row in sorted order.
 
-    Rows are along the last axis. Returns the values and their indices, of the type `dtype`. With
-    `valid`, int64 [1], only so many elements of a row are read, and the rest of the results is
+    Rows are along the last axis. Returns the values and their indices, of the type `index_dtype`.
+    With `valid`, int64 [1], only so many elements of a row are read, and the rest of the results is
     zeros.
     """
     shape = tuple(int(extent) for extent in data.ty.shape)
-    top_k = TopK(shape, count, largest, str(data.ty.dtype), dtype)
+    top_k = TopK(shape, count, largest, str(data.ty.dtype), index_dtype)
     return builder.call_te(
         partial(_selected, top_k=top_k), data, *valid, primfunc_name_hint="top_k"
     )
@@ -94,7 +94,7 @@ def _selected(data: te.Tensor, *valid: te.Tensor, top_k: TopK) -> list[te.Tensor
             _Row(top_k, row, inputs, outputs).write()
         return program.get()
 
-    types = [top_k.dtype, top_k.indices]
+    types = [top_k.dtype, top_k.index_dtype]
     return list(te.extern(shapes, [data, *valid], body, name="top_k", dtype=types))
 
 
@@ -126,23 +126,31 @@ class _Row:
         heap = self._heap
         with T.serial(0, size) as at:
             heap.put(at, self._key(at), at)
-        heap.order(size)
+        heap.make(size)
         self._read_row()
         with T.serial(0, size) as step:
             last = size - 1 - step
-            self._out(self._values, last, heap.values[0])
-            self._out(self._indices, last, tirx.Cast(self._top_k.indices, heap.indices[0]))
+            self._out(self._values, last, self._given(heap.indices[0]))
+            self._out(self._indices, last, tirx.Cast(self._top_k.index_dtype, heap.indices[0]))
             heap.drop_root(last)
         if self._has_padding:
             with T.serial(0, count - size) as step:
                 for buffer, dtype in (
                     (self._values, self._top_k.dtype),
-                    (self._indices, self._top_k.indices),
+                    (self._indices, self._top_k.index_dtype),
                 ):
                     self._out(buffer, size + step, tirx.const(0, dtype))
 
-    def _key(self, at: Any) -> Any:
+    def _given(self, at: Any) -> Any:
         return self._keys[self._row * self._top_k.length + at]
+
+    def _key(self, at: Any) -> Any:
+        """Return what an element is compared by: NaN is the largest, as infinity is."""
+        value = self._given(at)
+        if "float" not in self._top_k.dtype:
+            return value
+        infinity = tirx.const(float("inf"), self._top_k.dtype)
+        return tirx.Select(tirx.abs(value) <= infinity, value, infinity)
 
     def _out(self, buffer: Any, at: Any, value: Any) -> None:
         buffer[self._row * self._top_k.count + at] = value

@@ -1,13 +1,13 @@
 """Compute elementary functions of float32 in arithmetic that LLVM vectorizes.
 
 The C library's functions take one number at a time. The reduction of exp is as in Moshier's Cephes
-library (https://netlib.org/cephes, expf), and so are the polynomials of sin and cos (sinf) and all
-of log (logf), atan (atanf), asin and acos (asinf). tanh
-and erf are rational functions, found by tools/fit-rational-function, whose coefficients are all
-positive, so that nothing cancels. NaN gives NaN, infinities give the limits of a function that has
-them. exp is 0 where the result would be denormal, because denormal numbers are slow. Errors are
-within a few units of the seventh digit; those of sin and cos are 1.2e-7 at most. -0 is taken for 0
-by sin, atan and asin.
+library (https://netlib.org/cephes, expf), and so are the polynomials of sin and cos (sinf). log,
+atan, asin and acos are computed as there (logf, atanf, asinf). tanh and erf are rational functions,
+found by tools/fit-rational-function, whose coefficients are all positive, so that nothing cancels.
+NaN gives NaN, infinities give the limits of a function that has them. exp is 0 where the result
+would be denormal, because denormal numbers are slow. Errors are within a few units of the seventh
+digit; those of sin and cos are 1.2e-7 at most, those of GELU by tanh 1e-6. sin, atan and asin take
+-0 for 0.
 """
 
 from __future__ import annotations
@@ -83,6 +83,7 @@ _ATAN = (8.05374449538e-2, -1.38776856032e-1, 1.99777106478e-1, -3.33329491539e-
 _TAN_EIGHTH, _TAN_THREE_EIGHTHS = 0.4142135623730950, 2.414213562373095
 # The arc sine less x, divided by x^3, to 1/2.
 _ASIN = (4.2163199048e-2, 2.4181311049e-2, 4.5470025998e-2, 7.4953002686e-2, 1.6666752422e-1)
+_SOFTPLUS_IS_LINEAR = 40.0
 _GELU_TANH = (0.7978845608028654, 0.044715)  # sqrt(2 / pi), and the factor of x^3
 
 
@@ -244,10 +245,13 @@ def softplus(x: Expr, beta: float, threshold: float) -> Expr:
 
         return let(_f(1) + power, value)
 
+    # above it both ends are equal in float32, and the power would become infinite
+    linear = min(threshold, _SOFTPLUS_IS_LINEAR)
+
     def of(scaled: Expr, x: Expr) -> Expr:
-        power = exp(tirx.min(_f(threshold), scaled))
+        power = exp(tirx.min(_f(linear), scaled))
         soft = let(power, of_power)
-        return tirx.Select(scaled > _f(threshold), x, soft * _f(1 / beta))
+        return tirx.Select(scaled > _f(linear), x, soft * _f(1 / beta))
 
     return let(x, lambda x: let(x * _f(beta), lambda scaled: of(scaled, x)))
 

@@ -6,7 +6,7 @@ From operators to loops:
     depthwise_pool       depthwise convolutions and pools
     depthwise_row_tiles  depthwise convolutions for in-order ARM cores, several rows at once
     padding_taps         kernel taps that only touch padding
-    softmax_layer_norm   softmax and layer norm over the last axis
+    softmax_layer_norm   softmax, its logarithm, and layer norm over the last axis
     dot_products         products of few rows with the rows of a tensor, such as a cache
     recurrent_rows       sequences of a recurrent layer that are computed together
     row_reductions       sums, means, maxima and minima of the last axes

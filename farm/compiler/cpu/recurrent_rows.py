@@ -19,11 +19,11 @@ from farm.compiler.ir.relax_rewriter import Rewriter, Rule
 from farm.compiler.target.cpu_model import CpuModel
 from farm.kernels.recurrent import RecurrentLayer, emit_recurrent_layer, layer_of_kernel
 
-_MOST_ROWS = 6  # more were not faster
+_MOST_ROWS = 6  # more were not faster on Zen 5
 
 
 def rows_together(layer: RecurrentLayer, cpu: CpuModel) -> int:
-    """Return how many sequences share a weight: tiles of nearly the same number of them."""
+    """Return how many sequences share a weight; their tiles are of nearly the same size."""
     if layer.masked:
         return 1
     registers = layer.gates * -(-layer.lanes // cpu.lanes)

@@ -9,7 +9,7 @@ Constants and shapes:
     clamp_indices     keep indices that come from an input within their tensor
     nested_concats    join the parts of nested concatenations at once
     wide_concats      join many tensors in groups
-    scattered_rows    scatters whose index is the same for a whole row, as scatters of rows
+    scattered_rows    write scatters with one index for a whole row as scatters of rows
     cumulative_kernels
                       compute cumulative sums and products on CPUs by farm's kernel
     wide_splits       take the pieces of a split into many by slices

@@ -88,8 +88,8 @@ class GroupNormRewriter(Rewriter):
     def _operator(self, call: Call, groups: int | None) -> relax.Expr | None:
         """Rewrite group_norm or instance_norm, if the channels are the second axis.
 
-        `groups` is None for an instance norm, in which each channel is a group. torch writes it,
-        and a norm by the statistics of a batch, with the batch among the axes.
+        `groups` is None for an instance norm, in which each channel is a group. Its axes contain
+        the batch where torch wrote it, and where a norm is by the statistics of a batch.
         """
         data, scale, bias = call.args
         shape, attributes = shape_of(data), call.attrs
@@ -142,7 +142,7 @@ class GroupNormRewriter(Rewriter):
         count = len(attributes.axes)
         if shape is None or count < 2 or any(map(is_dynamic, shape[-count:])):
             return None
-        axes = sorted(int(axis) % len(shape) for axis in attributes.axes)
+        axes = [int(axis) % len(shape) for axis in attributes.axes]  # in the order of the weight's
         if axes != list(range(len(shape) - count, len(shape))) or not (
             attributes.scale and attributes.center
         ):
@@ -167,7 +167,7 @@ class GroupNormRewriter(Rewriter):
         factor = emit(
             op.divide(relax.const(1.0, "float32"), emit(op.sqrt(emit(op.add(squares, epsilon)))))
         )
-        # written in another way than `centred`, which need not be stored then
+        # not by `centred`: a value with two users is stored, and equal expressions become one
         shifted = emit(op.add(data, emit(op.negative(mean))))
         return emit(op.multiply(shifted, factor))
 

@@ -1,5 +1,8 @@
 """Write scatters whose index is the same for a whole row as scatters of rows.
 
+ScatteredRowRewriter does so for all targets. ScatterKernelRewriter computes scatters of rows by
+farm's own kernel on CPUs.
+
 `x.scatter_add(0, index[:, None].expand(-1, columns), messages)` is how graph networks add up the
 messages of edges. Element by element, each has an index of its own that is read and checked.
 """
@@ -20,7 +23,6 @@ from farm.compiler.ir.relax_rewriter import Rewriter, Rule, op_name, shape_of
 from farm.kernels import scatter
 
 _FULL = {"relax.zeros": 0, "relax.zeros_like": 0, "relax.ones": 1, "relax.ones_like": 1}
-_REDUCTIONS = ("update", "add", "mul", "min", "max")  # of scatter_nd
 
 
 @mutator
@@ -35,7 +37,7 @@ class ScatteredRowRewriter(Rewriter):
         data, indices, updates = call.args
         shapes = [shape_of(argument) for argument in call.args]
         reduction = str(call.attrs.reduction)
-        if reduction not in _REDUCTIONS or any(
+        if reduction not in scatter.REDUCTIONS or any(
             shape is None or any(map(is_dynamic, shape)) for shape in shapes
         ):
             return None
@@ -44,7 +46,8 @@ class ScatteredRowRewriter(Rewriter):
         )
         count = of_indices[0]
         if (
-            int(call.attrs.axis) % len(shapes[0] or ()) != 0
+            count == 0
+            or int(call.attrs.axis) % len(shapes[0] or ()) != 0
             or math.prod(columns) <= 1
             or not of_indices == of_updates == [count, *columns]
         ):

@@ -226,7 +226,7 @@ def test_a_library_needs_no_other_and_leaves_only_known_symbols_open(
     assert library.machine == MACHINES[profile.name]
     assert library.needed == []
     assert "__tvm_ffi__library_bin" in library.defined
-    assert "logf" in library.undefined
+    assert {"sinf", "cosf"} <= library.undefined
     assert library.undefined <= agent_symbols()
 
 

@@ -1,4 +1,4 @@
-"""Cumulative sums and products along each axis are numpy's, added in the same order."""
+"""Cumulative sums and products along each axis are numpy's."""
 
 from __future__ import annotations
 

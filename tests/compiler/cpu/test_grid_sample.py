@@ -44,14 +44,18 @@ def test_points_are_interpolated_between_their_pixels(image, grid, padding, alig
     np.testing.assert_allclose(answer.outputs[0], exact.numpy(), atol=1e-4)
 
 
-def test_a_point_that_is_nan_reads_no_other_memory():
+@pytest.mark.parametrize("cpu", CPUS)
+@pytest.mark.parametrize("aligned", [False, True])
+def test_a_point_that_is_nan_is_outside(aligned, cpu):
     x = numbers.standard_normal((1, 20, 4, 4)).astype("float32")
     points = np.zeros((1, 2, 2, 2), "float32")
     points[0, :, 0, 0] = np.nan
+    points[0, 1, 0, 1] = np.inf
 
     def body(emit, x, points):
-        return emit(relax.op.image.grid_sample(x, points, "bilinear", "NCHW", "zeros", True))
+        return emit(relax.op.image.grid_sample(x, points, "bilinear", "NCHW", "zeros", aligned))
 
-    [found] = compute({"x": x, "points": points}, body).outputs
+    [found] = compute({"x": x, "points": points}, body, {}, cpu).outputs
     middle = x[0, :, 1:3, 1:3].mean((1, 2))
     np.testing.assert_allclose(found[0, :, 1, 1], middle, atol=1e-6)
+    assert not found[0, :, 0].any()

@@ -83,6 +83,12 @@ def test_each_sequence_has_the_answer_that_it_has_alone(cell, options, batch, cp
             )
 
 
+def test_the_kernel_is_written_again_for_the_cpu():
+    layer = layer_of("GRU", 12)
+    written = str(results(layer, operands_of(layer), "x86-64-v4").lowered.module)
+    assert '"rows_together\\": 6' in written
+
+
 @pytest.mark.parametrize(("batch", "rows"), [(1, 1), (4, 4), (7, 4), (12, 6), (13, 5)])
 def test_sequences_are_divided_evenly_among_the_registers_of_avx512(batch, rows):
     cpu = cpu_model_of(target("x86-64-v4"))

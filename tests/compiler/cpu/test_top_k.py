@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from relax_models import CPUS, compute
 from tvm import relax
 
@@ -59,6 +60,22 @@ def test_the_best_elements_of_rows_are_those_of_a_stable_sort(kind, largest):
     ]
     for ours, right in zip(found, wanted, strict=True):
         np.testing.assert_array_equal(ours, right)
+
+
+@pytest.mark.parametrize("largest", [True, False])
+@pytest.mark.parametrize("place", [0, 3, 200, 248, 255, 999])
+def test_nan_hides_no_other_element_and_is_the_largest(place, largest):
+    x = np.zeros((1, 1000), "float32")
+    x[0, 200], x[0, 201], x[0, place] = 100, -100, np.nan
+
+    def body(emit, x):
+        made = emit(emit_top_k(relax.BlockBuilder.current(), x, 3, largest, "int64"))
+        return [emit(made[part]) for part in (0, 1)]
+
+    values, places = compute({"x": x}, body).outputs
+    exact = torch.topk(torch.from_numpy(x), 3, largest=largest)
+    np.testing.assert_array_equal(values, exact.values.numpy())
+    np.testing.assert_array_equal(values, np.take_along_axis(x, places, -1))
 
 
 @pytest.mark.parametrize("cpu", CPUS)

@@ -55,3 +55,12 @@ def test_the_places_of_maxima_of_integers_are_refused(tmp_path):
     torch.export.save(torch.export.export(network, (IMAGE[:, :, 3:],)), tmp_path / "m.pt2")
     with pytest.raises(ModelError, match="where the maxima of integers in a pool are"):
         importers.import_model(Model("m", str(tmp_path / "m.pt2")), tmp_path)
+
+
+def test_the_places_of_maxima_of_an_open_batch_are_right_at_every_size(tmp_path):
+    network, batch = Each([pooled(2)]), torch.export.Dim("batch", max=16)
+    program = torch.export.export(network, (IMAGE,), dynamic_shapes=({0: batch},))
+    torch.export.save(program, tmp_path / "m.pt2")
+    imported = importers.import_model(Model("m", str(tmp_path / "m.pt2")), tmp_path)
+    assert [spec.open for spec in imported.outputs] == [True, True]
+    assert_agrees(imported, atol=0, rtol=0)

@@ -25,7 +25,10 @@ def converters() -> dict[str, Converter]:
 
 
 def _norm_by_own_statistics(node: torch.fx.Node, importer: Any) -> relax.Expr:
-    """Convert the batch norm of an instance norm; TVM's kernel takes no float64."""
+    """Convert a batch norm without running statistics, which torch makes of an instance norm.
+
+    TVM's kernel takes no float64.
+    """
     data, weight, bias = (importer.env.get(node.args[place]) for place in range(3))
     if str(data.ty.dtype) != "float64":
         return importer.create_convert_map()["_native_batch_norm_legit.no_stats"](node)

@@ -29,8 +29,7 @@ def _max_pool_with_indices(node: torch.fx.Node, importer: Any) -> relax.Expr:
     pooled = importer.create_convert_map()[node.target.__name__](node)
     if not any(user.args[1] == 1 for user in node.users):
         return pooled
-    lengths = [int(extent) for extent in node.meta["val"][0].shape]
-    windows = _Windows(node, lengths)
+    windows = _Windows(node)
     value, emit = importer.env[node.args[0]], importer.block_builder.emit
     dtype = str(value.ty.dtype)
     if "float" not in dtype:
@@ -40,32 +39,36 @@ def _max_pool_with_indices(node: torch.fx.Node, importer: Any) -> relax.Expr:
     around = [0] * (2 * first) + [each for pair in windows.padding() for each in pair]
     padded = emit(relax.op.nn.pad(value, around, pad_value=-np.inf))
     axes = list(range(first, first + rank))
-    best = emit(relax.op.full(lengths, relax.const(-np.inf, dtype), dtype))
-    index = emit(relax.op.broadcast_to(relax.const(windows.first_valid(), "int64"), lengths))
+    best = offset = None
     for tap in itertools.product(*map(range, windows.kernel)):
         begins = [place * gap for place, gap in zip(tap, windows.dilation, strict=True)]
         ends = [
             begin + (length - 1) * step + 1
-            for begin, length, step in zip(begins, lengths[-rank:], windows.stride, strict=True)
+            for begin, length, step in zip(begins, windows.lengths, windows.stride, strict=True)
         ]
         taken = emit(relax.op.strided_slice(padded, axes, begins, ends, windows.stride))
+        if best is None or offset is None:
+            best = emit(relax.op.full_like(taken, relax.const(-np.inf, dtype)))
+            none = emit(relax.op.zeros_like(taken, "int64"))
+            offset = emit(relax.op.add(none, relax.const(windows.first_valid(), "int64")))
         is_larger = emit(
             relax.op.logical_or(emit(relax.op.greater(taken, best)), emit(relax.op.isnan(taken)))
         )
         best = emit(relax.op.where(is_larger, taken, best))
-        index = emit(relax.op.where(is_larger, relax.const(windows.indices(tap), "int64"), index))
-    return relax.Tuple([best, index])
+        here = relax.const(windows.offset(tap), "int64")
+        offset = emit(relax.op.where(is_larger, here, offset))
+    return relax.Tuple([best, emit(relax.op.add(offset, relax.const(windows.corners(), "int64")))])
 
 
 class _Windows:
     """The windows of a pool over the last axes of a tensor."""
 
-    def __init__(self, node: torch.fx.Node, lengths: Sequence[int]) -> None:
+    def __init__(self, node: torch.fx.Node) -> None:
         self.kernel = list(node.args[1])
         rank = len(self.kernel)
         data, *_ = node.args
         self.extents = [int(extent) for extent in data.meta["val"].shape[-rank:]]
-        self.lengths = list(lengths[-rank:])
+        self.lengths = [int(extent) for extent in node.meta["val"][0].shape[-rank:]]
         self.stride, self._before, self.dilation = (
             list(node.args[place]) if len(node.args) > place and node.args[place] else default
             for place, default in ((2, self.kernel), (3, [0] * rank), (4, [1] * rank))
@@ -85,27 +88,30 @@ class _Windows:
             )
         ]
 
-    def indices(self, tap: Sequence[int]) -> Array:
-        """Return the index of the element that a tap of each window meets."""
-        return self._of_places(
-            [begins + place * gap for begins, place, gap in self._along_axes(tap)]
-        )
+    def corners(self) -> Array:
+        """Return the index of the first tap of each window, which may be padding."""
+        return self._of_places(self._begins())
 
     def first_valid(self) -> Array:
-        """Return the index of the first element of each window that is no padding."""
-        return self._of_places(
-            [
-                begins + -(np.minimum(begins, 0) // gap) * gap
-                for begins, _, gap in self._along_axes(self.kernel)
-            ]
-        )
+        """Return how far behind the first tap the first one that is no padding is."""
+        begins = self._begins()
+        valid = [
+            begin - (np.minimum(begin, 0) // gap) * gap
+            for begin, gap in zip(begins, self.dilation, strict=True)
+        ]
+        return self._of_places(valid) - self._of_places(begins)
 
-    def _along_axes(self, tap: Sequence[int]) -> list[tuple[Array, int, int]]:
+    def offset(self, tap: Sequence[int]) -> int:
+        """Return how far behind the first tap another one is."""
+        moved = 0
+        for place, gap, extent in zip(tap, self.dilation, self.extents, strict=True):
+            moved = moved * extent + place * gap
+        return moved
+
+    def _begins(self) -> list[Array]:
         return [
-            (np.arange(length) * step - before, place, gap)
-            for length, step, before, place, gap in zip(
-                self.lengths, self.stride, self._before, tap, self.dilation, strict=True
-            )
+            np.arange(length) * step - before
+            for length, step, before in zip(self.lengths, self.stride, self._before, strict=True)
         ]
 
     def _of_places(self, places: Sequence[Array]) -> Array:
