@@ -6,6 +6,7 @@
     block_quantized       products with weights of few bits, and rows of such weights
     grouped_product       rows times the matrices of their groups, as mixtures of experts have them
     roi_align             RoiAlign that takes the weights of a sample once for all channels
+    fixed_extents         the shape of a tensor whose extents are all known
     grid_sample           grid sampling that takes the weights of a point once for all channels
     cumulative            cumulative sums and products along an axis that is not the last
     heap                  a binary heap of values and their indices

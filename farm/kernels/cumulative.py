@@ -16,12 +16,14 @@ from tvm import relax, te, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T  # noqa: N812  (as everywhere in TVM)
 
+from farm.kernels.fixed_extents import fixed_extents
+
 _LEAST_COLUMNS = 4  # behind the axis
 
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """What is computed: `rows` times, `steps` results of `columns` numbers each.
+    """Describe a scan: `rows` times, it computes `steps` results of `columns` numbers each.
 
     With `is_exclusive` a result leaves its own step out.
     """
@@ -36,11 +38,9 @@ class Scan:
 def emit_scan(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr | None:
     """Emit the kernel of a relax.cumsum or relax.cumprod; return None where TVM's is as good."""
     data, attributes = call.args[0], call.attrs
-    extents = getattr(getattr(data.ty, "shape", None), "values", None) or ()
-    is_fixed = all(isinstance(extent, tirx.IntImm) for extent in extents)
-    if not extents or attributes.axis is None or not is_fixed:
+    shape = fixed_extents(data)
+    if not shape or attributes.axis is None:
         return None
-    shape = [int(extent) for extent in extents]
     axis = int(attributes.axis) % len(shape)
     scan = Scan(
         math.prod(shape[:axis]),

@@ -15,6 +15,10 @@ from tvm import relax, te, tirx, topi
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T  # noqa: N812  (as everywhere in TVM)
 
+from farm.kernels.fixed_extents import fixed_extents
+
+_AXES = 4  # of images NCHW
+
 
 @dataclass(frozen=True, slots=True)
 class GridSampleSettings:
@@ -58,11 +62,11 @@ def emit_grid_sample(
 
 
 def _is_fixed_image(value: relax.Expr) -> bool:
-    extents = getattr(getattr(value.ty, "shape", None), "values", None)
+    extents = fixed_extents(value)
     return (
         extents is not None
-        and len(extents) == 4
-        and all(isinstance(extent, tirx.IntImm) and int(extent) > 0 for extent in extents)
+        and len(extents) == _AXES
+        and 0 not in extents
         and str(value.ty.dtype) == "float32"
     )
 

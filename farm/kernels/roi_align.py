@@ -14,6 +14,8 @@ from tvm import relax, te, tirx, topi
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T  # noqa: N812  (as everywhere in TVM)
 
+from farm.kernels.fixed_extents import fixed_extents
+
 
 @dataclass(frozen=True, slots=True)
 class RoiAlignSettings:
@@ -54,12 +56,7 @@ def emit_roi_align(builder: relax.BlockBuilder, call: relax.Call, lanes: int) ->
 
 
 def _is_fixed_float32(value: relax.Expr) -> bool:
-    shape = getattr(value.ty, "shape", None)
-    return (
-        isinstance(shape, relax.ShapeExpr)
-        and all(isinstance(extent, tirx.IntImm) for extent in shape.values)
-        and str(value.ty.dtype) == "float32"
-    )
+    return fixed_extents(value) is not None and str(value.ty.dtype) == "float32"
 
 
 def _roi_align(

@@ -31,7 +31,7 @@ REDUCTIONS: dict[str, Callable[[Any, Any], Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Scatter:
-    """What is scattered: rows are written at `points` places of a tensor of a shape and a type.
+    """Describe a scatter, which writes rows at `points` places of a tensor of a shape and a type.
 
     A place has an index along each of the first `axes` axes of the tensor; the others are the
     columns of a row. Extents are numbers, or expressions of TVM if they are open. `fill` is the

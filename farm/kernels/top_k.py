@@ -27,7 +27,7 @@ _COMPARED_AS_VECTORS = ("float32", "float64", "int32", "int64")
 
 @dataclass(frozen=True, slots=True)
 class TopK:
-    """What is selected: the `count` largest (or smallest) elements of each row of a shape.
+    """Describe a top-k, which selects the `count` largest (or smallest) elements of each row.
 
     Rows are along the last axis. `dtype` is the type of the values, `index_dtype` of their indices.
     """
