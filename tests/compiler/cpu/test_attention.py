@@ -153,7 +153,9 @@ def test_the_batch_may_be_open():
     types = {name: relax.TensorType((batch, *shape), "float32") for name, shape in shapes.items()}
     case = Case((), 0, 0, 0, 0, [added((1,))])
     low = lowered(types, case.body, {})
-    assert [kernel.rule for kernel in low.kernels if kernel.rule != "general"] == ["attention"]
+    assert [
+        kernel.rule for kernel in low.kernels if kernel.rule not in ("general", "transpose")
+    ] == ["attention"]
     for count in (1, 3):
         inputs = [
             RANDOM.standard_normal((count, *shape)).astype("float32") for shape in shapes.values()
@@ -170,7 +172,7 @@ def test_a_row_without_keys_is_not_a_number_and_the_others_are_right():
     inputs["m0"][50, 60:] = -np.inf
     answer, wanted = compute(inputs, case.body, {}), case.right(*inputs.values())
     assert answer.rules == ["attention"]
-    np.testing.assert_allclose(answer.outputs[0], wanted, atol=2e-6)
+    np.testing.assert_allclose(answer.outputs[0], wanted, atol=ERROR * np.nanmax(np.abs(wanted)))
 
 
 def safe(emit, q, k, v, mask):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from relax_models import CPUS, compute, target
+from relax_models import CPUS, compute, lowered, target
 from tvm import relax
 
 from farm.compiler.cpu.recurrent_rows import rows_together
@@ -39,14 +39,19 @@ def operands_of(layer):
     return made
 
 
-def results(layer, operands, cpu="native"):
+def module_of(layer, operands):
+    """Its inputs, and what they are made of."""
     inputs = {f"x{place}": operand for place, operand in enumerate(operands)}
 
     def body(emit, *variables):
         made = emit_recurrent_layer(relax.BlockBuilder.current(), layer, list(variables))
         return [emit(made[place]) for place in range(2 + (layer.cell == "LSTM"))]
 
-    return compute(inputs, body, {}, cpu)
+    return inputs, body
+
+
+def results(layer, operands, cpu="native"):
+    return compute(*module_of(layer, operands), cpu=cpu)
 
 
 @pytest.mark.parametrize("cpu", CPUS)
@@ -84,7 +89,7 @@ def test_each_sequence_has_the_answer_that_it_has_alone(cell, batch, options, cp
 
 def test_the_kernel_is_written_again_for_the_cpu():
     layer = layer_of("GRU", 12)
-    written = str(results(layer, operands_of(layer), "x86-64-v4").lowered.module)
+    written = str(lowered(*module_of(layer, operands_of(layer)), cpu="x86-64-v4").module)
     assert '"rows_together\\": 6' in written
 
 
