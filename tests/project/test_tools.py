@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import onnx
 import pytest
 from timeouts import LIMIT_S
 
@@ -39,6 +40,19 @@ def test_a_model_is_measured_beside_another_engine(tmp_path: Path) -> None:
         and result["times_ms"]["1"]["onnxruntime"] > 0
         and result["ratios"]["1"]["onnxruntime"] > 0
     )
+
+
+def test_models_of_one_operator_are_written_and_valid(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, ROOT / "tools" / "operator-models", tmp_path],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    written = sorted(tmp_path.glob("*.onnx"))
+    assert len(written) > 250
+    for path in written:
+        onnx.checker.check_model(onnx.load(path))
 
 
 @pytest.mark.parametrize("tool", ["fuzz-lab", "fuzz-door"])
