@@ -50,7 +50,9 @@ class Answer:
     @property
     def rules(self) -> list[str]:
         """The rules other than the general one, in alphabetical order."""
-        return sorted(kernel.rule for kernel in self.kernels if kernel.rule != "general")
+        return sorted(
+            kernel.rule for kernel in self.kernels if kernel.rule not in ("general", "transpose")
+        )
 
     @property
     def notes(self) -> list[str]:

@@ -16,6 +16,7 @@ From loops to a schedule:
     schedule             choose the schedule rule of each fused kernel
     conv_dense_schedule  register tiles for convolutions and matrix products
     phase_interleave     interleave the phases of a transposed convolution
+    transposes           transposes by register tiles
     general_schedule     threads and vectors for kernels without a rule of their own
     trace_grammar        what the trace of a schedule may hold: a record may be a stranger's
     metaschedule_traces  apply a schedule that MetaSchedule found

@@ -105,6 +105,8 @@ def parallelize_and_vectorize_block(sch: Schedule, block: SBlockRV, cpu: CpuMode
     if _reads_across(sch, block):
         spatial[-2:] = reversed(spatial[-2:])
         sch.reorder(*spatial)
+    elif not reduced and (period := _period(sch, block, cpu)) is not None:
+        spatial[-1:] = sch.split(spatial[-1], [None, period])
     lanes, rows = (
         _lanes(sch, spatial[-1], cpu),
         math.prod(loop_extent(sch, loop) for loop in spatial[:-1]),
@@ -197,6 +199,28 @@ def _reads_across(sch: Schedule, block: SBlockRV) -> bool:
     return any(one.same_as(across) for one in taken) and not any(one.same_as(last) for one in taken)
 
 
+def _period(sch: Schedule, block: SBlockRV, cpu: CpuModel) -> int | None:
+    """Return after how many elements of its last axis a block reads from another place.
+
+    The block divides that index by this number, as in a repeated tensor or in one whose last axes
+    are joined. Within a period, the elements are contiguous where they would be without. Returns
+    None if there is no such number, or several, or if it does not divide the axis.
+    """
+    last = sch.get(block).iter_vars[-1]
+    found: list[tirx.PrimExpr] = []
+    tvm_ffi.structural_walk(sch.get(block).body, [((tirx.FloorDiv, tirx.FloorMod), found.append)])
+    divisors = {int(one.b) for one in found if one.a.same_as(last.var) and _is_constant(one.b)}
+    if len(divisors) != 1:
+        return None
+    (period,) = divisors
+    extent = int(last.dom.extent)
+    return period if cpu.lanes // 2 <= period < extent and extent % period == 0 else None
+
+
+def _is_constant(expression: tirx.PrimExpr) -> bool:
+    return isinstance(expression, tirx.IntImm)
+
+
 def _transposed_axis(sch: Schedule, block: SBlockRV) -> int | None:
     """Return the axis that is contiguous in the input, if that is not the last and both are long.
 
@@ -268,15 +292,22 @@ def parallelize_if_long_enough(
 ) -> None:
     """Divide a loop among threads if the blocks in it take long enough.
 
-    `cycles_per_vector` is predicted for a vector of iterations. Only this function decides it.
+    `cycles_per_vector` is predicted for a vector of iterations.
     """
     iterations = sum(
         math.prod(loop_extent(sch, around) for around in sch.get_loops(block)) for block in blocks
     )
-    if iterations / cpu.lanes * cycles_per_vector >= _WORTH_THREADS and (
+    if takes_long_enough(iterations, cpu, cycles_per_vector) and (
         is_dynamic_loop(sch, loop) or loop_extent(sch, loop) > 1
     ):
         sch.parallel(loop)
+
+
+def takes_long_enough(
+    iterations: int, cpu: CpuModel, cycles_per_vector: float = PASS_CYCLES
+) -> bool:
+    """Return whether so many iterations are worth several threads. Only this decides it."""
+    return iterations / cpu.lanes * cycles_per_vector >= _WORTH_THREADS
 
 
 def vectorize_widest(sch: Schedule, loop: LoopRV, cpu: CpuModel) -> None:

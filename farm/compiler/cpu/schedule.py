@@ -46,6 +46,7 @@ from farm.compiler.cpu.tir_passes.prefetch import insert_prefetches
 from farm.compiler.cpu.tir_passes.propagate_nan import propagate_nan
 from farm.compiler.cpu.tir_passes.skip_padding_taps import insert_tap_conditions
 from farm.compiler.cpu.tir_passes.vector_tails import split_vector_tails
+from farm.compiler.cpu.transposes import TRANSPOSE, transpose_by_register_tiles
 from farm.compiler.cpu.winograd.compute import WINOGRAD
 from farm.compiler.cpu.winograd.schedule import schedule_winograd
 from farm.compiler.graph.convolutions.transposed_conv import INTERLEAVED
@@ -143,6 +144,8 @@ def _schedule_one(
     """Return the scheduled kernel and the report on it."""
     if recurrent_layer_cost.is_recurrent_layer(function):
         return function, Kernel(name, recurrent.NAME, "")
+    if (transpose := transpose_by_register_tiles(function, selector.cpu)) is not None:
+        return transpose, Kernel(name, TRANSPOSE, "")
     blocks = block_names(function)
     failure = "" if blocks else "it has no blocks to schedule"
     for rule in (rule for rule in _RULES if _applies(rule, blocks)):

@@ -187,7 +187,9 @@ def test_a_pair_is_right_at_every_batch():
     batch = tirx.Var("n", "int64")
     shape = relax.TensorType((batch, *x.shape[1:]), "float32")
     low = lowered({"x": shape}, case.body, weights)
-    assert [kernel.rule for kernel in low.kernels if kernel.rule != "general"] == ["depth_first"]
+    assert [
+        kernel.rule for kernel in low.kernels if kernel.rule not in ("general", "transpose")
+    ] == ["depth_first"]
     run = runner(low)
     for count in (1, 2, 3):
         wanted = case.right(x[:count], *weights.values())
@@ -203,8 +205,10 @@ def test_a_pair_with_weights_of_float16_is_right(case):
     def body(emit: Emit, x: Any, *halves: Any) -> Any:
         return case.body(emit, x, *(emit(relax.op.astype(one, "float32")) for one in halves))
 
+    low = lowered({"x": x}, body, weights, cpu="x86-64-v4")
+    assert "depth_first" in {kernel.rule for kernel in low.kernels}
     answer = compute({"x": x}, body, weights)
-    assert answer.rules == ["depth_first"] and not answer.notes
+    assert not answer.notes
     wanted = case.right(x, *weights.values())
     assert np.abs(answer.outputs[0] - wanted).max() < ERROR * np.abs(wanted).max()
 

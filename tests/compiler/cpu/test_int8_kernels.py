@@ -238,6 +238,7 @@ def test_an_emulated_board_gives_the_very_same_numbers(cpu, context, cache, kept
         "depthwise_int8",
         "dense_int8",
         "general",
+        "transpose",
     }
     board = Device("board", arm(cpu), "qemu:")
     samples = executor.measure_job(
