@@ -31,6 +31,7 @@ _WEIGHT_BYTES_A_CYCLE = 4  # from memory, if products wait for them
 _INPUT_BYTES_A_CYCLE = 32  # from memory, overlapped with the arithmetic on them
 _OTHERS_BYTES_A_CYCLE = 8  # of the input, from the cache of the core that wrote it
 _PIECES_BYTES_A_CYCLE = 6  # to memory, one block of channels at a time
+_PACKING_CYCLES = 1  # of an element of a right operand that has to be put into blocks
 _ENOUGH_TASKS = 8  # rows of tiles: fewer do not balance among threads
 _NARROW = 4  # pixels in a row at most: wider rows fill tiles
 _TURN_CYCLES = 1  # of an element of an image that is turned
@@ -60,6 +61,9 @@ def gemm_candidates(workload: Workload, cpu: CpuModel) -> list[tuple[KernelConfi
         memory = memory_stall_cycles(
             cpu, weights, 4 * math.prod(workload.data), 4 * rows * pixels * channels, blocks, tasks
         )
+        if workload.operator == PRODUCT and channels % tile.block:
+            packing = math.prod(workload.weight) * _PACKING_CYCLES
+            memory = (memory[0] + packing, memory[1] + packing)
         pads_groups = workload.pads_groups(tile.block)
         if workload.operator == CONVOLUTION and not (grouped_loads or run or pads_groups):
             cycles *= padding_taps.used_tap_fraction(workload, tile.pixels)

@@ -56,6 +56,7 @@ Array = np.ndarray[Any, Any]
 Legalizer = Callable[[relax.BlockBuilder, relax.Call], relax.Expr]
 Own = Callable[[relax.BlockBuilder, relax.Call, ConfigSelector], relax.Expr | None]
 _IMAGE = 3  # axes after the batch: height, width, channels
+_FEW_ROWS = 2  # of a product whose right operand would be put into blocks for them
 _WEIGHT = 4  # axes: height, width, input channels, output channels
 
 
@@ -395,7 +396,11 @@ def _product(
         right,
         half=weight is not None and _is_half(weight, selector),
     )
-    config = selector.best(workload, gemm_candidates(workload, selector.cpu))
+    candidates = gemm_candidates(workload, selector.cpu)
+    few = not dense and left[-2] <= _FEW_ROWS and right[-1] > selector.cpu.lanes
+    if few and all(right[-1] % config.tile.block for config, _ in candidates):
+        return None  # to put the right operand into blocks takes longer than TVM's loops
+    config = selector.best(workload, candidates)
     if weight is None or not dense:
         return builder.call_te(
             partial(conv_dense_compute.matmul_compute, workload, config),
@@ -650,6 +655,7 @@ _OWN: dict[str, Own] = {
     "relax.nn.layer_norm": _layer_norm,
     "relax.sum": _row_reduction,
     "relax.mean": _row_reduction,
+    "relax.prod": _row_reduction,
     "relax.max": _maximum_or_minimum,
     "relax.min": _maximum_or_minimum,
     "relax.nn.relu": _bounded("maximum"),

@@ -1,4 +1,4 @@
-"""Define and schedule sums, means, maxima and minima of rows: of the last axes of a tensor.
+"""Define and schedule reductions of rows, the last axes of a tensor, such as sums and maxima.
 
 Each lane of several vectors reduces its own part of a row; then the vectors are reduced, and then
 the lanes of the one that is left. Loops over a row alone would wait for each step before the next.
@@ -40,10 +40,14 @@ class Reduction:
     is_mean: bool = False
 
 
+_product = te.comm_reducer(
+    lambda one, other: one * other, lambda dtype: tirx.const(1, dtype), "product"
+)
 REDUCTIONS = {
     "relax.max": Reduction(reduce_max, tirx.max),
     "relax.min": Reduction(reduce_min, tirx.min),
     "relax.sum": Reduction(te.sum, lambda one, other: one + other),
+    "relax.prod": Reduction(_product, lambda one, other: one * other),
     "relax.mean": Reduction(te.sum, lambda one, other: one + other, is_mean=True),
 }
 

@@ -145,6 +145,15 @@ def test_a_product_of_two_inputs(shapes, cpu):
 
 
 @pytest.mark.parametrize("cpu", CPUS)
+@pytest.mark.parametrize(("width", "rules"), [(501, []), (500, ["product"])])
+def test_a_right_operand_is_not_put_into_blocks_for_few_rows(width, rules, cpu):
+    x, y = draw(3, 2, 24), draw(3, 24, width)
+    answer = compute({"x": x, "y": y}, lambda emit, x, y: emit(relax.op.matmul(x, y)), cpu=cpu)
+    close(answer.outputs, x @ y)
+    assert (answer.rules, answer.notes) == (rules, [])
+
+
+@pytest.mark.parametrize("cpu", CPUS)
 @pytest.mark.parametrize(
     "activate", [relax.op.sigmoid, relax.op.nn.silu, None], ids=["sigmoid", "silu", "nothing"]
 )
@@ -398,6 +407,7 @@ OWN_RULES = {
     "mean of everything": ["row_reduction"],
     "largest of all": ["row_reduction"],
 }
+RULES_OF_NARROW_VECTORS = {"x86-64": {"largest": ["row_reduction"]}}
 
 
 @pytest.mark.two_cpus_each
@@ -408,7 +418,8 @@ def test_a_kernel_is_right(name, cpu):
     answer = compute({"x": data}, body, cpu=cpu)
     close(answer.outputs, expected(torch.from_numpy(data)))
     if name != "running sum":  # TVM's scan is no loop nest
-        assert (answer.rules, answer.notes) == (OWN_RULES.get(name, []), [])
+        rules = OWN_RULES | RULES_OF_NARROW_VECTORS.get(cpu, {})
+        assert (answer.rules, answer.notes) == (rules.get(name, []), [])
 
 
 @pytest.mark.parametrize("channels", [7, 16])
@@ -864,11 +875,25 @@ def test_a_transpose_in_tiles_moves_every_element_to_its_place(shape, axes, cpu)
 @pytest.mark.parametrize("cpu", CPUS)
 def test_a_transpose_goes_along_a_cache_line_of_its_input_before_the_next(cpu):
     """Around the vector, the innermost loop is over 16 elements of the input's last axis."""
-    low = lowered(
-        {"x": draw(1, 256, 640)}, lambda emit, x: emit(relax.op.permute_dims(x, [0, 2, 1])), cpu=cpu
-    )
+    bias = draw(256)
+
+    def body(emit, x):
+        return emit(relax.op.add(emit(relax.op.permute_dims(x, [0, 2, 1])), const(bias)))
+
+    low = lowered({"x": draw(1, 256, 640)}, body, cpu=cpu)
     *_, innermost = re.findall(r"range\((\d+)\)", low.module.script())
     assert innermost == "16"
+
+
+@pytest.mark.parametrize("cpu", CPUS)
+@pytest.mark.parametrize("width", [37, 8, 3])
+def test_what_repeats_along_the_last_axis_is_read_period_by_period(width, cpu):
+    x = draw(20, width)
+    low = lowered({"x": x}, lambda emit, x: emit(relax.op.tile(x, (1, 6))), cpu=cpu)
+    np.testing.assert_array_equal(run(low, [x], cpu)[0], np.tile(x, (1, 6)))
+    by_period = "range(120)" in low.module.script()  # 20 rows of 6 periods
+    lanes = {"x86-64": 4, "x86-64-v3": 8}.get(cpu, 16)
+    assert by_period == (2 * width >= lanes)
 
 
 def test_an_embedding_with_indices_of_64_bits():

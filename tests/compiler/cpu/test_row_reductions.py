@@ -59,6 +59,17 @@ def test_a_row_of_infinities_has_an_infinity(width, name, value):
         assert (found.outputs[0] == value).all()
 
 
+@pytest.mark.parametrize("cpu", CPUS)
+@pytest.mark.parametrize("extents", [(3, 129), (1, 5000), (2, 9, 11)], ids=str)
+def test_a_product_of_rows_is_right(extents, cpu):
+    x = (1 + random.standard_normal(extents) / 100).astype("float32")
+    answer = compute({"x": x}, lambda emit, x: emit(OP.prod(x, [-1])), cpu=cpu)
+    wanted = x.astype("float64").prod(-1)
+    if extents[-1] > 2 * 8:
+        assert answer.rules == ["row_reduction"]
+    np.testing.assert_allclose(answer.outputs[0], wanted, rtol=1e-5)
+
+
 def test_what_follows_a_row_is_computed_with_it_and_what_is_longer_after_it():
     """RMS norm, whose factor of a row is a function."""
     x = random.standard_normal((2, 17, 200)).astype("float32")

@@ -153,6 +153,13 @@ def test_pools_of_the_same_size_have_as_many_elements_as_strides_rounded_up(mode
     check(*(case(f"{kind}Pool", 12, [data], **more) for kind in ("Max", "Average")))
 
 
+@pytest.mark.parametrize("operator", ["Sum", "Mean"])
+def test_a_sum_of_several_shapes_is_made_pair_by_pair(operator):
+    one = case(operator, 13, [normal(4, 5)])
+    several = case(operator, 13, [normal(2, 1, 5), normal(4, 1), normal(5)])
+    check(one, several)
+
+
 def test_a_last_window_that_is_not_full_has_the_norm_of_what_is_in_it():
     more = {"kernel_shape": [2, 3], "strides": [3, 2], "ceil_mode": 1, "pads": [1, 0, 0, 1]}
     check(case("LpPool", 22, [normal(1, 2, 9, 10)], p=1, **more))

@@ -295,6 +295,22 @@ def _padded(
     return relax.op.nn.pad(data, widths, _PAD_MODES[mode], float(value))
 
 
+class Sum(onnx_frontend.Sum):  # type: ignore[misc]
+    """Sum of any number of tensors, pair by pair, where TVM would stack copies."""
+
+    @classmethod
+    def _impl_v1(cls, builder: relax.BlockBuilder, inputs: Sequence[Any], *_: Any) -> relax.Expr:
+        return cls._impl_dynamic(builder, inputs)
+
+
+class Mean(onnx_frontend.Mean):  # type: ignore[misc]
+    """Mean of any number of tensors, as `Sum`."""
+
+    @classmethod
+    def _impl_v1(cls, builder: relax.BlockBuilder, inputs: Sequence[Any], *_: Any) -> relax.Expr:
+        return cls._impl_dynamic(builder, inputs)
+
+
 class _Pairwise(OnnxOpConverter):  # type: ignore[misc]
     """The largest or smallest of several tensors, pair by pair, where TVM would stack copies.
 
@@ -350,6 +366,8 @@ CONVERTERS = {
     "TopK": TopK,
     "Max": Max,
     "Min": Min,
+    "Sum": Sum,
+    "Mean": Mean,
     "Pad": Pad,
     "MeanVarianceNormalization": MeanVarianceNormalization,
     "RoiAlign": RoiAlign,
