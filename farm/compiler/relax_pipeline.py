@@ -16,6 +16,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from farm.compiler.cpu.attention.compute import attention_kernel
 from farm.compiler.cpu.block_quantized.rewrite import BlockQuantizedProductRewriter
+from farm.compiler.cpu.depth_first.followed_by_windows import weights_followed_by_windows
 from farm.compiler.cpu.depth_first.merge import merge_convolutions_with_windows
 from farm.compiler.cpu.dot_products import DotProductRewriter
 from farm.compiler.cpu.kernel_config import ConfigSelector, PackedWeight
@@ -202,6 +203,7 @@ def legalize_and_fuse(module: tvm.IRModule, selector: ConfigSelector | None) -> 
                 ),
                 rewriter_pass("farm.DotProducts", partial(DotProductRewriter, cpu=selector.cpu)),
                 transform.DeadCodeElimination(),
+                _windows_pass(selector),
             ]
             if selector
             else []
@@ -226,6 +228,16 @@ def legalize_and_fuse(module: tvm.IRModule, selector: ConfigSelector | None) -> 
     if selector.fp16_weights:
         return fp16_weights.make_kernels_read_fp16_constants(module, selector.cpu)
     return module
+
+
+def _windows_pass(selector: ConfigSelector) -> tvm.transform.Pass:
+    """Return a pass that tells the selector which convolutions windows follow."""
+
+    def transform(module: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
+        selector.before_windows.update(weights_followed_by_windows(module))
+        return module
+
+    return tvm.transform.module_pass(transform, opt_level=0, name="farm.Windows")
 
 
 def lift_constants_into_tuple(

@@ -18,7 +18,7 @@ from tvm import te
 from farm.compiler.cpu import padding_taps
 from farm.compiler.cpu.kernel_config import KernelConfig, Workload
 from farm.compiler.cpu.register_tiles import round_up_to_multiple
-from farm.compiler.ir.annotations import ORDER, SKIP_PADDING_TAPS, TILE, WORKLOAD
+from farm.compiler.ir.annotations import ORDER, ROW_LENGTH, SKIP_PADDING_TAPS, TILE, WORKLOAD
 from farm.compiler.ir.dynamic_extents import (
     Extent,
     is_dynamic,
@@ -136,6 +136,37 @@ def conv2d_compute(
         return crop(main, (count, out_h, out_w, workload.channels))
     return te.compute(
         (count, out_w, out_h, workload.channels), lambda n, y, x, c: main[n, x, y, c], name=CROP
+    )
+
+
+def joined_rows_compute(
+    workload: Workload, config: KernelConfig, data: te.Tensor, weight: te.Tensor
+) -> te.Tensor:
+    """Define a convolution of single pixels, the rows of each image joined into one.
+
+    The last tile of each row would repeat pixels; here only that of an image does.
+    """
+    count, height, width, depth = static_extents_as_ints(data.shape)
+    blocks, _, _, _, block = static_shape(weight)
+    pixels = height * width
+    covered = round_up_to_multiple(pixels, config.tile.pixels)
+    # A kernel of one tap, as the rule for convolutions expects loops over the taps
+    reduced = [
+        te.reduce_axis((0, extent), name=name)
+        for extent, name in ((1, "ry"), (1, "rx"), (depth, "rc"))
+    ]
+
+    def value(n: te.Var, _: te.Var, place: te.Var, c: te.Var) -> tvm.tirx.Expr:
+        pixel = clamp_index(place, pixels, covered)
+        read = data[n, pixel // width, pixel % width, reduced[-1]]
+        return te.sum(read * weight[(c // block, *reduced, c % block)], axis=reduced)
+
+    attrs = {**kernel_annotations(workload, config), ROW_LENGTH: width}
+    main = te.compute((count, 1, covered, blocks * block), value, name=CONVOLUTION, attrs=attrs)
+    return te.compute(
+        (count, height, width, workload.channels),
+        lambda n, y, x, c: main[n, 0, y * width + x, c],
+        name=CROP,
     )
 
 

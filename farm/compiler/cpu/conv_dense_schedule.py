@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import tvm_ffi
@@ -45,6 +46,7 @@ from farm.compiler.ir.annotations import (
     ORDER,
     PREFETCH_NEXT_BLOCK,
     PREFETCH_OPERANDS,
+    ROW_LENGTH,
     SKIP_PADDING_TAPS,
     TILE,
     VECTOR_TAIL,
@@ -76,6 +78,10 @@ def schedule_conv_dense(sch: Schedule, cpu: CpuModel) -> None:
         (joined,) = sch.get_consumers(main)
         last = inline_into_epilogue(sch, main, cpu, joined)
         _divide_channels_by_groups(sch, main, last)
+    elif ROW_LENGTH in sch.get(main).annotations:
+        (image,) = sch.get_consumers(main)
+        last = inline_into_epilogue(sch, main, cpu, image)
+        _join_rows(sch, main, last)
     else:
         last = inline_into_epilogue(sch, main, cpu)
     shared = _tile_product(sch, cpu, main, last)
@@ -104,6 +110,42 @@ def _divide_channels_by_groups(sch: Schedule, main: SBlockRV, last: SBlockRV) ->
     simple = tvm_ffi.structural_map(
         block, [(kind, analyzer.simplify) for kind in kinds], order="post"
     )
+    sch.state.replace(sch.get_sref(last), simple, {block: simple})
+
+
+def _join_rows(sch: Schedule, main: SBlockRV, last: SBlockRV) -> None:
+    """Join the axes of rows and columns of the last block, as those of the main block are.
+
+    Raises ValueError if the block does not have both, next to each other.
+    """
+    width = int(sch.get(main).annotations[ROW_LENGTH])
+    axes = [axis.var for axis in sch.get(last).iter_vars]
+    extents = [axis.dom.extent for axis in sch.get(last).iter_vars]
+    analyzer = Analyzer()
+    sums = sch.get(main).writes[0].source
+    places = [read[-2] for read in loads_of(sch.get(last).body, sums)]
+    rows = next(
+        at
+        for at, (row, column) in enumerate(pairwise(axes))
+        if shapes_are_equal([extents[at + 1]], [width])
+        and all(analyzer.can_prove_equal(place, row * width + column) for place in places)
+    )
+
+    def joined(*at: tirx.Var) -> tuple[Any, ...]:
+        return (*at[:rows], at[rows] * width + at[rows + 1], *at[rows + 2 :])
+
+    index_type = str(axes[0].ty.dtype)
+    sch.transform_block_layout(
+        last, tirx.IndexMap.from_func(joined, ndim=len(axes), index_dtype=index_type)
+    )
+    block = sch.get(last)
+    for axis in block.iter_vars:
+        analyzer.bind(axis.var, axis.dom)
+
+    def simplify(sum_: tirx.Add) -> Any:
+        return analyzer.simplify(sum_) if "int" in str(sum_.ty.dtype) else sum_
+
+    simple = tvm_ffi.structural_map(block, [(tirx.Add, simplify)], order="post")
     sch.state.replace(sch.get_sref(last), simple, {block: simple})
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from farm.compiler.cpu import padding_taps
 from farm.compiler.cpu.conv_dense_compute import CONVOLUTION, DENSE, PRODUCT
 from farm.compiler.cpu.kernel_config import (
     CHANNELS,
     DIRECT,
+    JOINED_ROWS,
     PIXELS,
     Candidates,
     KernelConfig,
@@ -73,6 +75,17 @@ def gemm_candidates(workload: Workload, cpu: CpuModel) -> list[tuple[KernelConfi
             if order == PIXELS or not pads_groups
         ]
     return found
+
+
+def joined_rows_candidates(workload: Workload, cpu: CpuModel) -> list[tuple[KernelConfig, float]]:
+    """Return the tiles for a convolution of single pixels, with the rows of an image joined."""
+    joined = workload.with_joined_rows
+    if joined is None or uses_grouped_loads(workload, cpu):
+        return []
+    return [
+        (replace(config, method=JOINED_ROWS), cycles)
+        for config, cycles in gemm_candidates(joined, cpu)
+    ]
 
 
 def _grouped_conv_tiles(

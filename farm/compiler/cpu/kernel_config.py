@@ -25,6 +25,7 @@ from farm.store import digest_of_parts
 
 Array = np.ndarray[Any, Any]
 DIRECT = "direct"  # a method: the operator's own arithmetic
+JOINED_ROWS = "joined_rows"  # a method: the same, with the rows of an image joined into one
 TRACE = "steps"  # a method: a trace of MetaSchedule; part of stored records
 # An order: which of the loops around a tile is the outermost, which is divided among threads.
 PIXELS, CHANNELS = "pixels", "channels"
@@ -81,6 +82,15 @@ class Workload:
             padding=(left, top, right, bottom),
             dilation=self.dilation[::-1],
         )
+
+    @property
+    def with_joined_rows(self) -> Workload | None:
+        """Return the same convolution of images of one row; None if it depends on rows."""
+        count, height, width, *depth = self.data
+        is_of_pixels = (*self.weight[:2], *self.strides, *self.padding) == (1,) * 4 + (0,) * 4
+        if height == 1 or not is_of_pixels or self.groups > 1:
+            return None
+        return replace(self, data=(count, 1, height * width, *depth))
 
     @property
     def channels(self) -> int:
@@ -225,7 +235,8 @@ class ConfigSelector:
     the constants that builds do not store, as they take more memory than their weights, by the
     address of their numbers. With `without_large_values` these constants have a shape and memory,
     but their values are not computed: no pass may read them. `weights_in_blocks` logs those that
-    builds store unless several are made of one weight.
+    builds store unless several are made of one weight. `before_windows` are the addresses of the
+    weights of convolutions whose rows must not be joined, since windows slide over their results.
     """
 
     cpu: CpuModel
@@ -237,6 +248,7 @@ class ConfigSelector:
     searched: set[str] = field(default_factory=set, init=False)
     large_weights: dict[int, PackedWeight] = field(default_factory=dict, init=False)
     weights_in_blocks: dict[int, PackedWeight] = field(default_factory=dict, init=False)
+    before_windows: set[int] = field(default_factory=set, init=False)
 
     def has_room(self, nbytes: int) -> bool:
         """Return whether another constant fits that takes so much more memory than its weight."""
@@ -251,7 +263,7 @@ class ConfigSelector:
         """Return the recorded configuration if a rule offers it, else the one of the fewest cycles.
 
         There must be at least one candidate. Without a record, the methods `reluctantly` are taken
-        only if they gain enough: they take more memory.
+        only if they gain enough: they take more memory, or other code.
         """
         record = self.records.get(workload.key)
         offered = next((config for config, _ in candidates if config == record), None)

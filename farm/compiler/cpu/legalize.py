@@ -26,11 +26,12 @@ from farm.compiler.cpu import (
 from farm.compiler.cpu.cost_model import (
     gemm_candidates,
     is_faster_with_tiles_along_height,
+    joined_rows_candidates,
     padded_kernel_row_length,
     uses_grouped_loads,
 )
 from farm.compiler.cpu.int8 import legalize as int8_legalize
-from farm.compiler.cpu.kernel_config import ConfigSelector, PackedWeight, Workload
+from farm.compiler.cpu.kernel_config import JOINED_ROWS, ConfigSelector, PackedWeight, Workload
 from farm.compiler.cpu.register_tiles import (
     largest_divisor,
     should_group_reduction_step_loads,
@@ -136,8 +137,10 @@ def _convolution(
         half=_is_half(weight, selector),
         **shared,
     )
+    is_before_windows = constant_address(call.args[1]) in selector.before_windows
     candidates = [
         *gemm_candidates(workload, selector.cpu),
+        *([] if is_before_windows else joined_rows_candidates(workload, selector.cpu)),
         *(
             candidate
             for candidate in cost_model.winograd_candidates(workload, selector.cpu)
@@ -154,9 +157,10 @@ def _convolution(
         workload, weight = workload.turned, weight.transpose(1, 0, 2, 3)
         candidates = gemm_candidates(workload, selector.cpu)
         kernel_h = weight.shape[0]
-    config = selector.best(workload, candidates, reluctantly=cost_model.SIZES)
+    config = selector.best(workload, candidates, reluctantly=(*cost_model.SIZES, JOINED_ROWS))
     image, grouped_loads = call.args[0], uses_grouped_loads(workload, selector.cpu)
-    if planar and (turn or grouped_loads or config.method in cost_model.SIZES):
+    by_method = config.method in (*cost_model.SIZES, JOINED_ROWS)
+    if planar and (turn or grouped_loads or by_method):
         image, planar = _channels_last(builder, image), False  # they read vectors of channels
     if config.method in cost_model.SIZES:
         plan = cost_model.plan_with_fastest_row_count(workload, config, selector.cpu)
@@ -173,14 +177,17 @@ def _convolution(
         return builder.call_te(body, image, transformed, primfunc_name_hint=compute.WINOGRAD)
     if run := padded_kernel_row_length(workload, selector.cpu):
         weight = _filled(weight.reshape(kernel_h, 1, -1, channels), run, axis=2)
-    body = partial(
-        conv_dense_compute.conv2d_compute,
-        workload,
-        config,
-        grouped_loads=grouped_loads,
-        turned=turn,
-        planar=planar,
-    )
+    if config.method == JOINED_ROWS:
+        body = partial(conv_dense_compute.joined_rows_compute, workload, config)
+    else:
+        body = partial(
+            conv_dense_compute.conv2d_compute,
+            workload,
+            config,
+            grouped_loads=grouped_loads,
+            turned=turn,
+            planar=planar,
+        )
     groups = workload.groups if workload.pads_groups(config.tile.block) else 1
     packed = _in_blocks(weight, config.tile.block, selector, groups)
     return builder.call_te(body, image, packed, primfunc_name_hint=conv_dense_compute.CONVOLUTION)

@@ -19,6 +19,7 @@ from tvm.s_tir.schedule import LoopRV
 # cpu.schedule (the report) and by graph.fp16_weights.
 TILE = "tile"  # [pixels, vectors, lanes]: the register tile
 ORDER = "order"  # the order of the loops around the tile: kernel_config.PIXELS or CHANNELS
+ROW_LENGTH = "row_length"  # of an image whose rows are computed as one, see conv_dense_compute
 WORKLOAD = "workload_key"  # Workload.key of the workload that the configuration belongs to
 
 # Written by cpu.winograd.compute for the main block, read by cpu.winograd.schedule.

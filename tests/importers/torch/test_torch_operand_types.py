@@ -59,7 +59,7 @@ FORMS = {
         double(x), double(x[0, :, None, :2]), stride=2, output_padding=1
     ),
     "attention of doubles": lambda x: F.scaled_dot_product_attention(*[double(x)[None]] * 3),
-    "an integer plus a fraction": lambda x: whole(x, torch.uint8) + 0.5,
+    "an integer plus a fraction": lambda x: whole(x.abs(), torch.uint8) + 0.5,
     "integers beside floats": lambda x: torch.where(x > 0, whole(x), x),
     "integers of two types": lambda x: torch.fmod(whole(x), whole(x, torch.int8).abs() + 1),
     "a logarithm of integers": lambda x: torch.log(whole(x).abs() + 1),
