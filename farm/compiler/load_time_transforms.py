@@ -33,7 +33,7 @@ from farm.compiler.cpu.kernel_config import PackedWeight
 from farm.compiler.cpu.winograd.weight_transform_kernel import weight_transform_kernel
 from farm.compiler.equal_arrays import first_equal_arrays
 from farm.compiler.graph import bf16_weights, fp16_weights
-from farm.compiler.graph.fp16_weights import SINGLE
+from farm.compiler.graph.fp16_weights import HALF, SINGLE
 from farm.compiler.ir.checked_kernels import (
     mark_checked_kernel,
     mark_first_kernel_of_parameters,
@@ -49,8 +49,13 @@ _WIDENINGS: Mapping[Any, tuple[str, Callable[[], tirx.PrimFunc]]] = {
     np.dtype(np.float16): (fp16_weights.WIDENING, fp16_weights.fp16_to_fp32_kernel),
     np.dtype(ml_dtypes.bfloat16): (bf16_weights.WIDENING, bf16_weights.bf16_to_fp32_kernel),
 }
-# Names of kernels, by whether the weight is transposed
-_BLOCKS = {False: "weights_in_blocks", True: "transposed_weights_in_blocks"}
+# Names of kernels, by whether the weight is transposed, and by the type of its numbers
+_BLOCKS = {
+    (False, SINGLE): "weights_in_blocks",
+    (True, SINGLE): "transposed_weights_in_blocks",
+    (False, HALF): "half_weights_in_blocks",
+    (True, HALF): "transposed_half_weights_in_blocks",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +85,7 @@ def defer_transforms_to_load(
     found = _sources(parameters, large_weights)
     blocks = _sources(parameters, weights_in_blocks)
     plain = [
-        value
+        value.astype(SINGLE) if value.dtype == HALF else value
         for index, value in enumerate(parameters)
         if index not in found and index not in blocks and value.ndim > 1
     ]
@@ -159,10 +164,11 @@ def transform_parameters(
         return []
     types = module["main"].params[-1].ty.fields
     return [
-        transforms[index].apply(value.astype(SINGLE, copy=False))
-        if index in transforms
-        else value.astype(str(type_.dtype), copy=False)
-        for index, (value, type_) in enumerate(zip(parameters, types, strict=True))
+        transforms[index].apply(value) if index in transforms else value
+        for index, value in enumerate(
+            value.astype(str(type_.dtype), copy=False)
+            for value, type_ in zip(parameters, types, strict=True)
+        )
     ]
 
 
@@ -183,7 +189,11 @@ def _with_function(
         for index, one in transforms.items()
         if isinstance(one, WinogradTransform)
     ]
-    blocks = {one.transposed for one in transforms.values() if isinstance(one, BlockTransform)}
+    blocks = {
+        (one.transposed, str(taken[index].dtype))
+        for index, one in transforms.items()
+        if isinstance(one, BlockTransform)
+    }
     kernels = {
         name: builder.add_func(
             mark_checked_kernel(kernel.with_attr("tirx.is_scheduled", True)), name
@@ -198,8 +208,12 @@ def _with_function(
                 for phases in sorted({phases for phases, _ in winograd})
             ),
             *(
-                (_BLOCKS[how], block_transform_kernel(transposed=how), [how])
-                for how in sorted(blocks)
+                (
+                    _BLOCKS[transposed, dtype],
+                    block_transform_kernel(transposed=transposed, dtype=dtype),
+                    [transposed],
+                )
+                for transposed, dtype in sorted(blocks)
             ),
         )
         if used
@@ -215,7 +229,8 @@ def _with_function(
             found = builder.emit(_runtime("tensor_cache.get", relax.ObjectType(), name))
             type_ = relax.TensorType(list(array.shape), str(array.dtype))
             value = builder.match_cast(found, type_)
-            if index in halves:
+            dtype = str(taken[index].dtype)
+            if index in halves and dtype == SINGLE:
                 kernel, _ = _WIDENINGS[array.dtype]
                 value = _widened(builder, kernels[kernel], value, array)
             transform = transforms.get(index)
@@ -224,8 +239,8 @@ def _with_function(
                 matrix = matrices[transform.tile(array.shape)]
                 value = builder.emit(relax.call_tir(kernel, [value, matrix], taken[index]))
             elif isinstance(transform, BlockTransform):
-                kernel = kernels[_BLOCKS[transform.transposed]]
-                value = _in_blocks(builder, kernel, value, transform, array.shape)
+                kernel = kernels[_BLOCKS[transform.transposed, dtype]]
+                value = _in_blocks(builder, kernel, value, transform, array.shape, dtype)
             elif index not in halves:
                 continue
             again = tirx.const(1, "int64")
@@ -249,6 +264,7 @@ def _in_blocks(
     weight: relax.Expr,
     transform: BlockTransform,
     shape: tuple[int, ...],
+    dtype: str,
 ) -> relax.Expr:
     """Return the blocks of a weight of this shape: the kernel takes an axis of groups and two."""
     blocks = transform.shape(shape)
@@ -256,9 +272,9 @@ def _in_blocks(
     grouped = (1, leading, last) if transform.transposed else (leading, groups, last // groups)
     number, *_, block = blocks
     packed = (groups, number // groups, last if transform.transposed else leading, block)
-    type_ = relax.TensorType(list(packed), SINGLE)
-    made = relax.call_tir(kernel, [_reshaped(builder, weight, grouped)], type_)
-    return _reshaped(builder, builder.emit(made), blocks)
+    type_ = relax.TensorType(list(packed), dtype)
+    made = relax.call_tir(kernel, [_reshaped(builder, weight, grouped, dtype)], type_)
+    return _reshaped(builder, builder.emit(made), blocks, dtype)
 
 
 def _reshaped(

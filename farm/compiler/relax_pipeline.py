@@ -226,7 +226,9 @@ def legalize_and_fuse(module: tvm.IRModule, selector: ConfigSelector | None) -> 
         return module
     module = merge_convolutions_with_windows(module, selector)
     if selector.fp16_weights:
-        return fp16_weights.make_kernels_read_fp16_constants(module, selector.cpu)
+        return fp16_weights.make_kernels_read_fp16_constants(
+            module, selector.cpu, selector.log_narrowed
+        )
     return module
 
 

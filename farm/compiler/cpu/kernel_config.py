@@ -19,6 +19,7 @@ import numpy as np
 
 from farm.compiler.cpu.register_tiles import Tile
 from farm.compiler.cpu.trace_grammar import check_trace
+from farm.compiler.ir.constants import constant_address
 from farm.compiler.target.cpu_model import CpuModel
 from farm.compiler.weight_transforms import WeightTransform
 from farm.store import digest_of_parts
@@ -256,6 +257,11 @@ class ConfigSelector:
             return True
         taken = sum(one.nbytes - one.weight.nbytes for one in self.large_weights.values())
         return taken + nbytes <= self.room
+
+    def log_narrowed(self, wide: Any, narrow: Any) -> None:
+        """Log a constant that takes the place of another, with the same numbers in fewer bits."""
+        if source := self.weights_in_blocks.get(constant_address(wide)):
+            self.weights_in_blocks[constant_address(narrow)] = replace(source, constant=narrow)
 
     def best(
         self, workload: Workload, candidates: Candidates, reluctantly: Container[str] = ()

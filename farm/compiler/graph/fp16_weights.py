@@ -12,7 +12,7 @@ farm.compiler.load_time_transforms. The file is half as large in both cases.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,7 @@ from farm.compiler.ir.relax_rewriter import op_name
 from farm.compiler.target.cpu_model import CpuModel
 
 Array = np.ndarray[Any, Any]
+OnNarrowed = Callable[[GenericConst, GenericConst], None]
 KEEPS_FP16 = "halves"  # attribute of a `main` whose parameters are to be kept so
 HALF, SINGLE = "float16", "float32"
 WIDENING = "half_to_float"
@@ -86,10 +87,13 @@ def may_read_as_fp16(value: Array, core: CpuModel) -> bool:
     )
 
 
-def make_kernels_read_fp16_constants(module: tvm.IRModule, core: CpuModel) -> tvm.IRModule:
+def make_kernels_read_fp16_constants(
+    module: tvm.IRModule, core: CpuModel, on_narrowed: OnNarrowed
+) -> tvm.IRModule:
     """Return a fused module whose kernels read constants as float16.
 
     This applies to constants that float16 holds exactly, in kernels that get faster by it.
+    `on_narrowed` is told of each constant, and what has taken its place.
     """
     calls: dict[GlobalVar, list[Sequence[Any]]] = defaultdict(list)
     for block in module["main"].body.blocks:
@@ -105,7 +109,7 @@ def make_kernels_read_fp16_constants(module: tvm.IRModule, core: CpuModel) -> tv
         fuse = tvm.transform.Sequential(
             [relax.transform.FuseTIR(), relax.transform.DeadCodeElimination()]
         )
-        narrower = _Narrower(module, found)
+        narrower = _Narrower(module, found, on_narrowed)
         module = fuse(narrower.narrowed())
         for name in narrower.names.values():
             module[name] = _inlined(module[name])
@@ -169,9 +173,14 @@ def _pixels(kernel: tirx.PrimFunc) -> int:
 class _Narrower(PyExprMutator):  # type: ignore[misc]
     """Calls kernels through functions that convert constants first; TVM then fuses both."""
 
-    def __init__(self, module: tvm.IRModule, places: Mapping[GlobalVar, set[int]]) -> None:
+    def __init__(
+        self,
+        module: tvm.IRModule,
+        places: Mapping[GlobalVar, set[int]],
+        on_narrowed: OnNarrowed,
+    ) -> None:
         super().__init__(module)
-        self._module, self._places = module, places
+        self._module, self._places, self._on_narrowed = module, places, on_narrowed
         self._made: dict[GlobalVar, GlobalVar] = {}
 
     def narrowed(self) -> tvm.IRModule:
@@ -185,14 +194,18 @@ class _Narrower(PyExprMutator):  # type: ignore[misc]
         if kernel not in self._places:
             return self.visit_expr_post_order(call)
         arguments = [
-            relax.const(fp16_if_exact(tensor_as_array(one.value)), HALF)
-            if place in self._places[kernel]
-            else self.visit_expr(one)
+            self._narrow(one) if place in self._places[kernel] else self.visit_expr(one)
             for place, one in enumerate(call.args[1].fields)
         ]
         if kernel not in self._made:
             self._made[kernel] = self._converting_first(kernel, call, arguments)
         return relax.Call(self._made[kernel], arguments)
+
+    def _narrow(self, constant: GenericConst) -> GenericConst:
+        """Return a constant as float16."""
+        half = relax.const(fp16_if_exact(tensor_as_array(constant.value)), HALF)
+        self._on_narrowed(constant, half)
+        return half
 
     @property
     def names(self) -> dict[str, str]:

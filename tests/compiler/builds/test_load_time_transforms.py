@@ -301,12 +301,16 @@ def test_products_with_one_weight_store_it_once_for_blocks_of_two_sizes(tmp_path
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("transposed", [True, False])
+@pytest.mark.parametrize("size", [100, 500])
 def test_the_table_of_an_embedding_that_is_a_products_matrix_too_is_stored_once(
-    transposed, dtype, tmp_path
+    size, transposed, dtype, tmp_path
 ):
-    """As in language models, whose last product is with the transposed table."""
-    table = numbers.standard_normal((100, 100)).astype(dtype)
-    rows = np.array([3, 99, 0], np.int32)
+    """As in language models, whose last product is with the transposed table.
+
+    That product reads float16 where the table does not fit the L1 cache.
+    """
+    table = numbers.standard_normal((size, size)).astype(dtype)
+    rows = np.array([3, size - 1, 0], np.int32)
 
     def body(emit, index, w):
         wide = emit(relax.op.astype(w, "float32")) if dtype == "float16" else w
@@ -326,8 +330,9 @@ def test_the_table_of_an_embedding_that_is_a_products_matrix_too_is_stored_once(
         answers, (expected, expected @ (wide.T if transposed else wide)), strict=True
     ):
         np.testing.assert_allclose(answer.numpy(), right, rtol=1e-4, atol=1e-4)
+    taken = [str(one.dtype) for one in made.module["main"].params[-1].ty.fields]
     by_name = read_transformed_parameters(
-        tmp_path / "parameters", {f"{PREFIX}_{index}": "float32" for index in range(2)}
+        tmp_path / "parameters", {f"{PREFIX}_{index}": one for index, one in enumerate(taken)}
     )
     for ours, theirs in zip(parameters, by_name.values(), strict=True):
         assert ours.numpy().tobytes() == theirs.tobytes()
