@@ -364,4 +364,4 @@ def test_bounds_that_come_as_tensors_put_no_transposes_between_convolutions(tmp_
     )
     lowered = lower_module(imported.module, imported.weights, resolve_target(HOST), {})
     rules = sorted(kernel.rule for kernel in lowered.kernels if kernel.operations)
-    assert rules == ["convolution", "convolution", "general"]  # and a transpose at the end
+    assert rules == ["convolution", "convolution", "transpose"]  # one, at the end
