@@ -5,8 +5,8 @@ tensor cache has the parameters. It checks the type and shape of each, which mos
 virtual machine do not, and replaces those that kernels read in another form. The device computes
 these forms on all of its cores:
 
-    float16 -> float32                the model has float16 weights, see graph.fp16_weights
-    bfloat16 -> float32               the same for bfloat16, see graph.bf16_weights
+    float16 -> float32                the model has such weights, see graph.precision.fp16_weights
+    bfloat16 -> float32               the same for bfloat16, see graph.precision.bf16_weights
     a weight -> Winograd's transform  often several times as large, see winograd_weights
     a weight -> blocks of columns     if other parameters are made of it, too: it is stored once;
                                       or if each of its groups is padded to whole blocks
@@ -32,8 +32,8 @@ from farm.compiler.cpu.block_transform_kernel import block_transform_kernel
 from farm.compiler.cpu.kernel_config import PackedWeight
 from farm.compiler.cpu.winograd.weight_transform_kernel import weight_transform_kernel
 from farm.compiler.equal_arrays import first_equal_arrays
-from farm.compiler.graph import bf16_weights, fp16_weights
-from farm.compiler.graph.fp16_weights import HALF, SINGLE
+from farm.compiler.graph.precision import bf16_weights, fp16_weights
+from farm.compiler.graph.precision.fp16_weights import HALF, SINGLE
 from farm.compiler.ir.checked_kernels import (
     mark_checked_kernel,
     mark_first_kernel_of_parameters,

@@ -28,8 +28,8 @@ from farm.compiler.cpu.kernel_config import (
     weight_expansion_budget_bytes,
 )
 from farm.compiler.gpu import schedule as gpu_schedule
-from farm.compiler.graph import fp16_weights
-from farm.compiler.graph.wide_splits import take_pieces_by_slices
+from farm.compiler.graph.concats.wide_splits import take_pieces_by_slices
+from farm.compiler.graph.precision import fp16_weights
 from farm.compiler.ir.blocks import is_loop_nest
 from farm.compiler.ir.checked_kernels import mark_kernels_of_inputs
 from farm.compiler.target.cpu_model import cpu_model_of

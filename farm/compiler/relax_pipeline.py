@@ -21,12 +21,14 @@ from farm.compiler.cpu.depth_first.merge import merge_convolutions_with_windows
 from farm.compiler.cpu.dot_products import DotProductRewriter
 from farm.compiler.cpu.kernel_config import ConfigSelector, PackedWeight
 from farm.compiler.cpu.legalize import legalization_map
-from farm.compiler.cpu.recurrent_rows import RecurrentRowsRewriter
+from farm.compiler.cpu.rows.recurrent_rows import RecurrentRowsRewriter
 from farm.compiler.gpu import schedule
-from farm.compiler.graph import fp16_arithmetic, fp16_weights, layer_names
+from farm.compiler.graph import layer_names
 from farm.compiler.graph.attention import attention_pass
 from farm.compiler.graph.boolean_logic import BooleanLogicRewriter
 from farm.compiler.graph.clamp_indices import IndexClamper
+from farm.compiler.graph.concats.nested_concats import NestedConcatRewriter
+from farm.compiler.graph.concats.wide_concats import WideConcatRewriter
 from farm.compiler.graph.constant_divisors import ConstantDivisorRewriter
 from farm.compiler.graph.constant_folding import ConstantFolder
 from farm.compiler.graph.convolutions.conv1d_conv3d_to_conv2d import Conv1dConv3dRewriter
@@ -38,16 +40,15 @@ from farm.compiler.graph.convolutions.trim_padding_taps import PaddingTapTrimmer
 from farm.compiler.graph.cumulative_kernels import CumulativeKernelRewriter
 from farm.compiler.graph.decomposed_activations import DecomposedActivationRewriter
 from farm.compiler.graph.empty_tensors import EmptyTensorRewriter
-from farm.compiler.graph.fp32_arithmetic import narrow_floats_as_float32
 from farm.compiler.graph.fusion_barriers import FusionBarrierMarker
 from farm.compiler.graph.group_norm import GroupNormRewriter
 from farm.compiler.graph.loop_input_products import LoopInputProductRewriter
-from farm.compiler.graph.nested_concats import NestedConcatRewriter
+from farm.compiler.graph.precision import fp16_arithmetic, fp16_weights
+from farm.compiler.graph.precision.fp32_arithmetic import narrow_floats_as_float32
 from farm.compiler.graph.quantization.qdq_to_int8 import Int8Rewriter
 from farm.compiler.graph.quantization.round_clamp import round_clamp_pass
 from farm.compiler.graph.scattered_rows import ScatteredRowRewriter, ScatterKernelRewriter
 from farm.compiler.graph.sink_transposes import NCHW, NHWC, TransposeSinker
-from farm.compiler.graph.wide_concats import WideConcatRewriter
 from farm.compiler.ir.blocks import block_names
 from farm.compiler.ir.constants import array_address, constant_value, tensor_as_array
 from farm.compiler.ir.relax_rewriter import (

@@ -1,8 +1,8 @@
 """Store the weights of a float model in half precision and convert them to float32 before use.
 
-The compiler keeps such weights as float16 in a build (see farm.compiler.graph.fp16_weights). The
-arithmetic stays float32, so the only loss is the rounding of the weights to eleven binary digits:
-neither calibration nor ranges are needed.
+The compiler keeps such weights as float16 in a build (see
+farm.compiler.graph.precision.fp16_weights). The arithmetic stays float32, so the only loss is the
+rounding of the weights to eleven binary digits: neither calibration nor ranges are needed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tvm.ir import GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from farm.compiler import relax_pipeline
-from farm.compiler.graph.fp16_weights import HALF, LEAST_BYTES, SINGLE
+from farm.compiler.graph.precision.fp16_weights import HALF, LEAST_BYTES, SINGLE
 from farm.compiler.graph.quantization.qdq_to_float import has_qdq
 from farm.compiler.ir.constants import tensor_as_array
 from farm.errors import ModelError

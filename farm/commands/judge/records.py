@@ -122,7 +122,7 @@ def remove(session: Session, core: str | None, operator: str | None) -> None:
 
 def _check_traces(file: Path, found: Sequence[TuningRecord]) -> None:
     """Raise UsageError for a schedule that could bring code of its own into a kernel."""
-    from farm.compiler.cpu.trace_grammar import check_trace
+    from farm.compiler.cpu.traces.trace_grammar import check_trace
     from farm.errors import UsageError
 
     for record in found:

@@ -3,13 +3,10 @@
 From operators to loops:
     legalize             choose the loops of each operator: farm's own or TVM's
     conv_dense_compute   convolutions and matrix products, with packed weights
-    depthwise_pool       depthwise convolutions and pools
-    depthwise_row_tiles  depthwise convolutions for in-order ARM cores, several rows at once
+    windows              depthwise convolutions and pools
     padding_taps         kernel taps that only touch padding
-    softmax_layer_norm   softmax, its logarithm, and layer norm over the last axis
     dot_products         products of few rows with the rows of a tensor, such as a cache
-    recurrent_rows       sequences of a recurrent layer that are computed together
-    row_reductions       sums, means, maxima and minima of the last axes
+    rows                 reductions, softmax, layer norm, and recurrent layers, row by row
     block_transform_kernel  what divides a weight into blocks when a model is loaded
 
 From loops to a schedule:
@@ -18,8 +15,7 @@ From loops to a schedule:
     phase_interleave     interleave the phases of a transposed convolution
     transposes           transposes by register tiles
     general_schedule     threads and vectors for kernels without a rule of their own
-    trace_grammar        what the trace of a schedule may hold: a record may be a stranger's
-    metaschedule_traces  apply a schedule that MetaSchedule found
+    traces               schedules that MetaSchedule found
 
 Which configuration is best:
     kernel_config         what may be configured, and who decides: a record, or the cost model

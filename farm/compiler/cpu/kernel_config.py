@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from farm.compiler.cpu.register_tiles import Tile
-from farm.compiler.cpu.trace_grammar import check_trace
+from farm.compiler.cpu.traces.trace_grammar import check_trace
 from farm.compiler.ir.constants import constant_address
 from farm.compiler.target.cpu_model import CpuModel
 from farm.compiler.weight_transforms import WeightTransform

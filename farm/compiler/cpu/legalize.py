@@ -17,12 +17,7 @@ import numpy as np
 import tvm
 from tvm import relax, te, tirx, topi
 
-from farm.compiler.cpu import (
-    conv_dense_compute,
-    depthwise_pool,
-    row_reductions,
-    softmax_layer_norm,
-)
+from farm.compiler.cpu import conv_dense_compute
 from farm.compiler.cpu.cost_model import (
     gemm_candidates,
     is_faster_with_tiles_along_height,
@@ -36,9 +31,11 @@ from farm.compiler.cpu.register_tiles import (
     largest_divisor,
     should_group_reduction_step_loads,
 )
+from farm.compiler.cpu.rows import row_reductions, softmax_layer_norm
+from farm.compiler.cpu.windows import depthwise_pool
 from farm.compiler.cpu.winograd import compute, cost_model
-from farm.compiler.graph import fp16_weights
 from farm.compiler.graph.convolutions import transposed_conv
+from farm.compiler.graph.precision import fp16_weights
 from farm.compiler.graph.quantization.quantized_arithmetic import BYTES
 from farm.compiler.ir.constants import constant_address, constant_value
 from farm.compiler.ir.dynamic_extents import (

@@ -15,7 +15,6 @@ from typing import Any
 import tvm
 from tvm import relax, tirx
 
-from farm.compiler.cpu import metaschedule_traces
 from farm.compiler.cpu.attention.compute import ATTENTION
 from farm.compiler.cpu.attention.schedule import schedule_attention
 from farm.compiler.cpu.block_quantized.few_rows import FEW_ROWS, schedule_few_rows
@@ -28,14 +27,12 @@ from farm.compiler.cpu.depth_first.schedule import (
     plan_of_kernel,
     schedule_depth_first,
 )
-from farm.compiler.cpu.depthwise_pool import WINDOW_RULES
-from farm.compiler.cpu.depthwise_row_tiles import order_loops_by_input_row
 from farm.compiler.cpu.dot_products import DOT_PRODUCTS, schedule_dot_products
 from farm.compiler.cpu.general_schedule import schedule_general
 from farm.compiler.cpu.kernel_config import ConfigSelector
 from farm.compiler.cpu.phase_interleave import schedule_phase_interleave
-from farm.compiler.cpu.row_reductions import ROW_REDUCTION, schedule_row_reduction
-from farm.compiler.cpu.softmax_layer_norm import (
+from farm.compiler.cpu.rows.row_reductions import ROW_REDUCTION, schedule_row_reduction
+from farm.compiler.cpu.rows.softmax_layer_norm import (
     LAYER_NORM,
     LOG_SOFTMAX,
     SOFTMAX,
@@ -46,7 +43,10 @@ from farm.compiler.cpu.tir_passes.prefetch import insert_prefetches
 from farm.compiler.cpu.tir_passes.propagate_nan import propagate_nan
 from farm.compiler.cpu.tir_passes.skip_padding_taps import insert_tap_conditions
 from farm.compiler.cpu.tir_passes.vector_tails import split_vector_tails
+from farm.compiler.cpu.traces import metaschedule_traces
 from farm.compiler.cpu.transposes import TRANSPOSE, transpose_by_register_tiles
+from farm.compiler.cpu.windows.depthwise_pool import WINDOW_RULES
+from farm.compiler.cpu.windows.depthwise_row_tiles import order_loops_by_input_row
 from farm.compiler.cpu.winograd.compute import WINOGRAD
 from farm.compiler.cpu.winograd.schedule import schedule_winograd
 from farm.compiler.graph.convolutions.transposed_conv import INTERLEAVED

@@ -27,7 +27,7 @@ from farm.compiler.diagnostics.reference_steps import ReferenceStep
 from farm.compiler.diagnostics.steps_of_main import MainSteps
 from farm.compiler.execution_graph import describe_execution_graph
 from farm.compiler.gpu.schedule import is_gpu
-from farm.compiler.graph import fp16_weights
+from farm.compiler.graph.precision import fp16_weights
 from farm.compiler.ir.blocks import is_loop_nest
 from farm.compiler.lower import resolve_target
 from farm.compiler.target.cpu_model import cpu_model_of, tuning_target_key

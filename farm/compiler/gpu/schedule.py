@@ -16,8 +16,8 @@ from tvm import relax, tirx
 from tvm.s_tir import dlight
 
 from farm.compiler.gpu import short_reductions, tensor_cores
-from farm.compiler.graph import fp16_arithmetic
 from farm.compiler.graph.convolutions import transposed_conv
+from farm.compiler.graph.precision import fp16_arithmetic
 from farm.errors import BuildError
 from farm.kernels import reduce_max_min
 from farm.types import Kernel

@@ -7,12 +7,10 @@ Constants and shapes:
     boolean_logic     rewrite comparisons and arithmetic of booleans as logic
     empty_tensors     replace tensors without elements, and what is computed from them
     clamp_indices     keep indices that come from an input within their tensor
-    nested_concats    join the parts of nested concatenations at once
-    wide_concats      join many tensors in groups
+    concats           concatenations and splits of many tensors
     scattered_rows    write scatters with one index for a whole row as scatters of rows
     cumulative_kernels
                       compute cumulative sums and products on CPUs by farm's kernel
-    wide_splits       take the pieces of a split into many by slices
 
 Convolutions, normalisation and layout:
     convolutions     rewrite convolutions as ones with fast schedules
@@ -29,11 +27,8 @@ Elementwise operators:
     constant_divisors       multiply by reciprocals of constants
 
 Precision:
-    fp16_weights     keep weights in float16 and compute in float32
-    bf16_weights     the same for bfloat16, which becomes float32 when a build is loaded
-    fp16_arithmetic  compute in float16 on NVIDIA GPUs
-    fp32_arithmetic  compute models of float16 or bfloat16 in float32 on CPUs
-    quantization     passes over quantized models
+    precision     float16 and bfloat16
+    quantization  passes over quantized models
 
     layer_names  map each step of a built model to operators of its source
 """

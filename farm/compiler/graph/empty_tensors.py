@@ -14,7 +14,7 @@ from tvm import relax
 from tvm.ir import Call
 from tvm.relax.expr_functor import mutator
 
-from farm.compiler.graph.wide_splits import slices_of_split
+from farm.compiler.graph.concats.wide_splits import slices_of_split
 from farm.compiler.ir.relax_rewriter import Rewriter, Rule, op_name
 
 # What reductions and products of no elements give, as in numpy; ONNX leaves a mean undefined.

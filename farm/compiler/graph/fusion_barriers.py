@@ -20,7 +20,7 @@ import tvm
 from tvm import relax
 from tvm.ir import Call
 
-from farm.compiler.graph.wide_concats import MOST_JOINED
+from farm.compiler.graph.concats.wide_concats import MOST_JOINED
 from farm.compiler.ir.blocks import block_names
 from farm.compiler.ir.relax_rewriter import op_name
 from farm.kernels.bounded_selection import SLICE_TO_DYNAMIC

@@ -16,7 +16,7 @@ from tvm.s_tir.schedule import LoopRV
 
 # --- Blocks. Written for the main block of a kernel by cpu.conv_dense_compute.kernel_annotations
 # and cpu.winograd.compute (TVM drops the key "workload"). Read by the schedule rules in cpu, by
-# cpu.schedule (the report) and by graph.fp16_weights.
+# cpu.schedule (the report) and by graph.precision.fp16_weights.
 TILE = "tile"  # [pixels, vectors, lanes]: the register tile
 ORDER = "order"  # the order of the loops around the tile: kernel_config.PIXELS or CHANNELS
 ROW_LENGTH = "row_length"  # of an image whose rows are computed as one, see conv_dense_compute
@@ -33,8 +33,8 @@ PHASE_CHANNELS = "phase_channels"  # those of a group in a phase of the strides
 # The name of the tensor intrinsic that replaces the two innermost loops; empty for none.
 INSTRUCTION = "instruction"
 
-# Written by cpu.depthwise_pool for the main block, read by the same file and
-# cpu.depthwise_row_tiles.
+# Written by cpu.windows.depthwise_pool for the main block, read by the same file and
+# cpu.windows.depthwise_row_tiles.
 TILE_ROWS = "rows"  # the rows of output in a tile, two or more
 
 # Written by cpu.depth_first.merge for the block of windows, read by cpu.depth_first.schedule.
@@ -44,7 +44,7 @@ BANDS = "bands"  # the parts of the rows, each a task for each block of channels
 TASK_ROWS = "task_rows"  # the rows of queries of a task
 KEYS = "keys"  # their number; scores fill whole tiles, and are more
 
-# Written by cpu.softmax_layer_norm, read by the same file.
+# Written by cpu.rows.softmax_layer_norm, read by the same file.
 ROW_LANES = "lanes"  # the lanes of the vectors by which a row is computed
 
 # Written by graph.transposed_conv and cpu.winograd.compute for the block that interleaves phases,
@@ -56,8 +56,8 @@ PHASES = "phases"  # (phases of rows, phases of columns)
 # before, stride, dilation] of the rows, then the same of the columns.
 SKIP_PADDING_TAPS = "farm.seen"
 
-# --- Loops. Written by cpu.conv_dense_schedule, cpu.depthwise_pool and cpu.winograd.schedule with
-# `annotate_fence`, read by cpu.tir_passes.load_fences with `fence_kind`.
+# --- Loops. Written by cpu.conv_dense_schedule, cpu.windows.depthwise_pool and
+# cpu.winograd.schedule with `annotate_fence`, read by cpu.tir_passes.load_fences with `fence_kind`.
 FENCE = "farm.fence"  # a FenceKind, as an int
 
 
@@ -79,7 +79,8 @@ class FenceKind(IntEnum):
     SEPARATE_LOADS = 5
 
 
-# Written and read by cpu.tir_passes.load_fences and cpu.depthwise_row_tiles; TVM links the text in.
+# Written and read by cpu.tir_passes.load_fences and cpu.windows.depthwise_row_tiles; TVM links the
+# text in.
 IMPORT_LLVM = "pragma_import_llvm"  # TVM's: LLVM IR of the functions that the loop calls
 
 # Written by cpu.conv_dense_schedule and cpu.winograd.schedule, read by cpu.tir_passes.prefetch.
@@ -94,7 +95,7 @@ PREFETCH_OPERANDS = "farm.prefetch_operands"
 # Loop over a tile's pixels, around those over vectors and lanes: the number of channels.
 VECTOR_TAIL = "farm.tail"
 
-# Written and read by cpu.depthwise_row_tiles.
+# Written and read by cpu.windows.depthwise_row_tiles.
 PEEL_FIRST_AND_LAST = "farm.cut"  # loop over columns, of three iterations or more: 1
 ROLL_ROWS = "farm.rolled"  # loop over channels: 1
 LOOP_NAME = (
@@ -104,8 +105,8 @@ OUTPUT_ROWS = "output_rows"  # around sums and around results: the rows of outpu
 INPUT_ROWS = "input_rows"  # around a copy of inputs: the rows of input
 
 # Named by the parameter `x` of the `te.compute` of a depthwise convolution's inputs in
-# cpu.depthwise_pool, read by cpu.tir_passes.load_fences. It is no annotation: TVM names the axis of
-# a block after that parameter.
+# cpu.windows.depthwise_pool, read by cpu.tir_passes.load_fences. It is no annotation: TVM names the
+# axis of a block after that parameter.
 COLUMN_AXIS = "v_x"  # the axis over columns
 
 # Written by cpu.general_schedule.hint_loop_partition, read by cpu.tir_passes.safe_loop_partition

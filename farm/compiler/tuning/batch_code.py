@@ -25,7 +25,7 @@ from farm.compiler.codegen.executable import compile_executable
 from farm.compiler.codegen.loop_nest_pipelines import ArgumentChecks
 from farm.compiler.codegen.parallel_codegen import export_shared_library
 from farm.compiler.cpu.kernel_config import decode_recorded_configs
-from farm.compiler.graph import fp16_weights
+from farm.compiler.graph.precision import fp16_weights
 from farm.compiler.lower import NOTHING, resolve_target
 from farm.compiler.target.cpu_model import cpu_model_of, tuning_target_key
 from farm.compiler.tuning import tasks as tuning_tasks

@@ -17,7 +17,7 @@ import tvm
 from tvm import relax, tirx
 
 from farm.compiler import relax_pipeline
-from farm.compiler.cpu import metaschedule_traces, schedule
+from farm.compiler.cpu import schedule
 from farm.compiler.cpu.kernel_config import (
     ConfigDecision,
     ConfigSelector,
@@ -25,6 +25,7 @@ from farm.compiler.cpu.kernel_config import (
     Records,
     ScheduleTrace,
 )
+from farm.compiler.cpu.traces import metaschedule_traces
 from farm.compiler.ir.blocks import narrow_indices_to_int32
 from farm.compiler.ir.relax_rewriter import op_name
 from farm.compiler.target.cpu_model import CpuModel

@@ -13,7 +13,7 @@ from tvm import relax, te, tirx
 
 from farm.compiler.build import find_or_build_model
 from farm.compiler.cpu.kernel_config import ScheduleTrace, decode_recorded_configs
-from farm.compiler.cpu.metaschedule_traces import workload_key
+from farm.compiler.cpu.traces.metaschedule_traces import workload_key
 from farm.compiler.lower import lower_module
 from farm.compiler.tuning import metaschedule_search
 from farm.compiler.tuning.batch_build import build_variant_batch, cpu_model_key_and_tuning_tasks

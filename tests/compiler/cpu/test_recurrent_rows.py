@@ -7,7 +7,7 @@ import pytest
 from relax_models import CPUS, compute, lowered, target
 from tvm import relax
 
-from farm.compiler.cpu.recurrent_rows import rows_together
+from farm.compiler.cpu.rows.recurrent_rows import rows_together
 from farm.compiler.target.cpu_model import cpu_model_of
 from farm.kernels.recurrent import RecurrentLayer, emit_recurrent_layer
 

@@ -15,7 +15,7 @@ from tvm import te
 from tvm.s_tir import Schedule
 
 from farm.compiler.cpu.kernel_config import ScheduleTrace, decode_recorded_configs
-from farm.compiler.cpu.metaschedule_traces import name_blocks_by_number
+from farm.compiler.cpu.traces.metaschedule_traces import name_blocks_by_number
 from farm.store import write_records_file
 
 IR = 'module asm "whatever: call somewhere"\n'

@@ -15,9 +15,9 @@ from hypothesis import strategies as some
 from relax_models import CPUS, lowered, target
 from tvm import relax, s_tir, te
 
-from farm.compiler.cpu.depthwise_pool import _lanes
 from farm.compiler.cpu.general_schedule import vectorize_with_tail
 from farm.compiler.cpu.tir_passes.vector_tails import vector_starts_and_widths
+from farm.compiler.cpu.windows.depthwise_pool import _lanes
 from farm.compiler.target.cpu_model import cpu_model_of
 
 

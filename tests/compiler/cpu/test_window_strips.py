@@ -7,7 +7,7 @@ import pytest
 from relax_models import lowered
 from tvm import relax, tirx
 
-from farm.compiler.cpu.depthwise_pool import even_strips
+from farm.compiler.cpu.windows.depthwise_pool import even_strips
 from farm.compiler.ir.blocks import blocks_in_loops
 
 

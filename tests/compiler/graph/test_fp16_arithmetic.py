@@ -15,7 +15,7 @@ from tvm import relax
 from farm.compiler import relax_pipeline
 from farm.compiler.build import find_or_build_model
 from farm.compiler.gpu.schedule import schedule_gpu_kernel
-from farm.compiler.graph import fp16_arithmetic
+from farm.compiler.graph.precision import fp16_arithmetic
 from farm.compiler.host_run import flatten_outputs
 from farm.compiler.lower import resolve_target
 from farm.compiler.parameter_files import SHARD

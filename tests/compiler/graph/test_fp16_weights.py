@@ -19,7 +19,7 @@ from farm.checked_model_import import prepare_model
 from farm.compiler import host_run, parameter_files
 from farm.compiler.build import find_or_build_model
 from farm.compiler.codegen.executable import compile_executable
-from farm.compiler.graph import fp16_weights
+from farm.compiler.graph.precision import fp16_weights
 from farm.compiler.lower import lower_module, resolve_target
 from farm.compiler.parameter_files import ON_LOAD
 from farm.processes import subprocesses

@@ -11,7 +11,7 @@ from relax_models import compute, lowered, module
 from tvm import relax, te, tirx
 
 from farm.compiler.build import read_prepared_weights
-from farm.compiler.graph.fp32_arithmetic import narrow_floats_as_float32
+from farm.compiler.graph.precision.fp32_arithmetic import narrow_floats_as_float32
 from farm.compiler.relax_pipeline import bind_weights
 
 OP = relax.op

@@ -7,8 +7,8 @@ import pytest
 from relax_models import compute, module
 from tvm import relax, tirx
 
-from farm.compiler.graph.nested_concats import NestedConcatRewriter
-from farm.compiler.graph.wide_concats import MOST_JOINED
+from farm.compiler.graph.concats.nested_concats import NestedConcatRewriter
+from farm.compiler.graph.concats.wide_concats import MOST_JOINED
 from farm.compiler.ir.relax_rewriter import op_name, rewrite_module
 
 OP = relax.op

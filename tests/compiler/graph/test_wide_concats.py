@@ -7,8 +7,8 @@ import pytest
 from relax_models import compute, lowered, module
 from tvm import relax, tirx
 
-from farm.compiler.graph.wide_concats import MOST_JOINED as MOST
-from farm.compiler.graph.wide_concats import WideConcatRewriter
+from farm.compiler.graph.concats.wide_concats import MOST_JOINED as MOST
+from farm.compiler.graph.concats.wide_concats import WideConcatRewriter
 from farm.compiler.ir.relax_rewriter import op_name, rewrite_module
 
 X = np.random.default_rng(0).standard_normal((3, 40, 5)).astype("float32")

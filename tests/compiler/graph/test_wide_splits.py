@@ -8,8 +8,8 @@ import tvm
 from relax_models import compute, module
 from tvm import relax, tirx
 
-from farm.compiler.graph.wide_splits import MOST_PIECES as MOST
-from farm.compiler.graph.wide_splits import take_pieces_by_slices
+from farm.compiler.graph.concats.wide_splits import MOST_PIECES as MOST
+from farm.compiler.graph.concats.wide_splits import take_pieces_by_slices
 from farm.compiler.ir.relax_rewriter import op_name
 
 X = np.random.default_rng(0).standard_normal((2, 2 * MOST + 7, 3)).astype("float32")

@@ -18,7 +18,7 @@ from typing import Any
 from tvm import relax, te, tirx
 
 from farm.compiler.cpu.register_tiles import Tile, gemm_tiles_with_cycles, round_up_to_multiple
-from farm.compiler.cpu.softmax_layer_norm import reduce_row
+from farm.compiler.cpu.rows.softmax_layer_norm import reduce_row
 from farm.compiler.graph.attention import Attention, ScoreStep, ZeroRows
 from farm.compiler.ir.annotations import KEYS, TASK_ROWS, TILE
 from farm.compiler.ir.constants import constant_value

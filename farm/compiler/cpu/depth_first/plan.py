@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from farm.compiler.cpu.cost_model import uses_grouped_loads
-from farm.compiler.cpu.depthwise_pool import uses_row_loads
 from farm.compiler.cpu.kernel_config import ConfigDecision, Workload
 from farm.compiler.cpu.register_tiles import Tile, fits_registers, predicted_row_cycles
+from farm.compiler.cpu.windows.depthwise_pool import uses_row_loads
 from farm.compiler.target.cpu_model import CpuModel
 
 # A pair may take so many times the cycles of the convolution alone, for another tile and rows that

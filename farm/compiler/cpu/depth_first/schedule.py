@@ -23,14 +23,14 @@ from farm.compiler.cpu.conv_dense_schedule import (
     split_reduction_into_groups,
 )
 from farm.compiler.cpu.depth_first.plan import DepthFirstPlan
-from farm.compiler.cpu.depthwise_pool import AVERAGE, UNROLLED_TILES, tile_row_of_windows
-from farm.compiler.cpu.depthwise_row_tiles import tile_rows_of_windows
 from farm.compiler.cpu.general_schedule import (
     PRODUCT_CYCLES,
     parallelize_and_vectorize_block,
     parallelize_if_long_enough,
 )
 from farm.compiler.cpu.register_tiles import Tile
+from farm.compiler.cpu.windows.depthwise_pool import AVERAGE, UNROLLED_TILES, tile_row_of_windows
+from farm.compiler.cpu.windows.depthwise_row_tiles import tile_rows_of_windows
 from farm.compiler.ir.annotations import BANDS, TILE, TILE_ROWS
 from farm.compiler.ir.blocks import blocks_in_loops
 from farm.compiler.target.cpu_model import CpuModel

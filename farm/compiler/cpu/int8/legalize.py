@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from farm.compiler.cpu import depthwise_pool
 from farm.compiler.cpu.conv_dense_compute import DEPTHWISE_INT8
 from farm.compiler.cpu.cost_model import memory_stall_cycles
 from farm.compiler.cpu.int8 import compute
@@ -24,6 +23,7 @@ from farm.compiler.cpu.int8.dot_instructions import (
 )
 from farm.compiler.cpu.kernel_config import CHANNELS, PIXELS, ConfigSelector, KernelConfig, Workload
 from farm.compiler.cpu.register_tiles import Tile, largest_grouped_conv_tile, round_up_to_multiple
+from farm.compiler.cpu.windows import depthwise_pool
 from farm.compiler.graph.quantization.quantized_arithmetic import BYTES
 from farm.compiler.target.cpu_model import CpuModel
 

@@ -41,7 +41,6 @@ from farm.compiler.cpu.conv_dense_schedule import (
     producer_blocks,
     schedule_grouped_loads,
 )
-from farm.compiler.cpu.depthwise_row_tiles import schedule_row_tiles
 from farm.compiler.cpu.general_schedule import (
     parallelize_and_vectorize_block,
     parallelize_if_long_enough,
@@ -54,6 +53,7 @@ from farm.compiler.cpu.register_tiles import (
     round_up_to_multiple,
     should_group_reduction_step_loads,
 )
+from farm.compiler.cpu.windows.depthwise_row_tiles import schedule_row_tiles
 from farm.compiler.ir.annotations import TILE_ROWS, FenceKind, annotate_fence
 from farm.compiler.ir.blocks import block_name, loop_extent
 from farm.compiler.target.cpu_model import CpuModel

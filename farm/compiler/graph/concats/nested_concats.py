@@ -14,7 +14,7 @@ from tvm import relax
 from tvm.ir import Call
 from tvm.relax.expr_functor import mutator
 
-from farm.compiler.graph.wide_concats import MOST_JOINED
+from farm.compiler.graph.concats.wide_concats import MOST_JOINED
 from farm.compiler.ir.dynamic_extents import Extent, shapes_are_equal
 from farm.compiler.ir.relax_rewriter import Rewriter, Rule, count_readers, op_name, shape_of
 

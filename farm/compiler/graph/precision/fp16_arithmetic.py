@@ -16,7 +16,7 @@ from tvm.ir import Call
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from farm.compiler.graph.constant_folding import ConstantFolder
-from farm.compiler.graph.fp16_weights import HALF, SINGLE
+from farm.compiler.graph.precision.fp16_weights import HALF, SINGLE
 from farm.compiler.ir.relax_rewriter import count_readers, op_name, rewriter_pass
 
 _BY_ELEMENT = {

@@ -17,8 +17,8 @@ from tvm import relax, tirx
 from tvm.ir import Call, GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from farm.compiler.graph.bf16_weights import mark_bf16_weights
-from farm.compiler.graph.fp16_weights import HALF, SINGLE
+from farm.compiler.graph.precision.bf16_weights import mark_bf16_weights
+from farm.compiler.graph.precision.fp16_weights import HALF, SINGLE
 from farm.compiler.ir.relax_rewriter import op_name
 
 _NARROW = (HALF, "bfloat16")

@@ -16,7 +16,7 @@ import tvm
 from tvm import relax, te, tirx
 from tvm.ir import Call
 
-from farm.compiler.graph.fp16_weights import LEAST_BYTES, SINGLE
+from farm.compiler.graph.precision.fp16_weights import LEAST_BYTES, SINGLE
 from farm.compiler.ir.constants import constant_value
 from farm.compiler.ir.relax_rewriter import op_name
 
