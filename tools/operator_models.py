@@ -28,8 +28,8 @@ class OperatorModel:
     """A model of one operator, whose inputs are float32 and of fixed shapes.
 
     `constants` are inputs after these; one that is None is left out. `same_shape`: the output has
-    the shape of the first input, which ONNX does not infer for this operator. A type other than
-    float32 (`dtype`) is made by a cast of each input, and is part of what is measured.
+    the shape of the first input, which ONNX does not infer for this operator. If `dtype`
+    is not float32, each input is cast to it, and the cast is measured too.
     """
 
     name: str

@@ -16,7 +16,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from farm.compiler.cpu.attention.compute import attention_kernel
 from farm.compiler.cpu.block_quantized.rewrite import BlockQuantizedProductRewriter
-from farm.compiler.cpu.depth_first.followed_by_windows import weights_followed_by_windows
+from farm.compiler.cpu.depth_first.followed_by_windows import shapes_followed_by_windows
 from farm.compiler.cpu.depth_first.merge import merge_convolutions_with_windows
 from farm.compiler.cpu.dot_products import DotProductRewriter
 from farm.compiler.cpu.kernel_config import ConfigSelector, PackedWeight
@@ -237,7 +237,7 @@ def _windows_pass(selector: ConfigSelector) -> tvm.transform.Pass:
     """Return a pass that tells the selector which convolutions windows follow."""
 
     def transform(module: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
-        selector.before_windows.update(weights_followed_by_windows(module))
+        selector.before_windows.update(shapes_followed_by_windows(module))
         return module
 
     return tvm.transform.module_pass(transform, opt_level=0, name="farm.Windows")

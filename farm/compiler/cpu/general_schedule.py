@@ -32,7 +32,7 @@ _WORTH_THREADS = 16_000
 PRODUCT_CYCLES, PASS_CYCLES = 0.8, 2.0
 _ENOUGH_ROWS = 16  # to divide among threads without splitting rows
 _TERMS = 32  # tensors that the expression of an element may read
-_SIDE_BY_SIDE = 8  # vectors in flight of a sum over rows, in neighbouring cache lines
+SIDE_BY_SIDE = 8  # vectors in flight of a sum over rows, in neighbouring cache lines
 _COLOURS = 4  # of an image at most
 # Elements of a transpose's tile along each axis, so that a line that is read in the other order is
 # used up while it is in a cache.
@@ -102,16 +102,17 @@ def parallelize_and_vectorize_block(sch: Schedule, block: SBlockRV, cpu: CpuMode
     reduced = [loop for loop, kind in zip(loops, kinds, strict=True) if kind == REDUCTION]
     if not spatial or any(is_dynamic_loop(sch, loop) for loop in (spatial[-1], *reduced)):
         return
+    transposed = _transposed_axis(sch, block)
     if _reads_across(sch, block):
         spatial[-2:] = reversed(spatial[-2:])
         sch.reorder(*spatial)
-    elif not reduced and (period := _period(sch, block, cpu)) is not None:
+    elif transposed is None and not reduced and (period := _period(sch, block, cpu)) is not None:
         spatial[-1:] = sch.split(spatial[-1], [None, period])
     lanes, rows = (
         _lanes(sch, spatial[-1], cpu),
         math.prod(loop_extent(sch, loop) for loop in spatial[:-1]),
     )
-    inner, transposed, line_tile, vectors_in_flight = None, _transposed_axis(sch, block), [], []
+    inner, line_tile, vectors_in_flight = None, [], []
     if transposed is not None:
         spatial[transposed], lines = sch.split(spatial[transposed], [None, _LINE])
         line_tile = [lines]
@@ -119,7 +120,7 @@ def parallelize_and_vectorize_block(sch: Schedule, block: SBlockRV, cpu: CpuMode
         spatial[-1], inner = sch.split(spatial[-1], [None, lanes])
         if reduced and _reads_along(sch, block):
             spatial[-1], vectors = sch.split(
-                spatial[-1], [None, largest_divisor(loop_extent(sch, spatial[-1]), _SIDE_BY_SIDE)]
+                spatial[-1], [None, largest_divisor(loop_extent(sch, spatial[-1]), SIDE_BY_SIDE)]
             )
             vectors_in_flight = [vectors]
     sch.reorder(
@@ -306,7 +307,10 @@ def parallelize_if_long_enough(
 def takes_long_enough(
     iterations: int, cpu: CpuModel, cycles_per_vector: float = PASS_CYCLES
 ) -> bool:
-    """Return whether so many iterations are worth several threads. Only this decides it."""
+    """Return whether so many iterations are worth several threads.
+
+    No other function decides this.
+    """
     return iterations / cpu.lanes * cycles_per_vector >= _WORTH_THREADS
 
 

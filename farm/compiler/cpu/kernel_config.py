@@ -236,8 +236,9 @@ class ConfigSelector:
     the constants that builds do not store, as they take more memory than their weights, by the
     address of their numbers. With `without_large_values` these constants have a shape and memory,
     but their values are not computed: no pass may read them. `weights_in_blocks` logs those that
-    builds store unless several are made of one weight. `before_windows` are the addresses of the
-    weights of convolutions whose rows must not be joined, since windows slide over their results.
+    builds store unless several are made of one weight. `before_windows` are the shapes of
+    convolutions whose rows must not be joined, since windows slide over their results, see
+    depth_first.followed_by_windows.
     """
 
     cpu: CpuModel
@@ -249,7 +250,7 @@ class ConfigSelector:
     searched: set[str] = field(default_factory=set, init=False)
     large_weights: dict[int, PackedWeight] = field(default_factory=dict, init=False)
     weights_in_blocks: dict[int, PackedWeight] = field(default_factory=dict, init=False)
-    before_windows: set[int] = field(default_factory=set, init=False)
+    before_windows: set[str] = field(default_factory=set, init=False)
 
     def has_room(self, nbytes: int) -> bool:
         """Return whether another constant fits that takes so much more memory than its weight."""

@@ -25,8 +25,16 @@ from farm.compiler.cpu.cost_model import (
     padded_kernel_row_length,
     uses_grouped_loads,
 )
+from farm.compiler.cpu.depth_first.followed_by_windows import shapes_of_convolution
+from farm.compiler.cpu.general_schedule import SIDE_BY_SIDE
 from farm.compiler.cpu.int8 import legalize as int8_legalize
-from farm.compiler.cpu.kernel_config import JOINED_ROWS, ConfigSelector, PackedWeight, Workload
+from farm.compiler.cpu.kernel_config import (
+    JOINED_ROWS,
+    Candidates,
+    ConfigSelector,
+    PackedWeight,
+    Workload,
+)
 from farm.compiler.cpu.register_tiles import (
     largest_divisor,
     should_group_reduction_step_loads,
@@ -46,6 +54,7 @@ from farm.compiler.ir.dynamic_extents import (
     value_at_batch_one,
 )
 from farm.compiler.ir.relax_rewriter import op_name
+from farm.compiler.target.cpu_model import CpuModel
 from farm.compiler.weight_transforms import BlockTransform
 from farm.compiler.winograd_weights import WinogradTransform
 from farm.kernels import grid_sample, reduce_max_min, roi_align, vector_math
@@ -55,6 +64,7 @@ Legalizer = Callable[[relax.BlockBuilder, relax.Call], relax.Expr]
 Own = Callable[[relax.BlockBuilder, relax.Call, ConfigSelector], relax.Expr | None]
 _IMAGE = 3  # axes after the batch: height, width, channels
 _FEW_ROWS = 2  # of a product whose right operand would be put into blocks for them
+_ENOUGH_IN_FLIGHT = 4  # vectors of sums, each of which waits for itself only
 _WEIGHT = 4  # axes: height, width, input channels, output channels
 
 
@@ -134,10 +144,10 @@ def _convolution(
         half=_is_half(weight, selector),
         **shared,
     )
-    is_before_windows = constant_address(call.args[1]) in selector.before_windows
+    keeps_rows = planar or shapes_of_convolution(call) in selector.before_windows
     candidates = [
         *gemm_candidates(workload, selector.cpu),
-        *([] if is_before_windows else joined_rows_candidates(workload, selector.cpu)),
+        *([] if keeps_rows else joined_rows_candidates(workload, selector.cpu)),
         *(
             candidate
             for candidate in cost_model.winograd_candidates(workload, selector.cpu)
@@ -156,8 +166,7 @@ def _convolution(
         kernel_h = weight.shape[0]
     config = selector.best(workload, candidates, reluctantly=(*cost_model.SIZES, JOINED_ROWS))
     image, grouped_loads = call.args[0], uses_grouped_loads(workload, selector.cpu)
-    by_method = config.method in (*cost_model.SIZES, JOINED_ROWS)
-    if planar and (turn or grouped_loads or by_method):
+    if planar and (turn or grouped_loads or config.method in cost_model.SIZES):
         image, planar = _channels_last(builder, image), False  # they read vectors of channels
     if config.method in cost_model.SIZES:
         plan = cost_model.plan_with_fastest_row_count(workload, config, selector.cpu)
@@ -401,9 +410,8 @@ def _product(
         half=weight is not None and _is_half(weight, selector),
     )
     candidates = gemm_candidates(workload, selector.cpu)
-    few = not dense and left[-2] <= _FEW_ROWS and right[-1] > selector.cpu.lanes
-    if few and all(right[-1] % config.tile.block for config, _ in candidates):
-        return None  # to put the right operand into blocks takes longer than TVM's loops
+    if not dense and _is_faster_without_blocks(left, right, candidates, selector.cpu):
+        return None
     config = selector.best(workload, candidates)
     if weight is None or not dense:
         return builder.call_te(
@@ -421,6 +429,24 @@ def _product(
     )
     packed = _in_blocks(weight, config.tile.block, selector)
     return builder.call_te(body, call.args[0], packed, primfunc_name_hint=conv_dense_compute.DENSE)
+
+
+def _is_faster_without_blocks(
+    left: Sequence[int], right: Sequence[int], candidates: Candidates, cpu: CpuModel
+) -> bool:
+    """Return whether TVM's loops over a product are faster than putting its operand into blocks.
+
+    That is so if few rows share the right operand, no block divides its width, and enough vectors
+    of sums are in flight.
+    """
+    width = right[-1]
+    rows = max(left[-2], math.prod(left[:-1]) // math.prod(right[:-2]))  # with one right operand
+    vectors_in_flight = largest_divisor(-(-width // cpu.lanes), SIDE_BY_SIDE)
+    return (
+        rows <= _FEW_ROWS
+        and vectors_in_flight >= _ENOUGH_IN_FLIGHT
+        and all(width % config.tile.block for config, _ in candidates)
+    )
 
 
 def _row_axis(data: relax.Expr, shape: Sequence[int]) -> int:

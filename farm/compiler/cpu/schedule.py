@@ -144,8 +144,6 @@ def _schedule_one(
     """Return the scheduled kernel and the report on it."""
     if recurrent_layer_cost.is_recurrent_layer(function):
         return function, Kernel(name, recurrent.NAME, "")
-    if (transpose := transpose_by_register_tiles(function, selector.cpu)) is not None:
-        return transpose, Kernel(name, TRANSPOSE, "")
     blocks = block_names(function)
     failure = "" if blocks else "it has no blocks to schedule"
     for rule in (rule for rule in _RULES if _applies(rule, blocks)):
@@ -164,6 +162,14 @@ def _schedule_one(
                 )
             except Exception as exc:  # it comes from another version of TVM
                 failure = f"its record does not apply: {_reason(exc)}"
+        if rule == GENERAL:
+            try:
+                transpose = transpose_by_register_tiles(function, selector.cpu)
+            except Exception as exc:  # TVM raises several types
+                failure = f"{TRANSPOSE}: {_reason(exc)}"
+            else:
+                if transpose is not None:
+                    return transpose, Kernel(name, TRANSPOSE, failure)
         sch = UncheckedSchedule(
             tvm.IRModule(
                 {"main": narrow_indices_to_int32(function) if rule in _OF_INT32 else function}

@@ -29,7 +29,8 @@ from farm.compiler.target.cpu_model import CpuModel
 TRANSPOSE = "transpose"  # the name of the rule
 _WIDEST = 8  # elements of a vector: shuffles of wider ones are slower
 _LANE = 4  # elements of 128 bits, within which one instruction interleaves two vectors
-_TILES = 2  # along both axes: vectors of a whole cache line, so that no line is used twice
+_LINE_BYTES = 64  # of a cache line: a block of tiles uses whole lines along both axes
+_ELEMENT_BYTES = 4
 _DTYPES = ("float32", "int32")
 
 
@@ -65,6 +66,8 @@ def transpose_by_register_tiles(function: tirx.PrimFunc, cpu: CpuModel) -> tirx.
         return None
     contiguous = copy.contiguous()
     if contiguous is None or min(axis.extent for axis in contiguous) < lanes:
+        return None
+    if _lines_share_sets(*contiguous, cpu):
         return None
     source, result = (
         te.placeholder(buffer.shape, buffer.dtype, name)
@@ -107,8 +110,20 @@ def _copy_of(function: tirx.PrimFunc) -> _Copy | None:
     *written, start = strides[1]
     if start:
         return None
+    if 0 in extents:
+        return None
     axes = [_Axis(*numbers) for numbers in zip(extents, read, written, strict=True)]
     return _Copy(_joined([axis for axis in axes if axis.extent > 1]), first)
+
+
+def _lines_share_sets(along: _Axis, across: _Axis, cpu: CpuModel) -> bool:
+    """Return whether the lines of a block of tiles evict each other from the L1 cache.
+
+    They do if the vectors that are read, and those that are written, are a multiple of half a way
+    apart: all lie in few sets.
+    """
+    half = cpu.l1_way_bytes // 2 // _ELEMENT_BYTES
+    return across.read % half == 0 and along.written % half == 0
 
 
 def _is_tensor_of_32_bits(parameter: Any) -> bool:
@@ -148,10 +163,15 @@ def _program(
     lanes: int,
     cpu: CpuModel,
 ) -> tirx.Stmt:
-    """Return the loops over blocks of tiles; a block at the end of an axis overlaps the last."""
+    """Return the loops over blocks of tiles.
+
+    A block at the end of an axis overlaps the one before it. Both write the same elements there,
+    maybe at the same time.
+    """
     along, across = contiguous
     outer = [axis for axis in copy.axes if axis not in contiguous]
-    tiles = [min(_TILES, axis.extent // lanes) for axis in contiguous]
+    most = _LINE_BYTES // (_ELEMENT_BYTES * lanes)
+    tiles = [min(most, axis.extent // lanes) for axis in contiguous]
     (wide, deep), (columns, rows) = (
         [count * lanes for count in tiles],
         [-(-axis.extent // (count * lanes)) for axis, count in zip(contiguous, tiles, strict=True)],

@@ -5,11 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from relax_models import CPUS, compute, lowered, runner
+from relax_models import CPUS, compute, lowered, module, run, runner, target
 from torch.nn import functional
 from tvm import relax, tirx
 
-from farm.compiler.cpu.kernel_config import Workload
+from farm.compiler.cpu.kernel_config import KernelConfig, Workload
+from farm.compiler.cpu.register_tiles import Tile
+from farm.compiler.lower import lower_module
 
 OP = relax.op
 AVX2 = [cpu for cpu in CPUS if cpu == "x86-64-v3"] or CPUS[-1:]
@@ -156,6 +158,49 @@ def test_rows_are_kept_where_windows_slide_over_them(windows, cpu):
 
     low = lowered({"x": x}, body, {"w": weight, "d": slid}, cpu)
     assert not any("joined_rows" in kernel.choice for kernel in low.kernels)
+
+
+@pytest.mark.parametrize("cpu", AVX2)
+def test_rows_are_kept_by_all_convolutions_of_a_shape_that_windows_follow_once(cpu):
+    """They have one configuration: that of the one must not be taken for that of the other."""
+    x, first, second = drawn(1, 64, 14, 14), weight_of(64, 64), weight_of(64, 64)
+    slid = drawn(64, 1, 3, 3) / np.float32(3)
+
+    def body(emit, x, v, d, w):
+        y = emit(OP.nn.relu(emit(OP.nn.conv2d(x, v))))
+        y = emit(OP.nn.conv2d(y, d, padding=(1, 1), groups=64))
+        return emit(OP.nn.relu(emit(OP.nn.conv2d(y, w))))
+
+    answer = compute({"x": x}, body, {"v": first, "d": slid, "w": second}, cpu)
+    between = functional.conv2d(
+        convolved(x, first).relu(), torch.from_numpy(slid), padding=1, groups=64
+    )
+    close(answer.outputs[0], functional.conv2d(between, torch.from_numpy(second)).relu().numpy())
+    assert sorted(answer.rules) == ["convolution", "depth_first"]
+    assert methods(answer.lowered) == {"direct"}
+
+
+@pytest.mark.parametrize("cpu", AVX2)
+def test_a_record_decides_and_one_that_does_not_fit_is_passed_over(cpu):
+    x, weight = drawn(1, 256, 14, 14), weight_of(64, 256)
+
+    def body(emit, x, w):
+        return emit(OP.nn.conv2d(x, w))
+
+    for size, recorded in ((14, True), (1, False)):
+        x = drawn(1, 256, 1 if size == 1 else size, size)
+        workload = Workload("convolution", (1, x.shape[2], size, 256), (1, 1, 256, 64))
+        config = KernelConfig("joined_rows", Tile(min(4, size), 2, 8))
+        low = lower_module(
+            module({"x": x}, body, {"w": weight}),
+            [weight],
+            target(cpu),
+            {},
+            records={workload.key: config},
+        )
+        (kernel,) = [one for one in low.kernels if one.rule == "convolution"]
+        assert kernel.recorded == recorded
+        close(run(low, [x], cpu)[0], convolved(x, weight).numpy())
 
 
 @pytest.mark.parametrize(

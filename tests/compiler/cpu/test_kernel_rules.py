@@ -145,9 +145,17 @@ def test_a_product_of_two_inputs(shapes, cpu):
 
 
 @pytest.mark.parametrize("cpu", CPUS)
-@pytest.mark.parametrize(("width", "rules"), [(501, []), (500, ["product"])])
-def test_a_right_operand_is_not_put_into_blocks_for_few_rows(width, rules, cpu):
-    x, y = draw(3, 2, 24), draw(3, 24, width)
+@pytest.mark.parametrize(
+    ("width", "matrices", "rules"),
+    [
+        (501, 3, []),
+        (500, 3, ["product"]),  # it fills blocks
+        (501, 1, ["product"]),  # six rows share it
+        (131, 3, ["product"]),  # 17 or 33 vectors of sums: one at a time, or few, is in flight
+    ],
+)
+def test_a_right_operand_is_not_put_into_blocks_for_few_rows(width, matrices, rules, cpu):
+    x, y = draw(3, 2, 24), draw(matrices, 24, width)
     answer = compute({"x": x, "y": y}, lambda emit, x, y: emit(relax.op.matmul(x, y)), cpu=cpu)
     close(answer.outputs, x @ y)
     assert (answer.rules, answer.notes) == (rules, [])

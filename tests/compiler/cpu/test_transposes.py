@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from relax_models import CPUS, compute, lowered, runner
-from tvm import relax, tirx
+from relax_models import CPUS, compute, lowered, runner, target
+from tvm import relax, te, tirx, topi
+
+from farm.compiler.cpu.transposes import transpose_by_register_tiles
+from farm.compiler.target.cpu_model import cpu_model_of
 
 OP = relax.op
 TRANSPOSES = {
@@ -72,6 +75,28 @@ def test_a_slice_is_read_from_where_it_begins():
 
     answer = compute({"x": x}, body)
     np.testing.assert_array_equal(answer.outputs[0], x[3:35, 7:43].T)
+    assert rules(answer.lowered) == ["transpose"]
+
+
+def test_rows_in_reverse_and_every_second_one_too():
+    x = numbers((40, 50))
+    for ours, theirs in (
+        (lambda x: OP.flip(x, 0), x[::-1]),
+        (lambda x: OP.strided_slice(x, [0], [1], [40], [2]), x[1::2]),
+    ):
+
+        def body(emit, x, ours=ours):
+            return emit(OP.permute_dims(emit(ours(x)), (1, 0)))
+
+        answer = compute({"x": x}, body)
+        np.testing.assert_array_equal(answer.outputs[0], theirs.T)
+
+
+def test_no_element_is_moved_where_there_is_none():
+    core = cpu_model_of(target())
+    data = te.placeholder((0, 24, 40), "float32")
+    kernel = te.create_prim_func([data, topi.transpose(data, (0, 2, 1))])
+    assert transpose_by_register_tiles(kernel, core) is None
 
 
 @pytest.mark.parametrize(
@@ -79,6 +104,7 @@ def test_a_slice_is_read_from_where_it_begins():
     [
         ((1, 3, 224, 224), (0, 2, 3, 1), "float32"),  # an axis is shorter than a vector
         ((64, 64), (1, 0), "int64"),
+        ((512, 1024), (1, 0), "float32"),  # all lines of a tile are in the same sets of the cache
         ((4, 8, 16), (1, 0, 2), "float32"),  # the last axis stays
     ],
     ids=str,
