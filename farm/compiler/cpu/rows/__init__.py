@@ -1,4 +1,4 @@
-"""Kernels that compute each row of a tensor by itself.
+"""Kernels over the rows of a tensor: along its last axes, or step by step.
 
 row_reductions      sums, products, means, maxima and minima of the last axes
 softmax_layer_norm  softmax, its logarithm, and layer norm over the last axis
