@@ -23,7 +23,7 @@ def byte(dtype, *shape):
 def rules(imported):
     here = resolve_target(Profile("host", {"kind": "llvm", "mcpu": "native"}, ""))
     low = lower_module(imported.module, imported.weights, here, {})
-    others = ("general", "row_reduction")
+    others = ("general", "transpose", "row_reduction")
     return sorted(kernel.rule for kernel in low.kernels if kernel.rule not in others)
 
 
