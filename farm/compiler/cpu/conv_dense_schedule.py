@@ -124,12 +124,15 @@ def _join_rows(sch: Schedule, main: SBlockRV, last: SBlockRV) -> None:
     analyzer = Analyzer()
     sums = sch.get(main).writes[0].source
     places = [read[-2] for read in loads_of(sch.get(last).body, sums)]
-    rows = next(
+    found = [
         at
         for at, (row, column) in enumerate(pairwise(axes))
         if shapes_are_equal([extents[at + 1]], [width])
         and all(analyzer.can_prove_equal(place, row * width + column) for place in places)
-    )
+    ]
+    if len(found) != 1:
+        raise ValueError("the rows and columns of an image are not next to each other")
+    (rows,) = found
 
     def joined(*at: tirx.Var) -> tuple[Any, ...]:
         return (*at[:rows], at[rows] * width + at[rows + 1], *at[rows + 2 :])

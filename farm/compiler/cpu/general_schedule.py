@@ -210,16 +210,14 @@ def _period(sch: Schedule, block: SBlockRV, cpu: CpuModel) -> int | None:
     last = sch.get(block).iter_vars[-1]
     found: list[tirx.PrimExpr] = []
     tvm_ffi.structural_walk(sch.get(block).body, [((tirx.FloorDiv, tirx.FloorMod), found.append)])
-    divisors = {int(one.b) for one in found if one.a.same_as(last.var) and _is_constant(one.b)}
+    divisors = {
+        int(one.b) for one in found if one.a.same_as(last.var) and isinstance(one.b, tirx.IntImm)
+    }
     if len(divisors) != 1:
         return None
     (period,) = divisors
     extent = int(last.dom.extent)
     return period if cpu.lanes // 2 <= period < extent and extent % period == 0 else None
-
-
-def _is_constant(expression: tirx.PrimExpr) -> bool:
-    return isinstance(expression, tirx.IntImm)
 
 
 def _transposed_axis(sch: Schedule, block: SBlockRV) -> int | None:

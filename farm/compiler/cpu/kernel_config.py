@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from farm.compiler.cpu.depth_first.followed_by_windows import ConvolutionShapes
 from farm.compiler.cpu.register_tiles import Tile
 from farm.compiler.cpu.traces.trace_grammar import check_trace
 from farm.compiler.ir.constants import constant_address
@@ -250,7 +251,7 @@ class ConfigSelector:
     searched: set[str] = field(default_factory=set, init=False)
     large_weights: dict[int, PackedWeight] = field(default_factory=dict, init=False)
     weights_in_blocks: dict[int, PackedWeight] = field(default_factory=dict, init=False)
-    before_windows: set[str] = field(default_factory=set, init=False)
+    before_windows: set[ConvolutionShapes] = field(default_factory=set, init=False)
 
     def has_room(self, nbytes: int) -> bool:
         """Return whether another constant fits that takes so much more memory than its weight."""
@@ -270,7 +271,7 @@ class ConfigSelector:
         """Return the recorded configuration if a rule offers it, else the one of the fewest cycles.
 
         There must be at least one candidate. Without a record, the methods `reluctantly` are taken
-        only if they gain enough: they take more memory, or other code.
+        only if they gain more than the prediction's error.
         """
         record = self.records.get(workload.key)
         offered = next((config for config, _ in candidates if config == record), None)

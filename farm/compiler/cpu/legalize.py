@@ -25,7 +25,7 @@ from farm.compiler.cpu.cost_model import (
     padded_kernel_row_length,
     uses_grouped_loads,
 )
-from farm.compiler.cpu.depth_first.followed_by_windows import shapes_of_convolution
+from farm.compiler.cpu.depth_first.followed_by_windows import ConvolutionShapes
 from farm.compiler.cpu.general_schedule import SIDE_BY_SIDE
 from farm.compiler.cpu.int8 import legalize as int8_legalize
 from farm.compiler.cpu.kernel_config import (
@@ -144,7 +144,7 @@ def _convolution(
         half=_is_half(weight, selector),
         **shared,
     )
-    keeps_rows = planar or shapes_of_convolution(call) in selector.before_windows
+    keeps_rows = planar or ConvolutionShapes.of(call) in selector.before_windows
     candidates = [
         *gemm_candidates(workload, selector.cpu),
         *([] if keeps_rows else joined_rows_candidates(workload, selector.cpu)),
