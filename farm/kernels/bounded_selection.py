@@ -189,12 +189,12 @@ def _choose_of_class(
     """Write the choice among the boxes of one class of one image."""
     boxes, scores, valid, limit, overlap, threshold = given
     chosen, chosen_count = results
-    heap = Heap(count, "float32", _comes_first)
-    candidates, selected, best, hit = (
+    heap = Heap(count, "float32", _is_before)
+    candidates, selected, box, is_overlapping = (
         T.buffer_proxy(T.alloc_buffer((1,), "int32", scope="local")) for _ in range(4)
     )
     bounds = [T.buffer_proxy(T.alloc_buffer((1,), "float32", scope="local")) for _ in range(5)]
-    others = [T.buffer_proxy(T.alloc_buffer((per_class,), "float32")) for _ in range(5)]
+    selected_bounds = [T.buffer_proxy(T.alloc_buffer((per_class,), "float32")) for _ in range(5)]
     candidates[0] = tirx.const(0, "int32")
     boxes_here = tirx.Cast("int32", tirx.min(valid[0], tirx.const(count, "int64")))
     with T.serial(0, boxes_here) as at:
@@ -208,29 +208,31 @@ def _choose_of_class(
         tirx.max(tirx.min(limit[0], tirx.const(per_class, "int64")), tirx.const(0, "int64")),
     )
     with T.While(tirx.all(candidates[0] > 0, selected[0] < most)):
-        best[0] = heap.indices[0]
+        box[0] = heap.indices[0]
         candidates[0] = candidates[0] - 1
         heap.drop_root(candidates[0])
-        corners = [boxes[where[0], best[0], place] for place in range(4)]
+        corners = [boxes[where[0], box[0], place] for place in range(4)]
         edges = _bounds_of_centers(corners) if centers else _bounds_of_corners(corners)
         for target, value in zip(bounds[:4], edges, strict=True):
             target[0] = value
         low_y, low_x, high_y, high_x = (bound[0] for bound in bounds[:4])
         bounds[4][0] = (high_x - low_x) * (high_y - low_y)
-        hit[0] = tirx.const(0, "int32")
+        is_overlapping[0] = tirx.const(0, "int32")
         with T.serial(0, selected[0]) as other:
             here = [bound[0] for bound in bounds]
-            there = [bound[other] for bound in others]
-            hit[0] = tirx.bitwise_or(hit[0], _overlaps(here, there, overlap[0]))
-        with T.If(hit[0] == 0), T.Then():
-            for target, bound in zip(others, bounds, strict=True):
+            there = [bound[other] for bound in selected_bounds]
+            is_overlapping[0] = tirx.bitwise_or(
+                is_overlapping[0], _overlaps(here, there, overlap[0])
+            )
+        with T.If(is_overlapping[0] == 0), T.Then():
+            for target, bound in zip(selected_bounds, bounds, strict=True):
                 target[selected[0]] = bound[0]
-            chosen[row, selected[0]] = best[0]
+            chosen[row, selected[0]] = box[0]
             selected[0] = selected[0] + 1
     chosen_count[row] = selected[0]
 
 
-def _comes_first(one: Element, other: Element) -> Any:
+def _is_before(one: Element, other: Element) -> Any:
     """Return whether a box is chosen before another: of equal scores the first one."""
     return tirx.any(one[0] > other[0], tirx.all(one[0] == other[0], one[1] < other[1]))
 
@@ -250,10 +252,10 @@ def _overlaps(one: Sequence[Any], other: Sequence[Any], threshold: Any) -> Any:
         *(extent > zero for extent in (width, height, common, area, other_area, union)),
         common / union > threshold,
     )
-    hit = tirx.Cast("int32", tests[0])
+    overlaps = tirx.Cast("int32", tests[0])
     for test in tests[1:]:
-        hit = tirx.bitwise_and(hit, tirx.Cast("int32", test))
-    return hit
+        overlaps = tirx.bitwise_and(overlaps, tirx.Cast("int32", test))
+    return overlaps
 
 
 def _bounds_of_corners(corners: Sequence[Any]) -> list[Any]:

@@ -1,8 +1,9 @@
-"""Emit topk as a TIR kernel that keeps the best elements of a row in a heap while it reads the row.
+"""Emit topk as a TIR kernel that keeps the first elements of a row in a heap.
 
-The root of the heap is the worst of the best so far. A block of elements none of which is better is
-passed over by comparisons of vectors. Among equal values the first one comes first, as in ONNX
-Runtime; NaN is as large as infinity.
+The row is read once. First means first in the result: the root of the heap is the last of the
+elements kept so far, and a block in which no element comes before the root is passed over by
+comparisons of vectors. Among equal values the first one in the row comes first, as in ONNX Runtime;
+NaN is as large as infinity.
 """
 
 from __future__ import annotations
@@ -43,18 +44,18 @@ class TopK:
         """Return the number of elements of a row."""
         return self.shape[-1]
 
-    def is_better(self, one: Any, other: Any) -> Any:
-        """Return whether a value comes before another, equal ones aside."""
+    def is_before(self, one: Any, other: Any) -> Any:
+        """Return whether a value comes before another in the result, equal ones aside."""
         return one > other if self.largest else one < other
 
-    def comes_after(self, one: Element, other: Element) -> Any:
+    def is_after(self, one: Element, other: Element) -> Any:
         """Return whether an element comes after another in the result."""
         return tirx.any(
-            self.is_better(other[0], one[0]), tirx.all(one[0] == other[0], one[1] > other[1])
+            self.is_before(other[0], one[0]), tirx.all(one[0] == other[0], one[1] > other[1])
         )
 
-    def best(self, one: Any, other: Any) -> Any:
-        """Return the better of two values."""
+    def first_of(self, one: Any, other: Any) -> Any:
+        """Return the one of two values that comes first in the result."""
         return tirx.max(one, other) if self.largest else tirx.min(one, other)
 
 
@@ -99,7 +100,7 @@ def _selected(data: te.Tensor, *valid: te.Tensor, top_k: TopK) -> list[te.Tensor
 
 
 class _Row:
-    """The statements that select the best elements of a row."""
+    """The statements that select the first elements of a row."""
 
     def __init__(
         self,
@@ -118,10 +119,10 @@ class _Row:
         if valid:
             self._most = tirx.Cast("int32", tirx.min(valid[0][0], self._most.astype("int64")))
             self._size = tirx.min(self._most, self._size)
-        self._heap = Heap(top_k.count, top_k.dtype, top_k.comes_after)
+        self._heap = Heap(top_k.count, top_k.dtype, top_k.is_after)
 
     def write(self) -> None:
-        """Write all statements: fill the heap, read the row, empty the heap from its worst on."""
+        """Write all statements: fill the heap, read the row, empty the heap from its root on."""
         size, count = self._size, self._top_k.count
         heap = self._heap
         with T.serial(0, size) as at:
@@ -164,9 +165,9 @@ class _Row:
             lanes = T.buffer_proxy(T.alloc_buffer((_LANES,), self._top_k.dtype, scope="local"))
             with T.serial(0, rest // _BLOCK) as block:
                 first = begin + block * _BLOCK
-                self._write_best_of_block(lanes, first)
+                self._write_first_of_block(lanes, first)
                 with (
-                    T.If(self._top_k.is_better(lanes[0], self._heap.values[0])),
+                    T.If(self._top_k.is_before(lanes[0], self._heap.values[0])),
                     T.Then(),
                     T.serial(0, _BLOCK) as step,
                 ):
@@ -175,23 +176,23 @@ class _Row:
         with T.serial(0, self._most - begin) as step:
             self._consider(begin + step)
 
-    def _write_best_of_block(self, lanes: Any, first: Any) -> None:
-        """Write the best value of a block to `lanes[0]`."""
-        best = self._top_k.best
+    def _write_first_of_block(self, lanes: Any, first: Any) -> None:
+        """Write the value of a block that comes first in the result to `lanes[0]`."""
+        first_of = self._top_k.first_of
         with T.vectorized(0, _LANES) as lane:
             lanes[lane] = self._key(first + lane)
         for begin in range(_LANES, _BLOCK, _LANES):
             with T.vectorized(0, _LANES) as lane:
-                lanes[lane] = best(lanes[lane], self._key(first + begin + lane))
+                lanes[lane] = first_of(lanes[lane], self._key(first + begin + lane))
         half = _LANES // 2
         while half > 1:
             with T.vectorized(0, half) as lane:
-                lanes[lane] = best(lanes[lane], lanes[lane + half])
+                lanes[lane] = first_of(lanes[lane], lanes[lane + half])
             half //= 2
-        lanes[0] = best(lanes[0], lanes[1])
+        lanes[0] = first_of(lanes[0], lanes[1])
 
     def _consider(self, at: Any) -> None:
-        """Replace the root of the heap by an element of the row that is better."""
+        """Replace the root of the heap by an element of the row if that comes before it."""
         value = self._key(at)
-        with T.If(self._top_k.is_better(value, self._heap.values[0])), T.Then():
+        with T.If(self._top_k.is_before(value, self._heap.values[0])), T.Then():
             self._heap.sink(0, value, tirx.Cast("int32", at), self._size)

@@ -78,7 +78,7 @@ class IndexClamper(Rewriter):
         if not any(fields):
             return None
         indices = [
-            self._counted_from_start(field.indices, *extent) if field and extent else index
+            count_from_start(self.builder_, field.indices, *extent) if field and extent else index
             for field, index, extent in zip(fields, given.fields, extents, strict=True)
         ]
         inside = reduce(
@@ -140,16 +140,6 @@ class IndexClamper(Rewriter):
         inside = self._emit(relax.op.minimum(self._emit(relax.op.maximum(indices, low)), high))
         return _Bounded(inside, self._emit(relax.op.equal(indices, inside)))
 
-    def _counted_from_start(self, indices: relax.Expr, extent: int) -> relax.Expr:
-        """Return indices whose negative ones have become those that count from the start.
-
-        TVM takes a negative index as it is, and reads what lies before the tensor.
-        """
-        zero, size = (relax.const(number, str(indices.ty.dtype)) for number in (0, extent))
-        is_negative = self._emit(relax.op.less(indices, zero))
-        from_start = self._emit(relax.op.add(indices, size))
-        return self._emit(relax.op.where(is_negative, from_start, indices))
-
     def _of_inside(self, values: relax.Expr, is_inside: relax.Expr) -> relax.Expr:
         values = self._emit(values)
         if not _is_float(values):
@@ -167,6 +157,17 @@ class IndexClamper(Rewriter):
 
     def _emit(self, value: relax.Expr) -> relax.Expr:
         return self.builder_.emit(value)
+
+
+def count_from_start(builder: relax.BlockBuilder, indices: relax.Expr, extent: int) -> relax.Expr:
+    """Emit indices whose negative ones have become those that count from the start.
+
+    TVM takes a negative index as it is, and reads what lies before the tensor.
+    """
+    zero, size = (relax.const(number, str(indices.ty.dtype)) for number in (0, extent))
+    is_negative = builder.emit(relax.op.less(indices, zero))
+    from_start = builder.emit(relax.op.add(indices, size))
+    return builder.emit(relax.op.where(is_negative, from_start, indices))
 
 
 def _extents(data: relax.Expr, axes: Sequence[int]) -> list[int] | None:

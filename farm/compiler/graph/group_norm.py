@@ -80,7 +80,7 @@ class GroupNormRewriter(Rewriter):
         if data is None:
             return None
         pixels = list(range(2, len(data.ty.shape.values)))
-        result = self._of_images(
+        result = self._norm_of_groups(
             data, shape[1], relax.const(epsilon.reshape(()), epsilon.dtype.name), pixels
         )
         return result if data.same_as(groups) else relax.op.reshape(result, call.ty.shape)
@@ -108,7 +108,7 @@ class GroupNormRewriter(Rewriter):
         if axes != pixels and shape[0] == 1:
             axes = pixels
         epsilon = relax.const(float(attributes.epsilon), "float32")
-        result = self._of_images(data, groups or int(shape[1]), epsilon, axes)
+        result = self._norm_of_groups(data, groups or int(shape[1]), epsilon, axes)
         full = [1, int(shape[1]), *(1 for _ in shape[2:])]
         op, emit = relax.op, self.builder_.emit
         if attributes.scale:
@@ -154,15 +154,15 @@ class GroupNormRewriter(Rewriter):
         normed = op.nn.layer_norm(rows, scale, bias, [-1], float(attributes.epsilon))
         return op.reshape(emit(normed), shape)
 
-    def _of_images(
-        self, data: relax.Expr, groups: int, epsilon: relax.Expr, pixels: list[int]
+    def _norm_of_groups(
+        self, data: relax.Expr, groups: int, epsilon: relax.Expr, axes: list[int]
     ) -> relax.Expr:
-        """Return the norm of each group over the axes `pixels`."""
+        """Return the norm of each group of channels over `axes` and these channels."""
         emit, op = self.builder_.emit, relax.op
-        mean = self._of_groups(emit(op.mean(data, pixels, keepdims=True)), groups)
+        mean = self._means_of_groups(emit(op.mean(data, axes, keepdims=True)), groups)
         centred = emit(op.subtract(data, mean))
-        squares = self._of_groups(
-            emit(op.mean(emit(op.multiply(centred, centred)), pixels, keepdims=True)), groups
+        squares = self._means_of_groups(
+            emit(op.mean(emit(op.multiply(centred, centred)), axes, keepdims=True)), groups
         )
         factor = emit(
             op.divide(relax.const(1.0, "float32"), emit(op.sqrt(emit(op.add(squares, epsilon)))))
@@ -171,7 +171,7 @@ class GroupNormRewriter(Rewriter):
         shifted = emit(op.add(data, emit(op.negative(mean))))
         return emit(op.multiply(shifted, factor))
 
-    def _of_groups(self, means: relax.Expr, groups: int) -> relax.Expr:
+    def _means_of_groups(self, means: relax.Expr, groups: int) -> relax.Expr:
         """Return the mean of each group for each of its channels; of all channels if one group."""
         emit, shape = self.builder_.emit, list(means.ty.shape.values)
         count, channels = shape[0], int(shape[1])

@@ -17,6 +17,7 @@ from tvm import relax
 from tvm.ir import Call
 from tvm.relax.expr_functor import mutator
 
+from farm.compiler.graph.clamp_indices import count_from_start
 from farm.compiler.ir.constants import constant_value
 from farm.compiler.ir.dynamic_extents import is_dynamic
 from farm.compiler.ir.relax_rewriter import Rewriter, Rule, op_name, shape_of
@@ -56,10 +57,7 @@ class ScatteredRowRewriter(Rewriter):
         if rows is None:
             return None
         rows = self._emit(relax.op.reshape(rows, [count, 1]))
-        kind = str(rows.ty.dtype)
-        is_negative = self._emit(relax.op.less(rows, relax.const(0, kind)))
-        from_start = self._emit(relax.op.add(rows, relax.const(height, kind)))
-        rows = self._emit(relax.op.where(is_negative, from_start, rows))
+        rows = count_from_start(self.builder_, rows, height)
         return relax.op.scatter_nd(data, rows, updates, reduction)
 
     def _row_indices(self, indices: relax.Expr, count: int) -> relax.Expr | None:

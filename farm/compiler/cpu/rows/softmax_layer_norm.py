@@ -6,6 +6,7 @@ Each row is computed by itself: its sums and its maximum first by vectors, then 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from tvm import te, tirx
@@ -35,13 +36,13 @@ _BY_VECTORS = (_FILLED, "powers")  # steps over [blocks, lanes]
 def softmax_compute(lanes: int, data: te.Tensor) -> te.Tensor:
     """Define softmax over the last axis."""
     *outer, _ = data.shape
-    _, powers, total = _sum_of_powers(lanes, data)
+    row = _exponentials(lanes, data)
     inverse = te.compute(
-        tuple(outer), lambda *at: tirx.const(1, "float32") / total[at], name="inverse"
+        tuple(outer), lambda *at: tirx.const(1, "float32") / row.total[at], name="inverse"
     )
 
     def value(*at: te.Var) -> tirx.Expr:
-        return powers(*at[:-1], at[-1] // lanes, at[-1] % lanes) * inverse[at[:-1]]
+        return row.powers(*at[:-1], at[-1] // lanes, at[-1] % lanes) * inverse[at[:-1]]
 
     return te.compute(data.shape, value, name=SOFTMAX, attrs={ROW_LANES: lanes})
 
@@ -49,18 +50,27 @@ def softmax_compute(lanes: int, data: te.Tensor) -> te.Tensor:
 def log_softmax_compute(lanes: int, data: te.Tensor) -> te.Tensor:
     """Define the logarithm of softmax over the last axis."""
     *outer, _ = data.shape
-    largest, _, total = _sum_of_powers(lanes, data)
-    shift = te.compute(tuple(outer), lambda *at: vector_math.log(total[at]), name="shift")
+    row = _exponentials(lanes, data)
+    shift = te.compute(tuple(outer), lambda *at: vector_math.log(row.total[at]), name="shift")
     return te.compute(
         data.shape,
-        lambda *at: data[at] - largest[at[:-1]] - shift[at[:-1]],
+        lambda *at: data[at] - row.largest[at[:-1]] - shift[at[:-1]],
         name=LOG_SOFTMAX,
         attrs={ROW_LANES: lanes},
     )
 
 
-def _sum_of_powers(lanes: int, data: te.Tensor) -> tuple[te.Tensor, te.Tensor, te.Tensor]:
-    """Define the largest number of a row, e to the power of the others less it, and their sum.
+@dataclass(frozen=True, slots=True)
+class _Exponentials:
+    """The largest number of each row, e to the power of its numbers less it, and their sum."""
+
+    largest: te.Tensor
+    powers: te.Tensor
+    total: te.Tensor
+
+
+def _exponentials(lanes: int, data: te.Tensor) -> _Exponentials:
+    """Define the exponentials of the rows along the last axis.
 
     A row is padded to whole vectors with minus infinity, whose exponential is 0.
     """
@@ -73,7 +83,7 @@ def _sum_of_powers(lanes: int, data: te.Tensor) -> tuple[te.Tensor, te.Tensor, t
         lambda *at: vector_math.exp_of_nonpositive(source[at] - largest[at[:-2]]),
         name="powers",
     )
-    return largest, powers, reduce_row(powers, "total", te.sum)
+    return _Exponentials(largest, powers, reduce_row(powers, "total", te.sum))
 
 
 def layer_norm_compute(
