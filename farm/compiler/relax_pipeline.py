@@ -30,6 +30,7 @@ from farm.compiler.graph.clamp_indices import IndexClamper
 from farm.compiler.graph.concats.nested_concats import NestedConcatRewriter
 from farm.compiler.graph.concats.wide_concats import WideConcatRewriter
 from farm.compiler.graph.constant_divisors import ConstantDivisorRewriter
+from farm.compiler.graph.constant_evaluation import ConstantEvaluator
 from farm.compiler.graph.constant_folding import ConstantFolder
 from farm.compiler.graph.convolutions.conv1d_conv3d_to_conv2d import Conv1dConv3dRewriter
 from farm.compiler.graph.convolutions.conv_of_concat import ConvOfConcatRewriter
@@ -209,6 +210,7 @@ def legalize_and_fuse(module: tvm.IRModule, selector: ConfigSelector | None) -> 
             if selector
             else []
         ),
+        rewriter_pass("farm.EvaluateConstants", ConstantEvaluator),
         transform.LegalizeOps(
             legalization_map(selector) if selector else schedule.legalization_map()
         ),

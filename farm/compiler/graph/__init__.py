@@ -4,6 +4,8 @@
 
 Constants and shapes:
     constant_folding  compute constant expressions and shape arithmetic in numpy
+    constant_evaluation
+                      evaluate more operators on constants, before they become loops
     boolean_logic     rewrite comparisons and arithmetic of booleans as logic
     empty_tensors     replace tensors without elements, and what is computed from them
     clamp_indices     keep indices that come from an input within their tensor

@@ -244,45 +244,52 @@ def _known(extents: Any) -> bool:
     return all(isinstance(extent, tvm.tirx.IntImm) for extent in extents)
 
 
+FOLDABLE = frozenset({*_SHAPE_OPERATORS, *_ARITHMETIC, *_CONVERSIONS})
+
+
+def fold_call(call: Call, value: Callable[[relax.Expr], Array | None]) -> relax.Expr | None:
+    """Return the value of a call of one of FOLDABLE on constants; None if it is not folded here.
+
+    `value` returns the value of a constant.
+    """
+    name = op_name(call)
+    try:
+        if name in _SHAPE_OPERATORS and (known := fold_shape_operator(call, value)) is not None:
+            return known
+    except ValueError:  # no arithmetic of shapes
+        pass
+    if not (name in _ARITHMETIC or name in _CONVERSIONS) or not isinstance(
+        call.ty, relax.TensorType
+    ):
+        return None
+    operands = [
+        value(argument)
+        for argument in call.args
+        if not isinstance(argument, relax.ShapeExpr | relax.Tuple)
+    ]
+    values = [operand for operand in operands if operand is not None]
+    if not values or len(values) < len(operands):
+        return None
+    try:
+        result = _computed(name, values, call)
+    except (TypeError, ValueError):  # a symbolic shape, or arithmetic that is left to TVM
+        return None
+    dtype = str(call.ty.dtype)
+    return relax.const(
+        np.asarray(result, dtype, order="C"), dtype
+    )  # without its dtype, TVM narrows 64 bits to 32
+
+
 @mutator
 class _Folder(Rewriter):
     """Replaces calls on constants by their value."""
 
     def rules(self) -> Mapping[str, Rule]:
         """Return the rules by the names of operators."""
-        foldable = {*_SHAPE_OPERATORS, *_ARITHMETIC, *_CONVERSIONS}
-        return dict.fromkeys(foldable, self._fold)
+        return dict.fromkeys(FOLDABLE, self._fold)
 
     def _fold(self, call: Call) -> relax.Expr | None:
-        name = op_name(call)
-        try:
-            if (
-                name in _SHAPE_OPERATORS
-                and (known := fold_shape_operator(call, self.value)) is not None
-            ):
-                return known
-        except ValueError:  # no arithmetic of shapes
-            pass
-        if not (name in _ARITHMETIC or name in _CONVERSIONS) or not isinstance(
-            call.ty, relax.TensorType
-        ):
-            return None
-        operands = [
-            self.value(argument)
-            for argument in call.args
-            if not isinstance(argument, relax.ShapeExpr | relax.Tuple)
-        ]
-        values = [value for value in operands if value is not None]
-        if not values or len(values) < len(operands):
-            return None
-        try:
-            result = _computed(name, values, call)
-        except (TypeError, ValueError):  # a symbolic shape, or arithmetic that is left to TVM
-            return None
-        dtype = str(call.ty.dtype)
-        return relax.const(
-            np.asarray(result, dtype, order="C"), dtype
-        )  # without its dtype, TVM narrows 64 bits to 32
+        return fold_call(call, self.value)
 
 
 @tvm.transform.module_pass(opt_level=0, name="farm.FoldConstants")
