@@ -109,18 +109,25 @@ def _tiled(values: list[Array], call: Call) -> Array:
 
 
 def _filled(values: list[Array], call: Call) -> Array:
+    _check_not_rounded(values[-1:], call)
     return np.full(_created_shape(call), values[-1])
 
 
 def _arranged(values: list[Array], call: Call) -> Array:
     start, _, step = values
+    _check_not_rounded(values, call)
     (count,) = _created_shape(call)
     dtype = np.dtype(str(call.ty.dtype))
     return np.asarray(start.astype(dtype) + np.arange(count).astype(dtype) * step.astype(dtype))
 
 
+def _check_not_rounded(values: list[Array], call: Call) -> None:
+    if any(value.dtype.kind == "f" for value in values) and "float" not in str(call.ty.dtype):
+        raise TypeError("when a number is rounded to an integer is up to the kernel")
+
+
 def _created_shape(call: Call) -> list[int]:
-    shape = [int(extent) for extent in call.ty.shape.values]
+    shape = [int(extent) for extent in call.ty.shape]
     if int(np.prod(shape)) > _MOST_CREATED:
         raise ValueError("a large tensor is made where it is used")
     return shape

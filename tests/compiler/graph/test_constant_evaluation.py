@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tvm
 from relax_models import Array, compute, const, lowered, module
 from tvm import relax
 
@@ -130,6 +131,20 @@ def test_small_tensors_are_created_and_large_ones_are_left_to_the_kernel_that_re
         [2.5] * 5,
     ]
     assert evaluated(body(2000), [fill]) == [None, None]
+
+
+def test_what_is_rounded_to_integers_is_left_to_the_kernel() -> None:
+    assert evaluated(
+        lambda fill: [OP.arange(0.5, 4.5, 1.5, "int64"), OP.full((3,), fill, "int32")],
+        [np.array(2.5, "float32")],
+    ) == [None, None]
+
+
+def test_a_tensor_of_unknown_shape_is_left_as_it_is() -> None:
+    def body(extent: relax.Var) -> list[relax.Expr]:
+        return [OP.full(relax.ShapeExpr([tvm.tirx.Var("n", "int64")]), extent, "float32")]
+
+    assert evaluated(body, [np.array(2.5, "float32")]) == [None]
 
 
 @pytest.mark.parametrize("outside", [-1, 4])
