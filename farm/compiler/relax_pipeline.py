@@ -26,6 +26,7 @@ from farm.compiler.gpu import schedule
 from farm.compiler.graph import layer_names
 from farm.compiler.graph.attention import attention_pass
 from farm.compiler.graph.boolean_logic import BooleanLogicRewriter
+from farm.compiler.graph.broadcast_matrices import BroadcastMatrixRewriter
 from farm.compiler.graph.clamp_indices import IndexClamper
 from farm.compiler.graph.concats.nested_concats import NestedConcatRewriter
 from farm.compiler.graph.concats.wide_concats import WideConcatRewriter
@@ -157,6 +158,8 @@ def fold_norms_and_constants(module: tvm.IRModule) -> tvm.IRModule:
     transform = relax.transform
     passes = [
         rewriter_pass("farm.EmptyTensors", EmptyTensorRewriter),
+        # Before folding, which would copy the matrices
+        rewriter_pass("farm.BroadcastMatrices", BroadcastMatrixRewriter),
         # Before folding, which would evaluate TVM's operators; after it, shapes are known
         rewriter_pass("farm.GroupNorms", GroupNormRewriter),
         ConstantFolder(),

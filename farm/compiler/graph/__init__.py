@@ -22,6 +22,7 @@ Convolutions, normalisation and layout:
 
 Products:
     attention            find attention, which becomes one kernel
+    broadcast_matrices   multiply a batch by one matrix, not by copies of it
     loop_input_products  multiply all steps of a loop's input by a weight at once
 
 Elementwise operators:
