@@ -104,16 +104,22 @@ def test_a_reshape_that_is_no_merge_of_axes_stays():
     )
 
 
-def test_a_linear_layer_of_transposed_images_has_its_weight_once(tmp_path):
-    class Layer(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.projection = torch.nn.Linear(INNER, COLUMNS, bias=False)
+class Layer(torch.nn.Module):
+    """A linear layer of an image whose channels come first."""
 
-        def forward(self, x):
-            return self.projection(x.permute(0, 2, 3, 1))
+    def __init__(self):
+        super().__init__()
+        self.projection = torch.nn.Linear(INNER, COLUMNS, bias=False)
 
+    def forward(self, x):
+        return self.projection(x.permute(0, 2, 3, 1))
+
+
+@pytest.mark.parametrize("decomposed", [False, True])
+def test_a_linear_layer_of_transposed_images_has_its_weight_once(tmp_path, decomposed):
     program = torch.export.export(Layer().eval(), (torch.zeros(GROUPS, INNER, 9, 4),))
+    if decomposed:  # as some publish it: the layer is a batch of products then
+        program = program.run_decompositions()
     torch.export.save(program, tmp_path / "m.pt2")
     imported = importers.import_model(Model("m", str(tmp_path / "m.pt2")), tmp_path)
     low = lower_module(imported.module, imported.weights, target(), {})

@@ -68,6 +68,14 @@ FORMS = {
     "polar": lambda x: real(torch.polar(x[0].abs(), x[1])),
     "from reals": lambda x: real(x.to(torch.complex64)),
     "product of matrices": lambda x: real(numbers(x) @ numbers(x).T),
+    "linear layer": lambda x: real(
+        torch.nn.functional.linear(numbers(x), torch.complex(x[1], x[0])[:, :4])
+    ),
+    "linear layer with a bias": lambda x: real(
+        torch.nn.functional.linear(numbers(x), numbers(x + 1), numbers(x)[:, 0])
+    ),
+    "rolled": lambda x: real(numbers(x).roll((1, -1), (0, 1))),
+    "taken apart": lambda x: real(numbers(x).unbind(-1)[2]),
     "mean": lambda x: real(numbers(x).mean(-1, keepdim=True)),
     "sum of all": lambda x: real(numbers(x).sum()),
     "transposed": lambda x: real(numbers(x).transpose(-1, -2)),

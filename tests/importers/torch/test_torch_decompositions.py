@@ -55,6 +55,30 @@ def test_each_pair_of_zeros_infinities_and_nan_is_torch_s(name):
     compare(name, SPECIAL[:, None], SPECIAL[None])
 
 
+@pytest.mark.parametrize(
+    ("shifts", "dims"),
+    [([1], [0]), ([-2, 3], [1, 0]), ([7, -9], [-1, -1]), ([0], [1]), ([4], []), ([1], [2])],
+)
+def test_a_roll_is_torch_s(shifts, dims):
+    compare("roll", torch.arange(24.0).reshape(4, 3, 2), shifts, dims)
+
+
+@pytest.mark.parametrize("shape", [(4, 0), (0,), ()], ids=str)
+def test_a_roll_of_nothing_or_of_a_number_is_torch_s(shape):
+    compare("roll", torch.ones(shape), [3], [0] if shape else [])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bool, torch.complex64], ids=str)
+@pytest.mark.parametrize("axis", [0, 1, -1])
+def test_a_tensor_taken_apart_is_torch_s(axis, dtype):
+    ours, theirs = (
+        function(torch.arange(24).reshape(4, 3, 2).to(dtype), axis)
+        for function in (decompositions()[aten.unbind.int], torch.unbind)
+    )
+    for our, their in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(our, their)
+
+
 def test_the_tails_of_erfc_keep_their_relative_accuracy():
     x = torch.linspace(2, 9, 50)
     exact = torch.erfc(x.double())

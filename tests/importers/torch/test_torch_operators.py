@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 import torch
 from host_build import answers, assert_agrees
+from host_profile import HOST
 
 from farm import importers
+from farm.compiler.lower import lower_module, resolve_target
 from farm.types import Model
 
 sys.path.append(str(Path(__file__).parent.parent))
@@ -316,3 +318,28 @@ def test_booleans_are_compared_and_added_as_torch_does(tmp_path):
 def of_signs(function, x):
     """The value of a function of two tensors of booleans."""
     return function(x[0] > 0, x[1] > 0)
+
+
+class Layers(torch.nn.Module):
+    """Two linear layers of sequences, as a transformer has them, and an attention's products."""
+
+    def __init__(self):
+        super().__init__()
+        self.hidden, self.out = torch.nn.Linear(16, 32), torch.nn.Linear(32, 16)
+
+    def forward(self, x):
+        queries, keys, values = x.reshape(2, 5, 3, 4, 4).permute(2, 0, 3, 1, 4).unbind(0)
+        mixed = (queries @ keys.transpose(-2, -1)).softmax(-1) @ values
+        x = mixed.transpose(1, 2).reshape(2, 5, 16)
+        return x + self.out(torch.nn.functional.gelu(self.hidden(x)))
+
+
+def test_what_follows_a_linear_layer_of_sequences_is_in_its_kernel(tmp_path):
+    program = torch.export.export(Layers().eval(), (torch.rand(2, 5, 48),))
+    torch.export.save(program, tmp_path / "m.pt2")
+    imported = importers.import_model(Model("m", str(tmp_path / "m.pt2")), tmp_path)
+    assert_agrees(imported)
+    low = lower_module(imported.module, imported.weights, resolve_target(HOST), {})
+    kernels = [kernel.name for kernel in low.kernels]
+    assert sum("dense" in kernel and "gelu" in kernel for kernel in kernels) == 1, kernels
+    assert not [kernel for kernel in kernels if "slice" in kernel]

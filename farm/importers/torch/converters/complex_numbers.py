@@ -20,6 +20,7 @@ from tvm import relax
 
 from farm.errors import ModelError
 from farm.importers.fourier import fourier_transform, inverse_transform_to_reals
+from farm.importers.torch.converters.operators import node_argument
 
 Converter = Callable[[Any, Any], Any]  # (node, importer) -> Relax expression of the node
 
@@ -216,6 +217,22 @@ def _mul(node: torch.fx.Node, importer: Any) -> relax.Expr:
 def _matmul(node: torch.fx.Node, importer: Any) -> relax.Expr:
     """Convert a product of matrices."""
     return _product(relax.op.matmul, node, importer)
+
+
+def _linear(node: torch.fx.Node, importer: Any) -> relax.Expr:
+    """Convert a product with a transposed matrix, and a sum with a bias."""
+
+    def by_transposed(data: relax.Expr, weight: relax.Expr) -> relax.Expr:
+        transposed = importer.block_builder.emit(relax.op.permute_dims(weight))
+        return relax.op.matmul(data, transposed)
+
+    made = _product(by_transposed, node, importer)
+    bias = node_argument(node, 2, "bias", None)
+    if bias is None:
+        return made
+    emit = importer.block_builder.emit
+    real, imaginary = _parts(bias, _real_dtype(node), importer)
+    return emit(relax.op.add(made, _joined(real, imaginary, importer)))
 
 
 def _product(operator: Callable[..., relax.Expr], node: torch.fx.Node, importer: Any) -> relax.Expr:
@@ -486,6 +503,8 @@ _RULES: dict[str, Converter] = {
     "copy.default": _copy,
     "mm.default": _matmul,
     "bmm.default": _matmul,
+    "matmul.default": _matmul,
+    "linear.default": _linear,
     "neg.default": _neg,
     "_conj.default": _conj,
     "_conj_physical.default": _conj,

@@ -28,12 +28,16 @@ Converter = Callable[[Any, Any], Any]  # (node, importer) -> Relax expression of
 def undecomposed() -> tuple[Any, ...]:
     """Return the operators of torch's table of decompositions that are converted as they are.
 
-    Their decompositions read each element by indices that they compute.
+    The decompositions of samplings read each element by indices that they compute. Those of
+    products merge and split the axes of a batch around them, which keeps the operators that follow
+    out of the product's kernel, and repeat a matrix for each product of data that is transposed.
     """
     return (
         torch.ops.aten.upsample_bilinear2d.default,
         torch.ops.aten.upsample_bicubic2d.default,
         torch.ops.aten.upsample_nearest2d.default,
+        torch.ops.aten.linear.default,
+        torch.ops.aten.matmul.default,
     )
 
 

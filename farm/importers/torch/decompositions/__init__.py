@@ -9,6 +9,7 @@ Each is a function of torch with the operator's arguments, of operators that the
     frames       sums of frames and patches that overlap
     matrices     inverses, determinants, distances, sums of products
     sampling     images at places between their pixels
+    slices       rolls, and tensors taken apart along an axis
     transformer_layers
                  attention and encoder layers that torch runs fused
 """
@@ -28,10 +29,21 @@ from farm.importers.torch.decompositions import (
     sampling,
     scans,
     selection,
+    slices,
     transformer_layers,
 )
 
-_PARTS = (frames, functions, matrices, reductions, sampling, scans, selection, transformer_layers)
+_PARTS = (
+    frames,
+    functions,
+    matrices,
+    reductions,
+    sampling,
+    scans,
+    selection,
+    slices,
+    transformer_layers,
+)
 
 
 def decompositions() -> dict[Any, Callable[..., Any]]:
