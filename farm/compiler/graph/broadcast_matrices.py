@@ -17,7 +17,8 @@ from tvm.relax.expr_functor import mutator
 from farm.compiler.ir.dynamic_extents import shapes_are_equal
 from farm.compiler.ir.relax_rewriter import Rewriter, Rule, op_name, shape_of
 
-_ADD_OR_MERGE_AXES = ("relax.broadcast_to", "relax.expand_dims", "relax.reshape", "relax.squeeze")
+# They leave each matrix of the batch as it is, if the last two extents stay.
+_BATCH_OPERATORS = ("relax.broadcast_to", "relax.expand_dims", "relax.reshape", "relax.squeeze")
 
 
 @mutator
@@ -34,7 +35,7 @@ class BroadcastMatrixRewriter(Rewriter):
         matrix = self._repeated_matrix(right)
         if matrix is None or shape is None or result is None:
             return None
-        if not shapes_are_equal(shape[:-1], result[:-1]):  # there are more products than rows
+        if not shapes_are_equal(shape[:-1], result[:-1]):  # the copies make the batch larger
             return None
         return relax.op.matmul(left, matrix, call.attrs.out_dtype)
 
@@ -46,7 +47,7 @@ class BroadcastMatrixRewriter(Rewriter):
         wanted, is_repeated = shape[-2:], False
         while len(shape) > 2:
             made = self.producer(expression)
-            if made is None or op_name(made) not in _ADD_OR_MERGE_AXES:
+            if made is None or op_name(made) not in _BATCH_OPERATORS:
                 return None
             is_repeated |= op_name(made) == "relax.broadcast_to"
             expression = made.args[0]

@@ -63,6 +63,20 @@ def test_a_roll_is_torch_s(shifts, dims):
     compare("roll", torch.arange(24.0).reshape(4, 3, 2), shifts, dims)
 
 
+def test_a_roll_of_an_open_batch_takes_no_indices():
+    class Rolled(torch.nn.Module):
+        def forward(self, x):
+            return x.roll((1, -1), (1, 2))
+
+    batch = {0: torch.export.Dim("batch")}
+    program = torch.export.export(Rolled(), (torch.ones(2, 4, 3),), dynamic_shapes=(batch,))
+    made = program.run_decompositions(decompositions())
+    called = {str(node.target) for node in made.graph.nodes if node.op == "call_function"}
+    assert "aten.cat.default" in called and not any("index" in name for name in called)
+    x = torch.randn(3, 4, 3)
+    torch.testing.assert_close(made.module()(x), x.roll((1, -1), (1, 2)))
+
+
 @pytest.mark.parametrize("shape", [(4, 0), (0,), ()], ids=str)
 def test_a_roll_of_nothing_or_of_a_number_is_torch_s(shape):
     compare("roll", torch.ones(shape), [3], [0] if shape else [])

@@ -28,7 +28,7 @@ Converter = Callable[[Any, Any], Any]  # (node, importer) -> Relax expression of
 def undecomposed() -> tuple[Any, ...]:
     """Return the operators of torch's table of decompositions that are converted as they are.
 
-    The decompositions of samplings read each element by indices that they compute. Those of
+    The decompositions of upsampling read each element by indices that they compute. Those of
     products merge and split the axes of a batch around them, which keeps the operators that follow
     out of the product's kernel, and repeat a matrix for each product of data that is transposed.
     """

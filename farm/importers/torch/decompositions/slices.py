@@ -15,8 +15,9 @@ from torch._decomp import decomposition_table
 
 
 def _roll(x: torch.Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> torch.Tensor:
-    """Move the elements along axes; those that leave the end come in again at the begin."""
-    if not all(isinstance(number, int) for number in (*shifts, *x.shape)):  # open extents
+    """Shift the elements along axes cyclically."""
+    extents = [x.shape[dim] for dim in dims] or x.shape
+    if not all(isinstance(number, int) for number in (*shifts, *extents)):  # some are open
         made: torch.Tensor = decomposition_table[torch.ops.aten.roll.default](x, shifts, dims)
         return made
     if not dims:
