@@ -51,6 +51,7 @@ from farm.compiler.graph.quantization.qdq_to_int8 import Int8Rewriter
 from farm.compiler.graph.quantization.round_clamp import round_clamp_pass
 from farm.compiler.graph.scattered_rows import ScatteredRowRewriter, ScatterKernelRewriter
 from farm.compiler.graph.sink_transposes import NCHW, NHWC, TransposeSinker
+from farm.compiler.graph.slice_scatters import SliceScatterRewriter
 from farm.compiler.ir.blocks import block_names
 from farm.compiler.ir.constants import array_address, constant_value, tensor_as_array
 from farm.compiler.ir.relax_rewriter import (
@@ -174,6 +175,8 @@ def fold_norms_and_constants(module: tvm.IRModule) -> tvm.IRModule:
         rewriter_pass("farm.DecomposedActivations", DecomposedActivationRewriter),
         rewriter_pass("farm.ConstantDivisors", ConstantDivisorRewriter),
         rewriter_pass("farm.LogicOfBooleans", BooleanLogicRewriter),
+        rewriter_pass("farm.EvaluateIntegers", partial(ConstantEvaluator, only_integers=True)),
+        transform.CanonicalizeBindings(),
         rewriter_pass("farm.ScatteredRows", ScatteredRowRewriter),
         rewriter_pass("farm.BoundedIndices", IndexClamper),
         ConstantFolder(),
@@ -196,6 +199,7 @@ def legalize_and_fuse(module: tvm.IRModule, selector: ConfigSelector | None) -> 
     legalize = [
         *([round_clamp_pass(selector.cpu), transform.DeadCodeElimination()] if selector else []),
         transposed_conv_pass(selector.cpu.lanes if selector else schedule.LANES),
+        rewriter_pass("farm.SliceScatters", SliceScatterRewriter),
         *(
             [
                 rewriter_pass("farm.PlanarImages", PlanarImageRewriter),

@@ -16,6 +16,7 @@
     arg_reduction         argmax and argmin of numbers that are all the smallest or largest
     elementwise           elementwise functions of types that TVM has no lowering for
     scatter               scatters of whole rows
+    slice_scatter         scatters that write a slice
     partial_scatter       scatter_elements whose indices are shorter than the data
     vector_math           elementary functions of float32 in vectorizable arithmetic
 

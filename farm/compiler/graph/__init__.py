@@ -11,6 +11,7 @@ Constants and shapes:
     clamp_indices     keep indices that come from an input within their tensor
     concats           concatenations and splits of many tensors
     scattered_rows    write scatters with one index for a whole row as scatters of rows
+    slice_scatters    write scatters into a slice as kernels without indices
     cumulative_kernels
                       compute cumulative sums and products on CPUs by farm's kernel
 

@@ -4,7 +4,8 @@ These are tables that exporters leave as operators: relative positions by a smal
 Transformer V2), encodings by sines, masks. TVM's own pass compiles each of them, one after another:
 6 s of 18 for a network of 12 such tables. It still evaluates what has no rule here.
 
-Earlier passes look for some of these operators, so they are not folded before.
+Earlier passes look for some of these operators on floating point, so those are not folded before.
+Integers are: indices that exporters compute are constants to the passes that rewrite scatters.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+import tvm
 from tvm import relax
 from tvm.ir import Call
 from tvm.relax.expr_functor import mutator
@@ -174,13 +176,22 @@ _EVALUATIONS: dict[str, Evaluation] = {
 
 @mutator
 class ConstantEvaluator(Rewriter):
-    """Replaces calls on constants by their value, also those that `ConstantFolder` leaves."""
+    """Replaces calls on constants by their value, also those that `ConstantFolder` leaves.
+
+    With `only_integers`, it replaces those whose value is integers or truth values.
+    """
+
+    def __init__(self, module: tvm.IRModule, *, only_integers: bool = False) -> None:
+        super().__init__(module)
+        self._only_integers = only_integers
 
     def rules(self) -> Mapping[str, Rule]:
         """Return the rules by the names of operators."""
         return dict.fromkeys({*FOLDABLE, *_EVALUATIONS}, self._evaluate)
 
     def _evaluate(self, call: Call) -> relax.Expr | None:
+        if self._only_integers and "float" in str(getattr(call.ty, "dtype", "")):
+            return None
         if (folded := fold_call(call, self.value)) is not None:
             return folded
         evaluation = _EVALUATIONS.get(op_name(call))

@@ -93,15 +93,17 @@ class ScatterKernelRewriter(Rewriter):
         return {"relax.scatter_nd": self._scatter}
 
     def _scatter(self, call: Call) -> relax.Expr | None:
-        return scatter.emit_scatter_nd(self.builder_, call, self._fill(call.args[0]))
+        return scatter.emit_scatter_nd(
+            self.builder_, call, number_of_full(self.bound(call.args[0]))
+        )
 
-    def _fill(self, data: relax.Expr) -> int | float | None:
-        """Return the number that a tensor is full of, None if that is not known."""
-        full = self.bound(data)
-        if op_name(full) in _FULL:
-            return _FULL[op_name(full)]
-        value = constant_value(full.args[1] if op_name(full) == "relax.full" else full)
-        if value is None or not value.size or not (value == value.flat[0]).all():
-            return None
-        number: int | float = value.flat[0].item()
-        return number
+
+def number_of_full(full: relax.Expr) -> int | float | None:
+    """Return the number that a tensor is full of, by what makes it; None if that is not known."""
+    if op_name(full) in _FULL:
+        return _FULL[op_name(full)]
+    value = constant_value(full.args[1] if op_name(full) == "relax.full" else full)
+    if value is None or not value.size or not (value == value.flat[0]).all():
+        return None
+    number: int | float = value.flat[0].item()
+    return number

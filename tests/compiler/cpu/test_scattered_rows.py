@@ -54,7 +54,8 @@ def parallel_loops(low):
 
 @pytest.mark.parametrize(("columns", "parts"), [(256, [8]), (67, [2]), (33, [])])
 def test_threads_share_columns_and_never_a_row(columns, parts):
-    data, places, rows = draw(500, columns), np.arange(80)[:, None], draw(80, columns)
+    data, rows = draw(500, columns), draw(80, columns)
+    places = numbers.integers(0, 500, (80, 1))
 
     def body(emit, x, points, rows):
         return emit(OP.scatter_nd(x, points, rows, "add"))
