@@ -28,8 +28,8 @@ import numpy as np
 import tvm
 from tvm import relax, tirx
 
-from farm.compiler.cpu.block_transform_kernel import block_transform_kernel
 from farm.compiler.cpu.kernel_config import PackedWeight
+from farm.compiler.cpu.load_time_kernels import block_transform_kernel
 from farm.compiler.cpu.winograd.weight_transform_kernel import weight_transform_kernel
 from farm.compiler.equal_arrays import first_equal_arrays
 from farm.compiler.graph.precision import bf16_weights, fp16_weights
