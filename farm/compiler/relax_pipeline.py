@@ -45,6 +45,7 @@ from farm.compiler.graph.empty_tensors import EmptyTensorRewriter
 from farm.compiler.graph.fusion_barriers import FusionBarrierMarker
 from farm.compiler.graph.group_norm import GroupNormRewriter
 from farm.compiler.graph.loop_input_products import LoopInputProductRewriter
+from farm.compiler.graph.operator_fusion import fuse_operators
 from farm.compiler.graph.precision import fp16_arithmetic, fp16_weights
 from farm.compiler.graph.precision.fp32_arithmetic import narrow_floats_as_float32
 from farm.compiler.graph.quantization.qdq_to_int8 import Int8Rewriter
@@ -64,9 +65,6 @@ from farm.compiler.parameter_files import array_bytes
 
 Array = np.ndarray[Any, Any]
 _INLINE_BYTES = 64  # a constant this small stays in the code
-# Operators in a kernel. TVM inlines hundreds, such as the joined steps of a loop, in the square of
-# their number.
-_MOST_FUSED = 64
 NO_WEIGHTS: Mapping[int, PackedWeight] = MappingProxyType({})
 _HWIO = [2, 3, 1, 0]  # of OIHW
 _POWERS = (2, 3, 4)  # by products
@@ -226,9 +224,7 @@ def legalize_and_fuse(module: tvm.IRModule, selector: ConfigSelector | None) -> 
         *([FusionBarrierMarker()] if selector else []),
     ]
     module = tvm.transform.Sequential(legalize)(module)
-    with tvm.transform.PassContext(config={"relax.FuseOps.max_depth": _MOST_FUSED}):
-        fused = transform.FuseOps()(module)
-    module = layer_names.attach_layer_names(module, fused)
+    module = layer_names.attach_layer_names(module, fuse_operators(module))
     module = tvm.transform.Sequential([transform.FuseTIR(), transform.DeadCodeElimination()])(
         module
     )

@@ -34,5 +34,6 @@ Precision:
     precision     float16 and bfloat16
     quantization  passes over quantized models
 
-    layer_names  map each step of a built model to operators of its source
+    operator_fusion  fuse operators into kernels
+    layer_names      map each step of a built model to operators of its source
 """
