@@ -10,6 +10,8 @@ these forms on all of its cores:
     a weight -> Winograd's transform  often several times as large, see winograd_weights
     a weight -> blocks of columns     if other parameters are made of it, too: it is stored once;
                                       or if each of its groups is padded to whole blocks
+    indices and a table -> a tensor   whose columns are repeated, such as biases of relative
+                                      positions
 
 The index of the parameters (tensor_cache) says which are transformed, for those who read the files.
 """
@@ -29,7 +31,7 @@ import tvm
 from tvm import relax, tirx
 
 from farm.compiler.cpu.kernel_config import PackedWeight
-from farm.compiler.cpu.load_time_kernels import block_transform_kernel
+from farm.compiler.cpu.load_time_kernels import block_transform_kernel, gather_transform_kernel
 from farm.compiler.cpu.winograd.weight_transform_kernel import weight_transform_kernel
 from farm.compiler.equal_arrays import first_equal_arrays
 from farm.compiler.graph.precision import bf16_weights, fp16_weights
@@ -40,7 +42,12 @@ from farm.compiler.ir.checked_kernels import (
 )
 from farm.compiler.ir.constants import array_address
 from farm.compiler.parameter_files import ON_LOAD, PREFIX
-from farm.compiler.weight_transforms import BlockTransform, WeightTransform
+from farm.compiler.weight_transforms import (
+    BlockTransform,
+    GatherTransform,
+    WeightTransform,
+    gather_of_repeated_columns,
+)
 from farm.compiler.winograd_weights import Phases, WinogradTransform, transform_coefficients
 
 Array = np.ndarray[Any, Any]
@@ -57,6 +64,8 @@ _BLOCKS = {
     (True, HALF): "transposed_half_weights_in_blocks",
 }
 
+_GATHER = "gathered_columns"
+
 
 @dataclass(frozen=True, slots=True)
 class ModuleWithStoredParameters:
@@ -72,6 +81,8 @@ def defer_transforms_to_load(
     parameters: Sequence[Array],
     large_weights: Mapping[int, PackedWeight],
     weights_in_blocks: Mapping[int, PackedWeight] = MappingProxyType({}),
+    *,
+    on_cpu: bool = True,
 ) -> ModuleWithStoredParameters:
     """Return the module and the parameters as they are stored.
 
@@ -80,7 +91,7 @@ def defer_transforms_to_load(
     caller that does not call the function. The module's parameters must be lifted. `large_weights`
     and `weights_in_blocks` are what the legalization has transformed, by the address of the
     transformed numbers: constants are not copied by TVM's passes. A parameter that was copied is
-    stored as the kernels read it.
+    stored as the kernels read it. Only a CPU gathers columns (`on_cpu`).
     """
     found = _sources(parameters, large_weights)
     blocks = _sources(parameters, weights_in_blocks)
@@ -94,8 +105,15 @@ def defer_transforms_to_load(
     kept = {index: kept.get(index, value) for index, value in enumerate(parameters)}
     halves = bf16_weights.bf16_parameters(module["main"], kept)
     halves |= fp16_weights.fp16_parameters(module["main"], kept)
-    transforms = {index: source.transform for index, source in found.items()}
+    transforms: dict[int, WeightTransform] = {
+        index: source.transform for index, source in found.items()
+    }
     stored = [halves.get(index, value) for index, value in kept.items()]
+    for index, value in enumerate(stored):
+        if not on_cpu or index in found or index in halves:
+            continue
+        if (gathered := gather_of_repeated_columns(value)) is not None:
+            stored[index], transforms[index] = gathered
     if changed := {*halves, *transforms}:
         module = mark_first_kernel_of_parameters(module, changed)
     if stored:
@@ -215,6 +233,11 @@ def _with_function(
                 )
                 for transposed, dtype in sorted(blocks)
             ),
+            (
+                _GATHER,
+                gather_transform_kernel(),
+                [one for one in transforms.values() if isinstance(one, GatherTransform)],
+            ),
         )
         if used
     }
@@ -241,6 +264,10 @@ def _with_function(
             elif isinstance(transform, BlockTransform):
                 kernel = kernels[_BLOCKS[transform.transposed, dtype]]
                 value = _in_blocks(builder, kernel, value, transform, array.shape, dtype)
+            elif isinstance(transform, GatherTransform):
+                type_ = relax.TensorType([transform.rows, transform.columns], SINGLE)
+                value = builder.emit(relax.call_tir(kernels[_GATHER], [value], type_))
+                value = _reshaped(builder, value, transform.shape)
             elif index not in halves:
                 continue
             again = tirx.const(1, "int64")

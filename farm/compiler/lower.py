@@ -163,6 +163,7 @@ def _lower_bound_module(
         parameters,
         large_weights,
         selector.weights_in_blocks if selector else relax_pipeline.NO_WEIGHTS,
+        on_cpu=selector is not None,
     )
     module, parameters = mark_kernels_of_inputs(stored.module), stored.parameters
     module["no_kernel"] = NOTHING if selector else NOTHING.with_attr("target", target.host)

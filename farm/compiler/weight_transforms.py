@@ -7,10 +7,13 @@ that its parameters are stored as the model has them:
     blocks of columns     if another parameter is made of the same weight: the file has it once. An
                           example is the table of an embedding, transposed for the last product.
                           And if each group of a convolution is padded to blocks of its own
+    repeated columns      if the result is at least twice as large. An example is the bias of
+                          relative positions in attention, which a model gathers from a small table
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -24,6 +27,10 @@ if TYPE_CHECKING:
 
 _LARGEST_BLOCK = 1024
 _BLOCK, _TRANSPOSED, _GROUPS = "columns", "transposed", "groups"
+_SHAPE, _ROWS = "shape", "rows"
+_LEAST_REPEATED = 1 << 14  # elements of a tensor whose columns are compared
+_SAMPLE = 4096  # of them that tell most other tensors apart
+_MOST_REPEATED = 1 << 31
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +85,83 @@ class BlockTransform:
         return made
 
 
-WeightTransform = WinogradTransform | BlockTransform
+@dataclass(frozen=True, slots=True)
+class GatherTransform:
+    """How indices and a table become a tensor of a shape, whose columns are those of the table.
+
+    The tensor is seen as `rows` and columns. It is stored as a vector of float32: for each column
+    the index of one in the table, then the table by rows. Such indices are exact as float32.
+    """
+
+    shape: tuple[int, ...]
+    rows: int
+
+    @property
+    def columns(self) -> int:
+        """Return the number of columns of the tensor."""
+        return math.prod(self.shape) // self.rows
+
+    def apply(self, weight: Array) -> Array:
+        """Return the tensor. An index outside of the table is that of its last or first column."""
+        import numpy as np
+
+        table = weight[self.columns :].reshape(self.rows, -1)
+        given, last = weight[: self.columns], table.shape[1] - 1
+        indices = np.maximum(np.where(given < last, given, last), 0).astype(np.int64)  # NaN: last
+        return np.ascontiguousarray(table[:, indices]).reshape(self.shape)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the transform as the index of a build's parameters has it."""
+        return {_SHAPE: list(self.shape), _ROWS: self.rows}
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any], weight: tuple[int, ...]) -> GatherTransform:
+        """Read the result of `to_json`, for a vector of this shape.
+
+        Raises KeyError, TypeError or ValueError for anything else: a sandboxed process wrote it.
+        """
+        made = cls(tuple(int(extent) for extent in body[_SHAPE]), int(body[_ROWS]))
+        size = math.prod(made.shape)
+        if min(made.shape, default=0) < 1 or size > _MOST_REPEATED:
+            raise ValueError("no shape of a tensor")
+        if not 1 <= made.rows <= size or size % made.rows:
+            raise ValueError("no rows of a tensor")
+        (stored,) = weight
+        if stored <= made.columns or (stored - made.columns) % made.rows:
+            raise ValueError("no indices and table")
+        return made
+
+
+def gather_of_repeated_columns(value: Array) -> tuple[Array, GatherTransform] | None:
+    """Return the vector and the transform that make a tensor of float32; None if it stays as it is.
+
+    Of the ways to see it as rows and columns, the one with the shortest vector is taken.
+    """
+    import numpy as np
+
+    if str(value.dtype) != "float32" or value.size < _LEAST_REPEATED:
+        return None
+    bits = np.ascontiguousarray(value).view(np.uint32)
+    best: tuple[Array, GatherTransform] | None = None
+    for axis in range(1, value.ndim):
+        rows = math.prod(value.shape[:axis])
+        columns = bits.reshape(rows, -1)
+        sample = columns[0, :_SAMPLE]
+        if sample.size < _SAMPLE or 2 * np.unique(sample).size > _SAMPLE:
+            continue
+        whole = np.ascontiguousarray(columns.T).view(np.dtype((np.void, 4 * rows))).reshape(-1)
+        distinct, indices = np.unique(whole, return_inverse=True)
+        if distinct.size > 1 << 24:  # float32 has no larger indices
+            continue
+        table = distinct.view(np.float32).reshape(-1, rows).T
+        stored = np.concatenate([indices.astype(np.float32), table.reshape(-1)])
+        if 2 * stored.size <= value.size and (best is None or stored.size < best[0].size):
+            best = stored, GatherTransform(value.shape, rows)
+    return best
+
+
+PackingTransform = WinogradTransform | BlockTransform  # that a kernel chose for its weight
+WeightTransform = PackingTransform | GatherTransform
 
 
 def transform_from_json(body: Mapping[str, Any], weight: tuple[int, ...]) -> WeightTransform:
@@ -86,5 +169,6 @@ def transform_from_json(body: Mapping[str, Any], weight: tuple[int, ...]) -> Wei
 
     Raises KeyError, TypeError or ValueError for anything else.
     """
-    kind = BlockTransform if _BLOCK in body else WinogradTransform
+    kinds: dict[str, type[WeightTransform]] = {_BLOCK: BlockTransform, _SHAPE: GatherTransform}
+    kind = next((kind for name, kind in kinds.items() if name in body), WinogradTransform)
     return kind.from_json(body, weight)

@@ -22,7 +22,7 @@ from farm.compiler.cpu.register_tiles import Tile
 from farm.compiler.cpu.traces.trace_grammar import check_trace
 from farm.compiler.ir.constants import constant_address
 from farm.compiler.target.cpu_model import CpuModel
-from farm.compiler.weight_transforms import WeightTransform
+from farm.compiler.weight_transforms import PackingTransform
 from farm.store import digest_of_parts
 
 Array = np.ndarray[Any, Any]
@@ -207,7 +207,7 @@ class PackedWeight:
     constant: Any
     shape: tuple[int, ...]
     weight: Array
-    transform: WeightTransform
+    transform: PackingTransform
 
     @property
     def nbytes(self) -> int:

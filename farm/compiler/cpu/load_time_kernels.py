@@ -1,6 +1,7 @@
-"""Define the kernel that divides a weight into blocks of columns when a model is loaded.
+"""Define kernels that make what a model's kernels read when it is loaded.
 
-It computes what `BlockTransform.apply` computes. One kernel serves all weights of a model.
+They compute what `BlockTransform.apply` and `GatherTransform.apply` compute. One kernel serves all
+parameters of a model.
 """
 
 from __future__ import annotations
@@ -30,4 +31,25 @@ def block_transform_kernel(*, transposed: bool, dtype: str = "float32") -> tirx.
     schedule = tvm.s_tir.Schedule(te.create_prim_func([weight, packed]))
     group, number, row, _ = schedule.get_loops(schedule.get_sblock("weight_in_blocks"))
     schedule.parallel(schedule.fuse(group, number, row))
+    return schedule.mod["main"].without_attr("global_symbol")
+
+
+def gather_transform_kernel() -> tirx.PrimFunc:
+    """Return the kernel from [columns + rows * width], indices and a table, to [rows, columns].
+
+    An index outside of the table is that of its last or first column: files may be damaged.
+    """
+    length, rows, columns = (te.var(name, "int64") for name in ("length", "rows", "columns"))
+    stored = te.placeholder((length,), "float32", "stored")
+    width = tirx.floordiv(length - columns, rows)
+
+    def element(row: tirx.Var, column: tirx.Var) -> tirx.Expr:
+        last = tirx.Cast("float32", width - 1)
+        index = tirx.max(tirx.min(stored[column], last), tirx.const(0, "float32"))
+        return stored[columns + row * width + tirx.Cast("int64", index)]
+
+    gathered = te.compute((rows, columns), element, "gathered_columns")
+    schedule = tvm.s_tir.Schedule(te.create_prim_func([stored, gathered]))
+    row, _ = schedule.get_loops(schedule.get_sblock("gathered_columns"))
+    schedule.parallel(row)
     return schedule.mod["main"].without_attr("global_symbol")

@@ -14,7 +14,7 @@ from relax_models import CPUS, compute, module, target
 from target_profiles import ARM
 from tvm import relax
 
-from farm.compiler import parameter_files
+from farm.compiler import parameter_files, weight_transforms
 from farm.compiler.codegen.executable import compile_executable
 from farm.compiler.codegen.loop_nest_pipelines import ArgumentChecks
 from farm.compiler.host_run import make_runner
@@ -374,6 +374,73 @@ def test_a_weight_that_one_kernel_reads_in_blocks_is_stored_so():
     assert [value.ndim for value in made.parameters] == [3] and not made.transforms
 
 
+HEADS, TOKENS = 3, 100
+POSITIONS = np.add.outer(np.arange(TOKENS), TOKENS - 1 - np.arange(TOKENS))  # relative ones
+
+
+def relative_position_bias(dtype: str = "float32") -> np.ndarray:
+    table = numbers.standard_normal((HEADS, 2 * TOKENS - 1)).astype(dtype)
+    table[0, :4] = np.inf, -0.0, 0.0, np.nan
+    return np.ascontiguousarray(table[:, POSITIONS])
+
+
+@pytest.mark.parametrize("cpu", CPUS)
+def test_a_bias_of_relative_positions_is_stored_as_a_table_and_indices(cpu, tmp_path):
+    bias = relative_position_bias()
+    scores = numbers.standard_normal(bias.shape).astype("float32")
+
+    def body(emit, x, w):
+        return relax.op.add(x, w)
+
+    made = lower_module(module({"x": scores}, body, {"w": bias}), [bias], target(cpu), {})
+    folder = tmp_path / "parameters"
+    virtual, parameters = loaded(made, target(cpu), folder)
+    assert (folder / SHARD).stat().st_size == 4 * (TOKENS**2 + HEADS * (2 * TOKENS - 1))
+    by_name = read_transformed_parameters(folder, {f"{PREFIX}_0": "float32"})
+    [expected] = made.parameters_as_called()
+    for found in (parameters[0].numpy(), by_name[f"{PREFIX}_0"], expected):
+        assert found.shape == bias.shape and found.tobytes() == bias.tobytes()
+    answer = virtual["main"](tvm.runtime.tensor(scores), parameters).numpy()
+    np.testing.assert_array_equal(answer, scores + bias)
+
+
+def test_the_shortest_vector_of_several_is_taken():
+    """A bias of several windows repeats in each of them, and so do the columns of one."""
+    bias = np.broadcast_to(relative_position_bias(), (8, HEADS, TOKENS, TOKENS))
+    stored, transform = weight_transforms.gather_of_repeated_columns(np.ascontiguousarray(bias))
+    assert transform.rows == 8 * HEADS
+    assert transform.apply(stored).tobytes() == bias.tobytes()
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        pytest.param(numbers.standard_normal((64, 64, 9)).astype("float32"), id="a weight"),
+        pytest.param(numbers.standard_normal(1 << 15).astype("float32"), id="a vector"),
+        pytest.param(relative_position_bias("float64"), id="of another type"),
+        pytest.param(relative_position_bias()[:, :40, :40], id="small"),
+        pytest.param(relative_position_bias()[:1], id="as many indices as elements"),
+        pytest.param(
+            np.tile(numbers.standard_normal((2, 4096)).astype("float32"), 2), id="repeated once"
+        ),
+    ],
+)
+def test_other_parameters_are_stored_as_they_are(value):
+    assert weight_transforms.gather_of_repeated_columns(value) is None
+
+
+def test_an_index_outside_of_the_table_reads_none_of_the_memory_around_it(tmp_path):
+    bias = relative_position_bias()
+    made = lower_module(
+        module({"x": bias}, lambda emit, x, w: relax.op.add(x, w), {"w": bias}),
+        [bias], target("native"), {},
+    )  # fmt: skip
+    made.parameters[0][:7] = -1, -1e30, 1e30, np.inf, -np.inf, 10**6, np.nan
+    _, parameters = loaded(made, target("native"), tmp_path / "parameters")
+    [expected] = made.parameters_as_called()
+    assert parameters[0].numpy().tobytes() == expected.tobytes()
+
+
 def test_parameters_with_the_same_bytes_are_written_once(tmp_path):
     same, other = WEIGHT.copy(), WEIGHT.reshape(-1)
     write_parameters(tmp_path / "parameters", [WEIGHT, same, -WEIGHT, other])
@@ -408,6 +475,7 @@ def test_parameters_with_the_same_bytes_are_written_once(tmp_path):
         {"columns": 16, "groups": 0},
         {"columns": 16, "groups": 3},
         {"columns": 16, "groups": 64 * 64},
+        {"shape": [64, 48, 3, 3], "rows": 64},
         [],
     ],
     ids=str,
@@ -424,6 +492,31 @@ def test_a_transform_that_does_not_fit_its_weight_is_refused(said, tmp_path):
     (folder / INDEX).write_text(json.dumps(index))
     with pytest.raises(BuildError, match="are damaged"):
         read_transformed_parameters(folder, {})
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"shape": [], "rows": 1},
+        {"shape": [0, 4], "rows": 1},
+        {"shape": [-3, -40], "rows": 3},
+        {"shape": [3, 40], "rows": 0},
+        {"shape": [3, 40], "rows": 7},
+        {"shape": [3, 41], "rows": 3},
+        {"shape": [3, 45], "rows": 3},
+        {"shape": [3, 46], "rows": 3},
+        {"shape": [1 << 20, 1 << 20], "rows": 1 << 35},
+        {"shape": 3, "rows": 3},
+        {"shape": [3, "x"], "rows": 3},
+    ],
+    ids=str,
+)
+def test_indices_and_a_table_that_do_not_fit_are_refused(said):
+    """A vector of 45: 40 indices fit none of three rows of a table, 42 and one column do."""
+    fits = {"shape": [3, 42], "rows": 3}
+    assert weight_transforms.transform_from_json(fits, (45,)).apply(np.zeros(45)).shape == (3, 42)
+    with pytest.raises((KeyError, TypeError, ValueError)):
+        weight_transforms.transform_from_json(said, (45,))
 
 
 def test_a_build_without_transforms_says_nothing_of_them(tmp_path):
