@@ -14,7 +14,7 @@
     sort                  topk, sort and argsort, without functions that a board's runtime lacks
     reduce_max_min        max and min reductions that are correct for infinities
     arg_reduction         argmax and argmin of numbers that are all the smallest or largest
-    elementwise           elementwise functions of types that TVM has no lowering for
+    elementwise           elementwise functions of operands that TVM has no lowering for
     scatter               scatters of whole rows
     slice_scatter         scatters that write a slice
     partial_scatter       scatter_elements whose indices are shorter than the data

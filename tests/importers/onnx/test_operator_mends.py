@@ -93,6 +93,21 @@ def test_the_sign_of_an_unsigned_integer_is_0_or_1():
     check(case("Sign", 13, [np.array([0, 1, 200], np.uint8)]))
 
 
+@pytest.mark.parametrize("direction", ["LEFT", "RIGHT"])
+@pytest.mark.parametrize("is_constant", [True, False])
+def test_a_shift_by_all_bits_or_more_leaves_none(direction, is_constant):
+    """ONNX says so since version 28; what a processor does differs."""
+    data, amounts = np.full(5, 0b10110101, np.uint8), np.array([0, 3, 7, 8, 200], np.uint8)
+    fed, constants = ([data], [amounts]) if is_constant else ([data, amounts], [])
+    shift = case("BitShift", 11, fed, constants, direction=direction)
+    ((found,),) = run_together([shift], [[data]])
+    expected = [
+        (int(one) << int(amount) if direction == "LEFT" else int(one) >> int(amount)) % 256
+        for one, amount in zip(data, amounts, strict=True)
+    ]
+    np.testing.assert_array_equal(found, np.array(expected, np.uint8))
+
+
 def test_attributes_of_activations_have_the_type_of_the_input():
     for dtype in ("float16", "float64"):
         data = normal(4, 5, dtype=dtype) * 3

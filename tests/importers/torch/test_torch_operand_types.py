@@ -90,6 +90,8 @@ FORMS = {
     "the largest of a number": lambda x: torch.amax(x[0, 0, 0], -1),
     "a shift to the left": lambda x: whole(x) << whole(x[0]).abs(),
     "a shift of negative numbers to the right": lambda x: whole(x, torch.int8) >> 2,
+    "shifts to the left by negative numbers and by all bits": lambda x: whole(x) << whole(16 * x),
+    "shifts to the right by negative numbers and by all bits": lambda x: whole(x) >> whole(16 * x),
 }
 
 # A number of a trace is a tensor of float64, which makes integers float64.
