@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 _LARGEST_BLOCK = 1024
 _BLOCK, _TRANSPOSED, _GROUPS = "columns", "transposed", "groups"
 _SHAPE, _ROWS = "shape", "rows"
-_LEAST_REPEATED = 1 << 14  # elements of a tensor whose columns are compared
-_SAMPLE = 4096  # of them that tell most other tensors apart
-_MOST_REPEATED = 1 << 31
+_GATHERED = range(1 << 14, (1 << 26) + 1)  # elements of a tensor whose columns are compared
+_LARGEST_TABLE = 1 << 24  # columns; float32 has no larger indices
+_SAMPLED_ROWS, _SAMPLED_COLUMNS = 16, 4096  # that tell most other tensors apart
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,14 +120,17 @@ class GatherTransform:
 
         Raises KeyError, TypeError or ValueError for anything else: a sandboxed process wrote it.
         """
-        made = cls(tuple(int(extent) for extent in body[_SHAPE]), int(body[_ROWS]))
+        made = cls(tuple(body[_SHAPE]), body[_ROWS])
+        if any(type(number) is not int for number in (*made.shape, made.rows)):
+            raise ValueError("no numbers of elements")
         size = math.prod(made.shape)
-        if min(made.shape, default=0) < 1 or size > _MOST_REPEATED:
+        if min(made.shape, default=0) < 1 or size not in _GATHERED:
             raise ValueError("no shape of a tensor")
         if not 1 <= made.rows <= size or size % made.rows:
             raise ValueError("no rows of a tensor")
         (stored,) = weight
-        if stored <= made.columns or (stored - made.columns) % made.rows:
+        width, rest = divmod(stored - made.columns, made.rows)
+        if not 1 <= width <= _LARGEST_TABLE or rest:
             raise ValueError("no indices and table")
         return made
 
@@ -139,25 +142,43 @@ def gather_of_repeated_columns(value: Array) -> tuple[Array, GatherTransform] | 
     """
     import numpy as np
 
-    if str(value.dtype) != "float32" or value.size < _LEAST_REPEATED:
+    if str(value.dtype) != "float32" or value.size not in _GATHERED:
         return None
     bits = np.ascontiguousarray(value).view(np.uint32)
     best: tuple[Array, GatherTransform] | None = None
     for axis in range(1, value.ndim):
         rows = math.prod(value.shape[:axis])
         columns = bits.reshape(rows, -1)
-        sample = columns[0, :_SAMPLE]
-        if sample.size < _SAMPLE or 2 * np.unique(sample).size > _SAMPLE:
+        some = columns[:: -(-rows // _SAMPLED_ROWS), :_SAMPLED_COLUMNS]
+        if rows < 2 or some.shape[1] < _SAMPLED_COLUMNS or _few_columns(some) is None:
             continue
-        whole = np.ascontiguousarray(columns.T).view(np.dtype((np.void, 4 * rows))).reshape(-1)
-        distinct, indices = np.unique(whole, return_inverse=True)
-        if distinct.size > 1 << 24:  # float32 has no larger indices
+        if (found := _few_columns(columns)) is None:
             continue
-        table = distinct.view(np.float32).reshape(-1, rows).T
+        firsts, indices = found
+        table = columns[:, firsts].view(np.float32)
         stored = np.concatenate([indices.astype(np.float32), table.reshape(-1)])
         if 2 * stored.size <= value.size and (best is None or stored.size < best[0].size):
             best = stored, GatherTransform(value.shape, rows)
     return best
+
+
+def _few_columns(columns: Array) -> tuple[Array, Array] | None:
+    """Return a place of each distinct column, and for each column its number among these.
+
+    None if more than half of the columns are distinct. Columns are found by sums of their bits
+    times random numbers, and compared whole then.
+    """
+    import numpy as np
+
+    factors = np.random.default_rng(0).integers(1 << 62, size=len(columns), dtype=np.uint64) | 1
+    sums = np.zeros(columns.shape[1], np.uint64)
+    for row, factor in zip(columns, factors, strict=True):
+        sums += row * factor  # wraps
+    _, firsts, indices = np.unique(sums, return_index=True, return_inverse=True)
+    if 2 * len(firsts) > len(sums) or len(firsts) > _LARGEST_TABLE:
+        return None
+    same = all((row == row[firsts][indices]).all() for row in columns)
+    return (firsts, indices) if same else None
 
 
 PackingTransform = WinogradTransform | BlockTransform  # that a kernel chose for its weight

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 from tvm import relax, te, tirx
 
-from farm.kernels.scatter import REDUCTIONS
-
 Array = np.ndarray[Any, Any]
+# Those that name the element of the tensor once: the code of a chain of scatters, which are fused,
+# would double with each otherwise.
+REDUCTIONS = ("update", "add", "mul")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +96,7 @@ def emit_slice_scatter(
     """
     data, _, updates = call.args
     shape = list(data.ty.shape)
-    reduce = REDUCTIONS[str(call.attrs.reduction)]
+    dtype, reduction = str(data.ty.dtype), str(call.attrs.reduction)
     counts = [one.count for one in slices]
     if [int(extent) for extent in call.args[1].ty.shape] != [*counts, len(slices)]:
         updates = builder.emit(relax.op.reshape(updates, [*counts, *shape[len(slices) :]]))
@@ -104,7 +105,7 @@ def emit_slice_scatter(
         written = given[-1]
 
         def element(*at: tirx.Var) -> tirx.Expr:
-            old = tirx.const(fill, str(data.ty.dtype)) if fill is not None else given[0](*at)
+            old = tirx.const(fill, dtype) if fill is not None else given[0](*at)
             along = list(zip(slices, at, strict=False))
             conditions = [
                 condition
@@ -113,10 +114,21 @@ def emit_slice_scatter(
                 for condition in one.contains(index)
             ]
             places = [one.place_in(index) for one, index in along]
-            new = reduce(old, written(*places, *at[len(slices) :]))
-            return tirx.if_then_else(tirx.all(*conditions), new, old) if conditions else new
+            new = written(*places, *at[len(slices) :])
+            other = old if reduction == "update" else _neutral_element(reduction, dtype)
+            chosen = tirx.if_then_else(tirx.all(*conditions), new, other) if conditions else new
+            if reduction == "update":
+                return chosen
+            return old + chosen if reduction == "add" else old * chosen
 
         return te.compute(shape, element, name="slice_scatter")
 
     read = [data, updates] if fill is None else [updates]
     return builder.call_te(scatter, *read, primfunc_name_hint="slice_scatter")
+
+
+def _neutral_element(reduction: str, dtype: str) -> tirx.Expr:
+    """Return what leaves every number as it is when added or multiplied."""
+    if reduction == "mul":
+        return tirx.const(1, dtype)
+    return tirx.const(-0.0 if "float" in dtype else 0, dtype)  # 0.0 would make -0.0 positive

@@ -17,8 +17,7 @@ from farm.compiler.graph.scattered_rows import number_of_full
 from farm.compiler.ir.constants import constant_value
 from farm.compiler.ir.dynamic_extents import is_dynamic
 from farm.compiler.ir.relax_rewriter import Rewriter, Rule, shape_of
-from farm.kernels import scatter
-from farm.kernels.slice_scatter import emit_slice_scatter, slices_of_indices
+from farm.kernels.slice_scatter import REDUCTIONS, emit_slice_scatter, slices_of_indices
 
 
 @mutator
@@ -32,7 +31,7 @@ class SliceScatterRewriter(Rewriter):
     def _scatter(self, call: Call) -> relax.Expr | None:
         data, indices, _ = call.args
         shape, value = shape_of(data), constant_value(indices)
-        if shape is None or value is None or str(call.attrs.reduction) not in scatter.REDUCTIONS:
+        if shape is None or value is None or str(call.attrs.reduction) not in REDUCTIONS:
             return None
         extents = shape[: value.shape[-1]]
         if any(map(is_dynamic, extents)):

@@ -421,6 +421,9 @@ def test_the_shortest_vector_of_several_is_taken():
         pytest.param(relative_position_bias()[:, :40, :40], id="small"),
         pytest.param(relative_position_bias()[:1], id="as many indices as elements"),
         pytest.param(
+            numbers.integers(-8, 8, (600, 4500)).astype("float32"), id="a weight of few values"
+        ),
+        pytest.param(
             np.tile(numbers.standard_normal((2, 4096)).astype("float32"), 2), id="repeated once"
         ),
     ],
@@ -499,24 +502,30 @@ def test_a_transform_that_does_not_fit_its_weight_is_refused(said, tmp_path):
     [
         {"shape": [], "rows": 1},
         {"shape": [0, 4], "rows": 1},
-        {"shape": [-3, -40], "rows": 3},
-        {"shape": [3, 40], "rows": 0},
-        {"shape": [3, 40], "rows": 7},
-        {"shape": [3, 41], "rows": 3},
-        {"shape": [3, 45], "rows": 3},
-        {"shape": [3, 46], "rows": 3},
+        {"shape": [-3, -8192], "rows": 3},
+        {"shape": [3, 8192], "rows": 0},
+        {"shape": [3, 8192], "rows": 7},
+        {"shape": [3, 8193], "rows": 3},
+        {"shape": [3, 8195], "rows": 3},
+        {"shape": [3, 8196], "rows": 3},
         {"shape": [1 << 20, 1 << 20], "rows": 1 << 35},
+        {"shape": [1 << 14, 1 << 13], "rows": 1 << 14},
+        {"shape": [3, 40], "rows": 3},
         {"shape": 3, "rows": 3},
         {"shape": [3, "x"], "rows": 3},
+        {"shape": [3, 8192.0], "rows": 3},
+        {"shape": [3, 8192], "rows": float("inf")},
+        {"shape": [3, 8192], "rows": True},
     ],
     ids=str,
 )
 def test_indices_and_a_table_that_do_not_fit_are_refused(said):
-    """A vector of 45: 40 indices fit none of three rows of a table, 42 and one column do."""
-    fits = {"shape": [3, 42], "rows": 3}
-    assert weight_transforms.transform_from_json(fits, (45,)).apply(np.zeros(45)).shape == (3, 42)
+    """A vector of 8,195 holds 8,192 indices and one column of three rows."""
+    fits, stored = {"shape": [3, 8192], "rows": 3}, np.zeros(8195, "float32")
+    made = weight_transforms.transform_from_json(fits, stored.shape)
+    assert made.apply(stored).shape == (3, 8192)
     with pytest.raises((KeyError, TypeError, ValueError)):
-        weight_transforms.transform_from_json(said, (45,))
+        weight_transforms.transform_from_json(said, stored.shape)
 
 
 def test_a_build_without_transforms_says_nothing_of_them(tmp_path):

@@ -18,13 +18,7 @@ from farm.types import Model
 OP = relax.op
 numbers = np.random.default_rng(3)
 SHAPE = (4, 6, 7)
-REDUCTIONS = {
-    "update": lambda _, new: new,
-    "add": np.add,
-    "mul": np.multiply,
-    "min": np.minimum,
-    "max": np.maximum,
-}
+REDUCTIONS = {"update": lambda _, new: new, "add": np.add, "mul": np.multiply}
 SLICES = {
     "one row": np.s_[2:3],
     "all but the first": np.s_[:, 1:, 1:],
@@ -73,6 +67,45 @@ def test_a_slice_is_written_without_indices(case, reduction):
         np.testing.assert_array_equal(answer.outputs[0], expected)
         assert not answer.lowered.parameters
         assert [kernel.name for kernel in answer.lowered.kernels] == ["slice_scatter"]
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_what_is_outside_of_the_slice_keeps_its_bits(reduction):
+    data = np.resize(np.array([-0.0, 0.0, np.nan, np.inf, -np.inf, 1e-40], "float32"), (4, 6))
+    points, updates = indices_of(np.s_[1:3, 2:4], data.shape), np.full((2, 2), 3, "float32")
+    [found] = compute({"x": data, "u": updates}, scatter(reduction), {"points": points}).outputs
+    expected = written(data, np.s_[1:3, 2:4], updates, reduction)
+    assert found.tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_the_code_of_a_chain_of_scatters_does_not_double_with_each(reduction):
+    data, updates = draw((40, 6)), draw((2, 6))
+    places = {f"p{row}": indices_of((slice(row, row + 2),), (40,)) for row in range(24)}
+
+    def body(emit, x, u, *points):
+        for rows in points:
+            x = emit(OP.scatter_nd(x, rows, u, reduction))
+        return x
+
+    answer = compute({"x": data, "u": updates}, body, places)
+    assert len(answer.lowered.module.script()) < 60_000
+    for row in range(24):
+        data = written(data, np.s_[row : row + 2], updates, reduction)
+    np.testing.assert_allclose(answer.outputs[0], data, rtol=1e-5)
+
+
+def test_minima_and_maxima_are_left_to_the_other_kernel():
+    data, updates, points = draw(SHAPE), draw((1, *SHAPE[1:])), np.array([[2]])
+    answer = compute({"x": data, "u": updates}, scatter("max"), {"points": points})
+    np.testing.assert_array_equal(answer.outputs[0], written_maximum(data, updates))
+    assert [kernel.name for kernel in answer.kernels] == ["scatter_nd"]
+
+
+def written_maximum(data, updates):
+    expected = data.copy()
+    expected[2:3] = np.maximum(expected[2:3], updates)
+    return expected
 
 
 def test_indices_may_be_one_row_and_count_from_the_end():
