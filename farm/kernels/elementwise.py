@@ -27,8 +27,8 @@ def emit_shift(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr | No
     """Emit a shift whose amount may be negative or at least the number of bits.
 
     The result is then that of a shift by all bits: copies of the sign for one to the right of a
-    signed integer, and 0 for any other (ONNX BitShift-28; torch too). LLVM leaves it undefined.
-    Returns None where all amounts are known and within the type.
+    signed integer, and 0 for any other (ONNX BitShift-28; torch too). LLVM leaves such a shift
+    undefined. Returns None where all amounts are known and within the type.
     """
     data, amount = call.args
     dtype = str(data.ty.dtype)

@@ -1,7 +1,7 @@
-"""Define kernels that make what a model's kernels read when it is loaded.
+"""Define kernels that run once, when a model is loaded, and make parameters of those stored.
 
 They compute what `BlockTransform.apply` and `GatherTransform.apply` compute. One kernel serves all
-parameters of a model.
+parameters of a model that have the same form.
 """
 
 from __future__ import annotations

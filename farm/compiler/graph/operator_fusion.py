@@ -4,7 +4,7 @@
 the other in the order of a hash table of addresses, at positions from before the first one
 (apache/tvm, src/relax/transform/fuse_ops.cc, FunctionCreator::CreateFunction). If the order is not
 that from the last position to the first, it replaces another operand, and TVM ends in an internal
-error later. Two tuples are out of order once in a hundred compilations, fourteen always.
+error later. Two tuples were out of order in one of a hundred compilations, sixteen in each.
 """
 
 from __future__ import annotations

@@ -105,5 +105,7 @@ def number_of_full(full: relax.Expr) -> int | float | None:
     value = constant_value(full.args[1] if op_name(full) == "relax.full" else full)
     if value is None or not value.size or not (value == value.flat[0]).all():
         return None
+    if value.dtype.kind == "f" and (np.signbit(value) != np.signbit(value.flat[0])).any():
+        return None  # zeros of both signs
     number: int | float = value.flat[0].item()
     return number

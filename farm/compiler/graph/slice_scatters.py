@@ -1,8 +1,8 @@
 """Write scatters whose constant indices are a slice as kernels without indices.
 
 torch's exporter by TorchScript writes `x[:, 1:] += y` as a ScatterND with an index along each axis
-for each element. Without this pass those indices are a constant of four times the size of the
-tensor, or more: as large as the weights in MViTv2.
+for each element of y. Without this pass those indices are a constant of twice the size of y for
+each axis: as large as the weights in MViTv2.
 """
 
 from __future__ import annotations
@@ -31,7 +31,12 @@ class SliceScatterRewriter(Rewriter):
     def _scatter(self, call: Call) -> relax.Expr | None:
         data, indices, _ = call.args
         shape, value = shape_of(data), constant_value(indices)
-        if shape is None or value is None or str(call.attrs.reduction) not in REDUCTIONS:
+        if (
+            shape is None
+            or value is None
+            or not value.size
+            or str(call.attrs.reduction) not in REDUCTIONS
+        ):
             return None
         extents = shape[: value.shape[-1]]
         if any(map(is_dynamic, extents)):

@@ -137,3 +137,15 @@ def test_elements_with_indices_of_their_own_are_scattered_one_by_one():
     for (row, column), index in np.ndenumerate(indices):
         expected[index, column] += values[row, column]
     np.testing.assert_array_equal(compute({"x": x, "values": values}, body).outputs[0], expected)
+
+
+def test_a_tensor_of_zeros_of_both_signs_keeps_them():
+    data = np.resize(np.array([0.0, -0.0], "float32"), (40, 80))
+    places, rows = numbers.integers(0, 20, (9, 1)), draw(9, 80)
+    answer = compute(
+        {"points": places, "rows": rows},
+        lambda emit, points, rows, x: emit(OP.scatter_nd(x, points, rows)),
+        {"x": data},
+    )
+    expected = scattered(data, places, rows, "update")
+    assert answer.outputs[0].tobytes() == expected.tobytes()

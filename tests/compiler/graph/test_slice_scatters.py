@@ -108,6 +108,13 @@ def written_maximum(data, updates):
     return expected
 
 
+def test_an_index_of_several_axes_may_stand_alone():
+    data, updates = draw(SHAPE), draw(SHAPE[2:])
+    [found] = compute({"x": data, "u": updates}, scatter(), {"points": np.array([3, 1])}).outputs
+    data[3, 1] = updates
+    np.testing.assert_array_equal(found, data)
+
+
 def test_indices_may_be_one_row_and_count_from_the_end():
     slices = as_tuple(SLICES["all but the first"])
     points = indices_of(slices)
