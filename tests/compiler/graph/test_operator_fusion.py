@@ -37,7 +37,7 @@ def expected_sums(given: dict[str, Array]) -> list[Array]:
 
 @pytest.mark.parametrize("count", [2, 5, 9, 16])
 def test_a_kernel_may_read_several_tuples(count):
-    """TVM takes them apart in an order that depends on addresses; with 16, it was wrong each time."""
+    """TVM takes them apart in an order of addresses; with 16, that was wrong each time."""
     given = inputs(count)
     for _ in range(4):
         answer = compute(given, sum_of_thirds)
