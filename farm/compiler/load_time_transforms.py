@@ -22,6 +22,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -212,34 +213,24 @@ def _with_function(
         for index, one in transforms.items()
         if isinstance(one, BlockTransform)
     }
+    used: dict[str, Callable[[], tirx.PrimFunc]] = {
+        name: make_kernel
+        for dtype, (name, make_kernel) in _WIDENINGS.items()
+        if any(stored[index].dtype == dtype for index in halves)
+    }
+    for phases in sorted({phases for phases, _ in winograd}):
+        used[_winograd_kernel_name(phases)] = partial(weight_transform_kernel, phases)
+    for transposed, dtype in sorted(blocks):
+        used[_BLOCKS[transposed, dtype]] = partial(
+            block_transform_kernel, transposed=transposed, dtype=dtype
+        )
+    if any(isinstance(one, GatherTransform) for one in transforms.values()):
+        used[_GATHER] = gather_transform_kernel
     kernels = {
         name: builder.add_func(
-            mark_checked_kernel(kernel.with_attr("tirx.is_scheduled", True)), name
+            mark_checked_kernel(make_kernel().with_attr("tirx.is_scheduled", True)), name
         )
-        for name, kernel, used in (
-            *(
-                (name, kernel(), {index for index in halves if stored[index].dtype == dtype})
-                for dtype, (name, kernel) in _WIDENINGS.items()
-            ),
-            *(
-                (_winograd_kernel_name(phases), weight_transform_kernel(phases), [phases])
-                for phases in sorted({phases for phases, _ in winograd})
-            ),
-            *(
-                (
-                    _BLOCKS[transposed, dtype],
-                    block_transform_kernel(transposed=transposed, dtype=dtype),
-                    [transposed],
-                )
-                for transposed, dtype in sorted(blocks)
-            ),
-            (
-                _GATHER,
-                gather_transform_kernel(),
-                [one for one in transforms.values() if isinstance(one, GatherTransform)],
-            ),
-        )
-        if used
+        for name, make_kernel in used.items()
     }
     matrices = {
         tile: relax.const(np.array(transform_coefficients(tile)), "float64")

@@ -165,17 +165,17 @@ def gather_of_repeated_columns(value: Array) -> tuple[Array, GatherTransform] | 
 def _few_columns(columns: Array) -> tuple[Array, Array] | None:
     """Return a place of each distinct column, and for each column its number among these.
 
-    None if more than half of the columns are distinct. Columns are found by sums of their bits
-    times random numbers, and compared whole then.
+    None if more than half of the columns are distinct. Equal columns are found by a hash, and then
+    compared whole.
     """
     import numpy as np
 
     factors = np.random.default_rng(0).integers(1 << 62, size=len(columns), dtype=np.uint64) | 1
-    sums = np.zeros(columns.shape[1], np.uint64)
+    hashes = np.zeros(columns.shape[1], np.uint64)
     for row, factor in zip(columns, factors, strict=True):
-        sums += row * factor  # wraps
-    _, firsts, indices = np.unique(sums, return_index=True, return_inverse=True)
-    if 2 * len(firsts) > len(sums) or len(firsts) > _LARGEST_TABLE:
+        hashes += row * factor  # wraps
+    _, firsts, indices = np.unique(hashes, return_index=True, return_inverse=True)
+    if 2 * len(firsts) > len(hashes) or len(firsts) > _LARGEST_TABLE:
         return None
     same = all((row == row[firsts][indices]).all() for row in columns)
     return (firsts, indices) if same else None

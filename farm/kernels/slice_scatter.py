@@ -14,8 +14,8 @@ import numpy as np
 from tvm import relax, te, tirx
 
 Array = np.ndarray[Any, Any]
-# Those that name the element of the tensor once: the code of a chain of scatters, which are fused,
-# would double with each otherwise.
+# These need the tensor's element once. A minimum needs it twice: the code of a chain of scatters,
+# which are fused, would double with each.
 REDUCTIONS = ("update", "add", "mul")
 
 

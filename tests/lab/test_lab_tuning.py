@@ -67,9 +67,9 @@ def result(running: subprocess.Popen[str]) -> Any:
 def test_it_takes_the_boards_that_are_free_and_gives_them_back(
     served: Door, tune: Callable[..., subprocess.Popen[str]]
 ) -> None:
-    found = result(tune(MINUTES))
+    found = result(tune(2 * MINUTES))  # on a busy machine, a board needs half of that
     assert set(found["boards"]) == {"one-1", "one-2"}
-    assert sum(found["boards"].values()) >= 1, "how many depends on what else runs here"
+    assert sum(found["boards"].values()) >= 2
     assert any(kernel["tried"] > 1 for kernel in found["kernels"])
     with served.lab.client() as client:
         assert uses(client) == ["free", "free"], "they are back before it has ended"

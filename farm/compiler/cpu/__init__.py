@@ -7,7 +7,7 @@ From operators to loops:
     padding_taps         kernel taps that only touch padding
     dot_products         products of few rows with the rows of a tensor, such as a cache
     rows                 reductions, softmax, layer norm, and recurrent layers, row by row
-    load_time_kernels    what makes parameters of those that are stored when a model is loaded
+    load_time_kernels    kernels that transform stored parameters when a model is loaded
 
 From loops to a schedule:
     schedule             choose the schedule rule of each fused kernel

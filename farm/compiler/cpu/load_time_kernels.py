@@ -1,4 +1,4 @@
-"""Define kernels that run once, when a model is loaded, and make parameters of those stored.
+"""Define the kernels that transform stored parameters when a model is loaded.
 
 They compute what `BlockTransform.apply` and `GatherTransform.apply` compute. One kernel serves all
 parameters of a model that have the same form.

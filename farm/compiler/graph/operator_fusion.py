@@ -1,10 +1,11 @@
 """Fuse operators into kernels by TVM's pass, also where it mixes up tuples.
 
-`FuseOps` replaces a tuple that a kernel reads by the fields that the kernel reads, one tuple after
-the other in the order of a hash table of addresses, at positions from before the first one
-(apache/tvm, src/relax/transform/fuse_ops.cc, FunctionCreator::CreateFunction). If the order is not
-that from the last position to the first, it replaces another operand, and TVM ends in an internal
-error later. Two tuples were out of order in one of a hundred compilations, sixteen in each.
+`FuseOps` replaces each tuple that a kernel reads by those of its fields that the kernel reads. It
+goes through the tuples in the order of a hash table of addresses, and does not update their
+positions among the operands (apache/tvm, src/relax/transform/fuse_ops.cc,
+FunctionCreator::CreateFunction). Unless the order happens to be from the last position to the
+first, it replaces another operand, and FuseTIR ends in an internal error. Two tuples were out of
+order in one of a hundred compilations, sixteen in each.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def _fused(module: tvm.IRModule) -> tvm.IRModule:
 def _has_mixed_up_tuples(fused: tvm.IRModule) -> bool:
     """Return whether a function for a kernel takes a whole tuple.
 
-    Its kernels take tensors only. Where another operand was replaced, a tuple was left.
+    Kernels take tensors only: a tuple is left where another operand was replaced instead.
     """
     return any(
         isinstance(parameter.ty, relax.TupleType)
