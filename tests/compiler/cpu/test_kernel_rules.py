@@ -149,7 +149,7 @@ def test_a_product_of_two_inputs(shapes, cpu):
     ("width", "matrices", "rules"),
     [
         (501, 3, []),
-        (500, 3, ["product"]),  # it fills blocks
+        (512, 3, ["product"]),  # it fills blocks
         (501, 1, ["product"]),  # six rows share it
         (131, 3, ["product"]),  # 17 or 33 vectors of sums: one at a time, or few, is in flight
     ],

@@ -91,6 +91,13 @@ FORMS = {
     "upsample_bicubic2d": lambda x: torch.ops.aten.upsample_bicubic2d.default(
         x[None], [6, 10], False, 2.0, 2.0
     ),
+    "bicubic to a size": lambda x: torch.nn.functional.interpolate(x[None], (7, 3), mode="bicubic"),
+    "bicubic by two factors": lambda x: torch.nn.functional.interpolate(
+        x[None].repeat(1, 1, 2, 2), scale_factor=(1.3, 0.7), mode="bicubic"
+    ),
+    "bicubic by a factor, corners aligned": lambda x: torch.nn.functional.interpolate(
+        x[None], scale_factor=1.7, mode="bicubic", align_corners=True
+    ),
     "upsampling to a row, corners aligned": lambda x: torch.nn.functional.interpolate(
         x[None], (1, 7), mode="bilinear", align_corners=True
     ),
@@ -343,3 +350,17 @@ def test_what_follows_a_linear_layer_of_sequences_is_in_its_kernel(tmp_path):
     kernels = [kernel.name for kernel in low.kernels]
     assert sum("dense" in kernel and "gelu" in kernel for kernel in kernels) == 1, kernels
     assert not [kernel for kernel in kernels if "slice" in kernel]
+
+
+class Cubic(torch.nn.Module):
+    def forward(self, x):
+        return torch.nn.functional.interpolate(x, (11, 5), mode="bicubic")
+
+
+def test_a_resize_by_the_cubic_filter_gathers_nothing(tmp_path):
+    program = torch.export.export(Cubic(), (torch.rand(1, 3, 8, 8),))
+    torch.export.save(program, tmp_path / "m.pt2")
+    imported = importers.import_model(Model("m", str(tmp_path / "m.pt2")), tmp_path)
+    assert_agrees(imported)
+    text = imported.module["main"].script()
+    assert "image.resize2d" in text and "take" not in text

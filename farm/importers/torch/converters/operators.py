@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from tvm import relax
 
@@ -22,6 +23,7 @@ _REDUCTIONS = {"sum": "add", "mean": "add", "prod": "mul", "amax": "max", "amin"
 # TVM's names of torch's numbers, in the order of at::native's enumerations.
 _SAMPLINGS, _OUTSIDE = ("bilinear", "nearest", "bicubic"), ("zeros", "border", "reflection")
 _ROUNDING = 1e-6  # of a scale
+_CUBIC_SHARPNESS = -0.75  # of torch's cubic filter without antialiasing
 Converter = Callable[[Any, Any], Any]  # (node, importer) -> Relax expression of the node
 
 
@@ -35,6 +37,7 @@ def undecomposed() -> tuple[Any, ...]:
     return (
         torch.ops.aten.upsample_bilinear2d.default,
         torch.ops.aten.upsample_bicubic2d.default,
+        torch.ops.aten.upsample_bicubic2d.vec,
         torch.ops.aten.upsample_nearest2d.default,
         torch.ops.aten.linear.default,
         torch.ops.aten.matmul.default,
@@ -380,9 +383,7 @@ def _upsample_vec(method: str) -> Converter:
             )
         )
         if differs and not align_corners:
-            if method != "bilinear":
-                raise NotImplementedError(f"{method} upsampling by {scales} to {lengths}")
-            return _by_two_neighbours(data, lengths, scales, importer)
+            return _by_neighbours(method, data, lengths, scales, importer)
         if not align_corners or 1 not in lengths:
             return importer.create_convert_map()[f"upsample_{method}2d.vec"](node)
         return _interpolated(method, data, lengths, align_corners, node, importer)
@@ -390,32 +391,66 @@ def _upsample_vec(method: str) -> Converter:
     return convert
 
 
-def _by_two_neighbours(
-    data: torch.fx.Node, lengths: list[int], scales: Any, importer: Any
+def _by_neighbours(
+    method: str, data: torch.fx.Node, lengths: list[int], scales: Any, importer: Any
 ) -> relax.Expr:
     """Return an image that is resized by these scales, an axis after the other.
 
-    TVM takes the ratio of the extents, which differs where a scale gives no whole length.
+    TVM takes the ratio of the extents, which differs where a scale gives no whole length. Outside
+    of the image is its nearest element.
     """
     value, emit = importer.env[data], importer.block_builder.emit
     dtype = str(value.ty.dtype)
     for axis, (length, scale) in enumerate(zip(lengths, scales, strict=True), 2):
         extent = int(data.meta["val"].shape[axis])
-        at = np.maximum((np.arange(length) + 0.5) / scale - 0.5, 0)
-        below = np.minimum(np.floor(at).astype(np.int64), extent - 1)
-        above = np.minimum(below + 1, extent - 1)
-        share = (at - below).reshape(-1, *([1] * (3 - axis))).astype(dtype)
+        at = (np.arange(length) + 0.5) / scale - 0.5
+        if method == "bilinear":
+            at = np.maximum(at, 0)
+        below = np.floor(at).astype(np.int64)
         parts = [
             emit(
                 relax.op.multiply(
-                    emit(relax.op.take(value, relax.const(places, "int64"), axis)),
-                    relax.const(of.astype(dtype), dtype),
+                    emit(
+                        relax.op.take(
+                            value,
+                            relax.const(np.clip(below + offset, 0, extent - 1), "int64"),
+                            axis,
+                        )
+                    ),
+                    relax.const(weights.reshape(-1, *([1] * (3 - axis))).astype(dtype), dtype),
                 )
             )
-            for places, of in ((below, 1 - share), (above, share))
+            for offset, weights in _weights_of_neighbours(method, at - below)
         ]
-        value = emit(relax.op.add(*parts))
+        value = parts[0]
+        for part in parts[1:]:
+            value = emit(relax.op.add(value, part))
     return value
+
+
+def _weights_of_neighbours(
+    method: str, fraction: npt.NDArray[np.float64]
+) -> list[tuple[int, npt.NDArray[np.float64]]]:
+    """Return the offsets and weights of the elements that are interpolated.
+
+    `fraction` is the distance to the element below. The cubic filter is that of Keys (1981).
+    """
+    if method == "bilinear":
+        return [(0, 1 - fraction), (1, fraction)]
+    a = _CUBIC_SHARPNESS
+
+    def near(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        return ((a + 2) * x - (a + 3)) * x * x + 1
+
+    def far(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        return ((x - 5) * x + 8) * x * a - 4 * a
+
+    return [
+        (-1, far(1 + fraction)),
+        (0, near(fraction)),
+        (1, near(1 - fraction)),
+        (2, far(2 - fraction)),
+    ]
 
 
 def _interpolated(
