@@ -146,6 +146,7 @@ def run_passes_before_legalization(module: tvm.IRModule) -> tvm.IRModule:
         rewriter_pass("farm.LoopInputProducts", LoopInputProductRewriter),
         transform.EliminateCommonSubexpr(),
         transform.DeadCodeElimination(),
+        rewriter_pass("farm.EvaluateConstants", ConstantEvaluator),  # sums before they are kernels
         rewriter_pass("farm.CumulativeKernels", CumulativeKernelRewriter),
         relax.backend.DispatchSortScan(),
     ]

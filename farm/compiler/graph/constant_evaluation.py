@@ -110,6 +110,27 @@ def _tiled(values: list[Array], call: Call) -> Array:
     return np.tile(values[0], [int(count) for count in call.attrs.repeats])
 
 
+def _cumulated(values: list[Array], call: Call) -> Array:
+    (value,) = values
+    if call.attrs.exclusive:
+        raise ValueError("an exclusive sum is up to the kernel")
+    axis = None if call.attrs.axis is None else int(call.attrs.axis)
+    dtype = np.dtype(str(call.ty.dtype))
+    if dtype.kind == "f":
+        return np.cumsum(value, axis, dtype=np.float64)
+    return np.cumsum(_of_integers(np.asarray)([value], call), axis, dtype=dtype)
+
+
+def _resized(values: list[Array], call: Call) -> Array:
+    """Return an image of equal pixels, such as a mask, in another size."""
+    (image,) = values
+    if call.attrs.coordinate_transformation_mode == "tf_crop_and_resize":
+        raise ValueError("pixels outside of the image have a value of their own")
+    if not image.size or not bool((image == image.flat[0]).all()):
+        raise ValueError("interpolation is up to the kernel")
+    return np.full([int(extent) for extent in call.ty.shape], image.flat[0])
+
+
 def _filled(values: list[Array], call: Call) -> Array:
     _check_not_rounded(values[-1:], call)
     return np.full(_created_shape(call), values[-1])
@@ -166,6 +187,8 @@ _EVALUATIONS: dict[str, Evaluation] = {
     "relax.bitwise_or": _of_integers(np.bitwise_or),
     "relax.take": _taken,
     "relax.gather_nd": _gathered,
+    "relax.cumsum": _cumulated,
+    "relax.image.resize2d": _resized,
     "relax.concat": _joined,
     "relax.tile": _tiled,
     "relax.full": _filled,

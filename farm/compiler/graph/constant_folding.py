@@ -63,10 +63,14 @@ def _broadcast(values: list[Array], call: Call) -> Array:
 
 
 def _converted(values: list[Array], call: Call) -> Array:
+    (value,) = values
     dtype = np.dtype(str(call.ty.dtype))
-    if values[0].dtype.kind == "f" and dtype.kind != "f":
-        raise TypeError("what becomes of NaN and of what is out of range is up to each machine")
-    return values[0].astype(dtype)
+    if value.dtype.kind == "f" and dtype.kind in "iu":
+        limits, wide = np.iinfo(dtype), value.astype(np.float64)
+        # max + 1 is a power of two, which float64 has; it does not have each max
+        if not ((wide >= float(limits.min)) & (wide < float(limits.max // 2 + 1) * 2)).all():
+            raise TypeError("what becomes of NaN and of what is out of range is up to each machine")
+    return value.astype(dtype)
 
 
 def _sliced(values: list[Array], call: Call) -> Array:

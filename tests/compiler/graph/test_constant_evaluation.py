@@ -72,6 +72,22 @@ def of_truth_values(left: relax.Expr, right: relax.Expr) -> list[relax.Expr]:
     return [OP.logical_and(left, right), OP.logical_or(left, right), OP.logical_not(left)]
 
 
+def sums(table: relax.Expr, truths: relax.Expr) -> list[relax.Expr]:
+    return [
+        OP.cumsum(table, -1, "int32"),
+        OP.cumsum(table, 0, "int64"),
+        OP.cumsum(truths, 1, "float32"),
+        OP.cumsum(truths, None, "int64"),
+    ]
+
+
+def sizes(pixels: relax.Expr) -> list[relax.Expr]:
+    return [
+        OP.image.resize2d(pixels, (3, 7), layout="NCHW", method=method)
+        for method in ("nearest_neighbor", "linear")
+    ]
+
+
 def selections(table: relax.Expr, rows: relax.Expr, points: relax.Expr) -> list[relax.Expr]:
     return [
         OP.take(table, rows, 0),
@@ -89,6 +105,9 @@ def selections(table: relax.Expr, rows: relax.Expr, points: relax.Expr) -> list[
         (comparisons, (INTEGERS, INTEGERS[::-1].copy())),
         (comparisons, (FLOATS, np.array([0.0, np.nan, 1.5, 7, np.inf, -30, 0, 1], "float32"))),
         (of_truth_values, (np.array([True, True, False]), np.array([True, False, False]))),
+        (sums, (INTEGERS.astype("int32").reshape(2, 4), np.array([[True, False], [True, True]]))),
+        (sizes, (np.ones((1, 2, 4, 4), "float32"),)),
+        (sizes, (np.zeros((1, 1, 2, 2), "float32"),)),
         (selections, (TABLE, np.array([[3, 0], [1, 1]]), np.array([[0, 2], [3, 1]]))),
     ],
 )
@@ -145,6 +164,12 @@ def test_a_tensor_of_unknown_shape_is_left_as_it_is() -> None:
         return [OP.full(relax.ShapeExpr([tvm.tirx.Var("n", "int64")]), extent, "float32")]
 
     assert evaluated(body, [np.array(2.5, "float32")]) == [None]
+
+
+def test_an_image_that_is_interpolated_is_left_to_the_kernel() -> None:
+    image = np.array([[[[0, 1], [1, 1]]]], "float32")
+    unknown = np.full((1, 1, 2, 2), np.nan, "float32")
+    assert evaluated(sizes, [image]) == evaluated(sizes, [unknown]) == [None, None]
 
 
 @pytest.mark.parametrize("outside", [-1, 4])

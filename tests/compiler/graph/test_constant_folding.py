@@ -125,15 +125,36 @@ def test_an_extent_is_replaced_and_not_added_to(reduction):
 
 @pytest.mark.parametrize("source", [*FLOATS, *INTEGERS, "bool"])
 @pytest.mark.parametrize("result", [*FLOATS, *INTEGERS, "bool"])
-def test_conversions_fold_but_from_floats_to_integers(source, result):
+def test_conversions_fold(source, result):
     operand = values(source)
-    if source in FLOATS and result not in FLOATS:
-        operand = np.array(
-            [0, -0.0, 1.5, 100.7, 7], source
-        )  # the others become what the machine likes
-        assert not folds(lambda x: OP.astype(x, result), operand)
-    elif source != result:
+    if source in FLOATS and result in INTEGERS:
+        operand = np.array([0, -0.0, 1.5, 100.7, 7], source)
+    if source != result:
         assert folds(lambda x: OP.astype(x, result), operand)
+
+
+@pytest.mark.parametrize(
+    ("number", "result"),
+    [
+        (np.nan, "int32"),
+        (np.inf, "int64"),
+        (2.0**31, "int32"),
+        (-(2.0**31) - 257, "int32"),
+        (2.0**63, "int64"),
+        (-1.0, "uint8"),
+        (128.0, "int8"),
+    ],
+)
+def test_floats_that_an_integer_cannot_hold_become_what_the_machine_makes_of_them(number, result):
+    for dtype in FLOATS:
+        with np.errstate(over="ignore"):
+            operand = np.array([1, number], "float64").astype(dtype)
+        assert not folds(lambda x: OP.astype(x, result), operand)
+
+
+def test_the_first_and_the_last_float_of_an_integers_range_fold():
+    ends = np.array([-(2.0**31), np.nextafter(np.float32(2.0**31), np.float32(0))], "float32")
+    assert folds(lambda x: OP.astype(x, "int32"), ends)
 
 
 @pytest.mark.parametrize("name", ["mean", "variance", "sum"])
