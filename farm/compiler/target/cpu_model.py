@@ -61,6 +61,10 @@ class CpuModel:
     # beside it
     has_fast_division: bool = False
 
+    # One instruction narrows unsigned integers to bytes with saturation (VPMOVUSDB), and one rounds
+    # float32 numbers to integers (VCVTPS2DQ)
+    narrows_with_saturation: bool = False
+
     # Arithmetic on a full vector takes as long as on two of half the width
     splits_full_vectors: bool = False
 
@@ -175,6 +179,7 @@ def cpu_model_of(target: tvm.target.Target) -> CpuModel:
             dot_product=dot,
             gains_by_prefetch=True,
             has_fast_division=True,
+            narrows_with_saturation=True,
             splits_full_vectors=cpu in _SPLITTING,
         )
         return replace(core, fp16_convert_cycles=fp16_convert_cycles)
