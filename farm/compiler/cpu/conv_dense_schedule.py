@@ -58,6 +58,7 @@ from farm.compiler.ir.dynamic_extents import is_dynamic, shapes_are_equal, value
 from farm.compiler.target.cpu_model import CpuModel
 
 _PRODUCTS = (CONVOLUTION, GROUPED_CONVOLUTION, DENSE, PRODUCT, CONVOLUTION_INT8, DENSE_INT8)
+_PREFETCHED = (CONVOLUTION, DENSE, CONVOLUTION_INT8, DENSE_INT8)  # their weights are packed
 _GROUPED = (INPUTS, WINDOW_INPUTS)
 _SHARE_OF_GROUP = 8  # 1/8 of the L2 cache is for the weights of blocks that are used together
 # Pixels of a tile whose multiplications hide the prefetch of a block that is used once; measured.
@@ -198,7 +199,7 @@ def _tile_product(sch: Schedule, cpu: CpuModel, main: SBlockRV, last: SBlockRV) 
             and loop_extent(sch, columns) > 1
             and not is_dynamic_loop(sch, rows)
         )
-        if cpu.gains_by_prefetch and prefetch and block_name(sch, main) in (CONVOLUTION, DENSE):
+        if cpu.gains_by_prefetch and prefetch and block_name(sch, main) in _PREFETCHED:
             sch.annotate(reduced[-1], PREFETCH_NEXT_BLOCK, uses)
         shared, place = _fused(sch, [columns, *outer]), [rows, *within][-1]
     else:

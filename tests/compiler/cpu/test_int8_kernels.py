@@ -71,6 +71,20 @@ def test_vnni_is_used_where_the_cpu_has_it(case):
     assert inner_loops.assembly(tvm.compile(low.module, target=target()).mod).count("vpdpbusd") >= 8
 
 
+@pytest.mark.parametrize(
+    "case",
+    [Case((1, 256, 7, 7), (256, 256, 3, 3), padding=(1, 1, 1, 1)), Case((64, 256), (256, 512))],
+    ids=["convolution", "dense"],
+)
+def test_the_weights_of_the_next_block_are_fetched_ahead(case):
+    if CPUS[-1] == "native":
+        pytest.skip("for x86 only")
+    inputs, body, weights, expected = module_of([case])
+    answer = compute(inputs, body, weights, CPUS[-1])
+    assert "llvm.prefetch" in answer.lowered.module.script()
+    np.testing.assert_array_equal(answer.outputs[0], expected[0])
+
+
 @pytest.mark.parametrize("cpu", CPUS)
 def test_rounding_is_half_to_even_and_within_bounds_whatever_the_zero_point(cpu):
     values = (

@@ -19,6 +19,8 @@ from farm.compiler.ir.annotations import PREFETCH_NEXT_BLOCK, PREFETCH_NEXT_PANE
 from farm.compiler.ir.dynamic_extents import product_at_batch_one
 
 _LINE = 16  # float32 values in a cache line
+_LINE_OF_BYTES = 64
+_AXES_OF_STEP_OF_BYTES = 4  # of a packed int8 weight, see `pack_weight`
 _READ, _TO_L1, _TO_L2, _DATA = 0, 3, 2, 1  # arguments of llvm.prefetch
 
 Ahead = Callable[[tirx.For, Sequence[tirx.For]], list[tirx.Stmt]]
@@ -50,7 +52,9 @@ def _next_block(loop: tirx.For, around: Sequence[tirx.For]) -> list[tirx.Stmt]:
     several blocks are used together, a loop over these is the first of the reduction's.
     """
     (fused, tiles, *reduced), weight = [*around, loop], _weight(loop.body)
-    rows, block = int(loop.annotations[PREFETCH_NEXT_BLOCK]), int(weight.shape[-1])
+    rows, of_bytes = int(loop.annotations[PREFETCH_NEXT_BLOCK]), str(weight.dtype) == "int8"
+    step_axes, line = (_AXES_OF_STEP_OF_BYTES, _LINE_OF_BYTES) if of_bytes else (1, _LINE)
+    block = math.prod(int(extent) for extent in weight.shape[-step_axes:])
     depth = math.prod(int(each.extent) for each in reduced)
     share = -(-block // (rows * int(tiles.extent)))
     step = (
@@ -59,11 +63,11 @@ def _next_block(loop: tirx.For, around: Sequence[tirx.For]) -> list[tirx.Stmt]:
     for each in reduced:
         step = step * each.extent + each.loop_var
     at_once = (
-        int(reduced[0].extent) if len(reduced) > len(weight.shape) - 2 else 1
+        int(reduced[0].extent) if len(reduced) > len(weight.shape) - 1 - step_axes else 1
     )  # blocks in use at the same time
     parts = int(weight.shape[0]) // at_once
     first = (fused.loop_var // (fused.extent // parts) + 1) * (depth * block) + step * share
-    return [_fetch(weight, first + line) for line in range(0, share, _LINE)]
+    return [_fetch(weight, first + begin) for begin in range(0, share, line)]
 
 
 def _next_panel(loop: tirx.For, around: Sequence[tirx.For]) -> list[tirx.Stmt]:
