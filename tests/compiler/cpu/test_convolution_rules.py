@@ -268,7 +268,19 @@ def is_turned(answer, case):
         replace(DEPTHWISE, size=(3, 3)),
         replace(
             DEPTHWISE, size=(9, 9), kernel=(8, 8), padding=(4, 4, 4, 4)
-        ),  # too many taps to unroll
+        ),  # too many taps to unroll but for those of a row
+        replace(
+            DEPTHWISE,
+            channels=33,
+            outputs=33,
+            groups=33,
+            size=(20, 19),
+            kernel=(11, 9),
+            strides=(2, 1),
+            padding=(5, 4, 5, 4),
+            then="silu",
+        ),
+        replace(DEPTHWISE, size=(3, 45), kernel=(2, 40), padding=(1, 3, 0, 3)),  # nor those
         replace(DEPTHWISE, size=(1, 1), padding=(1, 1, 1, 1)),
     ],
     ids=str,

@@ -65,6 +65,7 @@ _FAR_ROWS = 4  # the same if each row needs an address of its own
 # Of a row: the tests of a column are constant in each; more tiles keep too many addresses.
 UNROLLED_TILES = 5
 _UNROLLED_TAPS = 49  # 7 x 7: more would make the code too large
+_UNROLLED_ROW = 31  # taps of a row of a larger window: tests of columns depend on the tap
 _STRIPS = 8  # of an image by tiles of several rows, to divide among threads
 _THREADS = (2, 4, 8)  # numbers of threads for which the strips of other images are chosen
 _BUFFERED_STRIPS = 16  # at most, if each strip takes and returns a buffer
@@ -455,6 +456,8 @@ def tile_row_of_windows(
     unrolled, vectors = [pixels], [lanes]
     if loop_extent(sch, ry) * loop_extent(sch, rx) <= _UNROLLED_TAPS:
         unrolled += [ry, rx]
+    elif loop_extent(sch, rx) <= _UNROLLED_ROW:
+        unrolled.append(rx)
     if follower is not None:
         sch.reverse_compute_at(follower, channels, preserve_unit_loops=True)
         unrolled.append(sch.get_loops(follower)[-2])
