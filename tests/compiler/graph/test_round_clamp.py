@@ -96,6 +96,37 @@ def test_bytes_that_are_read_are_written():
     np.testing.assert_array_equal(floats, (expected - 113) * np.float32(0.25))
 
 
+def convolved(emit, x, weight):
+    sums = emit(
+        relax.op.nn.conv2d(x, weight, data_layout="NHWC", kernel_layout="HWIO", out_dtype="int32")
+    )
+    return emit(relax.op.multiply(emit(relax.op.astype(sums, "float32")), const(1 / 512)))
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_two_convolutions_of_different_heights_are_added(swapped):
+    numbers = np.random.default_rng(0)
+    inputs = {
+        name: numbers.integers(0, 256, (1, height, 7, 16), "uint8")
+        for name, height in (("x", 5), ("row", 1))
+    }
+    weight = numbers.integers(-127, 128, (1, 1, 16, 24), "int8")
+
+    def body(emit, x, row, weight):
+        terms = [
+            dequantized(emit, quantized(emit, convolved(emit, data, weight), 9), 9, 0.5)
+            for data in (x, row)
+        ]
+        return emit(relax.op.add(*(terms[::-1] if swapped else terms)))
+
+    answer = compute(inputs, body, {"weight": weight})
+    x, row = (
+        np.clip(np.round(data.astype("int64") @ weight[0, 0] / 512) + 9, 0, 255) - 9
+        for data in inputs.values()
+    )
+    np.testing.assert_array_equal(answer.outputs[0], (x + row) * np.float32(0.5))
+
+
 @pytest.mark.parametrize("cpu", CPUS)
 @pytest.mark.parametrize("swapped", [False, True])
 def test_of_two_convolutions_that_are_added_one_writes_bytes_and_the_other_the_sum(swapped, cpu):
@@ -107,12 +138,7 @@ def test_of_two_convolutions_that_are_added_one_writes_bytes_and_the_other_the_s
     def body(emit, x, *weights):
         terms = []
         for weight, zero, scale in zip(weights, zeros, scales, strict=True):
-            sums = emit(
-                relax.op.nn.conv2d(
-                    x, weight, data_layout="NHWC", kernel_layout="HWIO", out_dtype="int32"
-                )
-            )
-            steps = emit(relax.op.multiply(emit(relax.op.astype(sums, "float32")), const(1 / 512)))
+            steps = convolved(emit, x, weight)
             terms.append(dequantized(emit, quantized(emit, steps, zero), zero, scale))
         return quantized(emit, emit(relax.op.add(*(terms[::-1] if swapped else terms))), 20)
 

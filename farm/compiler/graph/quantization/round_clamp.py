@@ -28,6 +28,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from farm.compiler.graph.quantization.quantized_arithmetic import BYTES
 from farm.compiler.ir.constants import constant_value
+from farm.compiler.ir.dynamic_extents import shapes_are_equal
 from farm.compiler.ir.relax_rewriter import op_name, rewriter_pass
 from farm.compiler.target.cpu_model import CpuModel
 from farm.kernels.vector_math import ROUNDING_SHIFT, let
@@ -199,7 +200,7 @@ class _Rounder(PyExprMutator):  # type: ignore[misc]
         if first is None or second is None or scale is None or scale.size != 1:
             return None
         summand, bytes_read = self._quantized_here(first), self._quantized_here(second)
-        if summand is None or bytes_read is None:
+        if summand is None or bytes_read is None or not _have_equal_shapes(*call.args):
             return None
         if not (self._is_of_sums(summand.source) and self._is_of_sums(bytes_read.source)):
             return None
@@ -283,3 +284,10 @@ class _Rounder(PyExprMutator):  # type: ignore[misc]
             if isinstance(expression, relax.Var)
             else expression
         )
+
+
+def _have_equal_shapes(one: relax.Expr, other: relax.Expr) -> bool:
+    shapes = [expression.ty.shape for expression in (one, other)]
+    if not all(isinstance(shape, relax.ShapeExpr) for shape in shapes):
+        return False
+    return shapes_are_equal(*(list(shape.values) for shape in shapes))
