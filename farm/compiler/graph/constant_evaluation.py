@@ -116,6 +116,8 @@ def _cumulated(values: list[Array], call: Call) -> Array:
         raise ValueError("an exclusive sum is up to the kernel")
     axis = None if call.attrs.axis is None else int(call.attrs.axis)
     dtype = np.dtype(str(call.ty.dtype))
+    if np.float16 in (value.dtype, dtype) or dtype.kind == "b":
+        raise TypeError("how sums of few bits are rounded is up to the kernel")
     if dtype.kind == "f":
         return np.cumsum(value, axis, dtype=np.float64)
     return np.cumsum(_of_integers(np.asarray)([value], call), axis, dtype=dtype)

@@ -166,6 +166,25 @@ def test_a_tensor_of_unknown_shape_is_left_as_it_is() -> None:
     assert evaluated(body, [np.array(2.5, "float32")]) == [None]
 
 
+@pytest.mark.parametrize(
+    ("values", "dtype", "exclusive"),
+    [
+        (np.ones(3, "float16"), "float16", False),
+        (np.ones(3, "float16"), "float32", False),
+        (np.array([True, True]), "bool", False),
+        (np.array([1.5, 2.5], "float32"), "int32", False),
+        (np.ones(3, "int32"), "int32", True),
+    ],
+)
+def test_sums_whose_rounding_or_begin_is_the_kernels_are_left_to_it(
+    values: Array, dtype: str, exclusive: bool
+) -> None:
+    def body(data: relax.Expr) -> list[relax.Expr]:
+        return [OP.cumsum(data, 0, dtype, exclusive)]
+
+    assert evaluated(body, [values]) == [None]
+
+
 def test_an_image_that_is_interpolated_is_left_to_the_kernel() -> None:
     image = np.array([[[[0, 1], [1, 1]]]], "float32")
     unknown = np.full((1, 1, 2, 2), np.nan, "float32")
